@@ -1,0 +1,1 @@
+"""Tonnage: a Kubernetes capacity operator for LLM serving."""

@@ -1,0 +1,125 @@
+"""GPU classes: one TOML file each, figures with their source, read and validated once."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+GPU_FOLDER = Path(__file__).parent / "gpus"
+
+
+class CatalogError(Exception):
+    """A figure, class or model was asked for that the catalogue cannot give."""
+
+
+class MissingFigureError(CatalogError):
+    """The entry is there, but the figure that this question needs has no source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a figure stands: a key of ``sources.toml`` and what it says there."""
+
+    key: str
+    quote: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one GPU costs, rented or owned. Administrators override both."""
+
+    rent_usd_per_hour: float | None = None
+    purchase_usd: float | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU class. Memory is what the driver reports as total, never the brochure's figure."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    name: str
+    """As users write it in ``spec.hardware.gpu``."""
+    memory_bytes: int
+    """Total that cudaMemGetInfo reports."""
+    nominal_memory_bytes: int
+    """The brochure's figure: for textbook arithmetic only."""
+    memory_bytes_per_s: float
+    peak_flop_per_s: Mapping[str, float]
+    """Dense peak by precision (bf16, fp8, int8, fp4), without sparsity."""
+    interconnect_bytes_per_s: float
+    """Per GPU and one direction, between the GPUs of one node."""
+    interconnect: str
+    """nvlink or pcie."""
+    gpus_per_node: int = 8
+    product_labels: tuple[str, ...] = ()
+    """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
+    tdp_watts: float | None = None
+    price: Price = field(default_factory=Price)
+    sources: tuple[Source, ...] = ()
+    notes: str = ""
+
+    def flop_per_s(self, precision: str) -> float:
+        """Return the dense peak for weights of this precision, in flop/s.
+
+        A GPU without units for a narrow type computes in the next wider one that it has.
+
+        Raises:
+            MissingFigureError: none of them has a figure.
+        """
+        for candidate in COMPUTE_FALLBACK.get(precision, (precision,)):
+            if candidate in self.peak_flop_per_s:
+                return self.peak_flop_per_s[candidate]
+        raise MissingFigureError(f"GPU class {self.name} has no peak for {precision}")
+
+
+COMPUTE_FALLBACK: Mapping[str, tuple[str, ...]] = {
+    "bf16": ("bf16",),
+    "fp8": ("fp8", "bf16"),
+    "int8": ("int8", "bf16"),
+    "fp4": ("fp4", "fp8", "bf16"),
+    "int4": ("bf16",),  # weight-only formats (AWQ, GPTQ) multiply in 16 bits
+}
+
+_GPU = TypeAdapter(Gpu)
+
+
+def read_gpu(path: Path) -> Gpu:
+    """Read one class from a TOML file.
+
+    Raises:
+        CatalogError: the file is not TOML, or a figure is missing, misspelt or of the wrong type.
+    """
+    try:
+        return _GPU.validate_python(tomllib.loads(path.read_text()))
+    except (tomllib.TOMLDecodeError, ValidationError, UnicodeDecodeError) as error:
+        raise CatalogError(f"GPU class file {path.name}: {error}") from error
+
+
+def read_gpus(folders: Iterable[Path]) -> Mapping[str, Gpu]:
+    """Read every class in these folders; a later folder overrides an earlier one by name."""
+    files = [path for folder in folders for path in sorted(folder.glob("*.toml"))]
+    return {gpu.name: gpu for gpu in map(read_gpu, files)}
+
+
+@cache
+def built_in_gpus() -> Mapping[str, Gpu]:
+    """Return the classes that ship with Tonnage, by name."""
+    return read_gpus([GPU_FOLDER])
+
+
+def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
+    """Look a class up by the name that the user wrote.
+
+    Raises:
+        CatalogError: it is unknown; the message lists what is known.
+    """
+    if name not in gpus:
+        raise CatalogError(
+            f"hardware.gpu {name!r} is not in the catalogue; known: {', '.join(sorted(gpus))}"
+        )
+    return gpus[name]

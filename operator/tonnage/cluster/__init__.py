@@ -1,0 +1,1 @@
+"""All I/O of the operator: Kubernetes, Prometheus and the clock."""

@@ -1,0 +1,1 @@
+"""A decision as Kubernetes manifests. Pure: values in, dicts out."""

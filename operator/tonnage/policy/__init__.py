@@ -1,0 +1,1 @@
+"""From figures to a decision with its reasons. Pure."""

@@ -1,0 +1,17 @@
+"""The ways in which a sizing question is understood and its answer is no."""
+
+
+class SizingError(Exception):
+    """Base class. The message carries the numbers; the class name becomes a condition's reason."""
+
+
+class InvalidParallelismError(SizingError):
+    """The engine refuses this split of the model over GPUs."""
+
+
+class DoesNotFitError(SizingError):
+    """Weights and overheads leave too little memory for the KV cache of one whole request."""
+
+
+class SLOInfeasibleError(SizingError):
+    """One request alone on an idle replica already misses the SLO: replicas do not help."""

@@ -1,0 +1,221 @@
+"""The load line: the steady state of continuous batching at each load, and the highest one.
+
+For n decoding sequences the number of prefill tokens per step follows from the lengths alone
+(each finished request brings one new prompt), so the fixed point of DESIGN.md 3.3 need not be
+searched: n decides the step time, and both decide the arrival rate::
+
+    p = n * new_prompt_tokens / output_tokens
+    T = t(n, n * mean_context, p)
+    requests_per_s = n / (output_tokens * T)
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import NormalDist
+
+from tonnage.catalog.engine import SpeedConstants
+from tonnage.sizing.memory import kv_bytes_of_sequence, sequences_held
+from tonnage.sizing.shard import Shard
+from tonnage.sizing.step import Speeds, Step, StepTime, step_time
+from tonnage.sizing.workload import Promise, Slo, Workload
+
+DEFAULT_QUANTILE = 0.95
+"""For fluctuations where no promise names one."""
+BISECTIONS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One engine group as the load line sees it."""
+
+    shard: Shard
+    speeds: Speeds
+    constants: SpeedConstants
+    kv_pool_bytes: float
+    """Per rank."""
+    max_batched_tokens: int
+    max_num_seqs: int | None = None
+    """None: to be chosen."""
+
+    @property
+    def num_queues(self) -> int:
+        """Ranks with requests and a cache of their own."""
+        return self.shard.parallelism.data
+
+    def step(self, step: Step) -> StepTime:
+        return step_time(self.shard, self.speeds, self.constants, step)
+
+    def sequences_held(self, context_tokens: float) -> float:
+        """Return how many sequences of this length the cache of all ranks holds."""
+        each = kv_bytes_of_sequence(self.shard.kv, context_tokens)
+        held = sequences_held(pool_bytes=self.kv_pool_bytes, bytes_per_sequence=each)
+        return held * self.num_queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadyState:
+    """What a replica settles into at one arrival rate."""
+
+    num_decoding: float
+    num_prefilling: float
+    prefill_tokens_per_step: float
+    step: StepTime
+    requests_per_s: float
+
+    @property
+    def step_s(self) -> float:
+        return self.step.total_s
+
+    @property
+    def num_running(self) -> float:
+        return self.num_decoding + self.num_prefilling
+
+
+def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> SteadyState:
+    """Return the steady state with so many sequences decoding in the mean."""
+    prefill = num_decoding * workload.new_prompt_tokens / workload.output_tokens
+    time = replica.step(mixed_step(workload, num_decoding, prefill))
+    rate = num_decoding / (workload.output_tokens * time.total_s)
+    room = max(1.0, replica.max_batched_tokens - num_decoding)
+    steps_of_prefill = max(1.0, workload.new_prompt_tokens / room)
+    return SteadyState(
+        num_decoding=num_decoding,
+        num_prefilling=rate * time.total_s * steps_of_prefill,
+        prefill_tokens_per_step=prefill,
+        step=time,
+        requests_per_s=rate,
+    )
+
+
+def mixed_step(workload: Workload, num_decoding: float, prefill_tokens: float) -> Step:
+    """Return a step of so many decoding sequences of this workload beside prefill."""
+    return Step(
+        num_sequences=num_decoding,
+        context_tokens=max(1.0, num_decoding) * workload.mean_context_tokens,
+        prefill_tokens=prefill_tokens,
+        prefill_context_tokens=prefill_context_tokens(workload),
+    )
+
+
+def prefill_context_tokens(workload: Workload) -> float:
+    """Return the earlier tokens that a new prompt token attends to, in the mean."""
+    cached = workload.prompt.mean_tokens - workload.new_prompt_tokens
+    return cached + workload.new_prompt_tokens / 2
+
+
+def at_rate(replica: Replica, workload: Workload, requests_per_s: float) -> SteadyState:
+    """Return the steady state at an arrival rate that the replica can sustain.
+
+    Beyond that rate: the state in which the batch fills the whole token budget.
+    """
+
+    def is_below(num_decoding: float) -> bool:
+        return steady_state(replica, workload, num_decoding).requests_per_s <= requests_per_s
+
+    return steady_state(replica, workload, _highest(is_below, replica.max_batched_tokens))
+
+
+def upper(mean: float, quantile: float) -> float:
+    """Return the quantile of a count with this mean: ``n + z * sqrt(n)``.
+
+    >>> round(upper(100, 0.975), 1)
+    119.6
+    """
+    return mean + NormalDist().inv_cdf(quantile) * math.sqrt(mean)
+
+
+Limit = Callable[[float], bool]
+"""Does a mean number of decoding sequences stay within this limit?"""
+
+
+def limits(replica: Replica, workload: Workload, slo: Slo) -> Iterator[tuple[str, Limit]]:
+    """Yield (name, limit): everything that bounds the mean number of decoding sequences.
+
+    Every limit holds for all smaller numbers once it holds for one.
+    """
+    quantile = slot_quantile(slo)
+    state = partial(steady_state, replica, workload)
+    held = replica.sequences_held(workload.mean_context_tokens)
+    for promise in slo.tpot:
+        yield "TimePerOutputToken", partial(_keeps_tpot, replica, workload, promise)
+    yield "KVCache", lambda n: upper(state(n).num_running, quantile) <= held
+    yield (
+        "BatchedTokens",
+        lambda n: (
+            n + state(n).prefill_tokens_per_step <= replica.max_batched_tokens * replica.num_queues
+        ),
+    )
+    if replica.max_num_seqs is not None:
+        slots = replica.max_num_seqs * replica.num_queues
+        yield "MaxNumSeqs", lambda n: upper(state(n).num_running, quantile) <= slots
+
+
+def slot_quantile(slo: Slo) -> float:
+    """Return the strictest quantile promised: slots and cache must hold as often."""
+    promised = [promise.quantile for promise in (*slo.tpot, *slo.ttft)]
+    return max(promised, default=DEFAULT_QUANTILE if not slo.is_offline else 0.5)
+
+
+def _keeps_tpot(replica: Replica, workload: Workload, promise: Promise, n: float) -> bool:
+    crowded = upper(n, promise.quantile)
+    return steady_state(replica, workload, crowded).step_s <= promise.limit_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadLine:
+    """The highest load within all limits, and which one stops it."""
+
+    state: SteadyState
+    limited_by: str
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.state.requests_per_s
+
+
+def load_line(replica: Replica, workload: Workload, slo: Slo) -> LoadLine:
+    """Return the highest steady load: the smallest of what each limit allows.
+
+    A limit that no load keeps gives the empty load, zero requests per second.
+    """
+    top = float(replica.max_batched_tokens * replica.num_queues)
+    highest = {name: _highest(limit, top) for name, limit in limits(replica, workload, slo)}
+    limited_by = min(highest, key=lambda name: highest[name])
+    state = steady_state(replica, workload, highest[limited_by])
+    return LoadLine(state=state, limited_by=limited_by)
+
+
+def _highest(limit: Limit, top: float) -> float:
+    """Return the largest number up to ``top`` that keeps the limit; 0 when none does."""
+    low, high = 0.0, top
+    if limit(high):
+        return high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if limit(middle) else (low, middle)
+    return low
+
+
+def tpot_ceiling(replica: Replica, workload: Workload, slo: Slo) -> float | None:
+    """Return the number of decoding sequences at which TPOT meets its limit; None: no limit."""
+    ceilings = [
+        _highest(
+            lambda n, limit_s=promise.limit_s: (  # type: ignore[misc]
+                steady_state(replica, workload, n).step_s <= limit_s
+            ),
+            float(replica.max_batched_tokens * replica.num_queues),
+        )
+        for promise in slo.tpot
+    ]
+    return min(ceilings, default=None)
+
+
+def slots_for(line: LoadLine, slo: Slo, *, memory_ceiling: float, num_queues: int) -> int:
+    """Return ``--max-num-seqs``: running sequences at capacity and their fluctuation, exactly.
+
+    Per data-parallel rank, as the flag counts. Never beyond the memory ceiling.
+    """
+    wanted = math.ceil(upper(line.state.num_running, slot_quantile(slo)))
+    return max(1, min(wanted, math.floor(memory_ceiling)) // num_queues)

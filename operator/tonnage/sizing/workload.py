@@ -1,0 +1,111 @@
+"""What is asked of a replica: the shape of the traffic and the promises on its latency."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import NormalDist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """A distribution of token counts, as far as it is known: a mean and perhaps a p99."""
+
+    mean_tokens: float
+    p99_tokens: float | None = None
+
+    @property
+    def sigma(self) -> float:
+        """The spread of a lognormal distribution with this mean and p99; 0 when p99 is unknown.
+
+        Solves ``ln(p99 / mean) = z * sigma - sigma^2 / 2``; a p99 beyond what any lognormal with
+        this mean reaches counts as the widest one.
+        """
+        if self.p99_tokens is None or self.p99_tokens <= self.mean_tokens:
+            return 0.0
+        z = NormalDist().inv_cdf(0.99)
+        return z - math.sqrt(max(0.0, z * z - 2 * math.log(self.p99_tokens / self.mean_tokens)))
+
+    def quantile(self, q: float) -> float:
+        """Return the length that a share q of the requests stays below.
+
+        >>> round(Lengths(mean_tokens=4000, p99_tokens=7000).quantile(0.99))
+        7000
+        >>> Lengths(mean_tokens=4000).quantile(0.99)
+        4000
+        """
+        if self.sigma == 0:
+            return self.mean_tokens
+        z = NormalDist().inv_cdf(q)
+        return self.mean_tokens * math.exp(z * self.sigma - self.sigma**2 / 2)
+
+    @property
+    def scv(self) -> float:
+        """Squared coefficient of variation of the lognormal distribution."""
+        return math.exp(self.sigma**2) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The mean request. Outputs are taken as exponential unless their second moment is known."""
+
+    prompt: Lengths
+    output_tokens: float
+    cached_fraction: float = 0.0
+    """Share of the prompt tokens that the prefix cache holds."""
+    output_second_moment: float | None = None
+
+    @property
+    def new_prompt_tokens(self) -> float:
+        return self.prompt.mean_tokens * (1 - self.cached_fraction)
+
+    @property
+    def mean_context_tokens(self) -> float:
+        """Tokens of a decoding sequence, seen from a step: longer outputs are seen more often.
+
+        ``prompt + E[out^2] / (2 E[out])``
+        """
+        second_moment = self.output_second_moment
+        if second_moment is None:
+            second_moment = 2 * self.output_tokens**2
+        return self.prompt.mean_tokens + second_moment / (2 * self.output_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A latency that a share of the requests must not exceed."""
+
+    quantile: float
+    limit_s: float
+
+    def __str__(self) -> str:
+        return f"p{self.quantile * 100:.0f} {self.limit_s:g} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """The promises on time to first token and time per output token. Both empty: offline."""
+
+    ttft: tuple[Promise, ...] = ()
+    tpot: tuple[Promise, ...] = ()
+
+    @property
+    def is_offline(self) -> bool:
+        return not self.ttft and not self.tpot
+
+
+class Routing(StrEnum):
+    """What spreads requests over replicas."""
+
+    SERVICE = "Service"
+    """A plain Service: random, so every replica is a queue of its own."""
+    LEAST_OUTSTANDING = "LeastOutstanding"
+    """A router that knows how busy each replica is: all slots share one queue."""
+
+
+def users_from_concurrency(*, concurrent_requests: float, duty_fraction: float) -> float:
+    """Return the users that so many requests in flight serve.
+
+    >>> users_from_concurrency(concurrent_requests=60, duty_fraction=0.2)
+    300.0
+    """
+    return concurrent_requests / duty_fraction

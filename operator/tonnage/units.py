@@ -1,0 +1,113 @@
+"""Prefixes, conversions and how amounts are written for people. Nothing else knows a prefix."""
+
+import math
+import re
+from typing import Final
+
+KB: Final = 10**3
+MB: Final = 10**6
+GB: Final = 10**9
+KIB: Final = 2**10
+MIB: Final = 2**20
+GIB: Final = 2**30
+TERA: Final = 10**12
+PETA: Final = 10**15
+MILLION: Final = 10**6
+MS_PER_S: Final = 1000
+MICRO: Final = 1e-6
+MINUTE_S: Final = 60
+HOUR_S: Final = 3600
+DAY_S: Final = 86_400
+HOURS_PER_MONTH: Final = 730.5
+
+_DURATION = re.compile(r"(?P<amount>[1-9][0-9]{0,6})(?P<unit>ms|s|m|h)")
+_UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
+DURATION_PATTERN: Final = "^[1-9][0-9]{0,6}(ms|s|m|h)$"
+_QUANTITY = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)(?P<suffix>m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+_SUFFIX: Final = {
+    "": 1, "m": 1 / KB, "k": KB, "M": MB, "G": GB, "T": TERA,
+    "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
+}  # fmt: skip
+
+
+def seconds(duration: str) -> float:
+    """Read a duration as users write it: a whole number and one of ms, s, m, h.
+
+    Raises:
+        ValueError: it has another form; zero and negative durations have no form.
+
+    >>> seconds("50ms"), seconds("2s")
+    (0.05, 2)
+    """
+    match = _DURATION.fullmatch(duration)
+    if not match:
+        raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h")
+    return int(match["amount"]) * _UNIT_S[match["unit"]]
+
+
+def quantity(text: str | int | float) -> float:
+    """Read a Kubernetes quantity such as ``4``, ``"500m"`` or ``"80Gi"``.
+
+    Raises:
+        ValueError: it is not a quantity.
+
+    >>> quantity("500m"), quantity("1Ki")
+    (0.5, 1024.0)
+    """
+    match = _QUANTITY.fullmatch(str(text))
+    if not match:
+        raise ValueError(f"{text!r} is not a quantity like 2, 0.5, 500m or 80Gi")
+    return float(match["amount"]) * _SUFFIX[match["suffix"] or ""]
+
+
+def format_bytes(amount_bytes: float) -> str:
+    """Write an amount of memory for a person, in binary units.
+
+    >>> format_bytes(327_680)
+    '320.0 KiB'
+    >>> format_bytes(141 * GB)
+    '131.3 GiB'
+    """
+    for unit, name in ((KIB * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(amount_bytes) >= unit:
+            return f"{amount_bytes / unit:.1f} {name}"
+    return f"{amount_bytes:.0f} B"
+
+
+def format_si(amount: float, unit: str) -> str:
+    """Write an amount with a decimal prefix.
+
+    >>> format_si(4.8e12, "B/s"), format_si(28.4, "tok/s")
+    ('4.80 TB/s', '28.4 tok/s')
+    """
+    for scale, prefix in ((PETA, "P"), (TERA, "T"), (GB, "G"), (MB, "M"), (KB, "k")):
+        if abs(amount) >= scale:
+            return f"{amount / scale:.2f} {prefix}{unit}"
+    return f"{significant(amount)} {unit}"
+
+
+def format_s(duration_s: float) -> str:
+    """Write a duration for a person.
+
+    >>> format_s(0.0237), format_s(1.5), format_s(600), format_s(math.inf)
+    ('23.7 ms', '1.50 s', '10.0 min', 'for ever')
+    """
+    if math.isinf(duration_s):
+        return "for ever"
+    if abs(duration_s) < 1:
+        return f"{significant(duration_s * MS_PER_S)} ms"
+    if abs(duration_s) < 2 * MINUTE_S:
+        return f"{duration_s:.2f} s"
+    return f"{duration_s / MINUTE_S:.1f} min"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Write a number with so many significant digits, never in exponent form.
+
+    >>> significant(1234.5), significant(0.012345), significant(0)
+    ('1234', '0.0123', '0')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
