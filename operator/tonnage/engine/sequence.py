@@ -1,0 +1,54 @@
+"""The engine's own notes on one request, and the pool of KV blocks."""
+
+from dataclasses import dataclass
+
+from tonnage.engine.limits import Request
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """How far one request has come. Mutable: it changes in every step."""
+
+    request: Request
+    num_emitted: int = 0
+    num_computed: int = 0
+    """Tokens whose keys and values are in the cache."""
+    num_blocks: int = 0
+    num_preemptions: int = 0
+    prefilling: bool = True
+
+    @property
+    def num_known(self) -> int:
+        """Prompt and output tokens known so far; the last one is not computed yet."""
+        return self.request.prompt_tokens + self.num_emitted
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens to compute before the next one can be emitted; 1 while decoding."""
+        return self.request.prompt_tokens + self.num_emitted - self.num_computed
+
+
+class BlockPool:
+    """Counts KV blocks. Identity does not matter, since nothing here shares blocks."""
+
+    __slots__ = ("block_size", "num_blocks", "num_free")
+
+    def __init__(self, *, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.num_free = num_blocks
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Let a sequence hold ``num_tokens`` tokens; False, and no change, when blocks lack."""
+        needed = -(-num_tokens // self.block_size) - sequence.num_blocks
+        if needed > self.num_free:
+            return False
+        if needed > 0:
+            self.num_free -= needed
+            sequence.num_blocks += needed
+        return True
+
+    def release(self, sequence: Sequence) -> None:
+        """Take all blocks of a sequence back."""
+        self.num_free += sequence.num_blocks
+        sequence.num_blocks = 0
