@@ -1,0 +1,252 @@
+"""What a user writes: the spec of a ModelDeployment, and the single source of its CRD schema."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.fields import RATE_PATTERN, Duration, HubId, Rate, Tokens
+from tonnage.api.pods import ConfigMapKey, Engine, Pods, ScaleTarget
+from tonnage.units import HOUR_S, seconds
+
+GROUP = "tonnage.dev"
+VERSION = "v1alpha1"
+KIND = "ModelDeployment"
+PLURAL = "modeldeployments"
+MAX_NAME_LENGTH = 52
+"""A Deployment adds an 11-character hash to the names of its pods' labels: 63 in all."""
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+
+class ConfigSource(ApiModel):
+    """Where a config.json stands for a model that the catalogue lacks."""
+
+    config_map_key_ref: ConfigMapKey
+
+
+class Model(ApiModel):
+    """What is served."""
+
+    id: HubId
+    """Hugging Face id, organisation and name."""
+    revision: Annotated[str, Field(pattern="^[A-Za-z0-9._/-]{1,100}$", max_length=100)] | None = (
+        None
+    )
+    """Commit, tag or branch on the hub; a commit in production."""
+    weights: Literal["auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4"] = (
+        "auto"
+    )
+    """Precision of the weights; auto: what the checkpoint's config says."""
+    kv_cache: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
+    """Precision of the KV cache; auto is resolved and written into the manifest."""
+    config: ConfigSource | None = None
+    """A config.json for a model that the catalogue lacks."""
+
+
+class Hardware(ApiModel):
+    """What it runs on."""
+
+    gpu: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", max_length=63)]
+    """A GPU class of the catalogue."""
+    gpus_per_replica: Annotated[int, Field(ge=1, le=64)] | None = None
+    """GPUs of one replica; absent: the smallest valid split that fits and can meet the SLO."""
+
+
+class Percentiles(ApiModel):
+    """A latency that a share of the requests must not exceed."""
+
+    model_config = rules(
+        rule(
+            "has(self.p50) || has(self.p90) || has(self.p95) || has(self.p99)",
+            "needs one of p50, p90, p95, p99",
+        ),
+    )
+
+    p50: Duration | None = None
+    p90: Duration | None = None
+    p95: Duration | None = None
+    p99: Duration | None = None
+
+    @field_validator("p50", "p90", "p95", "p99")
+    @classmethod
+    def _bounded(cls, value: str | None) -> str | None:
+        if value is not None and seconds(value) > HOUR_S:
+            raise ValueError(f"{value} must be at most 1h")
+        return value
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> "Percentiles":
+        if not self.promised():
+            raise ValueError("needs one of p50, p90, p95, p99")
+        return self
+
+    def promised(self) -> dict[float, float]:
+        """Return {quantile: limit in seconds}."""
+        given = {0.50: self.p50, 0.90: self.p90, 0.95: self.p95, 0.99: self.p99}
+        return {quantile: seconds(limit) for quantile, limit in given.items() if limit is not None}
+
+
+class Slo(ApiModel):
+    """Latency promises. Without any, the model is served offline: at the memory ceiling."""
+
+    time_to_first_token: Percentiles | None = None
+    time_per_output_token: Percentiles | None = None
+
+
+class TokenCounts(ApiModel):
+    """A distribution of token counts."""
+
+    model_config = rules(
+        rule("!has(self.p99) || self.p99 >= self.mean", "p99 must not be below mean")
+    )
+
+    mean: Tokens
+    p99: Tokens | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "TokenCounts":
+        if self.p99 is not None and self.p99 < self.mean:
+            raise ValueError(f"p99 {self.p99} must not be below mean {self.mean}")
+        return self
+
+
+_RATES = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUsers")
+
+
+class Demand(ApiModel):
+    """Expected traffic: what holds until traffic is measured."""
+
+    model_config = rules(
+        rule(
+            f"[{', '.join(f'has(self.{name})' for name in _RATES)}].filter(x, x).size() <= 1",
+            f"at most one of {', '.join(_RATES)}",
+        ),
+        rule(
+            "!has(self.dutyCyclePercent) || has(self.concurrentUsers)",
+            "dutyCyclePercent needs concurrentUsers",
+        ),
+    )
+
+    requests_per_second: Rate | None = None
+    tokens_per_second: Rate | None = None
+    """Output tokens."""
+    tokens_per_day: Rate | None = None
+    """Output tokens, spread evenly over the day."""
+    concurrent_users: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    duty_cycle_percent: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Share of the time that a user waits for an answer; 100 when absent."""
+    prompt_tokens: TokenCounts
+    output_tokens: TokenCounts
+    cached_prompt_percent: Annotated[int, Field(ge=0, le=99)] = 0
+    """Share of the prompt tokens that the prefix cache holds."""
+
+    @field_validator("requests_per_second", "tokens_per_second", "tokens_per_day")
+    @classmethod
+    def _rate(cls, value: int | str | None) -> int | str | None:
+        if value is None:
+            return value
+        if isinstance(value, bool) or not re.fullmatch(RATE_PATTERN, str(value), re.ASCII):
+            raise ValueError(f"{value!r} must be a positive whole number, or a string like '0.5'")
+        if float(value) <= 0:
+            raise ValueError(f"{value!r} must be positive")
+        return value
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> "Demand":
+        rates = (
+            self.requests_per_second,
+            self.tokens_per_second,
+            self.tokens_per_day,
+            self.concurrent_users,
+        )
+        if sum(rate is not None for rate in rates) > 1:
+            raise ValueError(f"at most one of {', '.join(_RATES)}")
+        if self.duty_cycle_percent is not None and self.concurrent_users is None:
+            raise ValueError("dutyCyclePercent needs concurrentUsers")
+        return self
+
+
+class Scaling(ApiModel):
+    """What Tonnage may do, and within which bounds."""
+
+    model_config = rules(
+        rule("self.minReplicas <= self.maxReplicas", "minReplicas must not exceed maxReplicas"),
+    )
+
+    mode: Literal["Auto", "Recommend", "Paused"] = "Auto"
+    """Auto: template and scale. Recommend: status only. Paused: as Recommend, plan frozen."""
+    min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    max_replicas: Annotated[int, Field(ge=1, le=1000)]
+    """Required: never unbounded."""
+    routing: Literal["Service", "LeastOutstanding"] = "Service"
+    """What spreads requests: a plain Service (random), or a router that knows the load."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Scaling":
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"minReplicas {self.min_replicas} must not exceed maxReplicas {self.max_replicas}"
+            )
+        return self
+
+
+_TARGET_FIXED = (
+    "has(self.scaleTarget) == has(oldSelf.scaleTarget) && "
+    "(!has(self.scaleTarget) || self.scaleTarget == oldSelf.scaleTarget)"
+)
+
+
+class Spec(ApiModel):
+    """What a ModelDeployment asks for."""
+
+    model_config = rules(
+        rule(
+            "!has(self.scaleTarget) || !(has(self.engine) || has(self.pods))",
+            "engine and pods must not stand beside scaleTarget",
+        ),
+        rule("has(self.scaleTarget) || has(self.engine)", "engine is required without scaleTarget"),
+        rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
+        rule(
+            "!has(self.demand) || self.demand.promptTokens.mean + self.demand.outputTokens.mean "
+            "<= self.contextLength",
+            "promptTokens.mean + outputTokens.mean exceed contextLength",
+            fieldPath=".demand",
+        ),
+    )
+
+    model: Model
+    hardware: Hardware
+    context_length: Annotated[int, Field(ge=16, le=16_777_216)]
+    """The longest request promised, prompt and output: ``--max-model-len``."""
+    slo: Slo | None = None
+    demand: Demand | None = None
+    scaling: Scaling
+    engine: Engine | None = None
+    pods: Pods | None = None
+    scale_target: ScaleTarget | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Spec":
+        if self.scale_target and (self.engine or self.pods):
+            raise ValueError("engine and pods must not stand beside scaleTarget")
+        if not self.scale_target and not self.engine:
+            raise ValueError("engine is required without scaleTarget")
+        self._check_lengths()
+        return self
+
+    def _check_lengths(self) -> None:
+        if self.demand:
+            total = self.demand.prompt_tokens.mean + self.demand.output_tokens.mean
+            if total > self.context_length:
+                raise ValueError(
+                    f"demand: promptTokens.mean + outputTokens.mean = {total} exceed "
+                    f"contextLength {self.context_length}"
+                )
+
+    def to_digestible(self) -> dict[str, Any]:
+        """Return the part of the spec that a pod template is made from."""
+        return self.model_dump(
+            mode="json",
+            include={"model", "hardware", "context_length", "engine", "pods", "slo"},
+        )

@@ -1,0 +1,178 @@
+"""What a user reads: the status. Observed, reconstructible, never an input to a decision."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tonnage.api.base import ApiModel
+
+Text = Annotated[str, Field(max_length=1024)]
+Name = Annotated[str, Field(max_length=253)]
+Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+MAX_DECISIONS = 5
+
+
+class Reason(ApiModel):
+    """Why a number is what it is."""
+
+    code: Annotated[str, Field(max_length=64)]
+    message: Text
+
+
+class ParallelismStatus(ApiModel):
+    """How one replica is split over its GPUs."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+
+
+class PlanStatus(ApiModel):
+    """What Tonnage would run, and why."""
+
+    replicas: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpus_per_replica: int
+    parallelism: ParallelismStatus
+    limited_by: Name
+    """What stops the batch from growing: TimePerOutputToken, KVCache, BatchedTokens, ..."""
+    reasons: Annotated[tuple[Reason, ...], Field(max_length=32)] = ()
+
+
+class InputStatus(ApiModel):
+    """One figure that the plan stands on, and where it comes from."""
+
+    name: Name
+    value: Text
+    origin: Literal["given", "looked up", "guessed", "measured"]
+
+
+class EstimateStatus(ApiModel):
+    """What the arithmetic expects of one replica and of the fleet."""
+
+    weights_bytes_per_gpu: int
+    kv_bytes_per_token: int
+    """On one GPU."""
+    kv_tokens: int
+    """That the cache of one replica holds."""
+    concurrency_at_context_length: float
+    """Requests that the cache holds at the length promised."""
+    concurrency_at_typical_length: float
+    """Requests that the cache holds at the lengths that occur."""
+    slo_concurrency: float | None = None
+    """Decoding requests at which TPOT meets its limit; absent offline."""
+    requests_per_second: float
+    """That one replica sustains within every promise."""
+    tokens_per_second: float
+    """Output tokens of one replica at that rate."""
+    time_to_first_token_seconds: float
+    time_per_output_token_seconds: float
+    bottleneck: Name
+    intensity_flop_per_byte: float
+    ridge_flop_per_byte: float
+    usd_per_hour: float | None = None
+    """Of all planned replicas; absent when the class has no price."""
+    usd_per_million_tokens: float | None = None
+    inputs: Annotated[tuple[InputStatus, ...], Field(max_length=32)] = ()
+
+
+class Figure(ApiModel):
+    """One measured figure."""
+
+    value: float
+    source: Name
+    changed_at: Time
+    """When it last changed materially."""
+
+
+class MeasuredStatus(ApiModel):
+    """What Prometheus says about the pods of this object."""
+
+    requests_per_second: Figure | None = None
+    prompt_tokens: Figure | None = None
+    output_tokens: Figure | None = None
+    queue_depth: Figure | None = None
+    running: Figure | None = None
+    step_seconds: Figure | None = None
+    memory_bandwidth_utilization: Figure | None = None
+    """Bytes per step over step time over nominal bandwidth, in busy time."""
+    kv_tokens: Figure | None = None
+    """Of one replica, as the engine reports it."""
+    ttft_attainment: Figure | None = None
+    """Share of requests within the TTFT limit."""
+    tpot_attainment: Figure | None = None
+    cold_start_seconds: Figure | None = None
+
+
+class CalibrationStatus(ApiModel):
+    """A copy of what was learned for this model on this GPU."""
+
+    bandwidth_efficiency: float
+    prior_bandwidth_efficiency: float
+    busy_steps: int
+    """That the learned value stands on; 0: nothing measured, the prior holds."""
+    changed_at: Time | None = None
+
+
+class DecisionStatus(ApiModel):
+    """One change that Tonnage made or would have made."""
+
+    time: Time
+    from_replicas: int
+    to_replicas: int
+    code: Annotated[str, Field(max_length=64)]
+    message: Text
+
+
+class ReplicasStatus(ApiModel):
+    """Replicas as the cluster has them."""
+
+    desired: int
+    current: int
+    ready: int
+    summary: Name
+    """ready/desired, for the table."""
+
+
+class Condition(ApiModel):
+    """A condition as kstatus and ``kubectl wait`` read it."""
+
+    type: Annotated[str, Field(max_length=316)]
+    status: Literal["True", "False", "Unknown"]
+    reason: Annotated[str, Field(max_length=1024, pattern="^[A-Za-z][A-Za-z0-9_,:]*$")]
+    message: Annotated[str, Field(max_length=32768)]
+    last_transition_time: Time
+    observed_generation: int | None = None
+
+
+class Display(ApiModel):
+    """Strings made for the columns of ``kubectl get``."""
+
+    mbu: Name = ""
+    queue: Name = ""
+    slo: Name = ""
+    reason: Name = ""
+
+
+class Status(ApiModel):
+    """Everything observed and planned for one ModelDeployment."""
+
+    observed_generation: int | None = None
+    replicas: ReplicasStatus | None = None
+    plan: PlanStatus | None = None
+    estimate: EstimateStatus | None = None
+    measured: MeasuredStatus | None = None
+    calibration: CalibrationStatus | None = None
+    decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=MAX_DECISIONS)] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        ),
+    ] = ()
+    display: Display | None = None

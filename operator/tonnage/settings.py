@@ -1,0 +1,57 @@
+"""What an administrator sets: read once from one file, the same for the chart and the lab."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+Positive = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Settings(BaseModel):
+    """Settings of the operator. Every field appears in the chart's values under ``settings``."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+    prometheus_url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$", max_length=512)]
+    """Base address of the Prometheus that scrapes the engines. No user or password in it."""
+    prometheus_token_file: str | None = None
+    """File with a bearer token, read again for each tick."""
+    prometheus_ca_file: str | None = None
+    prometheus_selector: Annotated[str, Field(max_length=512)] = ""
+    """Label matchers put into every query, such as ``cluster="eu-1"``."""
+    pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "pod"
+    """Label that holds the pod's name on the engine's series."""
+    namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "namespace"
+    scrape_interval_s: Positive = 15
+    """How often Prometheus scrapes the engines: windows and staleness are multiples of it."""
+    tick_s: Positive = 15
+    """How often the loop decides when nothing wakes it."""
+    namespaces: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    """Namespaces that are served; empty: all of them."""
+    operator_namespace: str = "tonnage-system"
+    """Where the Lease and the calibration are kept."""
+    mode: Literal["full", "scaleOnly"] = "full"
+    """scaleOnly: no right to create or change a pod template; only scaleTarget works."""
+    catalog_folder: str | None = None
+    """Folder with TOML files of GPU classes that are added or overridden."""
+    max_gpus: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """GPU budget of all ModelDeployments together; growth beyond it is refused."""
+    scale_down_window_s: Positive = 300
+    """A lower need must have held this long before replicas are taken away."""
+    max_scale_up_replicas: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Most replicas that one decision may add."""
+    backlog_drain_s: Positive = 60
+    """Time in which the replicas that are added drain a queue, from when they are Ready."""
+    status_interval_s: Positive = 60
+    """Least time between two status writes of an object for gauges alone."""
+    probe_port: Annotated[int, Field(ge=1, le=65_535)] = 8081
+    """Liveness, readiness and the operator's own metrics."""
