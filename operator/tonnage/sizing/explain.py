@@ -1,0 +1,156 @@
+"""The plan in words: the questions of capacity planning in order, with the numbers filled in."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tonnage.sizing.cost import usd_per_million_tokens
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.report import attention_name, bottleneck, intensity, ridge, usd_per_hour
+from tonnage.sizing.roofline import batch_at_ridge
+from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
+from tonnage.units import format_bytes, format_s, format_si, significant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One question, its answer in a line, and the formulas with their numbers."""
+
+    question: str
+    answer: str
+    lines: tuple[str, ...]
+
+
+def explain(sizing: Sizing) -> tuple[Answer, ...]:
+    """Answer, in this order: fit, bottleneck, batch, latency, replicas, cost."""
+    steps = (_fit, _bottleneck, _batch, _latency, _replicas, _cost)
+    return tuple(step(sizing) for step in steps)
+
+
+def _fit(sizing: Sizing) -> Answer:
+    question, budget = sizing.question, sizing.budget
+    kv_bytes = sum(share.bytes_per_token for share in sizing.shard.kv)
+    source = "measured on a running replica" if question.measured_kv_tokens else "estimated"
+    return Answer(
+        question="Does it fit?",
+        answer=(
+            f"yes, on {question.gpu.name} x {sizing.flags.parallelism.num_gpus} "
+            f"({sizing.flags.parallelism}): {format_bytes(sizing.replica.kv_pool_bytes)} per GPU "
+            f"for the KV cache, {source}"
+        ),
+        lines=(
+            f"KV pool = {budget} = {format_bytes(budget.kv_pool_bytes)}",
+            f"KV bytes per token and GPU = {kv_bytes:,.0f} ({question.kv_format}, "
+            f"{attention_name(sizing)})",
+            f"at the {question.context_tokens} tokens promised: "
+            f"{significant(sizing.memory_ceiling_promised)} requests; at the "
+            f"{significant(question.workload.mean_context_tokens)} tokens that occur: "
+            f"{significant(sizing.memory_ceiling_typical)}",
+        ),
+    )
+
+
+def _bottleneck(sizing: Sizing) -> Answer:
+    step, speeds = sizing.at_capacity.step, sizing.replica.speeds
+    return Answer(
+        question="What is the bottleneck?",
+        answer=(
+            f"{bottleneck(sizing)}: decode does {significant(intensity(sizing))} FLOP per byte, "
+            f"the ridge of {sizing.question.gpu.name} is {significant(ridge(sizing))}"
+        ),
+        lines=(
+            f"ridge = {format_si(speeds.peak_flop_per_s, 'FLOP/s')} / "
+            f"{format_si(speeds.memory_bytes_per_s, 'B/s')}",
+            f"a step reads {format_bytes(step.decode_bytes)} per GPU: {format_s(step.memory_s)} "
+            f"at {sizing.replica.constants.bandwidth_efficiency:.0%} of bandwidth; "
+            f"its products take {format_s(step.compute_s)}",
+            f"beside that: {format_s(step.prefill_s)} prefill, {format_s(step.overhead_s)} "
+            f"overhead, {format_s(step.communication_s)} between GPUs",
+        ),
+    )
+
+
+def _batch(sizing: Sizing) -> Answer:
+    state, question = sizing.at_capacity, sizing.question
+    at_ridge = batch_at_ridge(
+        ridge=ridge(sizing), weight_element_bytes=question.weights.bytes_per_parameter
+    )
+    ceiling = sizing.slo_ceiling
+    slo = "no TPOT promised" if ceiling is None else f"TPOT allows {significant(ceiling)}"
+    side = "below" if state.num_decoding < at_ridge else "above"
+    return Answer(
+        question="What limits the batch?",
+        answer=(
+            f"{sizing.line.limited_by}, at {significant(state.num_decoding)} decoding requests, "
+            f"{side} the {significant(at_ridge)} at the ridge; max-num-seqs "
+            f"{sizing.flags.max_num_seqs}"
+        ),
+        lines=(
+            f"memory ceiling {significant(sizing.memory_ceiling_typical)}; {slo}; token budget "
+            f"{sizing.flags.max_num_batched_tokens} per step",
+            f"running at capacity: {significant(state.num_decoding)} decoding + "
+            f"{significant(state.num_prefilling)} prefilling; max-num-seqs adds z * sqrt(n)",
+        ),
+    )
+
+
+def _latency(sizing: Sizing) -> Answer:
+    workload, state, replica = sizing.question.workload, sizing.at_capacity, sizing.replica
+    slo = sizing.question.slo
+    promised = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
+    own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
+    first_s = typical_ttft_s(replica, workload, state)
+    return Answer(
+        question="What do the latency promises take?",
+        answer=(
+            f"TPOT {format_s(state.step_s)}, TTFT {format_s(first_s)} at capacity; promised: "
+            f"{', '.join(promised) or 'nothing (offline)'}"
+        ),
+        lines=(
+            f"one request alone: TPOT {format_s(sizing.idle.step_s)}, TTFT "
+            f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}",
+            f"TTFT = wait for a slot and for prefill + own prefill {format_s(own_s)} of "
+            f"{significant(workload.new_prompt_tokens)} new tokens",
+            f"within every promise a replica sustains "
+            f"{significant(sizing.sustainable_requests_per_s)} requests/s = "
+            f"{significant(sizing.output_tokens_per_s)} output tokens/s",
+        ),
+    )
+
+
+def _replicas(sizing: Sizing) -> Answer:
+    rate = requests_per_s_asked(sizing)
+    if rate is None:
+        answer = "1, since no demand is given; scaling follows what is measured"
+    else:
+        answer = f"{sizing.replicas} for {significant(rate)} requests/s"
+    each = significant(sizing.sustainable_requests_per_s)
+    return Answer(
+        question="How many replicas?",
+        answer=answer,
+        lines=(
+            f"each sustains {each} requests/s; routing {sizing.question.routing} "
+            f"(arrivals' squared variation {significant(sizing.question.arrival_scv)})",
+        ),
+    )
+
+
+def _cost(sizing: Sizing) -> Answer:
+    fleet, one = usd_per_hour(sizing, sizing.replicas), usd_per_hour(sizing, 1)
+    if fleet is None or one is None:
+        answer, lines = f"unknown: {sizing.question.gpu.name} has no rental price", tuple[str]()
+    else:
+        per_million = usd_per_million_tokens(
+            usd_per_hour=one, tokens_per_s=sizing.output_tokens_per_s
+        )
+        per_user = one / sizing.at_capacity.num_running
+        answer = (
+            f"{fleet:.2f} USD per hour, {per_million:.2f} USD per million output tokens at the "
+            "load line"
+        )
+        lines = (f"{per_user:.4f} USD per hour and concurrent request",)
+    return Answer(question="What does it cost?", answer=answer, lines=lines)
+
+
+def inputs(sizing: Sizing) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, value, origin) of everything that the plan stands on."""
+    return ((each.name, each.value, each.origin) for each in sizing.question.inputs)

@@ -1,0 +1,276 @@
+"""One plan: the parallelism, the batch and the replicas for a question, or a reasoned no."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tonnage.catalog.engine import default_batched_tokens
+from tonnage.catalog.gpu import Gpu
+from tonnage.sizing.budget import memory_budget, speeds
+from tonnage.sizing.errors import (
+    InvalidParallelismError,
+    SizingError,
+    SLOInfeasibleError,
+)
+from tonnage.sizing.memory import MemoryBudget, check_fits, kv_bytes_of_sequence
+from tonnage.sizing.parallelism import Parallelism, candidates, explain_no_candidate
+from tonnage.sizing.question import Flags, Question
+from tonnage.sizing.shard import Shard, shard_of
+from tonnage.sizing.staffing import Team, replicas_for
+from tonnage.sizing.steady import (
+    LoadLine,
+    Replica,
+    SteadyState,
+    load_line,
+    slots_for,
+    steady_state,
+    tpot_ceiling,
+)
+from tonnage.sizing.ttft import typical_ttft_s
+from tonnage.units import format_s
+
+FIRST_GUESS_SEQS = 256
+MAX_ROUNDS = 8
+IDLE = 1e-6
+"""Mean decoding sequences of a replica that serves one request now and then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """The answer: everything that is known about one way to serve the question."""
+
+    question: Question
+    flags: Flags
+    shard: Shard
+    budget: MemoryBudget
+    replica: Replica
+    line: LoadLine
+    idle: SteadyState
+    team: Team
+    sustainable_requests_per_s: float
+    """Of one replica, within every promise."""
+    replicas: int
+    """For the demand asked; 1 where none is known."""
+
+    @property
+    def at_capacity(self) -> SteadyState:
+        return self.line.state
+
+    @property
+    def memory_ceiling_promised(self) -> float:
+        """Requests of the promised context length that the cache of a replica holds."""
+        return self.replica.sequences_held(self.question.context_tokens)
+
+    @property
+    def memory_ceiling_typical(self) -> float:
+        """Requests of the lengths that occur that the cache of a replica holds."""
+        return self.replica.sequences_held(self.question.workload.mean_context_tokens)
+
+    @property
+    def slo_ceiling(self) -> float | None:
+        return tpot_ceiling(self.replica, self.question.workload, self.question.slo)
+
+    @property
+    def kv_tokens(self) -> float:
+        """Tokens that the cache of a replica holds in requests of the promised length."""
+        return self.memory_ceiling_promised * self.question.context_tokens
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.sustainable_requests_per_s * self.question.workload.output_tokens
+
+    def replicas_for(self, requests_per_s: float) -> int:
+        """Return the replicas that sustain another rate."""
+        return replicas_for(self.team, requests_per_s)
+
+
+def size(question: Question) -> Sizing:
+    """Answer a question: keep the flags that run, or choose the smallest split that will do.
+
+    Among splits of the same number of GPUs the one with the highest sustainable rate is taken;
+    a tie goes to the first, plain tensor parallelism.
+
+    Raises:
+        InvalidParallelismError: the engine refuses every split of the GPUs asked for.
+        DoesNotFitError: no split leaves room for one request of the promised length.
+        SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
+    """
+    if question.flags:
+        return size_with(question, question.flags.parallelism)
+    splits = list(
+        candidates(
+            question.shape, num_gpus=question.num_gpus, gpus_per_node=question.gpu.gpus_per_node
+        )
+    )
+    if not splits:
+        raise InvalidParallelismError(
+            explain_no_candidate(question.shape, num_gpus=question.num_gpus or 1)
+        )
+    return _smallest(question, splits)
+
+
+def _smallest(question: Question, splits: Iterable[Parallelism]) -> Sizing:
+    refusals: list[SizingError] = []
+    for _, same_size in itertools.groupby(splits, key=lambda split: split.num_gpus):
+        sizings = []
+        for parallelism in same_size:
+            try:
+                sizings.append(size_with(question, parallelism))
+            except SizingError as refusal:
+                refusals.append(refusal)
+        if sizings:
+            return max(sizings, key=lambda sizing: sizing.sustainable_requests_per_s)
+    # A split that fits but is too slow says more than a smaller one that does not fit.
+    slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
+    raise (slow or refusals)[-1]
+
+
+def size_with(question: Question, parallelism: Parallelism) -> Sizing:
+    """Answer a question for one split of the model over GPUs.
+
+    ``--max-num-seqs`` and the cache decide one another (each slot costs sampler memory), so
+    both are settled in rounds; the flag never falls below what keeps both.
+    """
+    shard = shard_of(
+        question.shape,
+        weights=question.weights,
+        kv_element_bytes=question.kv_element_bytes,
+        parallelism=parallelism,
+    )
+    if question.flags:
+        return _sizing(question, shard, question.flags)
+    seqs = FIRST_GUESS_SEQS
+    for _ in range(MAX_ROUNDS):
+        chosen = _sizing(question, shard, _flags(question, parallelism, seqs), is_free=True)
+        wanted = _slots(chosen)
+        if wanted == seqs:
+            break
+        seqs = wanted
+    return _sizing(question, shard, _flags(question, parallelism, min(seqs, _slots(chosen))))
+
+
+def _slots(sizing: Sizing) -> int:
+    return slots_for(
+        sizing.line,
+        sizing.question.slo,
+        memory_ceiling=sizing.memory_ceiling_typical,
+        num_queues=sizing.replica.num_queues,
+    )
+
+
+def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:
+    utilization = question.engine.constants.gpu_memory_utilization
+    return Flags(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=default_batched_tokens(question.gpu),
+        gpu_memory_utilization=1.0 if question.is_textbook else utilization,
+        parallelism=parallelism,
+    )
+
+
+def _sizing(question: Question, shard: Shard, flags: Flags, *, is_free: bool = False) -> Sizing:
+    """Evaluate the question under these flags; ``is_free``: max-num-seqs costs but binds not."""
+    budget = memory_budget(question, shard, flags)
+    sequence_bytes = kv_bytes_of_sequence(shard.kv, question.context_tokens)
+    pool_bytes = budget.kv_pool_bytes
+    if question.measured_kv_tokens is not None:
+        pool_bytes = question.measured_kv_tokens / question.context_tokens * sequence_bytes
+    else:
+        check_fits(budget, sequence_bytes=sequence_bytes, context_tokens=question.context_tokens)
+    replica = Replica(
+        shard=shard,
+        speeds=speeds(question.gpu, question.weights.compute),
+        constants=question.speed,
+        kv_pool_bytes=pool_bytes,
+        max_batched_tokens=flags.max_num_batched_tokens,
+        max_num_seqs=None if is_free else flags.max_num_seqs,
+    )
+    return _evaluate(question, shard, flags, budget, replica)
+
+
+def _evaluate(
+    question: Question, shard: Shard, flags: Flags, budget: MemoryBudget, replica: Replica
+) -> Sizing:
+    idle = steady_state(replica, question.workload, IDLE)
+    _check_alone(question, replica, idle)
+    line = load_line(replica, question.workload, question.slo)
+    team = Team(
+        replica=replica,
+        workload=question.workload,
+        slo=question.slo,
+        line=line,
+        slots=(replica.max_num_seqs or replica.max_batched_tokens) * replica.num_queues,
+        routing=question.routing,
+        arrival_scv=question.arrival_scv,
+    )
+    sustainable = team.sustainable_requests_per_s(1)
+    if sustainable <= 0:
+        raise SLOInfeasibleError(
+            f"{question.gpu.name} {flags.parallelism}: one request alone keeps the SLO, but no "
+            f"rate keeps it at the promised percentile (limited by {line.limited_by})"
+        )
+    sizing = Sizing(
+        question=question,
+        flags=flags,
+        shard=shard,
+        budget=budget,
+        replica=replica,
+        line=line,
+        idle=idle,
+        team=team,
+        sustainable_requests_per_s=sustainable,
+        replicas=1,
+    )
+    rate = requests_per_s_asked(sizing)
+    return replace(sizing, replicas=sizing.replicas_for(rate)) if rate else sizing
+
+
+def requests_per_s_asked(sizing: Sizing) -> float | None:
+    """Return the rate that the demand means; requests in flight turn over once per residence.
+
+    A closed loop: those who wait for an answer ask again when they have it, so the rate follows
+    from the residence time at the load line.
+    """
+    demand, workload = sizing.question.demand, sizing.question.workload
+    if demand.concurrency is None:
+        return demand.requests_per_s
+    state = sizing.at_capacity
+    first_s = typical_ttft_s(sizing.replica, workload, state)
+    return demand.concurrency / (first_s + workload.output_tokens * state.step_s)
+
+
+def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> None:
+    """Refuse a split on which one request alone on an idle replica misses a promise.
+
+    Raises:
+        SLOInfeasibleError: with the latency reached and the one promised.
+    """
+    first_s = typical_ttft_s(replica, question.workload, idle)
+    reached = {
+        "timePerOutputToken": (idle.step_s, question.slo.tpot),
+        "timeToFirstToken": (first_s, question.slo.ttft),
+    }
+    for name, (alone_s, promises) in reached.items():
+        for promise in promises:
+            if alone_s > promise.limit_s:
+                raise SLOInfeasibleError(
+                    f"{name}: one request alone on {question.gpu.name} "
+                    f"{replica.shard.parallelism} takes {format_s(alone_s)}, the SLO is "
+                    f"{format_s(promise.limit_s)}"
+                )
+
+
+def usd_per_hour_per_gpu(gpu: Gpu) -> float | None:
+    """Return what an hour of one GPU costs, None where the class has no rental price."""
+    return gpu.price.rent_usd_per_hour
+
+
+def alternatives(question: Question, gpus: Iterable[Gpu]) -> list[Sizing]:
+    """Answer the question on other GPU classes, cheapest in GPUs first; the refused left out."""
+    answers = []
+    for gpu in gpus:
+        try:
+            answers.append(size(replace(question, gpu=gpu, num_gpus=None, flags=None)))
+        except (SizingError, LookupError):
+            continue
+    return sorted(answers, key=lambda answer: answer.flags.parallelism.num_gpus)

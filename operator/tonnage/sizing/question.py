@@ -1,0 +1,199 @@
+"""The question that a plan answers, put together from a spec and from what is known."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tonnage.api.spec import Demand as DemandSpec
+from tonnage.api.spec import Spec
+from tonnage.catalog.engine import TEXTBOOK_SPEED, KnownEngine, SpeedConstants, prior_speed
+from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.shape import ModelShape, WeightFormat
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.workload import Lengths, Promise, Routing, Slo, Workload
+from tonnage.units import DAY_S, format_si, significant
+
+Origin = Literal["given", "looked up", "guessed", "measured"]
+KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
+PERCENT = 100
+GUESSED_PROMPT_TOKENS = 2048
+GUESSED_OUTPUT_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One figure that the answer stands on, written for a person, and where it comes from."""
+
+    name: str
+    value: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """The engine flags that decide capacity, as they run."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpu_memory_utilization: float
+    parallelism: Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """How much is asked for: a rate, or so many requests that are always in flight."""
+
+    requests_per_s: float | None = None
+    concurrency: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Everything that a plan depends on."""
+
+    shape: ModelShape
+    gpu: Gpu
+    engine: KnownEngine
+    speed: SpeedConstants
+    weights: WeightFormat
+    kv_format: str
+    context_tokens: int
+    workload: Workload
+    slo: Slo
+    demand: Demand
+    num_gpus: int | None = None
+    routing: Routing = Routing.SERVICE
+    arrival_scv: float = 1.0
+    flags: Flags | None = None
+    """Flags that run and stay: capacity is asked for them. None: they are to be chosen."""
+    measured_kv_tokens: float | None = None
+    """Of one data-parallel rank, as a running engine with these flags reports it."""
+    is_textbook: bool = False
+    inputs: tuple[Input, ...] = ()
+
+    @property
+    def kv_element_bytes(self) -> int:
+        return KV_ELEMENT_BYTES[self.kv_format]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the catalogue holds about a spec's model, GPU and engine."""
+
+    shape: ModelShape
+    gpu: Gpu
+    engine: KnownEngine
+    weights: WeightFormat
+
+
+def ask(spec: Spec, known: Known) -> Question:
+    """Put the question of a spec: what it expects, and the priors for all that is learned."""
+    question = Question(
+        shape=known.shape,
+        gpu=known.gpu,
+        engine=known.engine,
+        speed=prior_speed(),
+        weights=known.weights,
+        kv_format=kv_cache_format(spec.model.kv_cache, known.shape),
+        context_tokens=spec.context_length,
+        workload=expected_workload(spec),
+        slo=promised(spec),
+        demand=expected_demand(spec.demand),
+        num_gpus=spec.hardware.gpus_per_replica,
+        routing=Routing(spec.scaling.routing),
+    )
+    return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
+
+
+def as_textbook(question: Question) -> Question:
+    """Return the question as napkin arithmetic puts it: nominal figures, no overhead."""
+    return replace(question, speed=TEXTBOOK_SPEED, is_textbook=True)
+
+
+def kv_cache_format(asked: str, shape: ModelShape) -> str:
+    """Resolve ``spec.model.kvCache``; 16-bit formats cost the same."""
+    return {"auto": shape.kv_cache_format, "fp8": "fp8"}.get(asked, "bf16")
+
+
+def promised(spec: Spec) -> Slo:
+    """Return the latency promises of a spec."""
+    if spec.slo is None:
+        return Slo()
+    ttft, tpot = spec.slo.time_to_first_token, spec.slo.time_per_output_token
+    return Slo(
+        ttft=tuple(
+            Promise(quantile=quantile, limit_s=limit_s)
+            for quantile, limit_s in (ttft.promised() if ttft else {}).items()
+        ),
+        tpot=tuple(
+            Promise(quantile=quantile, limit_s=limit_s)
+            for quantile, limit_s in (tpot.promised() if tpot else {}).items()
+        ),
+    )
+
+
+def expected_workload(spec: Spec) -> Workload:
+    """Return the lengths that the spec expects, or a guess within the context length."""
+    demand = spec.demand
+    if demand is None:
+        return Workload(
+            prompt=Lengths(mean_tokens=min(GUESSED_PROMPT_TOKENS, spec.context_length / 2)),
+            output_tokens=min(GUESSED_OUTPUT_TOKENS, spec.context_length / 4),
+        )
+    return Workload(
+        prompt=Lengths(mean_tokens=demand.prompt_tokens.mean, p99_tokens=demand.prompt_tokens.p99),
+        output_tokens=demand.output_tokens.mean,
+        cached_fraction=demand.cached_prompt_percent / PERCENT,
+    )
+
+
+def expected_demand(demand: DemandSpec | None) -> Demand:
+    """Return the traffic that the spec expects, as a rate or as requests in flight."""
+    if demand is None:
+        return Demand()
+    output = demand.output_tokens.mean
+    if demand.requests_per_second is not None:
+        return Demand(requests_per_s=float(demand.requests_per_second))
+    if demand.tokens_per_second is not None:
+        return Demand(requests_per_s=float(demand.tokens_per_second) / output)
+    if demand.tokens_per_day is not None:
+        return Demand(requests_per_s=float(demand.tokens_per_day) / DAY_S / output)
+    if demand.concurrent_users is not None:
+        duty_fraction = (demand.duty_cycle_percent or PERCENT) / PERCENT
+        return Demand(concurrency=demand.concurrent_users * duty_fraction)
+    return Demand()
+
+
+def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
+    workload = expected_workload(spec)
+    lengths = (
+        f"{significant(workload.prompt.mean_tokens)} prompt ({workload.cached_fraction:.0%} "
+        f"cached) + {significant(workload.output_tokens)} output tokens"
+    )
+    return (
+        Input(name="contextLength", value=f"{spec.context_length} tokens", origin="given"),
+        Input(name="lengths", value=lengths, origin="given" if spec.demand else "guessed"),
+    )
+
+
+def _catalog_inputs(question: Question, spec: Spec) -> tuple[Input, ...]:
+    gpu, speed, weights = question.gpu, question.speed, question.weights
+    peak = format_si(gpu.flop_per_s(weights.compute), "FLOP/s")
+    memory = f"{gpu.memory_bytes} B, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
+    weights_origin: Origin = "looked up" if spec.model.weights == "auto" else "given"
+    kv_origin: Origin = "looked up" if spec.model.kv_cache == "auto" else "given"
+    engine_origin: Origin = "guessed" if question.engine.is_guess else "looked up"
+    return (
+        Input(name=f"GPU {gpu.name}", value=memory, origin="looked up"),
+        Input(name="weights", value=weights.name, origin=weights_origin),
+        Input(name="KV cache", value=question.kv_format, origin=kv_origin),
+        Input(
+            name=f"vLLM {question.engine.minor}",
+            value=f"memory constants since {question.engine.constants.since}",
+            origin=engine_origin,
+        ),
+        Input(
+            name="bandwidth efficiency",
+            value=significant(speed.bandwidth_efficiency),
+            origin="looked up" if speed == prior_speed() else "measured",
+        ),
+    )
