@@ -1,0 +1,37 @@
+"""kubectl, bound to one cluster."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tonnage.lab.processes import run
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubectl:
+    """Call it with arguments; it returns what kubectl prints, or raises with its complaint."""
+
+    program: Path
+    kubeconfig: Path
+
+    def __call__(self, *arguments: str | Path, text: str | None = None) -> str:
+        return run([self.program, "--kubeconfig", self.kubeconfig, *arguments], text=text)
+
+    def apply(self, manifests: Iterable[Manifest]) -> str:
+        items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        return self("apply", "--server-side", "-f", "-", text=json.dumps(items))
+
+    def get(self, *arguments: str) -> Any:
+        """Return an object, or a list, as the API server has it."""
+        return json.loads(self("get", *arguments, "-o", "json"))
+
+    def install_crds(self, folder: Path) -> None:
+        """Create every CRD of a folder, and wait until the API server answers for them."""
+        if not any(folder.glob("*.yaml")):
+            return
+        self("apply", "--server-side", "-f", folder)
+        self("wait", "--for=condition=Established", "--timeout=30s", "-f", folder)
