@@ -1,0 +1,64 @@
+"""One control plane for the session, one namespace for each test."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tonnage.lab import assets, controlplane, kind, kwok
+from tonnage.lab.controlplane import ControlPlane
+from tonnage.lab.kind import KindCluster
+from tonnage.lab.kubectl import Kubectl
+from tonnage.lab.progress import on_console
+
+CRDS = Path(__file__).parents[2] / "crds"
+
+
+@pytest.fixture(scope="session")
+def programs(pytestconfig: pytest.Config) -> dict[str, Path]:
+    """The lab's programs; the minutes of a first build are shown, not captured."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        return assets.ensure(step=on_console(Console(stderr=True)))
+
+
+@pytest.fixture(scope="session")
+def control_plane(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[ControlPlane | KindCluster]:
+    """A control plane with the CRDs of this repository: our own, or `TONNAGE_CLUSTER=kind`."""
+    folder = tmp_path_factory.mktemp("control-plane")
+    if os.environ.get("TONNAGE_CLUSTER") == "kind":
+        cluster = kind.start(folder, crds=CRDS)
+    else:
+        found = request.getfixturevalue("programs")
+        cluster = controlplane.start(folder, programs=found, crds=CRDS)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def kubectl(control_plane: ControlPlane | KindCluster) -> Kubectl:
+    return control_plane.kubectl
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A new namespace in which pods can be created at once."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    kubectl("wait", "--for=create", "--timeout=30s", "-n", name, "serviceaccount/default")
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def kwok_plane(control_plane: ControlPlane | KindCluster) -> ControlPlane:
+    """The control plane with KWOK beside it: nodes made by `kwok.gpu_node` become Ready."""
+    if isinstance(control_plane, KindCluster):
+        pytest.skip("KWOK is installed into kind by hand, see deploy/kind/README.md")
+    kwok.start(control_plane)
+    return control_plane
