@@ -1,0 +1,201 @@
+"""The HTTP side: the OpenAI completions endpoint, health and metrics."""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from aiohttp import HttpVersion11, web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from tonnage.engine import Request
+from tonnage.lab.standin import VLLM_VERSION
+from tonnage.lab.standin.arguments import Arguments
+from tonnage.lab.standin.completions import (
+    EACH_TEXT,
+    ApiError,
+    CompletionRequest,
+    Frames,
+    answer,
+    parse,
+    usage,
+)
+from tonnage.lab.standin.loop import EngineLoop
+from tonnage.lab.standin.metrics import Page
+from tonnage.units import MIB
+
+MAX_BODY_BYTES: Final = 16 * MIB
+
+
+class Server:
+    """One stand-in. It answers 503 to everything until ``ready`` is set."""
+
+    def __init__(
+        self,
+        *,
+        arguments: Arguments,
+        loops: Sequence[EngineLoop],
+        page: Page,
+        max_model_len: int,
+        cached_prompt_fraction: float,
+    ) -> None:
+        self.ready = False
+        self.draining = False
+        self._arguments = arguments
+        self._loops = loops
+        self._page = page
+        self._max_model_len = max_model_len
+        self._cached_prompt_fraction = cached_prompt_fraction
+        self._turn = itertools.cycle(range(len(loops)))
+
+    def application(self) -> web.Application:
+        """Return the routes."""
+        application = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
+        application.add_routes(
+            [
+                web.post("/v1/completions", self._completions),
+                web.get("/v1/models", self._models),
+                web.get("/version", self._version),
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        return application
+
+    @web.middleware
+    async def _guard(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        if not self.ready:
+            return web.Response(status=503, text="the model is loading")
+        try:
+            return await handler(request)
+        except ApiError as error:
+            return web.json_response(error.body(), status=error.status)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=503 if self.draining else 200)
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": VLLM_VERSION})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        models = [
+            {
+                "id": name,
+                "object": "model",
+                "owned_by": "vllm",
+                "root": self._arguments.model,
+                "max_model_len": self._max_model_len,
+            }
+            for name in self._arguments.served_model_names
+        ]
+        return web.json_response({"object": "list", "data": models})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._page.registry),
+            headers={"Content-Type": CONTENT_TYPE_LATEST},
+        )
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        asked = parse(
+            await self._json(request),
+            models=self._arguments.served_model_names,
+            max_model_len=self._max_model_len,
+        )
+        self._admit()
+        loop = self._least_loaded()
+        if asked.stream:
+            return await self._stream(request, loop, asked)
+        return await self._collect(loop, asked)
+
+    @staticmethod
+    async def _json(request: web.Request) -> object:
+        try:
+            return await request.json()
+        except json.JSONDecodeError as error:
+            raise ApiError(
+                status=400, kind="BadRequestError", message=f"the body is no JSON: {error}"
+            ) from error
+
+    def _admit(self) -> None:
+        if self.draining:
+            raise ApiError(
+                status=503, kind="ServiceUnavailable", message="the server is shutting down"
+            )
+        limit = self._arguments.max_num_queued_reqs
+        if limit is not None and sum(loop.num_requests for loop in self._loops) >= limit:
+            self._page.count_rejection("max_num_queued_reqs")
+            raise ApiError(
+                status=503,
+                kind="ServiceUnavailable",
+                message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
+            )
+
+    def _least_loaded(self) -> EngineLoop:
+        """Choose a rank as vLLM does: the least loaded one, in turn among equals."""
+        turn = next(self._turn)
+        ranks = [*self._loops[turn:], *self._loops[:turn]]
+        return min(ranks, key=lambda loop: loop.num_requests)
+
+    def _engine_request(self, asked: CompletionRequest) -> Request:
+        cached_tokens = 0
+        if self._arguments.enable_prefix_caching:
+            cached_tokens = int(self._cached_prompt_fraction * asked.prompt_tokens)
+        return Request(
+            id=asked.id,
+            prompt_tokens=asked.prompt_tokens,
+            output_tokens=asked.max_tokens,
+            cached_tokens=min(cached_tokens, asked.prompt_tokens - 1),
+        )
+
+    async def _collect(self, loop: EngineLoop, asked: CompletionRequest) -> web.Response:
+        reason = await self._generate(loop, asked, lambda _: None)
+        if reason == "abort":
+            raise ApiError(status=503, kind="ServiceUnavailable", message="the request was aborted")
+        text = EACH_TEXT * asked.max_tokens
+        whole = answer(asked, text, reason, created_s=int(time.time()))
+        return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)})
+
+    async def _stream(
+        self, request: web.Request, loop: EngineLoop, asked: CompletionRequest
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        chunked = request.version >= HttpVersion11
+        if chunked:
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        frames = Frames(asked, chunked=chunked)
+        transport = request.transport
+
+        def write(reason: str | None) -> None:
+            """Hand a token to the socket at once: no task is woken for it."""
+            if transport is not None and not transport.is_closing():
+                data = frames.token if reason is None else frames.last(reason, asked.max_tokens)
+                transport.write(data)
+
+        await self._generate(loop, asked, write)
+        await response.write_eof()
+        return response
+
+    async def _generate(
+        self, loop: EngineLoop, asked: CompletionRequest, listener: Callable[[str | None], None]
+    ) -> str:
+        """Wait for the last token; a client that goes away aborts its request."""
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def listen(reason: str | None) -> None:
+            listener(reason)
+            if reason is not None and not ended.done():
+                ended.set_result(reason)
+
+        loop.submit(self._engine_request(asked), listen)
+        try:
+            return await ended
+        finally:
+            loop.abort(asked.id)

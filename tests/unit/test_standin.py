@@ -1,0 +1,436 @@
+"""The vLLM stand-in: arguments, buckets, hidden constants, and the server over real HTTP."""
+
+import asyncio
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientPayloadError
+from aiohttp.test_utils import TestClient, TestServer
+
+from tonnage.engine import LimitsError
+from tonnage.lab.standin.__main__ import build, drain
+from tonnage.lab.standin.arguments import parse
+from tonnage.lab.standin.buckets import effective, parse_custom
+from tonnage.lab.standin.truth import Truth, TruthError, step_time
+
+LISTED = Path(__file__).parent / "data" / "vllm-0.33-metrics.txt"
+FAST = {"per_step_s": 0.001}
+
+
+def arguments(*flags):
+    return parse(["serve", "meta/model", "--max-model-len", "256", "--max-num-seqs", "8", *flags])
+
+
+def a_truth(**changes):
+    return Truth.from_dict({"kv_tokens": 4096, "step": FAST} | changes)
+
+
+@contextlib.asynccontextmanager
+async def a_server(*flags, truth=None):
+    server, loops = build(arguments(*flags), truth or a_truth())
+    server.ready = True
+    steppers = [asyncio.create_task(loop.run()) for loop in loops]
+    async with TestClient(TestServer(server.application())) as client:
+        client.standin, client.loops = server, loops
+        yield client
+    for stepper in steppers:
+        stepper.cancel()
+
+
+def sample(page, name, **labels):
+    """Return the value of the one series with this name and these labels."""
+    wanted = {f'{key}="{value}"' for key, value in labels.items()}
+    (value,) = [
+        float(line.rpartition(" ")[2])
+        for line in page.splitlines()
+        if re.match(rf"{re.escape(name)}[{{ ]", line) and all(each in line for each in wanted)
+    ]
+    return value
+
+
+def families(page):
+    """Return {family: (type, label names)} of a page; _created series are left out."""
+    types = dict(re.findall(r"^# TYPE (vllm:\S+) (\w+)$", page, re.MULTILINE))
+    found = {name: (kind, set()) for name, kind in types.items() if not name.endswith("_created")}
+    for name, labels in re.findall(r"^(vllm:\w+)\{(.*)\} ", page, re.MULTILINE):
+        family = name if name in found else re.sub(r"_(bucket|count|sum)$", "", name)
+        if family in found:
+            found[family][1].update(set(re.findall(r'(\w+)="', labels)) - {"le"})
+    return found
+
+
+# Arguments
+
+
+def test_arguments_are_those_of_vllm_serve():
+    read = parse(
+        [
+            "serve",
+            "meta/model",
+            "--served-model-name",
+            "a",
+            "b",
+            "--port",
+            "9",
+            "--max-model-len",
+            "8K",
+            "--max-num-seqs=37",
+            "-tp",
+            "2",
+            "--max_num_batched_tokens",
+            "2048",
+            "--kv-cache-dtype",
+            "fp8",
+            "--no-enable-prefix-caching",
+            "--gpu-memory-utilization",
+            "0.9",
+            "--shutdown-timeout",
+            "45",
+            "--enforce-eager",
+            "--revision",
+            "6f6073b",
+            "--speculative-config",
+            "{}",
+        ]
+    )
+
+    assert read.served_model_names == ("a", "b")
+    assert (read.port, read.max_model_len, read.max_num_seqs) == (9, 8192, 37)
+    assert (read.tensor_parallel_size, read.max_num_batched_tokens) == (2, 2048)
+    assert (read.kv_cache_dtype, read.enable_prefix_caching) == ("fp8", False)
+    assert (read.gpu_memory_utilization, read.shutdown_timeout_s) == (0.9, 45)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-seqs", "4"], "unrecognized arguments: --max-seqs 4"),
+        (["--max-num-seq", "4"], "unrecognized arguments: --max-num-seq 4"),
+        (["--max-num-seqs", "0"], "0 must be at least 1"),
+        (["--kv-cache-dtype", "int3"], "invalid choice: 'int3'"),
+        (["--gpu-memory-utilization", "1.2"], "above 0 and at most 1"),
+        (["--custom-histogram-buckets", "{no json"], "custom-histogram-buckets"),
+        (["--custom-histogram-buckets", '{"speed": [1]}'], "unknown bucket family 'speed'"),
+    ],
+)
+def test_a_flag_that_vllm_does_not_know_or_take_exits_with_2_and_says_which(flags, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(["serve", "m", *flags])
+
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_is_needed(capsys):
+    with pytest.raises(SystemExit):
+        parse(["serve"])
+
+    assert "a model is needed" in capsys.readouterr().err
+
+
+# Buckets
+
+
+def test_a_custom_family_replaces_its_default_and_leaves_the_others():
+    custom = parse_custom('{"inter_token_latency": [0.02, 0.03]}')
+    bounds = effective(custom, max_model_len=4096)
+
+    assert bounds["inter_token_latency"] == (0.02, 0.03)
+    assert bounds["request_tokens"] == (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+    assert bounds["iteration_tokens"][-2:] == (8192, 16384)
+    assert bounds["request_latency"][0] == 0.3
+
+
+@pytest.mark.parametrize("bounds", ["[]", "[0, 1]", "[2, 1]", "[1, 1]", '["1"]', "3", "[1, NaN]"])
+def test_bounds_must_be_positive_finite_and_increasing(bounds):
+    with pytest.raises(ValueError, match="strictly increasing"):
+        parse_custom(f'{{"request_latency": {bounds}}}')
+
+
+# Hidden constants
+
+
+def test_the_linear_step_adds_its_parts():
+    truth = a_truth(
+        step={
+            "per_step_s": 0.004,
+            "per_sequence_s": 2e-5,
+            "weight_read_s": 0.015,
+            "kv_s_per_token": 4e-8,
+            "prefill_s_per_token": 1e-4,
+        }
+    )
+
+    # 0.004 + 0.015 + 100 * 2e-5 + 50,000 * 4e-8 + 512 * 1e-4
+    assert step_time(truth, arguments())(100, 50_000, 512) == pytest.approx(0.0742)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "TONNAGE_LAB_TRUTH="),
+        ('{"kv_tokens": 4096}', "step"),
+        ('{"kv_tokens": 4096, "step": {}, "speed": 1}', "speed"),
+    ],
+)
+def test_a_wrong_truth_file_is_named_with_its_fault(tmp_path, content, message):
+    path = tmp_path / "truth.json"
+    path.write_text(content)
+
+    with pytest.raises(TruthError, match=message):
+        Truth.load(path)
+
+
+def test_a_step_of_no_known_form_is_refused():
+    with pytest.raises(TruthError, match="has \\['speed'\\]"):
+        step_time(a_truth(step={"speed": 1}), arguments())
+
+
+def test_an_engine_whose_cache_is_too_small_for_one_request_does_not_start():
+    async def scenario():
+        with pytest.raises(LimitsError, match="needs 16 KV blocks, there are 15"):
+            build(arguments(), a_truth(kv_tokens=256))
+
+    asyncio.run(scenario())
+
+
+# The server
+
+
+def test_the_metrics_page_has_the_names_types_and_labels_of_a_real_one():
+    listed = {}
+    for line in LISTED.read_text().splitlines():
+        if not line.startswith("#"):
+            name, kind, labels = line.split(" ")
+            listed[name] = (kind, set(labels.split(",")))
+
+    async def scenario():
+        work = {"weight_bytes": 1e9, "kv_bytes_per_token": 1e5, "flop_per_token": 2e9}
+        async with a_server("--enable-mfu-metrics", truth=a_truth(work=work)) as client:
+            return await (await client.get("/metrics")).text()
+
+    assert families(asyncio.run(scenario())) == listed
+
+
+def test_a_streamed_answer_has_one_event_for_each_token_then_usage_and_done():
+    async def scenario():
+        async with a_server() as client:
+            response = await client.post(
+                "/v1/completions",
+                json={
+                    "model": "meta/model",
+                    "prompt": [1, 5, 6],
+                    "max_tokens": 3,
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                    "ignore_eos": True,
+                },
+            )
+            return response.content_type, await response.text()
+
+    content_type, text = asyncio.run(scenario())
+    *events, done = [line.removeprefix("data: ") for line in text.split("\n\n")[:-1]]
+    pieces = [json.loads(event) for event in events]
+
+    assert content_type == "text/event-stream"
+    assert [piece["choices"][0]["finish_reason"] for piece in pieces[:3]] == [None, None, "length"]
+    assert pieces[3]["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert done == "[DONE]"
+
+
+def test_an_answer_that_is_not_streamed_comes_whole_and_is_counted():
+    async def scenario():
+        async with a_server() as client:
+            response = await client.post(
+                "/v1/completions", json={"prompt": "to be or not to be", "max_tokens": 5}
+            )
+            return await response.json(), await (await client.get("/metrics")).text()
+
+    answer, page = asyncio.run(scenario())
+
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 5, "total_tokens": 11}
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert sample(page, "vllm:request_success_total", finished_reason="length") == 1
+    assert sample(page, "vllm:prompt_tokens_total") == 6
+    assert sample(page, "vllm:generation_tokens_total") == 5
+    assert sample(page, "vllm:inter_token_latency_seconds_count") == 4
+    assert sample(page, "vllm:time_to_first_token_seconds_count") == 1
+    assert sample(page, "vllm:iteration_tokens_total_count") == 5
+    assert sample(page, "vllm:iteration_tokens_total_sum") == 11
+    assert sample(page, "vllm:num_requests_running") == 0
+
+
+def test_the_cache_is_described_as_vllm_does():
+    async def scenario():
+        async with a_server("--block-size", "32", "--kv-cache-dtype", "fp8") as client:
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+    labels = {
+        "num_gpu_blocks": "128",
+        "block_size": "32",
+        "kv_cache_size_tokens": "4096",
+        "kv_cache_max_concurrency": "16.0",
+        "cache_dtype": "fp8",
+    }
+
+    assert sample(page, "vllm:cache_config_info", **labels) == 1
+
+
+def test_a_cached_share_of_prompts_shows_in_the_prefix_cache_counters():
+    async def scenario():
+        async with a_server(truth=a_truth(cached_prompt_fraction=0.5)) as client:
+            await client.post("/v1/completions", json={"prompt": [1] * 100, "max_tokens": 2})
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+
+    assert sample(page, "vllm:prompt_tokens_total") == 100
+    assert sample(page, "vllm:prefix_cache_hits_total") == 50
+    assert sample(page, "vllm:prompt_tokens_by_source_total", source="local_compute") == 50
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"prompt": [1] * 250, "max_tokens": 7}, 400, "maximum context length is 256"),
+        ({"prompt": [1], "model": "other"}, 404, "`other` does not exist"),
+        ({"prompt": []}, 400, "the prompt is empty"),
+        ({"prompt": {"a": 1}}, 400, "prompt must be"),
+        ({"prompt": [1], "max_tokens": 0}, 400, "max_tokens must be at least 1"),
+        ({"prompt": [1], "n": 2}, 400, "only n = 1"),
+        ([1], 400, "must be a JSON object"),
+    ],
+)
+def test_a_wrong_request_gets_an_error_in_vllms_form(body, status, message):
+    async def scenario():
+        async with a_server() as client:
+            response = await client.post("/v1/completions", json=body)
+            return response.status, await response.json()
+
+    got, answer = asyncio.run(scenario())
+
+    assert got == answer["error"]["code"] == status
+    assert message in answer["error"]["message"]
+
+
+def test_a_body_that_is_no_json_is_a_bad_request():
+    async def scenario():
+        async with a_server() as client:
+            return (await client.post("/v1/completions", data=b"{")).status
+
+    assert asyncio.run(scenario()) == 400
+
+
+def test_until_the_model_is_loaded_everything_answers_503():
+    async def scenario():
+        async with a_server() as client:
+            client.standin.ready = False
+            return [(await client.get(path)).status for path in ("/health", "/metrics")]
+
+    assert asyncio.run(scenario()) == [503, 503]
+
+
+def test_models_and_version_are_served():
+    async def scenario():
+        async with a_server("--served-model-name", "short") as client:
+            models = await (await client.get("/v1/models")).json()
+            return models["data"][0], await (await client.get("/version")).json()
+
+    model, version = asyncio.run(scenario())
+
+    assert (model["id"], model["root"], model["max_model_len"]) == ("short", "meta/model", 256)
+    assert version == {"version": "0.33.0"}
+
+
+def test_a_queue_limit_rejects_with_503_and_counts_it():
+    async def scenario():
+        slow = a_truth(step={"per_step_s": 5.0})
+        async with a_server("--max-num-queued-reqs", "1", truth=slow) as client:
+            first = asyncio.create_task(client.post("/v1/completions", json={"prompt": [1]}))
+            while not client.loops[0].num_requests:
+                await asyncio.sleep(0)
+            second = await client.post("/v1/completions", json={"prompt": [1]})
+            first.cancel()
+            return second.status, await (await client.get("/metrics")).text()
+
+    status, page = asyncio.run(scenario())
+
+    assert status == 503
+    assert sample(page, "vllm:admission_rejections_total", reason="max_num_queued_reqs") == 1
+
+
+def test_requests_spread_over_data_parallel_ranks():
+    async def scenario():
+        async with a_server("--data-parallel-size", "2") as client:
+            for _ in range(2):
+                await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 3})
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+
+    assert sample(page, "vllm:generation_tokens_total", engine="0") == 3
+    assert sample(page, "vllm:generation_tokens_total", engine="1") == 3
+
+
+def test_drain_waits_for_requests_in_flight_and_refuses_new_ones():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 0.01})) as client:
+            request = client.post("/v1/completions", json={"prompt": [1], "max_tokens": 10})
+            first = asyncio.create_task(request)
+            while not client.loops[0].num_requests:
+                await asyncio.sleep(0)
+            client.standin.draining = True
+            refused = await client.post("/v1/completions", json={"prompt": [1]})
+            await drain(client.loops, timeout_s=5)
+            return refused.status, await (await first).json()
+
+    refused, answer = asyncio.run(scenario())
+
+    assert refused == 503
+    assert answer["usage"]["completion_tokens"] == 10
+
+
+def test_without_a_shutdown_timeout_requests_in_flight_are_aborted_and_counted():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 5.0})) as client:
+            request = client.post("/v1/completions", json={"prompt": [1], "stream": True})
+            response = await request
+            while not client.loops[0].num_requests:
+                await asyncio.sleep(0)
+            await drain(client.loops, timeout_s=0)
+            text = await response.text()
+            return text, await (await client.get("/metrics")).text()
+
+    text, page = asyncio.run(scenario())
+
+    assert '"finish_reason":"abort"' in text
+    assert sample(page, "vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_a_client_that_goes_away_frees_its_place():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 0.01})) as client:
+            body = {"prompt": [1], "max_tokens": 250, "stream": True}
+            response = await client.post("/v1/completions", json=body)
+            response.close()
+            with contextlib.suppress(ClientPayloadError):
+                await client.loops[0].drained()
+            return await (await client.get("/metrics")).text()
+
+    assert sample(asyncio.run(scenario()), "vllm:request_success_total", finished_reason="abort")
+
+
+def test_latencies_on_the_page_are_those_of_the_hidden_step_time():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 0.02})) as client:
+            await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 21})
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+    mean_s = sample(page, "vllm:inter_token_latency_seconds_sum") / 20
+
+    assert 0.0195 < mean_s < 0.03  # a busy machine may be late, never early
