@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tonnage.lab import controlplane, kwok, prometheus
+from tonnage.lab import controlplane, kwok, prometheus, state
 from tonnage.lab.controlplane import ControlPlane
 from tonnage.lab.kubectl import Kubectl
 from tonnage.lab.processes import LabError, ProcessGroup, answers, is_alive, wait_until
@@ -216,3 +216,20 @@ def test_a_part_that_does_not_start_says_why_and_stops_the_others(tmp_path: Path
         controlplane.start(tmp_path, programs=broken, group=group)
 
     assert group.records == {}
+
+
+def test_a_lab_stays_up_until_it_is_taken_down(tmp_path: Path, programs):
+    lab = state.up(folder=tmp_path / "lab")
+    loaded = state.load(tmp_path / "lab")
+    kubectl = Kubectl(program=programs["kubectl"], kubeconfig=lab.kubeconfig)
+    namespaces = kubectl("get", "namespaces", "-o", "name")
+    alive = state.status(lab)
+
+    state.down(loaded)
+
+    assert loaded == lab
+    assert "namespace/default" in namespaces
+    assert alive == dict.fromkeys(lab.members, True)
+    assert list(lab.members)[-1] == "prometheus"
+    assert set(lab.addresses) == {"kubernetes", "prometheus"}
+    assert set(state.status(lab).values()) == {False}

@@ -20,6 +20,7 @@ is used, and never cleaned.
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -235,11 +236,11 @@ def _place(tool: Tool, where: Places, write: Callable[[Path], object]) -> None:
 def version(tool: Tool, sources: Path) -> str:
     """Return the version that the tool's go.mod requires, such as ``v1.36.4``."""
     go_mod = sources / tool.module / "go.mod"
-    words = (line.removeprefix("require").split() for line in go_mod.read_text().splitlines())
-    for path_and_version in words:
-        if path_and_version[:1] == [tool.versioned_by]:
-            return path_and_version[1]
-    raise LabError(f"{go_mod} requires no version of {tool.versioned_by}")
+    line = rf"^(?:require)?\s*{re.escape(tool.versioned_by)} (v\S+)"
+    found = re.search(line, go_mod.read_text(), re.MULTILINE)
+    if found is None:
+        raise LabError(f"{go_mod} requires no version of {tool.versioned_by}")
+    return found[1]
 
 
 def stamp(tool: Tool, release: str) -> str:

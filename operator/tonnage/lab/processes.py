@@ -52,7 +52,7 @@ def run(
     Raises:
         LabError: it failed, with the last lines of what it said about that.
     """
-    words = [str(word) for word in command]
+    words = _words(command)
     done = subprocess.run(
         words,
         cwd=folder,
@@ -66,6 +66,13 @@ def run(
         tail = _last_lines(done.stderr or done.stdout)
         raise LabError(f"{' '.join(words[:4])} ended with {done.returncode}:\n{tail}")
     return done.stdout
+
+
+def _words(command: Sequence[str | Path]) -> list[str]:
+    words = [str(word) for word in command]
+    if shutil.which(words[0]) is None:
+        raise LabError(f"{words[0]} is not a program on this machine")
+    return words
 
 
 def _last_lines(text: str) -> str:
@@ -108,7 +115,7 @@ def start(
     even if we are killed; the kernel counts the *thread* that started it as the parent, so
     start from one that lives as long as the program should.
     """
-    words = tuple(str(word) for word in command)
+    words = _words(command)
     log.parent.mkdir(parents=True, exist_ok=True)
     argv = [*_dying_with_parent(detached=detached), *words]
     pid = os.posix_spawnp(
@@ -121,8 +128,11 @@ def start(
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
+        setsigdef=(signal.SIGPIPE,),  # Python ignores it, and others count on it
     )
-    return ProcessRecord(pid=pid, start_ticks=start_ticks(pid) or 0, command=words, log=str(log))
+    return ProcessRecord(
+        pid=pid, start_ticks=start_ticks(pid) or 0, command=tuple(words), log=str(log)
+    )
 
 
 def _dying_with_parent(*, detached: bool) -> list[str]:
