@@ -82,7 +82,7 @@ class Toleration(ApiModel):
 class Pods(ApiModel):
     """The part of the pods that a user decides: a closed set, not a pod template."""
 
-    node_selector: Annotated[dict[str, LabelValue], Field(max_length=16, default_factory=dict)]
+    node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=16)
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     model_cache_claim: ResourceName | None = None
     """PersistentVolumeClaim for weights and compile cache."""

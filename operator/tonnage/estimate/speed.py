@@ -1,0 +1,125 @@
+"""Learning how much of the nominal bandwidth a step achieves, from busy time alone.
+
+Overhead, communication and prefill stay at their priors here: the memory part is what is left
+of the measured step time, and the efficiency is what makes the formula's memory part equal it.
+The correction is bounded, gated and slow, so that no bad scrape moves a fleet.
+"""
+
+from dataclasses import dataclass, replace
+
+from tonnage.catalog.engine import SpeedConstants
+from tonnage.estimate.samples import EngineSamples
+from tonnage.sizing.shard import Shard
+from tonnage.sizing.step import Speeds, Step, StepTime, step_time
+
+LOWEST_OF_PRIOR = 0.4
+HIGHEST_OF_PRIOR = 1.25
+HIGHEST = 0.98
+OUTLIER_FACTOR = 1.5
+"""An observation beyond the band by more than this is an error, not a slow GPU."""
+GAIN = 0.25
+LARGEST_STEP = 0.05
+"""Of the prior, in one update."""
+MIN_STEPS = 50
+"""Engine steps in a window before it says anything about their time."""
+MIN_SEQUENCES = 1.5
+"""Below, the engine is idle between requests: overhead decides, not memory."""
+MAX_PREFILL_FRACTION = 0.5
+"""Above, the prior of prefill decides what is left for memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyStep:
+    """The mean step of one engine over a window in which it was busy."""
+
+    step_s: float
+    num_steps: float
+    work: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedCalibration:
+    """What was learned about one speed key. Zero busy steps: the prior."""
+
+    bandwidth_efficiency: float
+    busy_steps: float = 0.0
+    changed_at_s: float = 0.0
+    """Unix time of the last written change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The model on its GPUs, as the formula sees it."""
+
+    shard: Shard
+    speeds: Speeds
+    constants: SpeedConstants
+
+    def step(self, work: Step) -> StepTime:
+        return step_time(self.shard, self.speeds, self.constants, work)
+
+
+def busy_step(
+    samples: EngineSamples, *, window_s: float, kv_tokens: float, prompt_context_tokens: float
+) -> BusyStep | None:
+    """Return the mean step of an engine; None when it was idle or a figure is missing.
+
+    The step time is the mean gap between two tokens of a sequence, which knows no idle time; the
+    work of a step is tokens over steps.
+    """
+    gaps, gap_s, steps = samples.token_gaps_per_s, samples.token_gap_s_per_s, samples.steps_per_s
+    tokens, usage = samples.output_tokens_per_s, samples.kv_usage_fraction
+    if not gaps or not gap_s or not steps or not tokens or usage is None:
+        return None
+    sequences = tokens / steps
+    if steps * window_s < MIN_STEPS or sequences < MIN_SEQUENCES:
+        return None
+    return BusyStep(
+        step_s=gap_s / gaps,
+        num_steps=steps * window_s,
+        work=Step(
+            num_sequences=sequences,
+            context_tokens=usage * kv_tokens,
+            prefill_tokens=(samples.computed_prompt_tokens_per_s or 0.0) / steps,
+            prefill_context_tokens=prompt_context_tokens,
+        ),
+    )
+
+
+def observed_mbu(machine: Machine, busy: BusyStep) -> float:
+    """Return bytes per step over step time over nominal bandwidth, per rank, in busy time."""
+    time = machine.step(busy.work)
+    stages = machine.shard.parallelism.pipeline
+    return stages * time.decode_bytes / (busy.step_s * machine.speeds.memory_bytes_per_s)
+
+
+def observed_efficiency(machine: Machine, busy: BusyStep) -> float | None:
+    """Return the bandwidth efficiency that explains a measured step; None: it cannot tell."""
+    time = machine.step(busy.work)
+    beside_s = time.overhead_s + time.prefill_s + time.communication_s
+    memory_s = busy.step_s - beside_s
+    too_much_prefill = time.prefill_s > MAX_PREFILL_FRACTION * busy.step_s
+    if memory_s <= 0 or too_much_prefill or not time.is_memory_bound:
+        return None
+    return machine.constants.bandwidth_efficiency * time.memory_s / memory_s
+
+
+def learn(
+    known: SpeedCalibration, observed: float, *, prior: float, num_steps: float
+) -> SpeedCalibration:
+    """Move a calibration towards an observation, by a bounded step within a stated band.
+
+    The band is 0.4 to 1.25 times the prior and never above 0.98; observations beyond it by half
+    again are dropped. One update moves by a quarter of the difference, at most 5 % of the prior.
+    """
+    low, high = LOWEST_OF_PRIOR * prior, min(HIGHEST, HIGHEST_OF_PRIOR * prior)
+    if not low / OUTLIER_FACTOR <= observed <= high * OUTLIER_FACTOR:
+        return known
+    target = min(max(observed, low), high)
+    bound = LARGEST_STEP * prior
+    move = min(max(GAIN * (target - known.bandwidth_efficiency), -bound), bound)
+    return replace(
+        known,
+        bandwidth_efficiency=known.bandwidth_efficiency + move,
+        busy_steps=known.busy_steps + num_steps,
+    )

@@ -1,0 +1,101 @@
+"""The arguments of ``vllm serve``: from a plan to flags, and from live flags back to figures."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tonnage.api.spec import Spec
+from tonnage.catalog.engine import EngineVersion
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.question import Flags
+
+SHUTDOWN_TIMEOUT_S = 45
+KV_CACHE_DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
+LATENCY_BOUNDS_S = (
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05,
+    0.06, 0.07, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0,
+    4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0,
+)  # fmt: skip
+"""One constant ladder for TTFT and inter-token latency: a changed SLO restarts nothing."""
+BUCKETS = {"time_to_first_token": LATENCY_BOUNDS_S, "inter_token_latency": LATENCY_BOUNDS_S}
+"""By vLLM's bucket families; TPOT uses the inter-token family."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What the arguments say beside the capacity flags."""
+
+    kv_format: str
+    constants: EngineVersion
+    has_experts: bool
+    quantization: str | None = None
+    """For ``--quantization``: weights that the engine quantizes while it loads them."""
+
+
+def engine_arguments(spec: Spec, flags: Flags, serving: Serving) -> list[str]:
+    """Return the arguments after ``vllm serve``. Every flag that decides capacity is explicit."""
+    return [spec.model.id, *_model(spec, serving), *_capacity(spec, flags, serving),
+            *_operation(serving), *(spec.engine.args if spec.engine else ())]  # fmt: skip
+
+
+def _model(spec: Spec, serving: Serving) -> Iterator[str]:
+    served_names = [a for a in (spec.engine.args if spec.engine else ()) if "served-model" in a]
+    if not served_names:
+        yield from ("--served-model-name", spec.model.id)
+    if spec.model.revision:
+        yield from ("--revision", spec.model.revision)
+    if serving.quantization:
+        yield from ("--quantization", serving.quantization)
+
+
+def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
+    split = flags.parallelism
+    yield from ("--max-model-len", str(spec.context_length))
+    yield from ("--max-num-seqs", str(flags.max_num_seqs))
+    yield from ("--max-num-batched-tokens", str(flags.max_num_batched_tokens))
+    yield from ("--gpu-memory-utilization", f"{flags.gpu_memory_utilization:g}")
+    yield from ("--kv-cache-dtype", KV_CACHE_DTYPES[serving.kv_format])
+    yield from ("--tensor-parallel-size", str(split.tensor))
+    if split.pipeline > 1:
+        yield from ("--pipeline-parallel-size", str(split.pipeline))
+    if split.data > 1:
+        yield from ("--data-parallel-size", str(split.data))
+        if serving.has_experts:
+            yield "--enable-expert-parallel"
+
+
+def _operation(serving: Serving) -> Iterator[str]:
+    if serving.constants.shutdown_timeout:
+        yield from ("--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S))
+    if serving.constants.custom_histogram_buckets:
+        yield from ("--custom-histogram-buckets", json.dumps(BUCKETS, separators=(",", ":")))
+
+
+def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags | None:
+    """Read the capacity flags of a live container; None when one that must be known is absent.
+
+    Both ``--flag value`` and ``--flag=value`` are understood.
+    """
+    found = dict(_pairs(arguments))
+    try:
+        return Flags(
+            max_num_seqs=int(found["--max-num-seqs"]),
+            max_num_batched_tokens=int(found["--max-num-batched-tokens"]),
+            gpu_memory_utilization=float(
+                found.get("--gpu-memory-utilization", default_utilization)
+            ),
+            parallelism=Parallelism(
+                tensor=int(found.get("--tensor-parallel-size", found.get("-tp", 1))),
+                pipeline=int(found.get("--pipeline-parallel-size", found.get("-pp", 1))),
+                data=int(found.get("--data-parallel-size", found.get("-dp", 1))),
+            ),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for here, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = here.partition("=")
+        if flag.startswith("-"):
+            yield flag, value if equals else following

@@ -1,0 +1,174 @@
+"""The objects of one ModelDeployment: Deployment, Service, PodMonitor. No replicas anywhere."""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.shape import MoeFfn
+from tonnage.manifests.arguments import Serving
+from tonnage.manifests.names import (
+    DIGEST_ANNOTATION,
+    FLAGS_ANNOTATION,
+    labels,
+    owner_reference,
+    selector,
+)
+from tonnage.manifests.pod import HTTP_PORT, Manifest, PodFigures, pod_template, startup_budget_s
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.question import Flags
+
+DIGEST_LENGTH = 16
+
+
+class NotServableError(Exception):
+    """The plan holds on paper, but Tonnage cannot write it as a manifest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the cluster offers that decides how a manifest is written."""
+
+    has_pod_monitors: bool
+    scrape_interval_s: float
+
+
+def spec_digest(model: ModelDeployment) -> str:
+    """Return a digest of the part of the spec that a template is made from."""
+    canonical = json.dumps(model.spec.to_digestible(), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def deployment(model: ModelDeployment, sizing: Sizing, site: Site) -> Manifest:
+    """Return the Deployment for a plan, without ``replicas``: those go through ``/scale`` only.
+
+    Raises:
+        NotServableError: the plan spans nodes, or asks for weights that no engine makes on load.
+    """
+    figures = _figures(sizing, site)
+    annotations = {
+        DIGEST_ANNOTATION: spec_digest(model),
+        FLAGS_ANNOTATION: write_flags(sizing.flags),
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(model) | {"annotations": annotations},
+        "spec": {
+            "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.weights_bytes)) + 600,
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "selector": {"matchLabels": selector(model.name)},
+            "template": pod_template(model.name, model.spec, figures),
+        },
+    }
+
+
+def service(model: ModelDeployment) -> Manifest:
+    """Return the Service through which clients reach the replicas."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(model),
+        "spec": {
+            "selector": selector(model.name),
+            "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http"}],
+        },
+    }
+
+
+def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
+    """Return the PodMonitor by which a Prometheus operator scrapes the replicas."""
+    endpoint = {"port": "http", "path": "/metrics", "interval": f"{site.scrape_interval_s:g}s"}
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": _metadata(model),
+        "spec": {
+            "selector": {"matchLabels": selector(model.name)},
+            "podMetricsEndpoints": [endpoint],
+        },
+    }
+
+
+def _metadata(model: ModelDeployment) -> Manifest:
+    return {
+        "name": model.name,
+        "namespace": model.namespace,
+        "labels": labels(model.name),
+        "ownerReferences": [owner_reference(name=model.name, uid=model.uid)],
+    }
+
+
+def _figures(sizing: Sizing, site: Site) -> PodFigures:
+    question, split = sizing.question, sizing.flags.parallelism
+    if split.num_gpus > question.gpu.gpus_per_node:
+        raise NotServableError(
+            f"{split} needs {split.num_gpus} GPUs, a node of {question.gpu.name} has "
+            f"{question.gpu.gpus_per_node}: replicas over several nodes are not supported yet"
+        )
+    return PodFigures(
+        flags=sizing.flags,
+        serving=Serving(
+            kv_format=question.kv_format,
+            constants=question.engine.constants,
+            has_experts=any(isinstance(group.ffn, MoeFfn) for group in question.shape.groups),
+            quantization=_quantization(sizing),
+        ),
+        weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
+        product_labels=question.gpu.product_labels,
+        annotate_scrape=not site.has_pod_monitors,
+    )
+
+
+def _quantization(sizing: Sizing) -> str | None:
+    """Return ``--quantization`` for weights that the checkpoint does not already have.
+
+    Only fp8 can be made from 16-bit weights while loading; every other format needs a checkpoint.
+    """
+    asked, stored = sizing.question.weights.name, sizing.question.shape.weight_format.name
+    if asked == stored:
+        return None
+    if asked == "fp8" and stored == "bf16":
+        return "fp8"
+    raise NotServableError(
+        f"model.weights {asked}: {sizing.question.shape.name} is a {stored} checkpoint, and the "
+        f"engine makes only fp8 from 16-bit weights; name a checkpoint that has {asked} weights"
+    )
+
+
+def write_flags(flags: Flags) -> str:
+    """Write flags for the annotation."""
+    split = flags.parallelism
+    return json.dumps(
+        {
+            "maxNumSeqs": flags.max_num_seqs,
+            "maxNumBatchedTokens": flags.max_num_batched_tokens,
+            "gpuMemoryUtilization": flags.gpu_memory_utilization,
+            "tensor": split.tensor,
+            "pipeline": split.pipeline,
+            "data": split.data,
+        }
+    )
+
+
+def flags_from_annotation(text: str) -> Flags | None:
+    """Read flags back from the annotation; None when it is not one of ours."""
+    try:
+        figures = json.loads(text)
+        return Flags(
+            max_num_seqs=int(figures["maxNumSeqs"]),
+            max_num_batched_tokens=int(figures["maxNumBatchedTokens"]),
+            gpu_memory_utilization=float(figures["gpuMemoryUtilization"]),
+            parallelism=Parallelism(
+                tensor=int(figures["tensor"]),
+                pipeline=int(figures["pipeline"]),
+                data=int(figures["data"]),
+            ),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,46 @@
+"""Names, labels and annotations that Tonnage puts on what it creates."""
+
+from typing import Final
+
+from tonnage.api.spec import GROUP, KIND, VERSION
+
+MANAGED_LABEL: Final = "tonnage.dev/managed"
+"""The one watch selector: on our objects and pods, and on a scale target and its pods."""
+OWNER_LABEL: Final = "tonnage.dev/model-deployment"
+DIGEST_ANNOTATION: Final = "tonnage.dev/spec-digest"
+"""On our Deployment: digest of the spec that its template was made from."""
+FLAGS_ANNOTATION: Final = "tonnage.dev/flags"
+"""On our Deployment: the capacity flags of its template, to heal a foreign edit from."""
+MANAGER: Final = "tonnage"
+SCALE_MANAGER: Final = "tonnage-scale"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+
+def labels(name: str) -> dict[str, str]:
+    """Return the labels of everything that belongs to a ModelDeployment; a fresh dict."""
+    return {
+        "app.kubernetes.io/name": "vllm",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/managed-by": "tonnage",
+        **selector(name),
+    }
+
+
+def selector(name: str) -> dict[str, str]:
+    """Return the labels that select the pods of a ModelDeployment."""
+    return {MANAGED_LABEL: "true", OWNER_LABEL: name}
+
+
+def owner_reference(*, name: str, uid: str) -> dict[str, object]:
+    """Return the reference by which the garbage collector finds what we created.
+
+    ``blockOwnerDeletion`` false: true would ask for the right to update finalizers.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
