@@ -1,0 +1,83 @@
+"""Everything that a decision on replicas may depend on, and what it is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tonnage.api.status import Reason
+
+
+class Metrics(StrEnum):
+    """How much is known about the traffic of an object."""
+
+    COMPLETE = "Complete"
+    """Every replica that is Ready reported, freshly."""
+    MISSING = "Missing"
+    """Some or all figures are missing or stale."""
+    NEVER = "Never"
+    """No replica has been Ready long enough to report anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Replicas that the arithmetic asks for."""
+
+    replicas: int
+    """For the demand and the backlog."""
+    replicas_with_margin: int
+    """For somewhat more than the demand: what scaling down must leave."""
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """The administrator's part of the policy."""
+
+    scale_down_window_s: float
+    max_scale_up_replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Gathered once; never fetched later. Times are unix seconds."""
+
+    now_s: float
+    current: int
+    """Replicas that the Deployment asks for; 0: there is none yet."""
+    unschedulable: int
+    """Pods that no node can take."""
+    minimum: int
+    maximum: int
+    need: Need
+    metrics: Metrics
+    recent_needs: tuple[tuple[float, int], ...]
+    """(time, replicas with margin) of the last window, this moment included."""
+    watching_since_s: float
+    """Since when this process has seen the object."""
+    lost_at_s: float | None
+    """When a Ready replica was last lost without being scaled away."""
+    gpus_per_replica: int
+    free_budget_gpus: int | None
+    """GPUs that the fleet may still take; None: no budget is set."""
+    settings: PolicySettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Replicas, and the rules that made the number, in the order in which they spoke."""
+
+    replicas: int
+    reasons: tuple[Reason, ...] = ()
+    limited_by: str | None = None
+    """Code of the last limit that kept the number from what the rules before it wanted."""
+
+    def limited_to(self, replicas: int, code: str, message: str) -> "Decision":
+        """Return the decision with another number and its reason; the same number: unchanged."""
+        if replicas == self.replicas:
+            return self
+        reason = Reason(code=code, message=message)
+        return replace(self, replicas=replicas, reasons=(*self.reasons, reason), limited_by=code)
+
+
+Limit = Callable[[Decision, Situation], Decision]
+"""One rule that may change a decision. Pure: the same in, the same out."""
