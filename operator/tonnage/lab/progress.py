@@ -28,14 +28,23 @@ def on_console(console: Console) -> Step:
     @contextmanager
     def step(what: str) -> Iterator[None]:
         began_s = time.monotonic()
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
-            progress.add_task(what, total=None)
-            if not console.is_terminal:
-                console.print(f"{what} ...", highlight=False)
+        with _clock(what, console) if console.is_terminal else _line(what, console):
             yield
         elapsed_s = time.monotonic() - began_s
         if elapsed_s >= WORTH_TELLING_S:
             console.print(f"{what}: {elapsed_s:.0f} s", highlight=False)
 
     return step
+
+
+@contextmanager
+def _clock(what: str, console: Console) -> Iterator[None]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield
+
+
+def _line(what: str, console: Console) -> AbstractContextManager[None]:
+    console.print(f"{what} ...", highlight=False)
+    return nullcontext()
