@@ -1,11 +1,12 @@
 """The field types of the spec: every string and number has a pattern and a bound."""
 
+import re
 from typing import Annotated
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from tonnage.api.base import rule
-from tonnage.units import DURATION_PATTERN
+from tonnage.units import HOUR_S, seconds
 
 _HUB_PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _VALUE = '(=[A-Za-z0-9._:/,+@{}\\[\\]" -]{1,200})?'
@@ -40,35 +41,84 @@ LabelValue = Annotated[
 ]
 Quantity = Annotated[str, Field(pattern="^[1-9][0-9]{0,8}(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=12)]
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
+_DURATION_PATTERN = "^([1-9][0-9]{0,6}(ms|s|m)|1h)$"
+_DURATION_MESSAGE = "must be a duration such as 50ms, 2s or 5m, at most 1h"
+
+
+def _checked_duration(value: str) -> str:
+    if not re.fullmatch(_DURATION_PATTERN, value) or seconds(value) > HOUR_S:
+        raise ValueError(_DURATION_MESSAGE)
+    return value
+
+
+# One rule and no pattern: the API server would evaluate duration() beside a pattern that fails.
+_DURATION_RULE = rule(
+    f"self.matches('{_DURATION_PATTERN}') && duration(self) <= duration('1h')", _DURATION_MESSAGE
+)
 Duration = Annotated[
     str,
-    Field(pattern=DURATION_PATTERN, max_length=10),
-    Field(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule("duration(self) <= duration('1h')", "must be at most 1h")
-            ]
-        }
-    ),
+    Field(max_length=10, json_schema_extra={"x-kubernetes-validations": [_DURATION_RULE]}),
+    AfterValidator(_checked_duration),
 ]
-RATE_PATTERN = "^[0-9]{1,9}([.][0-9]{1,4})?$"
+_RATE_PATTERN = "^[0-9]{1,12}([.][0-9]{1,4})?$"
+_RATE_MESSAGE = (
+    'must be a positive whole number of at most 12 digits, or a string such as "0.5" '
+    "with at most 4 decimals"
+)
+
+
+def _checked_rate(value: object) -> object:
+    is_number = isinstance(value, int | str) and not isinstance(value, bool)
+    if not is_number or not re.fullmatch(_RATE_PATTERN, text := str(value)) or float(text) <= 0:
+        raise ValueError(_RATE_MESSAGE)
+    return value
+
+
 _RATE_RULE = rule(
-    f"type(self) == int ? self > 0 : (string(self).matches('{RATE_PATTERN}') "
-    "&& double(string(self)) > 0.0)",
-    'must be a positive whole number, or a string such as "0.5"',
+    f"type(self) == int ? self > 0 && string(self).matches('{_RATE_PATTERN}') : "
+    f"string(self).matches('{_RATE_PATTERN}') && double(string(self)) > 0.0",
+    _RATE_MESSAGE,
 )
 Rate = Annotated[
     int | str,
+    BeforeValidator(_checked_rate),
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
-            "maxLength": 14,
+            "maxLength": 17,
             "x-kubernetes-validations": [_RATE_RULE],
         }
     ),
+]
+_LABEL_NAME_PATTERN = (
+    "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+LabelName = Annotated[str, Field(pattern=_LABEL_NAME_PATTERN, max_length=317)]
+_SELECTOR_MESSAGE = "every key must be a label name"
+
+
+def _checked_selector(value: dict[str, str]) -> dict[str, str]:
+    if not all(re.fullmatch(_LABEL_NAME_PATTERN, name) for name in value):
+        raise ValueError(_SELECTOR_MESSAGE)
+    return value
+
+
+NodeSelector = Annotated[
+    dict[str, LabelValue],
+    Field(
+        max_length=16,
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(f"self.all(name, name.matches('{_LABEL_NAME_PATTERN}'))", _SELECTOR_MESSAGE)
+            ]
+        },
+    ),
+    AfterValidator(_checked_selector),
 ]
 
 
 ARGUMENT_PATTERN = f"^--({'|'.join(ALLOWED_FLAGS)}){_VALUE}$"
 Argument = Annotated[str, Field(pattern=ARGUMENT_PATTERN, max_length=240)]
 HubId = Annotated[str, Field(pattern=f"^{_HUB_PART}/{_HUB_PART}$", max_length=193)]
+Revision = Annotated[str, Field(pattern="^[A-Za-z0-9]([.]?[A-Za-z0-9_/-]){0,99}$", max_length=100)]
+"""Commit, tag or branch: it cannot climb out of a folder, nor look like a flag."""

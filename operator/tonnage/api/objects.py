@@ -1,15 +1,19 @@
 """A ModelDeployment as the operator and the command line read it."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
-from tonnage.api.spec import GROUP, KIND, MAX_NAME_LENGTH, VERSION, Spec
+from tonnage.api.spec import GROUP, KIND, NAME_MESSAGE, NAME_PATTERN, VERSION, Spec
 
 MAX_ERRORS_SHOWN = 5
+MAX_VALUE_SHOWN = 80
+"""Characters of what was read that a message repeats."""
 
 
 class InvalidSpecError(Exception):
@@ -31,6 +35,26 @@ class ModelDeployment:
         return self.namespace, self.name
 
 
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ValueError(NAME_MESSAGE)
+    return name
+
+
+class Metadata(BaseModel):
+    """The part of the metadata that is read."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    name: Annotated[str, AfterValidator(_checked_name)]
+    namespace: str | None = None
+    uid: str | None = None
+    generation: int | None = None
+
+
+Part = TypeVar("Part", bound=BaseModel)
+
+
 def parse_model_deployment(
     manifest: Mapping[str, Any], *, tolerate_unknown: bool = False
 ) -> ModelDeployment:
@@ -43,35 +67,39 @@ def parse_model_deployment(
         InvalidSpecError: with every offending field and what is wrong with it.
     """
     _check_kind(manifest)
-    metadata = manifest.get("metadata") or {}
-    try:
-        spec = Spec.model_validate_json(
-            json.dumps(manifest.get("spec") or {}, allow_nan=False),
-            extra="ignore" if tolerate_unknown else "forbid",
-        )
-    except ValidationError as error:
-        raise InvalidSpecError(describe_errors(error, root="spec")) from error
-    except (TypeError, ValueError) as error:
-        raise InvalidSpecError(f"spec: {error}") from error
-    name = str(metadata.get("name", ""))
-    if not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise InvalidSpecError(
-            f"metadata.name {name[:80]!r} must have 1 to {MAX_NAME_LENGTH} characters"
-        )
+    metadata = _read(Metadata, manifest, "metadata", extra="ignore")
+    spec = _read(Spec, manifest, "spec", extra="ignore" if tolerate_unknown else "forbid")
     return ModelDeployment(
-        namespace=str(metadata.get("namespace", "default")),
-        name=name,
-        uid=str(metadata.get("uid", "")),
-        generation=int(metadata.get("generation", 0)),
+        namespace=metadata.namespace or "default",
+        name=metadata.name,
+        uid=metadata.uid or "",
+        generation=metadata.generation or 0,
         spec=spec,
     )
+
+
+def _read(
+    kind: type[Part], manifest: Mapping[str, Any], field: str, *, extra: Literal["ignore", "forbid"]
+) -> Part:
+    """Validate one part as JSON, the form that the API server knows.
+
+    What YAML has and JSON lacks is turned so that it is refused where it stands, and a date is
+    the string that it was.
+    """
+    try:
+        text = json.dumps(manifest[field], default=str)
+        return kind.model_validate_json(text, extra=extra)
+    except ValidationError as error:
+        raise InvalidSpecError(describe_errors(error, root=field)) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidSpecError(f"{field}: {error}") from error
 
 
 def _check_kind(manifest: Mapping[str, Any]) -> None:
     expected = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
     for field, value in expected.items():
         if manifest.get(field) != value:
-            raise InvalidSpecError(f"{field} is {manifest.get(field)!r}, expected {value!r}")
+            raise InvalidSpecError(f"{field} is {_shown(manifest.get(field))}, expected {value!r}")
     for field in ("metadata", "spec"):
         if not isinstance(manifest.get(field), Mapping):
             raise InvalidSpecError(f"{field} is missing or no mapping")
@@ -79,10 +107,26 @@ def _check_kind(manifest: Mapping[str, Any]) -> None:
 
 def describe_errors(error: ValidationError, *, root: str) -> str:
     """Write validation errors as ``spec.field: what is wrong (read: value)``, the first few."""
-    lines = []
-    for each in error.errors(include_url=False)[:MAX_ERRORS_SHOWN]:
-        path = ".".join([root, *(str(part) for part in each["loc"])])
-        read = "" if isinstance(each["input"], Mapping) else f" (read: {str(each['input'])[:80]!r})"
-        lines.append(f"{path}: {each['msg'].removeprefix('Value error, ')}{read}")
-    more = error.error_count() - len(lines)
+    errors = error.errors(include_url=False, include_context=False)
+    lines = [_described(each, root) for each in errors[:MAX_ERRORS_SHOWN]]
+    more = len(errors) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
+
+
+def _described(error: ErrorDetails, root: str) -> str:
+    path = "".join(f".{_printable(str(part))}" for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{root}{path}: unknown field"
+    read = "" if isinstance(error["input"], Mapping) else f" (read: {_shown(error['input'])})"
+    return f"{root}{path}: {error['msg'].removeprefix('Value error, ')}{read}"
+
+
+def _shown(value: object) -> str:
+    """Write a value so that its type is seen and it can neither flood nor forge a line."""
+    text = repr(value)
+    return text if len(text) <= MAX_VALUE_SHOWN else f"{text[:MAX_VALUE_SHOWN]}..."
+
+
+def _printable(name: str) -> str:
+    is_plain = name.isascii() and name.isalnum() and len(name) <= MAX_VALUE_SHOWN
+    return name if is_plain else _shown(name)

@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
-from tonnage.api.fields import Argument, LabelValue, Quantity, ResourceName
+from tonnage.api.fields import (
+    Argument,
+    LabelName,
+    LabelValue,
+    NodeSelector,
+    Quantity,
+    ResourceName,
+)
 
 
 class ConfigMapKey(ApiModel):
@@ -73,16 +80,29 @@ class Engine(ApiModel):
 class Toleration(ApiModel):
     """A taint that the pods accept."""
 
-    key: Annotated[str, Field(max_length=253)] | None = None
+    model_config = rules(
+        rule("self.operator == 'Equal' || !has(self.value)", "operator Exists takes no value"),
+        rule("self.operator == 'Exists' || has(self.key)", "operator Equal needs a key"),
+    )
+
+    key: LabelName | None = None
     operator: Literal["Exists", "Equal"] = "Equal"
     value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Toleration":
+        if self.operator == "Exists" and self.value is not None:
+            raise ValueError("operator Exists takes no value")
+        if self.operator == "Equal" and self.key is None:
+            raise ValueError("operator Equal needs a key")
+        return self
 
 
 class Pods(ApiModel):
     """The part of the pods that a user decides: a closed set, not a pod template."""
 
-    node_selector: dict[str, LabelValue] = Field(default_factory=dict, max_length=16)
+    node_selector: Annotated[NodeSelector, Field(default_factory=dict)]
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     model_cache_claim: ResourceName | None = None
     """PersistentVolumeClaim for weights and compile cache."""

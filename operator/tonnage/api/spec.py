@@ -1,14 +1,13 @@
 """What a user writes: the spec of a ModelDeployment, and the single source of its CRD schema."""
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
-from tonnage.api.fields import RATE_PATTERN, Duration, HubId, Rate, Tokens
+from tonnage.api.fields import Duration, HubId, Rate, Revision, Tokens
 from tonnage.api.pods import ConfigMapKey, Engine, Pods, ScaleTarget
-from tonnage.units import HOUR_S, seconds
+from tonnage.units import seconds
 
 GROUP = "tonnage.dev"
 VERSION = "v1alpha1"
@@ -16,7 +15,10 @@ KIND = "ModelDeployment"
 PLURAL = "modeldeployments"
 MAX_NAME_LENGTH = 52
 """A Deployment adds an 11-character hash to the names of its pods' labels: 63 in all."""
-NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_PATTERN = f"^[a-z]([-a-z0-9]{{0,{MAX_NAME_LENGTH - 2}}}[a-z0-9])?$"
+NAME_MESSAGE = (
+    f"must be a DNS label of at most {MAX_NAME_LENGTH} characters that starts with a letter"
+)
 
 
 class ConfigSource(ApiModel):
@@ -30,9 +32,7 @@ class Model(ApiModel):
 
     id: HubId
     """Hugging Face id, organisation and name."""
-    revision: Annotated[str, Field(pattern="^[A-Za-z0-9._/-]{1,100}$", max_length=100)] | None = (
-        None
-    )
+    revision: Revision | None = None
     """Commit, tag or branch on the hub; a commit in production."""
     weights: Literal["auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4"] = (
         "auto"
@@ -68,13 +68,6 @@ class Percentiles(ApiModel):
     p95: Duration | None = None
     p99: Duration | None = None
 
-    @field_validator("p50", "p90", "p95", "p99")
-    @classmethod
-    def _bounded(cls, value: str | None) -> str | None:
-        if value is not None and seconds(value) > HOUR_S:
-            raise ValueError(f"{value} must be at most 1h")
-        return value
-
     @model_validator(mode="after")
     def _one_at_least(self) -> "Percentiles":
         if not self.promised():
@@ -98,7 +91,11 @@ class TokenCounts(ApiModel):
     """A distribution of token counts."""
 
     model_config = rules(
-        rule("!has(self.p99) || self.p99 >= self.mean", "p99 must not be below mean")
+        rule(
+            "!has(self.p99) || self.p99 >= self.mean",
+            "p99 must not be below mean",
+            messageExpression="'p99 %d must not be below mean %d'.format([self.p99, self.mean])",
+        )
     )
 
     mean: Tokens
@@ -141,17 +138,6 @@ class Demand(ApiModel):
     cached_prompt_percent: Annotated[int, Field(ge=0, le=99)] = 0
     """Share of the prompt tokens that the prefix cache holds."""
 
-    @field_validator("requests_per_second", "tokens_per_second", "tokens_per_day")
-    @classmethod
-    def _rate(cls, value: int | str | None) -> int | str | None:
-        if value is None:
-            return value
-        if isinstance(value, bool) or not re.fullmatch(RATE_PATTERN, str(value), re.ASCII):
-            raise ValueError(f"{value!r} must be a positive whole number, or a string like '0.5'")
-        if float(value) <= 0:
-            raise ValueError(f"{value!r} must be positive")
-        return value
-
     @model_validator(mode="after")
     def _one_rate(self) -> "Demand":
         rates = (
@@ -171,7 +157,12 @@ class Scaling(ApiModel):
     """What Tonnage may do, and within which bounds."""
 
     model_config = rules(
-        rule("self.minReplicas <= self.maxReplicas", "minReplicas must not exceed maxReplicas"),
+        rule(
+            "self.minReplicas <= self.maxReplicas",
+            "minReplicas must not exceed maxReplicas",
+            messageExpression="'minReplicas %d must not exceed maxReplicas %d'.format("
+            "[self.minReplicas, self.maxReplicas])",
+        ),
     )
 
     mode: Literal["Auto", "Recommend", "Paused"] = "Auto"
@@ -211,6 +202,9 @@ class Spec(ApiModel):
             "!has(self.demand) || self.demand.promptTokens.mean + self.demand.outputTokens.mean "
             "<= self.contextLength",
             "promptTokens.mean + outputTokens.mean exceed contextLength",
+            messageExpression="'promptTokens.mean + outputTokens.mean = %d exceed contextLength "
+            "%d'.format([self.demand.promptTokens.mean + self.demand.outputTokens.mean, "
+            "self.contextLength])",
             fieldPath=".demand",
         ),
     )

@@ -1,0 +1,35 @@
+"""Settings of the whole suite."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import settings
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# The same examples in every run; no deadline, since machines differ. `--hypothesis-profile=default`
+# looks for new ones.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite generated files")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Compare manifests with tests/golden/NAME.yaml, which is real YAML that one can apply."""
+
+    def check(name: str, *manifests: Any) -> None:
+        path = GOLDEN / f"{name}.yaml"
+        text = yaml.safe_dump_all(manifests, sort_keys=False)
+        if request.config.getoption("--update-golden"):
+            path.write_text(text)
+
+        assert path.read_text() == text
+
+    return check
