@@ -1,0 +1,25 @@
+"""How the world fails: one base class, so that a tick or an object can hold and try again."""
+
+
+class WorldError(Exception):
+    """Kubernetes or Prometheus did not do what was asked. Nothing is given up for good."""
+
+
+class KubernetesError(WorldError):
+    """The API server refused or failed."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ConflictError(KubernetesError):
+    """The object changed since it was read: read again and decide again."""
+
+
+class PrometheusError(WorldError):
+    """Prometheus gave no answer that can be used; the reason is a condition's reason."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -1,0 +1,206 @@
+"""The Kubernetes API as plain dicts: a few verbs, time-outs on each, retries only where safe.
+
+Typed models drop fields that they do not know and cost several times the memory, so the client
+is used for its credentials, TLS and connection pool, and bodies stay dicts.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from kubernetes import client, config
+from urllib3.exceptions import HTTPError
+
+from tonnage.cluster.errors import ConflictError, KubernetesError
+
+Object = dict[str, Any]
+
+TIMEOUT_S = (5, 10)
+"""To connect, to read."""
+ATTEMPTS = 3
+RETRY_S = 0.5
+LONGEST_RETRY_AFTER_S = 5.0
+CHUNK = 500
+RETRIED = frozenset({429, 500, 502, 503, 504})
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+JSON = "application/json"
+MESSAGE_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object and where the API serves it."""
+
+    prefix: str
+    plural: str
+
+    def path(self, namespace: str | None, name: str | None = None, sub: str | None = None) -> str:
+        """Return the path of a collection, an object or a subresource."""
+        parts = [self.prefix]
+        parts += ["namespaces", quote(namespace, safe="")] if namespace else []
+        parts += [part for part in (self.plural, quote(name or "", safe=""), sub) if part]
+        return "/" + "/".join(parts)
+
+
+MODEL_DEPLOYMENTS = Resource("apis/tonnage.dev/v1alpha1", "modeldeployments")
+DEPLOYMENTS = Resource("apis/apps/v1", "deployments")
+REPLICA_SETS = Resource("apis/apps/v1", "replicasets")
+SERVICES = Resource("api/v1", "services")
+PODS = Resource("api/v1", "pods")
+NODES = Resource("api/v1", "nodes")
+CONFIG_MAPS = Resource("api/v1", "configmaps")
+POD_MONITORS = Resource("apis/monitoring.coreos.com/v1", "podmonitors")
+AUTOSCALERS = Resource("apis/autoscaling/v2", "horizontalpodautoscalers")
+LEASES = Resource("apis/coordination.k8s.io/v1", "leases")
+EVENTS = Resource("apis/events.k8s.io/v1", "events")
+
+
+def load_client(kubeconfig: str | None = None, context: str | None = None) -> client.ApiClient:
+    """Return a client with the pod's ServiceAccount, or with a kubeconfig outside a cluster.
+
+    Raises:
+        KubernetesError: neither is there.
+    """
+    settings = client.Configuration()
+    try:
+        if kubeconfig is None and context is None:
+            try:
+                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+                return client.ApiClient(settings)
+            except config.ConfigException:
+                pass
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            kubeconfig, context, client_configuration=settings
+        )
+    except (config.ConfigException, OSError) as error:
+        raise KubernetesError(f"no cluster to talk to: {error}", status=0) from error
+    return client.ApiClient(settings)
+
+
+class KubeApi:
+    """One long-lived connection to the API server."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+
+    def get(self, path: str) -> Object | None:
+        """Return an object, None when there is none of that name."""
+        try:
+            return self._request(_Call("GET", path))
+        except KubernetesError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
+        """Yield every object of a collection, read in chunks."""
+        query = {"limit": str(CHUNK)} | (
+            {"labelSelector": label_selector} if label_selector else {}
+        )
+        while True:
+            page = self._request(_Call("GET", path, query=query))
+            yield from page.get("items") or ()
+            more = (page.get("metadata") or {}).get("continue")
+            if not more:
+                return
+            query["continue"] = more
+
+    def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
+        """Apply server-side. The body's ``metadata.uid`` keeps a deleted object deleted."""
+        query = {"fieldManager": manager, "force": str(force).lower()}
+        return self._request(_Call("PATCH", path, body=body, query=query, content_type=APPLY))
+
+    def merge_patch(self, path: str, body: Object, *, manager: str) -> Object:
+        """Merge-patch an object or a subresource."""
+        query = {"fieldManager": manager}
+        return self._request(_Call("PATCH", path, body=body, query=query, content_type=MERGE))
+
+    def create(self, path: str, body: Object) -> Object:
+        """Create an object. Not retried: a lost answer would create it twice."""
+        return self._request(_Call("POST", path, body=body, attempts=1))
+
+    def replace(self, path: str, body: Object) -> Object:
+        """Replace an object that is ours alone and carries its resourceVersion."""
+        return self._request(_Call("PUT", path, body=body))
+
+    def serves(self, resource: Resource) -> bool:
+        """Tell whether the API server knows this kind."""
+        group = self.get("/" + resource.prefix)
+        kinds = (group or {}).get("resources") or ()
+        return any(kind.get("name") == resource.plural for kind in kinds)
+
+    def _request(self, call: "_Call") -> Object:
+        for attempt in range(1, call.attempts):
+            try:
+                return self._once(call)
+            except _RetryableError as failure:
+                time.sleep(max(failure.retry_after_s, RETRY_S * attempt))
+        try:
+            return self._once(call)
+        except _RetryableError as failure:
+            raise failure.error from failure.__cause__
+
+    def _once(self, call: "_Call") -> Object:
+        headers = {"Accept": JSON, "Content-Type": call.content_type}
+        url = f"{self._api.configuration.host}{call.path}"
+        url += f"?{urlencode(call.query)}" if call.query else ""
+        self._api.update_params_for_auth(
+            headers, [], ["BearerToken"], call.path, call.method, call.body
+        )
+        headers["User-Agent"] = self._api.user_agent
+        try:
+            answer = self._api.call_api(
+                call.method, url, headers, call.body, _request_timeout=TIMEOUT_S
+            )
+            data: bytes = answer.read()  # type: ignore[no-untyped-call]
+        except HTTPError as error:
+            message = f"{call.method} {call.path}: {type(error).__name__}"
+            raise _RetryableError(KubernetesError(message, status=0)) from error
+        if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise _refusal(call, answer.status, data, answer.headers)
+        parsed: Object = json.loads(data)
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    path: str
+    body: Object | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = JSON
+    attempts: int = ATTEMPTS
+
+
+class _RetryableError(Exception):
+    def __init__(self, error: KubernetesError, retry_after_s: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after_s = retry_after_s
+
+
+def _refusal(call: _Call, status: int, data: bytes, headers: Any) -> Exception:
+    message = f"{call.method} {call.path}: {status} {_message(data)}"[:MESSAGE_LENGTH]
+    if status == HTTPStatus.CONFLICT:
+        return ConflictError(message, status=status)
+    refused = KubernetesError(message, status=status)
+    return _RetryableError(refused, _retry_after_s(headers)) if status in RETRIED else refused
+
+
+def _message(body: Any) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return ""
+
+
+def _retry_after_s(headers: Any) -> float:
+    try:
+        return min(LONGEST_RETRY_AFTER_S, float((headers or {}).get("Retry-After", 0)))
+    except (TypeError, ValueError):
+        return 0.0
