@@ -1,1 +1,1 @@
-"""Figures looked up, never guessed: GPU classes, model shapes, engine versions, each with a source."""
+"""Figures looked up, never guessed: GPU classes, model shapes, engine versions, with sources."""

@@ -5,10 +5,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
+
+_FORBID_EXTRA = ConfigDict(extra="forbid", allow_inf_nan=False)
+_PositiveInt = Annotated[int, Field(gt=0)]
+_PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class CatalogError(Exception):
@@ -23,6 +28,8 @@ class MissingFigureError(CatalogError):
 class Source:
     """Where a figure stands: a key of ``sources.toml`` and what it says there."""
 
+    __pydantic_config__ = _FORBID_EXTRA
+
     key: str
     quote: str
 
@@ -31,34 +38,39 @@ class Source:
 class Price:
     """What one GPU costs, rented or owned. Administrators override both."""
 
-    rent_usd_per_hour: float | None = None
-    purchase_usd: float | None = None
+    __pydantic_config__ = _FORBID_EXTRA
+
+    rent_usd_per_hour: _PositiveFloat | None = None
+    purchase_usd: _PositiveFloat | None = None
     source: Source | None = None
+    """Of the rent; that of the purchase price stands with the other sources of the class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU class. Memory is what the driver reports as total, never the brochure's figure."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    __pydantic_config__ = _FORBID_EXTRA
 
     name: str
     """As users write it in ``spec.hardware.gpu``."""
-    memory_bytes: int
+    aliases: tuple[str, ...] = ()
+    """Other names for the same board."""
+    memory_bytes: _PositiveInt
     """Total that cudaMemGetInfo reports."""
-    nominal_memory_bytes: int
+    nominal_memory_bytes: _PositiveInt
     """The brochure's figure: for textbook arithmetic only."""
-    memory_bytes_per_s: float
-    peak_flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: _PositiveFloat
+    peak_flop_per_s: Mapping[str, _PositiveFloat]
     """Dense peak by precision (bf16, fp8, int8, fp4), without sparsity."""
-    interconnect_bytes_per_s: float
+    interconnect_bytes_per_s: _PositiveFloat
     """Per GPU and one direction, between the GPUs of one node."""
     interconnect: str
     """nvlink or pcie."""
-    gpus_per_node: int = 8
+    gpus_per_node: _PositiveInt = 8
     product_labels: tuple[str, ...] = ()
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
-    tdp_watts: float | None = None
+    tdp_watts: _PositiveFloat | None = None
     price: Price = field(default_factory=Price)
     sources: tuple[Source, ...] = ()
     notes: str = ""
@@ -66,7 +78,7 @@ class Gpu:
     def flop_per_s(self, precision: str) -> float:
         """Return the dense peak for weights of this precision, in flop/s.
 
-        A GPU without units for a narrow type computes in the next wider one that it has.
+        A GPU without units for a narrow type computes in a wider one that it has.
 
         Raises:
             MissingFigureError: none of them has a figure.
@@ -81,7 +93,7 @@ COMPUTE_FALLBACK: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bf16",),
     "fp8": ("fp8", "bf16"),
     "int8": ("int8", "bf16"),
-    "fp4": ("fp4", "fp8", "bf16"),
+    "fp4": ("fp4", "bf16"),  # without fp4 units such weights are unpacked to 16 bits
     "int4": ("bf16",),  # weight-only formats (AWQ, GPTQ) multiply in 16 bits
 }
 
@@ -113,13 +125,16 @@ def built_in_gpus() -> Mapping[str, Gpu]:
 
 
 def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
-    """Look a class up by the name that the user wrote.
+    """Look a class up by the name that the user wrote, or by an alias of it.
 
     Raises:
         CatalogError: it is unknown; the message lists what is known.
     """
-    if name not in gpus:
-        raise CatalogError(
-            f"hardware.gpu {name!r} is not in the catalogue; known: {', '.join(sorted(gpus))}"
-        )
-    return gpus[name]
+    if name in gpus:
+        return gpus[name]
+    for gpu in gpus.values():
+        if name in gpu.aliases:
+            return gpu
+    raise CatalogError(
+        f"hardware.gpu {name!r} is not in the catalogue; known: {', '.join(sorted(gpus))}"
+    )

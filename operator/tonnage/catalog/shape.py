@@ -19,6 +19,8 @@ class GroupedAttention:
     """Query, key and value projections carry a bias vector."""
     has_output_gate: bool = False
     """The query projection is doubled to hold a gate."""
+    values_are_keys: bool = False
+    """There is no value projection: the cache still holds both."""
 
     @property
     def num_value_dims(self) -> int:
@@ -59,6 +61,8 @@ class MoeFfn:
     shared_intermediate_size: int = 0
     """Of all shared experts together."""
     num_matrices: int = 3
+    expert_vector_parameters: int = 0
+    """Biases of one expert."""
 
 
 Ffn = DenseFfn | MoeFfn
@@ -71,6 +75,8 @@ class LayerGroup:
     num_layers: int
     attention: Attention
     ffn: Ffn
+    vector_parameters: int = 0
+    """Norms, biases and the like of one layer: small, and never quantized."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +114,10 @@ class ModelShape:
     """What vLLM's ``auto`` means for this checkpoint: bf16 or fp8."""
     digest: str = ""
     """Of the configuration that this was read from: part of every calibration key."""
+    vector_parameters: int = 0
+    """Of the norms outside the layers."""
+    notes: tuple[str, ...] = ()
+    """What the configuration has and this shape leaves out."""
 
     @property
     def num_layers(self) -> int:
