@@ -1,0 +1,111 @@
+"""Which parts of a model a list of module names excludes from quantization.
+
+Publishers write these lists in four ways: full names, name parts, globs, and regular expressions
+after ``re:``. A part counts as excluded as soon as one of its matrices is: that can only make the
+weights too heavy, never too light.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from tonnage.catalog.config_keys import UnknownArchitectureError
+from tonnage.catalog.shape import Ffn, MoeFfn
+
+_PREFIXES: Final = (
+    "model.layers.{layer}.",
+    "language_model.model.layers.{layer}.",
+    "model.language_model.layers.{layer}.",
+)
+_BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "attention": ("self_attn",),
+    "dense_ffn": ("mlp", "feed_forward"),
+    "experts": ("mlp.experts.0", "block_sparse_moe.experts.0", "feed_forward.experts"),
+    "shared_experts": (
+        "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert",
+    ),
+}  # fmt: skip
+_FFN: Final = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
+_MATRICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "attention": (
+        "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj",
+        "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+    ),
+    "dense_ffn": _FFN,
+    "experts": _FFN,
+    "shared_experts": _FFN,
+}  # fmt: skip
+_Matcher = Callable[[str], bool]
+
+# Letters, digits, _ - / and escaped dots; . and .* ; ^ $ ; (a|b) and (?:a|b); [a-z0-9].
+_SIMPLE_EXPRESSION: Final = re.compile(
+    r"(?:[\w\-/]|\\\.|\.\*?|\^|\$|\((?:\?:)?[\w|]+\)\??|\[[\w\-]+\]\*?)*", re.ASCII
+)
+_MAX_WILDCARDS: Final = 4
+"""More would let a short expression run for minutes."""
+
+
+def unquantized_parts(
+    patterns: Iterable[str], ffns: Sequence[Ffn], own_names: Mapping[str, str]
+) -> set[str]:
+    """Return the parts of the model that these patterns exclude.
+
+    ``ffns`` are the feed-forward blocks in the order of the layers. The middle one of the layers
+    that have a part stands for all of them. ``own_names`` are module names by part where the
+    family does not use one of the usual names.
+
+    Raises:
+        UnknownArchitectureError: a regular expression is not of a simple kind.
+    """
+    matchers = [_matcher(pattern) for pattern in patterns]
+    return {
+        part
+        for part, layer in _middle_layers(ffns).items()
+        if any(
+            matches(name)
+            for name in _names(part, layer, own_names.get(part))
+            for matches in matchers
+        )
+    }
+
+
+def _middle_layers(ffns: Sequence[Ffn]) -> dict[str, int]:
+    sparse = [layer for layer, ffn in enumerate(ffns) if isinstance(ffn, MoeFfn)]
+    plain = [layer for layer, ffn in enumerate(ffns) if not isinstance(ffn, MoeFfn)]
+    owners = {
+        "attention": list(range(len(ffns))),
+        "dense_ffn": plain,
+        "experts": sparse,
+        "shared_experts": sparse,
+    }
+    return {part: layers[len(layers) // 2] for part, layers in owners.items() if layers}
+
+
+def _names(part: str, layer: int, own_name: str | None) -> list[str]:
+    return [
+        f"{prefix.format(layer=layer)}{block}.{matrix}"
+        for prefix in _PREFIXES
+        for block in ((own_name,) if own_name else _BLOCKS[part])
+        for matrix in _MATRICES[part]
+    ]
+
+
+def _matcher(pattern: str) -> _Matcher:
+    if pattern.startswith("re:"):
+        return _expression(pattern.removeprefix("re:"))
+    if any(mark in pattern for mark in "*?["):
+        return lambda name: fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+    inner = f".{pattern}."
+    return lambda name: inner in f".{name}."
+
+
+def _expression(text: str) -> _Matcher:
+    is_simple = _SIMPLE_EXPRESSION.fullmatch(text) and text.count("*") <= _MAX_WILDCARDS
+    if not is_simple:
+        raise UnknownArchitectureError(
+            f"weights left out of quantization by the expression {text!r:.100} "
+            "are not understood yet"
+        )
+    compiled = re.compile(text)
+    return lambda name: compiled.match(name) is not None
