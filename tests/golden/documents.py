@@ -1,0 +1,118 @@
+"""The table of published figures, and what it says of GPUs and models as the product's types."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from builders import a_gpu
+from tonnage.catalog.gpu import Price
+from tonnage.catalog.shape import GroupedAttention
+from tonnage.sizing.memory import KvShare, kv_bytes_per_token, weight_bytes
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.shard import FLOP_PER_PARAMETER, Shard, flop_per_pair
+from tonnage.sizing.step import Speeds
+from tonnage.units import GB, PETA, TERA
+
+TABLE = yaml.safe_load((Path(__file__).parent / "seed_numbers.yaml").read_text())
+ROWS = {row["id"]: row for row in TABLE["rows"]}
+
+CALCULATIONS = {}
+"""Row id -> the function that computes our value of it."""
+
+ELEMENT_BYTES = {"fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5, "fp4": 0.5}
+_PEAK_COLUMNS = {
+    "fp16_tflops": ("bf16", TERA),
+    "bf16_tflops_sparse": ("bf16", TERA / 2),
+    "fp8_tflops": ("fp8", TERA),
+    "int8_tops": ("int8", TERA),
+    "fp4_pflops": ("fp4", PETA),
+}
+
+
+def row(row_id):
+    """Register a function as the calculation behind a row."""
+
+    def register(calculation: Callable) -> Callable:
+        CALCULATIONS[row_id] = calculation
+        return calculation
+
+    return register
+
+
+def gpu(name):
+    """Return a GPU class with the figures that the documents state for it."""
+    stated = TABLE["gpus"][name]
+    peaks = {
+        precision: stated[column] * scale
+        for column, (precision, scale) in _PEAK_COLUMNS.items()
+        if column in stated
+    }
+    return a_gpu(
+        name=name,
+        memory_bytes=stated["vram_gb"] * GB,
+        nominal_memory_bytes=stated["vram_gb"] * GB,
+        memory_bytes_per_s=stated["bandwidth_tb_s"] * TERA,
+        peak_flop_per_s=peaks,
+        interconnect_bytes_per_s=stated.get("nvlink_gb_s", 64) * GB / 2,  # of both directions
+        price=Price(
+            rent_usd_per_hour=stated.get("usd_per_hour"), purchase_usd=stated.get("list_usd")
+        ),
+    )
+
+
+def nominal_speeds(name, precision="fp16"):
+    """Return what the documents compute with: nominal figures, nothing lost between GPUs."""
+    figures = gpu(name)
+    precision = {"fp16": "bf16"}.get(precision, precision)
+    return Speeds(
+        memory_bytes_per_s=figures.memory_bytes_per_s,
+        peak_flop_per_s=figures.flop_per_s(precision),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """A model as the documents know it: how many parameters, and its attention."""
+
+    params: float
+    layers: int
+    attention: GroupedAttention
+
+    def kv(self, *, element_bytes=2, tensor=1, pipeline=1):
+        """Return the cache of one rank of one stage."""
+        stage = [(self.layers / pipeline, self.attention)]
+        work = self.layers * flop_per_pair(self.attention) / tensor / pipeline
+        return KvShare(
+            bytes_per_token=kv_bytes_per_token(
+                stage, kv_element_bytes=element_bytes, tensor=tensor
+            ),
+            flop_per_pair=work,
+        )
+
+
+def model(name):
+    """Return a model of the documents."""
+    stated = TABLE["models"][name]
+    attention = GroupedAttention(
+        num_heads=stated["query_heads"],
+        num_kv_heads=stated["kv_heads"],
+        head_dim=stated["head_dim"],
+    )
+    return Totals(params=stated["params"], layers=stated["layers"], attention=attention)
+
+
+def napkin_shard(totals, *, precision, kv_element_bytes=2, tensor=1, pipeline=1):
+    """Return one rank's even share of a model, all of whose parameters are read in every step."""
+    share = totals.params / tensor / pipeline
+    read_bytes = weight_bytes(num_parameters=share, bytes_per_parameter=ELEMENT_BYTES[precision])
+    return Shard(
+        weights_bytes=read_bytes,
+        dense_read_bytes=read_bytes,
+        kv=(totals.kv(element_bytes=kv_element_bytes, tensor=tensor, pipeline=pipeline),),
+        flop_per_token=FLOP_PER_PARAMETER * share,
+        num_layers=totals.layers // pipeline,
+        hidden_size=totals.attention.num_heads * totals.attention.head_dim,
+        parallelism=Parallelism(tensor=tensor, pipeline=pipeline),
+    )
