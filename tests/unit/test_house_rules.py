@@ -1,0 +1,62 @@
+"""Rules of this repository that no linter knows."""
+
+import ast
+import operator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "operator" / "tonnage"
+PREFIXES = {1000, 1024} | {10**power for power in (6, 9, 12, 15)} | {2**20, 2**30, 2**40}
+BASES = {2, 10, 1000, 1024}
+FIELD_BOUNDS = {"ge", "gt", "le", "lt", "max_length", "min_length"}
+
+
+def modules():
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [path for path in paths if path != PACKAGE / "units.py"]
+
+
+def prefixes_in(tree):
+    """Yield the line of every literal, or power of a literal, that is a unit prefix.
+
+    The bound of a field converts nothing and may be any number.
+    """
+    bounds = {
+        id(keyword.value)
+        for keyword in ast.walk(tree)
+        if isinstance(keyword, ast.keyword) and keyword.arg in FIELD_BOUNDS
+    }
+    for node in ast.walk(tree):
+        if id(node) in bounds:
+            continue
+        match node:
+            case ast.Constant(value=int() | float() as value) if value in PREFIXES:
+                yield node.lineno
+            case ast.BinOp(left=ast.Constant(value=base), op=ast.Pow()) if base in BASES:
+                yield node.lineno
+
+
+def test_the_operator_folder_is_not_a_package():
+    # It would shadow the standard library's module for everything that runs in the root folder.
+    assert not (PACKAGE.parent / "__init__.py").exists()
+    assert Path(operator.__file__).parent != PACKAGE.parent
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_units_knows_a_prefix(path):
+    lines = list(prefixes_in(ast.parse(path.read_text())))
+
+    assert lines == [], f"use tonnage.units in {path.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize(
+    "expression", ["x * 1000", "1024", "1e9", "x / 10**9", "2**30", "80 * 2 ** n"]
+)
+def test_a_prefix_is_seen_however_it_is_written(expression):
+    assert list(prefixes_in(ast.parse(expression))) == [1]
+
+
+def test_the_bound_of_a_field_is_no_prefix():
+    assert list(prefixes_in(ast.parse("Annotated[int, Field(ge=1, le=1000)]"))) == []
