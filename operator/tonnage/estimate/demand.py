@@ -1,6 +1,6 @@
 """Demand from what the engines report, on the arrival side."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.estimate.samples import EngineSamples, LongSamples
@@ -79,7 +79,7 @@ def measure_lengths(samples: Iterable[LongSamples], *, window_s: float) -> Measu
     )
 
 
-def attainment(within: Sequence[dict[float, float]], *, limit_s: float) -> float | None:
+def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:
     """Return the share of requests within a limit, from cumulative histogram rates.
 
     Interpolates linearly inside the bucket that the limit falls into; None without requests.

@@ -1,0 +1,183 @@
+"""One object in one tick: measure, size, decide, and say what is to be written. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import CatalogError
+from tonnage.estimate.calibration import Calibrations
+from tonnage.fleet.chosen import Chosen, RefusedError, choose
+from tonnage.fleet.measure import Observed, Traffics, learn_from, measure_traffic, observe_engines
+from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
+from tonnage.manifests.children import NotServableError, Site, deployment
+from tonnage.manifests.pod import Manifest
+from tonnage.policy.decide import decide
+from tonnage.policy.need import Traffic, need, need_without_demand
+from tonnage.policy.situation import Decision, Metrics, Need, PolicySettings, Situation
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+
+REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
+"""The ways in which an object is understood and the answer is no."""
+COLD_START_GAIN = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why nothing is planned for an object."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """Everything that was found out about one object, and what should be."""
+
+    state: ModelState
+    memory: ObjectMemory
+    traffics: Traffics
+    refusal: Refusal | None = None
+    chosen: Chosen | None = None
+    observed: Observed | None = None
+    decision: Decision | None = None
+    template: Manifest | None = None
+    """The Deployment to apply; None: the live one stays."""
+
+    @property
+    def sizing(self) -> Sizing | None:
+        return self.chosen.sizing if self.chosen else None
+
+    @property
+    def mode(self) -> str:
+        model = self.state.model
+        return model.spec.scaling.mode if isinstance(model, ModelDeployment) else "Paused"
+
+
+def assess(
+    state: ModelState, fleet: Fleet, memory: ObjectMemory, *, free_gpus: int | None
+) -> Assessment:
+    """Assess one object. An object that cannot be planned leaves what runs alone."""
+    traffics = measure_traffic(state, fleet, memory)
+    memory = _remember(memory, state, fleet, traffics)
+    found = Assessment(state=state, memory=memory, traffics=traffics)
+    try:
+        chosen = choose(state, fleet, memory)
+        template = _template(state, fleet, chosen)
+    except REFUSALS as refused:
+        return replace(found, refusal=_refusal(refused))
+    found = replace(found, chosen=chosen, template=template)
+    wanted = _need(found, chosen, drain_s=fleet.settings.backlog_drain_s)
+    found = replace(found, memory=_remember_need(memory, fleet, wanted))
+    return replace(
+        found,
+        observed=observe_engines(state, fleet, chosen.sizing),
+        decision=decide(_situation(found, chosen, wanted, fleet, free_gpus)),
+    )
+
+
+def _refusal(refused: Exception) -> Refusal:
+    reason = refused.reason if isinstance(refused, RefusedError) else type(refused).__name__
+    return Refusal(reason=reason.removesuffix("Error"), message=str(refused))
+
+
+def learned(assessments: Sequence[Assessment], fleet: Fleet, known: Calibrations) -> Calibrations:
+    """Return what is known after this tick, over all objects that share keys."""
+    for each in assessments:
+        if each.chosen:
+            known = learn_from(
+                each.state, fleet, each.chosen.sizing, known, prior=each.chosen.prior_efficiency
+            )
+    return known
+
+
+def _template(state: ModelState, fleet: Fleet, chosen: Chosen) -> Manifest | None:
+    if chosen.model.spec.scale_target or not (chosen.must_apply or _was_edited(state)):
+        return None
+    site = Site(
+        has_pod_monitors=fleet.has_pod_monitors,
+        scrape_interval_s=fleet.settings.scrape_interval_s,
+    )
+    return deployment(chosen.model, chosen.sizing, site)
+
+
+def _was_edited(state: ModelState) -> bool:
+    return state.deployment is not None and bool(state.deployment.template_managers)
+
+
+def _remember(
+    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
+) -> ObjectMemory:
+    ready = {pod.name: pod for pod in state.pods if pod.is_ready and not pod.is_deleting}
+    replicas = state.deployment.replicas if state.deployment else None
+    was_scaled = replicas != memory.last_replicas
+    lost = memory.ready_pods - set(ready)
+    demand = traffics.demand
+    measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
+    starts = [
+        pod.ready_at_s - pod.created_at_s
+        for name, pod in ready.items()
+        if name not in memory.ready_pods and pod.ready_at_s is not None
+    ]
+    return replace(
+        memory,
+        ready_pods=frozenset(ready),
+        lost_at_s=fleet.now_s if lost and not was_scaled else memory.lost_at_s,
+        last_replicas=replicas,
+        traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
+        lengths=traffics.lengths,
+        cold_start_s=_smoothed_start(memory.cold_start_s, starts),
+    )
+
+
+def _smoothed_start(known_s: float | None, starts_s: list[float]) -> float | None:
+    for start_s in starts_s:
+        known_s = start_s if known_s is None else known_s + COLD_START_GAIN * (start_s - known_s)
+    return known_s
+
+
+def _need(found: Assessment, chosen: Chosen, *, drain_s: float) -> Need:
+    """Return the need for what is measured, else for what was last measured, else expected."""
+    demand, last = found.traffics.demand, found.memory.traffic
+    if demand is not None:
+        traffic = Traffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting)
+    elif last is not None:
+        traffic = replace(last, origin="last measured")
+    else:
+        expected = requests_per_s_asked(chosen.sizing)
+        if expected is None:
+            return need_without_demand(chosen.model.spec.scaling.min_replicas)
+        traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
+    return need(chosen.sizing, traffic, drain_s=drain_s)
+
+
+def _remember_need(memory: ObjectMemory, fleet: Fleet, wanted: Need) -> ObjectMemory:
+    window_s = fleet.settings.scale_down_window_s
+    recent = [
+        (at_s, replicas) for at_s, replicas in memory.recent_needs if fleet.now_s - at_s < window_s
+    ]
+    return replace(memory, recent_needs=(*recent, (fleet.now_s, wanted.replicas_with_margin)))
+
+
+def _situation(
+    found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, free_gpus: int | None
+) -> Situation:
+    state, memory, scaling = found.state, found.memory, chosen.model.spec.scaling
+    return Situation(
+        now_s=fleet.now_s,
+        current=state.deployment.replicas if state.deployment else 0,
+        unschedulable=sum(pod.unschedulable is not None for pod in state.pods),
+        minimum=scaling.min_replicas,
+        maximum=scaling.max_replicas,
+        need=wanted,
+        metrics=found.traffics.metrics,
+        recent_needs=memory.recent_needs,
+        watching_since_s=memory.since_s,
+        lost_at_s=memory.lost_at_s,
+        gpus_per_replica=chosen.sizing.flags.parallelism.num_gpus,
+        free_budget_gpus=free_gpus,
+        settings=PolicySettings(
+            scale_down_window_s=fleet.settings.scale_down_window_s,
+            max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
+        ),
+    )

@@ -1,0 +1,203 @@
+"""Which question one object asks now: with the flags that run, or with flags to be chosen."""
+
+from dataclasses import dataclass, replace
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.engine import parse_version
+from tonnage.catalog.gpu import CatalogError
+from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
+from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
+from tonnage.manifests.arguments import read_flags
+from tonnage.manifests.children import flags_from_annotation, spec_digest
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.known import look_up
+from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.question import Flags, Input, Question, ask
+from tonnage.sizing.workload import Lengths, Workload
+from tonnage.units import significant
+
+GAIN_WORTH_A_RESTART = 0.05
+"""A spec change keeps the running flags unless others raise a replica's capacity by more."""
+
+
+class RefusedError(Exception):
+    """An object that is understood and not acted on; the reason is a condition's reason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The sizing in force, and whether the live template must move to it."""
+
+    model: ModelDeployment
+    sizing: Sizing
+    prior_efficiency: float
+    must_apply: bool
+
+
+def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
+    """Size an object: live flags stay until the user's spec changes.
+
+    Raises:
+        RefusedError, CatalogError, SizingError: nothing can be planned; the message says why.
+    """
+    model = checked(state)
+    question = _question(model, state, fleet, memory)
+    prior = question.speed.bandwidth_efficiency
+    live = _live_flags(state, question)
+    if model.spec.scale_target and live is None:
+        raise RefusedError(
+            "FlagsUnknown",
+            f"scaleTarget {model.spec.scale_target.name} must set --max-num-seqs and "
+            "--max-num-batched-tokens explicitly",
+        )
+    is_current = bool(model.spec.scale_target) or (
+        state.deployment is not None and state.deployment.digest == spec_digest(model)
+    )
+    if live and is_current:
+        sizing = size(calibrated(question, live, fleet.calibrations))
+        return Chosen(model=model, sizing=sizing, prior_efficiency=prior, must_apply=False)
+    sizing = _freely(question, live, fleet.calibrations)
+    return Chosen(model=model, sizing=sizing, prior_efficiency=prior, must_apply=True)
+
+
+def checked(state: ModelState) -> ModelDeployment:
+    """Return the model of an object that may be acted on.
+
+    Raises:
+        RefusedError: the spec is invalid, or somebody else has a claim.
+    """
+    if not isinstance(state.model, ModelDeployment):
+        raise RefusedError("InvalidSpec", str(state.model))
+    if state.config_problem:
+        raise RefusedError("ModelConfigMissing", state.config_problem)
+    if state.older_claim:
+        raise RefusedError(
+            "ConflictingOwner",
+            f"scaleTarget is already scaled by the older ModelDeployment {state.older_claim}",
+        )
+    _check_deployment(state, state.model)
+    return state.model
+
+
+def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
+    deployment, target = state.deployment, model.spec.scale_target
+    if target:
+        if deployment is None or not deployment.is_opted_in:
+            raise RefusedError(
+                "TargetNotAllowed",
+                f"Deployment {target.name} must exist and carry the label "
+                'tonnage.dev/managed: "true" on itself and on its pod template',
+            )
+    elif deployment is not None and deployment.owner_uid != model.uid:
+        raise RefusedError(
+            "NameConflict",
+            f"Deployment {deployment.name} exists and is not owned by this ModelDeployment",
+        )
+
+
+def _question(
+    model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory
+) -> Question:
+    version = _image_version(state) if model.spec.scale_target else None
+    known = look_up(model.spec, fleet.gpus, model_config=state.model_config, engine_version=version)
+    question = ask(model.spec, known)
+    lengths = memory.lengths
+    if lengths is None:
+        return question
+    workload = Workload(
+        prompt=Lengths(
+            mean_tokens=lengths.prompt_tokens,
+            p99_tokens=_scaled_p99(question.workload.prompt, lengths.prompt_tokens),
+        ),
+        output_tokens=lengths.output_tokens,
+        cached_fraction=lengths.cached_fraction,
+    )
+    text = (
+        f"{significant(lengths.prompt_tokens)} prompt ({lengths.cached_fraction:.0%} cached) + "
+        f"{significant(lengths.output_tokens)} output tokens"
+    )
+    inputs = [each for each in question.inputs if each.name != "lengths"]
+    measured = Input(name="lengths", value=text, origin="measured")
+    return replace(question, workload=workload, inputs=(measured, *inputs))
+
+
+def _scaled_p99(prompt: Lengths, mean_tokens: float) -> float | None:
+    """Keep the spread that the spec gives, around the measured mean."""
+    if prompt.p99_tokens is None:
+        return None
+    return prompt.p99_tokens / prompt.mean_tokens * mean_tokens
+
+
+def _image_version(state: ModelState) -> str | None:
+    """Return the version in the tag of a scale target's image.
+
+    Raises:
+        RefusedError: the tag is no version, so flags and metric names are unknown.
+    """
+    tag = (state.deployment.image if state.deployment else "").rpartition(":")[2]
+    try:
+        major, minor = parse_version(tag)
+    except CatalogError as error:
+        raise RefusedError("EngineVersionUnknown", f"image tag {tag!r} is no version") from error
+    return f"{major}.{minor}"
+
+
+def _live_flags(state: ModelState, question: Question) -> Flags | None:
+    deployment = state.deployment
+    if deployment is None:
+        return None
+    recorded = flags_from_annotation(deployment.flags or "")
+    default = question.engine.constants.gpu_memory_utilization
+    return recorded or read_flags(deployment.arguments, default_utilization=default)
+
+
+def calibrated(question: Question, flags: Flags, known: Calibrations) -> Question:
+    """Return the question for these flags, with what was learned about them."""
+    return replace(
+        with_learned_speed(question, flags, known),
+        flags=flags,
+        measured_kv_tokens=_kv_tokens(question, flags, known),
+    )
+
+
+def _kv_tokens(question: Question, flags: Flags, known: Calibrations) -> float | None:
+    entry = known.memory.get(memory_key(question, flags))
+    return entry.kv_tokens if entry else None
+
+
+def with_learned_speed(question: Question, flags: Flags, known: Calibrations) -> Question:
+    """Return the question with the learned bandwidth efficiency, where there is one."""
+    entry = known.speed.get(speed_key(question, flags))
+    if entry is None:
+        return question
+    efficiency = entry.bandwidth_efficiency
+    speed = replace(question.speed, bandwidth_efficiency=efficiency)
+    inputs = tuple(
+        Input(name=each.name, value=significant(efficiency), origin="measured")
+        if each.name == "bandwidth efficiency"
+        else each
+        for each in question.inputs
+    )
+    return replace(question, speed=speed, inputs=inputs)
+
+
+def _freely(question: Question, live: Flags | None, known: Calibrations) -> Sizing:
+    """Choose flags; those that run stay where others gain too little to restart an engine."""
+    first = size(question)
+    best = size(with_learned_speed(question, first.flags, known))
+    if live is None:
+        return best
+    try:
+        kept = size(calibrated(question, live, known))
+    except SizingError:
+        return best
+    worth_it = best.sustainable_requests_per_s * kept.flags.parallelism.num_gpus > (
+        1 + GAIN_WORTH_A_RESTART
+    ) * (kept.sustainable_requests_per_s * best.flags.parallelism.num_gpus)
+    asked = question.num_gpus
+    is_asked = asked is None or asked == kept.flags.parallelism.num_gpus
+    return kept if is_asked and not worth_it else best

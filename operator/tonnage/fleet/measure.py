@@ -1,0 +1,179 @@
+"""What the samples of one object's pods mean, given the model that they run."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tonnage.cluster.queries import LONG_SCRAPES, RATE_SCRAPES
+from tonnage.estimate.calibration import (
+    Calibrations,
+    MemoryCalibration,
+    is_material,
+    memory_key,
+    speed_key,
+)
+from tonnage.estimate.demand import (
+    MeasuredDemand,
+    MeasuredLengths,
+    attainment,
+    is_fresh,
+    measure_demand,
+    measure_lengths,
+)
+from tonnage.estimate.speed import (
+    BusyStep,
+    Machine,
+    SpeedCalibration,
+    busy_step,
+    learn,
+    observed_efficiency,
+    observed_mbu,
+)
+from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
+from tonnage.fleet.views import PodView
+from tonnage.policy.situation import Metrics
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.steady import prefill_context_tokens
+from tonnage.sizing.workload import Promise
+
+SETTLE_SCRAPES = 2
+"""A replica need not have reported in its first scrape intervals."""
+WARM_UP_SCRAPES = RATE_SCRAPES
+"""Its speed is not believed while its windows still hold the time of starting up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffics:
+    """Demand as far as it could be measured in this tick."""
+
+    metrics: Metrics
+    reason: str
+    message: str
+    demand: MeasuredDemand | None
+    lengths: MeasuredLengths | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What busy engines and histograms say in this tick."""
+
+    step_s: float | None = None
+    mbu: float | None = None
+    kv_tokens: float | None = None
+    ttft_attainment: float | None = None
+    tpot_attainment: float | None = None
+
+
+def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
+    """Return the names of pods that have been Ready for so long."""
+    return frozenset(
+        pod.name
+        for pod in pods
+        if pod.ready_at_s is not None and not pod.is_deleting and now_s - pod.ready_at_s >= after_s
+    )
+
+
+def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Traffics:
+    """Return demand and how far it can be trusted; lengths stay as last known without traffic."""
+    interval_s = fleet.settings.scrape_interval_s
+    ready = settled(state.pods, now_s=fleet.now_s, after_s=SETTLE_SCRAPES * interval_s)
+    fresh = [each for each in state.engines if is_fresh(each, scrape_interval_s=interval_s)]
+    demand = measure_demand(fresh, ready_pods=ready)
+    lengths = measure_lengths(state.long, window_s=LONG_SCRAPES * interval_s) or memory.lengths
+    metrics, reason, message = _trust(state, fleet, memory, demand, ready)
+    return Traffics(metrics=metrics, reason=reason, message=message, demand=demand, lengths=lengths)
+
+
+def _trust(
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+    demand: MeasuredDemand | None,
+    ready: frozenset[str],
+) -> tuple[Metrics, str, str]:
+    if fleet.metrics_problem:
+        return Metrics.MISSING, *fleet.metrics_problem
+    if not ready:
+        known = Metrics.NEVER if memory.traffic is None else Metrics.MISSING
+        return known, "NoReplicaYet", "no replica has been Ready for long enough to be scraped"
+    if demand is None:
+        hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
+        return Metrics.MISSING, "MetricsMissing", f"no fresh series of {len(ready)} pods: {hint}"
+    if not demand.is_complete:
+        reporting = {each.pod for each in state.engines if each.waiting is not None}
+        silent = ", ".join(sorted(ready - reporting)[:3])
+        return Metrics.MISSING, "MetricsIncomplete", f"no fresh series of {silent}"
+    return Metrics.COMPLETE, "Scraped", f"{len(ready)} pods report"
+
+
+def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed:
+    """Return the gauges that people look at; None where no engine was busy or asked."""
+    busy = list(_busy(state, fleet, sizing))
+    machine = _machine(sizing)
+    slo = sizing.question.slo
+    return Observed(
+        step_s=_mean([each.step_s for each in busy]),
+        mbu=_mean([observed_mbu(machine, each) for each in busy]),
+        kv_tokens=min((e.kv_tokens for e in state.engines if e.kv_tokens), default=None),
+        ttft_attainment=_worst([e.ttft_within for e in state.engines], slo.ttft),
+        tpot_attainment=_worst([e.tpot_within for e in state.engines], slo.tpot),
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _worst(within: list[Mapping[float, float]], promises: tuple[Promise, ...]) -> float | None:
+    shares = [attainment(within, limit_s=promise.limit_s) for promise in promises]
+    return min((share for share in shares if share is not None), default=None)
+
+
+def _machine(sizing: Sizing) -> Machine:
+    replica = sizing.replica
+    return Machine(shard=replica.shard, speeds=replica.speeds, constants=replica.constants)
+
+
+def _busy(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
+    interval_s = fleet.settings.scrape_interval_s
+    warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
+    for each in state.engines:
+        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s) and each.kv_tokens:
+            step = busy_step(
+                each,
+                window_s=RATE_SCRAPES * interval_s,
+                kv_tokens=each.kv_tokens,
+                prompt_context_tokens=prefill_context_tokens(sizing.question.workload),
+            )
+            if step:
+                yield step
+
+
+def learn_from(
+    state: ModelState, fleet: Fleet, sizing: Sizing, known: Calibrations, *, prior: float
+) -> Calibrations:
+    """Return what is known after this tick: the mean of all busy engines counts once."""
+    machine = _machine(sizing)
+    key = speed_key(sizing.question, sizing.flags)
+    calibrations = _learn_memory(state, fleet, sizing, known)
+    observations = [
+        (efficiency, step.num_steps)
+        for step in _busy(state, fleet, sizing)
+        if (efficiency := observed_efficiency(machine, step)) is not None
+    ]
+    if not observations:
+        return calibrations
+    efficiency = sum(each for each, _ in observations) / len(observations)
+    num_steps = sum(steps for _, steps in observations)
+    before = calibrations.speed.get(key) or SpeedCalibration(bandwidth_efficiency=prior)
+    return calibrations.with_speed(key, learn(before, efficiency, prior=prior, num_steps=num_steps))
+
+
+def _learn_memory(
+    state: ModelState, fleet: Fleet, sizing: Sizing, known: Calibrations
+) -> Calibrations:
+    tokens = min((each.kv_tokens for each in state.engines if each.kv_tokens), default=None)
+    key = memory_key(sizing.question, sizing.flags)
+    before = known.memory.get(key)
+    if tokens is None or not is_material(before.kv_tokens if before else None, tokens):
+        return known
+    return known.with_memory(key, MemoryCalibration(kv_tokens=tokens, changed_at_s=fleet.now_s))

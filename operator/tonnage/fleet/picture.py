@@ -1,0 +1,129 @@
+"""The picture: what Kopf's watches last said, kept slim. A hint, checked against lists."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from tonnage.fleet.views import (
+    AutoscalerView,
+    DeploymentView,
+    ModelView,
+    NodeView,
+    PodView,
+    ReplicaSetView,
+    View,
+    autoscaler_view,
+    deployment_view,
+    model_view,
+    node_view,
+    pod_view,
+    replica_set_view,
+)
+
+Key = tuple[str, str]
+"""(namespace, name)"""
+
+
+class Kind(StrEnum):
+    """What is watched."""
+
+    MODEL = "models"
+    DEPLOYMENT = "deployments"
+    POD = "pods"
+    REPLICA_SET = "replica_sets"
+    NODE = "nodes"
+    AUTOSCALER = "autoscalers"
+
+
+PROJECTIONS: Mapping[Kind, Callable[[Mapping[str, Any]], View]] = {
+    Kind.MODEL: model_view,
+    Kind.DEPLOYMENT: deployment_view,
+    Kind.POD: pod_view,
+    Kind.REPLICA_SET: replica_set_view,
+    Kind.NODE: node_view,
+    Kind.AUTOSCALER: autoscaler_view,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The picture at one moment."""
+
+    models: Mapping[Key, ModelView]
+    deployments: Mapping[Key, DeploymentView]
+    pods: Mapping[Key, PodView]
+    replica_sets: Mapping[Key, ReplicaSetView]
+    nodes: Mapping[Key, NodeView]
+    autoscalers: Mapping[Key, AutoscalerView]
+
+    def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:
+        """Return the pods that a ReplicaSet of this Deployment owns, whatever their labels say."""
+        owned = {
+            each.uid for each in self.replica_sets.values() if each.deployment_uid == deployment.uid
+        }
+        pods = (pod for pod in self.pods.values() if pod.replica_set_uid in owned)
+        return tuple(sorted(pods, key=lambda pod: pod.name))
+
+
+class Picture:
+    """Projections by kind and key, with a signal when one that matters changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._views: dict[Kind, dict[Key, View]] = defaultdict(dict)
+        self.changed = threading.Event()
+        """Set when a projection changed in a way that a decision can depend on."""
+
+    def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
+        """Take in one watch event."""
+        view = PROJECTIONS[kind](body)
+        key = (view.namespace, view.name)
+        with self._lock:
+            before = self._views[kind].get(key)
+            if event_type == "DELETED":
+                if before is None or before.uid == view.uid:
+                    self._views[kind].pop(key, None)
+                is_news = before is not None
+            else:
+                self._views[kind][key] = view
+                is_news = _without_echo(before) != _without_echo(view)
+        if is_news:
+            self.changed.set()
+
+    def reconcile(self, kind: Kind, listed: Iterable[Mapping[str, Any]]) -> int:
+        """Replace a kind by a full list; return how many ghosts were found.
+
+        A watch tells nothing about an object that vanished while it was being re-listed.
+        """
+        views = {
+            (view.namespace, view.name): view
+            for view in (PROJECTIONS[kind](body) for body in listed)
+        }
+        with self._lock:
+            ghosts = [
+                key
+                for key, view in self._views[kind].items()
+                if key not in views or views[key].uid != view.uid
+            ]
+            self._views[kind] = dict(views)
+        return len(ghosts)
+
+    def snapshot(self) -> Snapshot:
+        """Return the picture as it is now."""
+        with self._lock:
+            copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
+        return Snapshot(**copies)
+
+
+def _without_echo(view: View | None) -> View | None:
+    """Leave out what changes with every write of our own status."""
+    match view:
+        case ModelView():
+            return replace(view, status="")
+        case DeploymentView():
+            return replace(view, resource_version="")
+        case _:
+            return view

@@ -1,0 +1,280 @@
+"""Slim, immutable projections of what the loop watches: only what a decision can depend on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tonnage.manifests.names import (
+    DIGEST_ANNOTATION,
+    FLAGS_ANNOTATION,
+    MANAGED_LABEL,
+    MANAGER,
+    SCALE_MANAGER,
+)
+
+Object = Mapping[str, Any]
+
+OURS = frozenset({MANAGER, SCALE_MANAGER})
+CRASH_REASONS = frozenset({"CrashLoopBackOff", "OOMKilled", "Error", "RunContainerError"})
+IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: str
+    manifest: str
+    """JSON of the object without status and managedFields."""
+    status: str
+    """JSON of the status: compared before a write, never an input to a decision."""
+    is_deleting: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentView:
+    """A Deployment of ours, or a scale target."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    owner_uid: str | None
+    """UID of its controller, if it has one."""
+    is_opted_in: bool
+    """Carries the label on itself and on its pod template."""
+    replicas: int
+    generation: int
+    observed_generation: int
+    ready: int
+    updated: int
+    total: int
+    digest: str | None
+    flags: str | None
+    arguments: tuple[str, ...]
+    image: str
+    template_managers: frozenset[str]
+    """Field managers other than ours with fields in the pod template."""
+    scale_manager: str | None
+    """Who else wrote ``spec.replicas`` last, if it was not us."""
+    problems: tuple[tuple[str, str], ...]
+    """(type, message) of conditions that say what is wrong."""
+
+    @property
+    def is_rolling(self) -> bool:
+        return self.observed_generation < self.generation or self.updated < self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod with the managed label."""
+
+    namespace: str
+    name: str
+    uid: str
+    replica_set_uid: str | None
+    is_ready: bool
+    is_deleting: bool
+    created_at_s: float
+    ready_at_s: float | None
+    unschedulable: str | None
+    """The scheduler's message, if no node can take it."""
+    trouble: str | None
+    """Reason why its container does not run: CrashLoopBackOff, ImagePullBackOff, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSetView:
+    """What links a pod to its Deployment."""
+
+    namespace: str
+    name: str
+    uid: str
+    deployment_uid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node's GPUs."""
+
+    namespace: str
+    name: str
+    uid: str
+    gpu_product: str
+    num_gpus: int
+    is_usable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscalerView:
+    """A HorizontalPodAutoscaler: a rival where it targets our Deployment."""
+
+    namespace: str
+    name: str
+    uid: str
+    target_kind: str
+    target_name: str
+
+
+View = ModelView | DeploymentView | PodView | ReplicaSetView | NodeView | AutoscalerView
+
+
+def unix_s(timestamp: str | None) -> float | None:
+    """Return a Kubernetes time as unix seconds."""
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
+
+
+def model_view(body: Object) -> ModelView:
+    metadata = body["metadata"]
+    kept = {
+        key: metadata[key] for key in ("name", "namespace", "uid", "generation") if key in metadata
+    }
+    manifest = {
+        "apiVersion": body.get("apiVersion"),
+        "kind": body.get("kind"),
+        "metadata": kept,
+        "spec": body.get("spec"),
+    }
+    return ModelView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        created=metadata.get("creationTimestamp") or "",
+        manifest=json.dumps(manifest, default=dict),
+        status=json.dumps(body.get("status") or {}, sort_keys=True, default=dict),
+        is_deleting="deletionTimestamp" in metadata,
+    )
+
+
+def deployment_view(body: Object) -> DeploymentView:
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    template = spec.get("template") or {}
+    container: Object = next(iter((template.get("spec") or {}).get("containers") or ()), {})
+    template_labels = (template.get("metadata") or {}).get("labels") or {}
+    annotations = metadata.get("annotations") or {}
+    own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
+    return DeploymentView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata.get("resourceVersion", ""),
+        owner_uid=_controller_uid(metadata),
+        is_opted_in=own and template_labels.get(MANAGED_LABEL) == "true",
+        replicas=spec.get("replicas", 1),
+        generation=metadata.get("generation", 0),
+        observed_generation=status.get("observedGeneration", 0),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        total=status.get("replicas", 0),
+        digest=annotations.get(DIGEST_ANNOTATION),
+        flags=annotations.get(FLAGS_ANNOTATION),
+        arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
+        image=container.get("image", ""),
+        template_managers=_managers(metadata, "f:template"),
+        scale_manager=next(iter(sorted(_managers(metadata, "f:replicas"))), None),
+        problems=tuple(_problems(status)),
+    )
+
+
+def _controller_uid(metadata: Object) -> str | None:
+    owners = metadata.get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _managers(metadata: Object, field: str) -> frozenset[str]:
+    """Return the managers, not ours, that own this field of the spec."""
+    return frozenset(
+        entry.get("manager", "")
+        for entry in metadata.get("managedFields") or ()
+        if field in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        and entry.get("manager") not in OURS
+    )
+
+
+def _problems(status: Object) -> list[tuple[str, str]]:
+    bad = {"ReplicaFailure": "True", "Progressing": "False"}
+    return [
+        (condition["type"], str(condition.get("message", "")))
+        for condition in status.get("conditions") or ()
+        if bad.get(condition["type"]) == condition["status"]
+    ]
+
+
+def pod_view(body: Object) -> PodView:
+    metadata, status = body["metadata"], body.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    ready = conditions.get("Ready", {})
+    scheduled = conditions.get("PodScheduled", {})
+    is_stuck = scheduled.get("reason") == "Unschedulable" and scheduled.get("status") == "False"
+    is_ready = ready.get("status") == "True"
+    return PodView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        replica_set_uid=_controller_uid(metadata),
+        is_ready=is_ready,
+        is_deleting="deletionTimestamp" in metadata,
+        created_at_s=unix_s(metadata.get("creationTimestamp")) or 0.0,
+        ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
+        unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
+        trouble=_trouble(status),
+    )
+
+
+def _trouble(status: Object) -> str | None:
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state") or {}
+        reason = (state.get("waiting") or state.get("terminated") or {}).get("reason")
+        if reason in CRASH_REASONS | IMAGE_REASONS:
+            return str(reason)
+    return None
+
+
+def replica_set_view(body: Object) -> ReplicaSetView:
+    metadata = body["metadata"]
+    return ReplicaSetView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        deployment_uid=_controller_uid(metadata),
+    )
+
+
+def node_view(body: Object) -> NodeView:
+    metadata, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
+    ready = any(
+        each["type"] == "Ready" and each["status"] == "True"
+        for each in status.get("conditions") or ()
+    )
+    allocatable = str((status.get("allocatable") or {}).get("nvidia.com/gpu", "0"))
+    return NodeView(
+        namespace="",
+        name=metadata["name"],
+        uid=metadata["uid"],
+        gpu_product=(metadata.get("labels") or {}).get("nvidia.com/gpu.product", ""),
+        num_gpus=int(allocatable) if allocatable.isdecimal() else 0,
+        is_usable=ready and not spec.get("unschedulable", False),
+    )
+
+
+def autoscaler_view(body: Object) -> AutoscalerView:
+    metadata = body["metadata"]
+    target = (body.get("spec") or {}).get("scaleTargetRef") or {}
+    return AutoscalerView(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        target_kind=target.get("kind", ""),
+        target_name=target.get("name", ""),
+    )
