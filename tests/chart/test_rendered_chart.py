@@ -1,0 +1,261 @@
+"""What the chart renders: valid objects, least rights, the operator's own settings."""
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from helm import CHART, PROMETHEUS, with_prometheus
+from tonnage.api.crd import crd
+from tonnage.settings import Settings
+
+pytestmark = pytest.mark.lab
+
+EVERYTHING = {
+    "gpuClasses": {"h200.toml": 'name = "H200"'},
+    "hostNetwork": True,
+    "image": {"digest": "sha256:" + "0" * 64},
+    "imagePullSecrets": [{"name": "pull"}],
+    "networkPolicy": {"create": True},
+    "nodeSelector": {"pool": "infra"},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "serving"},
+    "podMonitor": {"create": True, "labels": {"release": "prometheus"}},
+    "priorityClassName": "infra",
+    "rbac": {"aggregateToEdit": True},
+    "serviceAccount": {"annotations": {"a": "b"}},
+    "serviceMonitor": {"create": True},
+    "tolerations": [{"key": "infra", "operator": "Exists"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+}
+NAMESPACED = {"rbac": {"scope": "namespaced"}, "settings": {"namespaces": ["team-a", "team-b"]}}
+SCALE_ONLY = {"settings": {"mode": "scaleOnly"}}
+VARIANTS = {"default": {}, "all": EVERYTHING, "namespaced": NAMESPACED, "scale-only": SCALE_ONLY}
+FOREIGN_GROUPS = ("monitoring.coreos.com",)
+RBAC_KINDS = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+
+
+def of_kind(manifests, kind: str):
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def the(manifests, kind: str):
+    [only] = of_kind(manifests, kind)
+    return only
+
+
+def pod(manifests) -> dict[str, Any]:
+    return the(manifests, "Deployment")["spec"]["template"]["spec"]
+
+
+def settings_of(manifests) -> Settings:
+    config = next(m for m in of_kind(manifests, "ConfigMap") if "settings.yaml" in m["data"])
+    return Settings(**yaml.safe_load(config["data"]["settings.yaml"]))
+
+
+def granted(manifests) -> set[tuple[str, str]]:
+    """Return every (resource, verb) that the operator's own roles grant."""
+    users = (".view", ".edit")
+    return {
+        (resource, verb)
+        for manifest in manifests
+        if manifest["kind"] in ("Role", "ClusterRole")
+        if not manifest["metadata"]["name"].endswith(users)
+        for rule in manifest["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_lint_finds_nothing(helm):
+    report = helm("lint", CHART, "--strict", values=with_prometheus({}))
+
+    assert "1 chart(s) linted, 0 chart(s) failed" in report
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_every_object_is_one_that_kubernetes_knows(helm, values):
+    for manifest in helm.template(**values):
+        if not manifest["apiVersion"].startswith(FOREIGN_GROUPS):
+            kubernetes_validate.validate(manifest, "1.36", strict=True)
+
+
+def test_the_rights_are_these_and_no_others(helm, golden):
+    roles = [
+        manifest
+        for variant in ("default", "scale-only", "namespaced")
+        for manifest in helm.template(**VARIANTS[variant])
+        if manifest["kind"] in RBAC_KINDS
+    ]
+    for role in roles:
+        del role["metadata"]["labels"]
+
+    golden("chart-rbac", *roles)
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_no_right_is_broad(helm, values):
+    rights = granted(helm.template(**values))
+
+    assert not {resource for resource, _ in rights} & {"*", "secrets", "pods/exec", "namespaces"}
+    assert not {verb for _, verb in rights} & {"*", "delete", "deletecollection", "escalate"}
+    assert {verb for resource, verb in rights if resource == "nodes"} == {"list", "watch"}
+    assert ("modeldeployments", "patch") not in rights
+
+
+def test_scale_only_can_neither_create_a_pod_nor_change_one(helm):
+    rights = granted(helm.template(**SCALE_ONLY))
+
+    assert {verb for resource, verb in rights if resource == "deployments"} == {
+        "get", "list", "watch",
+    }  # fmt: skip
+    assert {verb for resource, verb in rights if resource == "deployments/scale"} == {
+        "get", "patch",
+    }  # fmt: skip
+    assert not {resource for resource, _ in rights} & {"services", "podmonitors"}
+
+
+def test_namespaced_rights_stop_at_the_namespaces_listed(helm):
+    manifests = helm.template(**NAMESPACED)
+
+    cluster_wide = [m for m in of_kind(manifests, "ClusterRole") if "." in m["metadata"]["name"]]
+    operator = next(m for m in cluster_wide if not m["metadata"]["name"].endswith(("view", "edit")))
+    assert [rule["resources"] for rule in operator["rules"]] == [["nodes"]]
+    assert {m["metadata"]["namespace"] for m in of_kind(manifests, "Role")} == {
+        "team-a", "team-b", "tonnage-system",
+    }  # fmt: skip
+    binding = the(manifests, "ValidatingAdmissionPolicyBinding")
+    [expression] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert expression["values"] == ["team-a", "team-b"]
+
+
+def test_editing_is_not_given_to_every_editor_unless_asked_for(helm):
+    def edit_labels(values):
+        roles = of_kind(helm.template(**values), "ClusterRole")
+        return next(r for r in roles if r["metadata"]["name"].endswith(".edit"))["metadata"][
+            "labels"
+        ]
+
+    to_edit = "rbac.authorization.k8s.io/aggregate-to-edit"
+
+    assert to_edit not in edit_labels({})
+    assert edit_labels({"rbac": {"aggregateToEdit": True}})[to_edit] == "true"
+
+
+def test_the_policy_comes_with_the_right_to_create_pods_and_only_then(helm):
+    kind = "ValidatingAdmissionPolicy"
+
+    assert len(of_kind(helm.template(), kind)) == 1
+    assert of_kind(helm.template(**SCALE_ONLY), kind) == []
+    assert of_kind(helm.template(admissionPolicy={"create": False}), kind) == []
+
+
+def test_the_crd_is_the_generated_one_and_outlives_the_release(helm):
+    rendered = the(helm.template(), "CustomResourceDefinition")
+
+    assert rendered["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert rendered == crd()
+    assert of_kind(helm.template(crds={"install": False}), "CustomResourceDefinition") == []
+
+
+def test_the_settings_are_the_operators_defaults(helm):
+    assert settings_of(helm.template()) == Settings(prometheus_url=PROMETHEUS)
+
+
+def test_settings_given_reach_the_operator_as_they_are(helm):
+    given = {"maxGpus": 1_000_000, "tickS": 0.5, "prometheusSelector": 'cluster="eu-1",env!~"a<b"'}
+
+    settings = settings_of(helm.template(settings=given))
+
+    assert (settings.max_gpus, settings.tick_s) == (1_000_000, 0.5)
+    assert settings.prometheus_selector == 'cluster="eu-1",env!~"a<b"'
+
+
+def test_gpu_classes_are_mounted_where_the_settings_say(helm):
+    manifests = helm.template(**EVERYTHING)
+
+    folder = settings_of(manifests).catalog_folder
+    mounts = {m["mountPath"]: m["name"] for m in pod(manifests)["containers"][0]["volumeMounts"]}
+    [volume] = [v for v in pod(manifests)["volumes"] if v["name"] == mounts[folder]]
+    source = next(
+        m
+        for m in of_kind(manifests, "ConfigMap")
+        if m["metadata"]["name"] == volume["configMap"]["name"]
+    )
+    assert source["data"] == {"h200.toml": 'name = "H200"'}
+
+
+def test_a_changed_setting_restarts_the_operator(helm):
+    def checksum(**values):
+        template = the(helm.template(**values), "Deployment")["spec"]["template"]
+        return template["metadata"]["annotations"]["checksum/settings"]
+
+    same = checksum()
+
+    assert same == checksum()
+    assert same != checksum(settings={"maxGpus": 8})
+    assert same != checksum(gpuClasses={"a.toml": "x"})
+
+
+def test_only_one_operator_runs_at_a_time(helm):
+    spec = the(helm.template(), "Deployment")["spec"]
+
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_the_operator_is_started_with_its_settings_and_probed(helm):
+    [container] = pod(helm.template())["containers"]
+
+    assert [*container["command"], *container["args"]] == [
+        "tonnage", "run", "--config", "/etc/tonnage/settings.yaml",
+    ]  # fmt: skip
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["ports"] == [{"name": "http", "containerPort": 8081, "protocol": "TCP"}]
+    assert {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]} == {
+        "POD_NAME": "metadata.name",
+        "POD_NAMESPACE": "metadata.namespace",
+    }
+
+
+def test_the_token_is_mounted_by_name_in_the_usual_place(helm):
+    manifests = helm.template()
+
+    spec = pod(manifests)
+    folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+    mounts = {m["mountPath"]: m["name"] for m in spec["containers"][0]["volumeMounts"]}
+    [volume] = [v for v in spec["volumes"] if v["name"] == mounts[folder]]
+    kinds = [next(iter(source)) for source in volume["projected"]["sources"]]
+    assert the(manifests, "ServiceAccount")["automountServiceAccountToken"] is False
+    assert spec["automountServiceAccountToken"] is False
+    assert kinds == ["serviceAccountToken", "configMap", "downwardAPI"]
+
+
+def test_a_digest_stands_above_a_tag(helm):
+    def image(**values):
+        return pod(helm.template(image=values))["containers"][0]["image"]
+
+    digest = "sha256:" + "a" * 64
+
+    assert image() == "tonnage/operator:0.1.0"
+    assert image(tag="1.2") == "tonnage/operator:1.2"
+    assert image(tag="1.2", digest=digest) == f"tonnage/operator@{digest}"
+
+
+def test_rights_can_be_left_to_somebody_else(helm):
+    kinds = {m["kind"] for m in helm.template(rbac={"create": False})}
+
+    assert not kinds & set(RBAC_KINDS)
+
+
+def test_two_releases_share_no_name_outside_their_namespaces(helm):
+    names = [
+        manifest["metadata"]["name"]
+        for manifest in helm.template()
+        if "namespace" not in manifest["metadata"]
+        and manifest["kind"] != "CustomResourceDefinition"
+    ]
+
+    assert {name.split(".")[1] for name in names} == {"tonnage-system"}

@@ -1,0 +1,143 @@
+"""The values of the chart: complete, documented, and nothing else is taken."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from helm import CHART
+from tonnage.lab.processes import LabError
+from tonnage.settings import Settings
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+FILLED_IN_BY_THE_CHART = {"prometheusUrl": "", "operatorNamespace": None, "catalogFolder": None}
+"""Required from the user, the namespace of the release, and the folder of ``gpuClasses``."""
+
+
+def defaults() -> dict[str, Any]:
+    settings = Settings(prometheus_url="http://prometheus.test")
+    return settings.model_dump(mode="json", by_alias=True) | FILLED_IN_BY_THE_CHART
+
+
+def test_every_setting_stands_in_the_values_with_its_default():
+    assert VALUES["settings"] == defaults()
+
+
+def test_the_schema_of_the_settings_is_that_of_the_operator():
+    wanted = undocumented(Settings.model_json_schema(by_alias=True))["properties"]
+    written = dict(SCHEMA["properties"]["settings"]["properties"])
+
+    assert set(written) == set(wanted)
+    written["namespaces"] = written["namespaces"] | {"items": {"type": "string"}}
+    for name in set(wanted) - set(FILLED_IN_BY_THE_CHART):
+        assert written[name] == wanted[name]
+
+
+def undocumented(node: Any) -> Any:
+    """Leave out of a schema what does not bind a value."""
+    if isinstance(node, list):
+        return [undocumented(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    left_out = {"title", "description", "default"}
+    return {key: undocumented(value) for key, value in node.items() if key not in left_out}
+
+
+def objects(node: Any = SCHEMA, path: str = ""):
+    if isinstance(node, dict):
+        if "properties" in node:
+            yield path, node
+        for key, child in node.items():
+            yield from objects(child, f"{path}/{key}")
+
+
+def test_every_object_of_the_schema_is_closed():
+    assert [path for path, node in objects() if node["additionalProperties"] is not False] == []
+
+
+def test_every_value_has_a_schema_and_the_reverse():
+    helms_own = {"global"}
+
+    assert set(SCHEMA["properties"]) - helms_own == set(VALUES)
+    for name, value in VALUES.items():
+        properties = SCHEMA["properties"][name].get("properties")
+        assert properties is None or set(properties) == set(value), name
+
+
+def test_every_value_is_explained():
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    top = [number for number, line in enumerate(lines) if line and line[0] not in "# }"]
+    plain = {
+        "image", "imagePullSecrets", "nameOverride", "fullnameOverride", "crds", "rbac",
+        "admissionPolicy", "serviceAccount", "resources", "podAnnotations", "podLabels",
+        "priorityClassName", "nodeSelector", "tolerations", "extraVolumes", "extraVolumeMounts",
+        "serviceMonitor", "networkPolicy",
+    }  # fmt: skip
+
+    unexplained = {lines[n].split(":")[0] for n in top if not lines[n - 1].startswith("#")}
+
+    assert unexplained <= plain
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    for name in reversed(path.split("/")):
+        value = {name: value}
+    return value
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        ("replicas", 2, "additional properties 'replicas' not allowed"),
+        ("settings/bogus", 1, "at '/settings': additional properties 'bogus' not allowed"),
+        ("image/tags", "1", "at '/image': additional properties 'tags' not allowed"),
+        ("settings/tickS", "15s", "at '/settings/tickS': got string, want number"),
+        ("settings/tickS", 0, "at '/settings/tickS'"),
+        ("settings/maxGpus", 1.5, "at '/settings/maxGpus'"),
+        ("settings/mode", "Full", "at '/settings/mode': value must be one of 'full', 'scaleOnly'"),
+        ("settings/namespaces", [""], "at '/settings/namespaces/0'"),
+        ("settings/namespaces", "team-a", "at '/settings/namespaces': got string, want array"),
+        ("settings/operatorNamespace", "other", "at '/settings/operatorNamespace'"),
+        ("settings/catalogFolder", "/etc", "at '/settings/catalogFolder'"),
+        ("settings/prometheusUrl", "prometheus:9090", "at '/settings/prometheusUrl'"),
+        ("settings/prometheusUrl", "http://user:secret@prometheus", "at '/settings/prometheusUrl'"),
+        ("settings/probePort", 0, "at '/settings/probePort'"),
+        ("image/tag", "latest", "at '/image/tag'"),
+        ("image/digest", "sha256:abc", "at '/image/digest'"),
+        ("image/repository", "", "at '/image/repository'"),
+        ("rbac/scope", "Cluster", "at '/rbac/scope'"),
+        ("rbac/create", "yes", "at '/rbac/create': got string, want boolean"),
+        ("gpuClasses", {"../h200.toml": "x"}, "'../h200.toml' does not match pattern"),
+        ("gpuClasses", {"h200.toml": {"name": "H200"}}, "at '/gpuClasses/h200.toml'"),
+        ("networkPolicy/egressPorts", [70000], "at '/networkPolicy/egressPorts/0'"),
+        ("podMonitor/interval", "30", "at '/podMonitor/interval'"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(helm, path: str, value: Any, complaint: str):
+    with pytest.raises(LabError) as refusal:
+        helm.template(**nested(path, value))
+
+    assert complaint in str(refusal.value)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"settings": {"prometheusUrl": ""}}, "settings.prometheusUrl is needed"),
+        ({"rbac": {"scope": "namespaced"}}, "settings.namespaces is empty"),
+        (
+            {"settings": {"namespaces": ["team-a"]}},
+            "settings.namespaces lists team-a, but rbac.scope is cluster",
+        ),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_in_a_sentence(helm, values, sentence: str):
+    with pytest.raises(LabError) as refusal:
+        helm.template(**values)
+
+    assert sentence in str(refusal.value)
