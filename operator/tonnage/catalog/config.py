@@ -170,7 +170,8 @@ def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Arch
 def _formats(
     config: Mapping[str, object], block: _TextBlock, architecture: Architecture, ffns: list[Ffn]
 ) -> tuple[WeightFormat, str]:
-    quantization = config.get("quantization_config", block.values.get("quantization_config"))
+    outer, inner = config.get("quantization_config"), block.values.get("quantization_config")
+    quantization = inner if outer is None else outer
     if quantization is None:
         return _plain_format(config, block), "bf16"
     keys = read_quantization(quantization)
@@ -180,7 +181,7 @@ def _formats(
 def _plain_format(config: Mapping[str, object], block: _TextBlock) -> WeightFormat:
     """Return two bytes: vLLM serves float32 and undeclared checkpoints in 16 bits as well."""
     blocks = (block.values, config)
-    dtypes = {values.get(key) for values in blocks for key in ("torch_dtype", "dtype")}
+    dtypes = [values.get(key) for values in blocks for key in ("torch_dtype", "dtype")]
     return FP16 if "float16" in dtypes and "bfloat16" not in dtypes else BF16
 
 

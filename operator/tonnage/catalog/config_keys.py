@@ -14,7 +14,7 @@ from tonnage.catalog.gpu import CatalogError
 
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
 SizeOrNone = Annotated[int, Field(ge=0, le=10_000_000)]
-Tokens = Annotated[int, Field(gt=0, le=1_000_000_000)]
+Tokens = Annotated[int, Field(gt=0, le=100_000_000)]
 Heads = Annotated[int, Field(gt=0, le=10_000)]
 Experts = Annotated[int, Field(ge=0, le=100_000)]
 Layers = Annotated[int, Field(gt=0, le=2000)]

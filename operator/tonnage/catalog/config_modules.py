@@ -101,11 +101,15 @@ def _matcher(pattern: str) -> _Matcher:
 
 
 def _expression(text: str) -> _Matcher:
-    is_simple = _SIMPLE_EXPRESSION.fullmatch(text) and text.count("*") <= _MAX_WILDCARDS
-    if not is_simple:
+    try:
+        is_simple = _SIMPLE_EXPRESSION.fullmatch(text) and text.count("*") <= _MAX_WILDCARDS
+        compiled = re.compile(text) if is_simple else None
+    except re.error:
+        compiled = None
+    if compiled is None:
         raise UnknownArchitectureError(
             f"weights left out of quantization by the expression {text!r:.100} "
             "are not understood yet"
         )
-    compiled = re.compile(text)
-    return lambda name: compiled.match(name) is not None
+    expression = compiled
+    return lambda name: expression.match(name) is not None

@@ -99,7 +99,7 @@ class QuantizationKeys(_Block):
         Annotated[list[Annotated[int, Field(gt=0, le=100_000)]], Field(min_length=2, max_length=2)]
         | None
     ) = None
-    config_groups: Annotated[dict[str, _Group], Field(max_length=1000)] | None = None
+    config_groups: Annotated[dict[str, _Group], Field(max_length=500)] | None = None
     ignore: _Names | None = Field(
         default=None,
         validation_alias=AliasChoices("ignore", "modules_to_not_convert", "exclude_modules"),

@@ -1,0 +1,204 @@
+"""GPU classes: what ships, what an administrator adds, and what is refused."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tonnage.catalog.gpu import (
+    GPU_FOLDER,
+    CatalogError,
+    Gpu,
+    MissingFigureError,
+    built_in_gpus,
+    find_gpu,
+    read_gpu,
+    read_gpus,
+)
+from tonnage.units import GB, GIB
+
+PROMISED = [
+    "B200", "H200", "H100", "H100-PCIe", "A100-80GB", "A100-40GB", "L40S", "A10G", "L4", "RTX-4090",
+]  # fmt: skip
+PRECISIONS = {"bf16", "fp8", "int8", "fp4"}
+CUSTOM = """
+name = "{name}"
+memory_bytes = {memory_bytes}
+nominal_memory_bytes = 100_000_000_000
+memory_bytes_per_s = 5e12
+interconnect = "nvlink"
+interconnect_bytes_per_s = 500e9
+[peak_flop_per_s]
+bf16 = 1e15
+"""
+
+
+@pytest.fixture(params=sorted(built_in_gpus()))
+def gpu(request: pytest.FixtureRequest) -> Gpu:
+    return built_in_gpus()[request.param]
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_the_promised_classes_are_there(name: str) -> None:
+    assert find_gpu(name, built_in_gpus()).name == name
+
+
+def test_the_driver_reports_nearly_the_nominal_memory(gpu: Gpu) -> None:
+    # A brochure's GB is a GiB for most boards, so that the driver may show up to 7 % more.
+    assert 0.90 < gpu.memory_bytes / gpu.nominal_memory_bytes < 1.07
+
+
+def test_peaks_are_by_known_precision_and_start_with_16_bits(gpu: Gpu) -> None:
+    assert set(gpu.peak_flop_per_s) <= PRECISIONS
+    assert gpu.flop_per_s("bf16") > 0
+
+
+def test_each_class_can_be_selected_by_a_node_label(gpu: Gpu) -> None:
+    assert gpu.product_labels
+    assert all(" " not in label for label in gpu.product_labels)
+
+
+def test_each_class_names_its_sources(gpu: Gpu) -> None:
+    keys = {source.key for source in gpu.sources}
+
+    assert keys & {"kv-logs", "pytorch-oom-reports"}  # the memory
+    assert "k8s-device-plugin" in keys  # the label
+    assert len(keys) >= 3  # and the rest
+    assert (gpu.price.rent_usd_per_hour is None) == (gpu.price.source is None)
+
+
+def test_no_name_alias_or_label_means_two_classes() -> None:
+    gpus = built_in_gpus().values()
+    names = [name for gpu in gpus for name in (gpu.name, *gpu.aliases)]
+    labels = [label for gpu in gpus for label in gpu.product_labels]
+
+    assert len(set(names)) == len(names)
+    assert len(set(labels)) == len(labels)
+
+
+def test_memory_is_what_start_up_logs_print_in_gib() -> None:
+    printed = {"H100": 79.18, "A100-80GB": 79.15, "A100-40GB": 39.49, "H200": 139.8, "B200": 178.35}
+
+    for name, gib in printed.items():
+        assert built_in_gpus()[name].memory_bytes == pytest.approx(gib * GIB, abs=0.005 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "bandwidth", "precision", "peak", "link"),
+    [
+        ("B200", 8.0e12, "fp8", 4500e12, 900e9),
+        ("H200", 4.8e12, "bf16", 989e12, 450e9),
+        ("H100", 3.35e12, "bf16", 989e12, 450e9),
+        ("H100", 3.35e12, "int8", 1978e12, 450e9),
+        ("H100-PCIe", 2.0e12, "bf16", 756e12, 64e9),
+        ("A100-80GB", 2.039e12, "int8", 624e12, 300e9),
+        ("L40S", 0.864e12, "bf16", 362.05e12, 32e9),
+        ("L4", 0.3e12, "fp8", 242e12, 32e9),
+        ("RTX-4090", 1.008e12, "bf16", 165.2e12, 32e9),
+    ],
+)
+def test_figures_are_dense_one_way_and_per_gpu(
+    name: str, bandwidth: float, precision: str, peak: float, link: float
+) -> None:
+    gpu = built_in_gpus()[name]
+
+    assert gpu.memory_bytes_per_s == bandwidth
+    assert gpu.peak_flop_per_s[precision] == peak
+    assert gpu.interconnect_bytes_per_s == link
+
+
+def test_ridge_points_agree_with_the_documents() -> None:
+    h100, a100 = built_in_gpus()["H100"], built_in_gpus()["A100-80GB"]
+
+    assert h100.flop_per_s("bf16") / h100.memory_bytes_per_s == pytest.approx(295, rel=0.005)
+    assert a100.flop_per_s("bf16") / 2.0e12 == pytest.approx(156, rel=0.005)
+
+
+@pytest.mark.parametrize("alias", ["H100-SXM", "H100-SXM5"])
+def test_an_alias_finds_the_class(alias: str) -> None:
+    assert find_gpu(alias, built_in_gpus()).name == "H100"
+
+
+def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(CatalogError, match=r"hardware.gpu 'H-100' .* known: A100-40GB, A100-80GB"):
+        find_gpu("H-100", built_in_gpus())
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "used"),
+    [
+        ("A100-80GB", "fp8", "bf16"),  # no fp8 units: unpacked to 16 bits
+        ("H100", "fp8", "fp8"),
+        ("H100", "fp4", "bf16"),
+        ("B200", "fp4", "fp4"),
+        ("H100", "int4", "bf16"),
+    ],
+)
+def test_a_precision_without_units_falls_back_to_16_bits(
+    name: str, precision: str, used: str
+) -> None:
+    gpu = built_in_gpus()[name]
+
+    assert gpu.flop_per_s(precision) == gpu.peak_flop_per_s[used]
+
+
+def test_a_peak_that_has_no_source_is_missing_not_zero() -> None:
+    with pytest.raises(MissingFigureError, match="A10G has no peak for fp64"):
+        built_in_gpus()["A10G"].flop_per_s("fp64")
+
+
+def test_an_administrator_adds_and_overrides_classes_by_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(CUSTOM.format(name="X100", memory_bytes=90 * GB))
+    (tmp_path / "h100.toml").write_text(CUSTOM.format(name="H100", memory_bytes=70 * GB))
+
+    gpus = read_gpus([GPU_FOLDER, tmp_path])
+
+    assert gpus["X100"].memory_bytes == 90 * GB
+    assert gpus["H100"].memory_bytes == 70 * GB
+    assert gpus["H200"] == built_in_gpus()["H200"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("memory_bytes = -1", "memory_bytes"),
+        ("memory_bytes = 0", "memory_bytes"),
+        ('memory_bytes = "80GB"', "memory_bytes"),
+        ("memory_bytes_per_s = nan", "memory_bytes_per_s"),
+        ("memory_bytes_per_s = inf", "memory_bytes_per_s"),
+        ("gpus_per_node = 0", "gpus_per_node"),
+        ("memory_bandwith = 1", "memory_bandwith"),
+        ("peak_flop_per_s = {bf16 = -1}", "peak_flop_per_s"),
+        ("price = {rent = 1}", "price"),
+        ("price = {rent_usd_per_hour = -2}", "rent_usd_per_hour"),
+        ("name =", "my.toml"),
+    ],
+)
+def test_a_wrong_figure_in_a_file_is_named(tmp_path: Path, change: str, named: str) -> None:
+    key = change.partition(" ")[0]
+    figures = CUSTOM.format(name="X", memory_bytes=1).partition("[peak_flop_per_s]")[0]
+    kept = [line for line in figures.splitlines() if line.partition(" ")[0] != key]
+    rest = [] if key == "peak_flop_per_s" else ["[peak_flop_per_s]", "bf16 = 1e15"]
+    path = tmp_path / "my.toml"
+    path.write_text("\n".join([*kept, change, *rest]))
+
+    with pytest.raises(CatalogError, match=r"GPU class file my\.toml") as refusal:
+        read_gpu(path)
+
+    assert named in str(refusal.value)
+
+
+def test_a_missing_figure_in_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text('name = "X"\nmemory_bytes = 1\n')
+
+    with pytest.raises(CatalogError, match="memory_bytes_per_s"):
+        read_gpu(path)
+
+
+def test_every_price_is_plausible(gpu: Gpu) -> None:
+    rent, purchase = gpu.price.rent_usd_per_hour, gpu.price.purchase_usd
+
+    assert rent is None or 0.1 < rent < 50
+    assert purchase is None or 500 < purchase < 100_000
+    assert gpu.tdp_watts is None or math.isfinite(gpu.tdp_watts)

@@ -1,0 +1,183 @@
+"""Whatever is done to a config.json: an error that names the key, or a shape that it describes."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tonnage.catalog.config import shape_from_config
+from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.models import built_in_config, read_model_config
+from tonnage.catalog.parameters import num_active_parameters, num_parameters
+from tonnage.catalog.shape import ModelShape
+
+MODELS = [
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "mistralai/Mistral-7B-v0.1",
+    "mistralai/Mixtral-8x7B-v0.1",
+    "Qwen/Qwen3-30B-A3B",
+    "deepseek-ai/DeepSeek-V3",
+    "moonshotai/Kimi-K2.5",
+    "openai/gpt-oss-20b",
+    "google/gemma-3-12b-it",
+    "google/gemma-4-26B-A4B",
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+    "XiaomiMiMo/MiMo-V2-Flash",
+    "zai-org/GLM-4.5-Air",
+]
+
+DECIDES = {
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "vocab_size", "num_experts", "num_local_experts", "n_routed_experts",
+    "num_experts_per_tok", "moe_intermediate_size", "kv_lora_rank", "q_lora_rank", "v_head_dim",
+    "qk_rope_head_dim", "qk_nope_head_dim", "n_shared_experts", "first_k_dense_replace",
+    "global_head_dim", "num_global_key_value_heads", "top_k_experts", "hybrid_layer_pattern",
+    "swa_num_key_value_heads", "swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim",
+    "attention_chunk_size", "intermediate_size_mlp", "sliding_window",
+}  # fmt: skip
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(min_value=-(10**12), max_value=10**12)
+    | st.floats(allow_nan=True, allow_infinity=True)
+    | st.text(max_size=20)
+)
+anything = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def text_block(config: dict[str, Any]) -> dict[str, Any]:
+    return config.get("text_config", config)
+
+
+def decisive_keys(model: str) -> list[str]:
+    return sorted(DECIDES & text_block(built_in_config(model)).keys())
+
+
+ALSO_CALLED = {
+    "num_experts": "n_routed_experts",
+    "num_local_experts": "num_experts",
+    "top_k_experts": "num_experts_per_tok",
+    "n_routed_experts": "num_experts",
+}
+
+# Where a key that is left out has a meaning: one KV head per query head; a nested block's default.
+MAY_BE_MISSING = {
+    ("meta-llama/Llama-3.1-8B-Instruct", "num_key_value_heads"),
+    ("google/gemma-3-12b-it", "num_attention_heads"),
+    ("google/gemma-3-12b-it", "num_key_value_heads"),
+}
+
+WRONG = [-1, 0, 10**15, 1.5, "x", True, [], {}, None, [None]]
+MEANINGFUL: list[tuple[str, object]] = [
+    ("sliding_window", None),  # Mistral: no window
+    ("q_lora_rank", None),  # latent attention without compressed queries
+    ("n_shared_experts", 0),
+    ("first_k_dense_replace", 0),
+    ("num_key_value_heads", None),  # Llama: one per query head
+]
+
+
+def outcome(config: dict[str, Any]) -> ModelShape | str:
+    """Return the shape that was read, or the message of the refusal."""
+    try:
+        return shape_from_config(config, name="m")
+    except CatalogError as error:
+        return str(error)
+
+
+def names(message: str, key: str) -> bool:
+    return key in message or ALSO_CALLED.get(key, key) in message
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_decisive_key_that_is_missing_is_named_or_meaningless_to_the_family(model: str) -> None:
+    original = shape_from_config(built_in_config(model), name="m")
+
+    for key in decisive_keys(model):
+        config = built_in_config(model)
+        del text_block(config)[key]
+        found = outcome(config)
+
+        if isinstance(found, str):
+            assert names(found, key), key
+        else:
+            assert found.groups == original.groups or (model, key) in MAY_BE_MISSING, key
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_wrong_value_of_a_decisive_key_is_named_or_meaningless_to_the_family(
+    model: str, value: object
+) -> None:
+    original = shape_from_config(built_in_config(model), name="m")
+
+    for key in decisive_keys(model):
+        config = built_in_config(model)
+        text_block(config)[key] = value
+        found = outcome(config)
+
+        if isinstance(found, str):
+            assert names(found, key), key
+        else:
+            assert found.groups == original.groups or (key, value) in MEANINGFUL, key
+
+
+@given(data=st.data())
+def test_no_mutation_crashes_or_yields_a_senseless_shape(data: st.DataObject) -> None:
+    config = copy.deepcopy(built_in_config(data.draw(st.sampled_from(MODELS))))
+    for _ in range(data.draw(st.integers(min_value=1, max_value=3))):
+        mutate(config, data)
+    found = outcome(config)
+
+    if isinstance(found, str):
+        assert found.startswith("model m: ")
+    else:
+        assert 0 < num_active_parameters(found) <= num_parameters(found)
+        assert found.weight_format.bytes_per_parameter > 0
+        assert found.max_position_tokens is None or found.max_position_tokens > 0
+        assert all(group.num_layers > 0 for group in found.groups)
+
+
+def mutate(config: dict[str, Any], data: st.DataObject) -> None:
+    block: Any = config
+    inner = [key for key, value in config.items() if isinstance(value, dict) and value]
+    if inner and data.draw(st.booleans()):
+        block = config[data.draw(st.sampled_from(sorted(inner)))]
+    key = data.draw(st.sampled_from(sorted(block)) | st.sampled_from(sorted(DECIDES)))
+    if data.draw(st.booleans()):
+        block.pop(key, None)
+    else:
+        block[key] = data.draw(anything)
+
+
+@given(value=anything)
+def test_any_json_value_is_refused_by_an_error_of_ours(value: object) -> None:
+    with pytest.raises(CatalogError):
+        read_model_config(json.dumps(value), name="m")
+
+
+@given(text=st.text(max_size=200))
+def test_any_text_is_refused_by_an_error_of_ours(text: str) -> None:
+    with pytest.raises(CatalogError):
+        read_model_config(text, name="m")
+
+
+@given(block=anything)
+def test_any_quantization_block_is_understood_or_refused_by_an_error_of_ours(
+    block: object,
+) -> None:
+    config = built_in_config("meta-llama/Llama-3.1-8B-Instruct") | {"quantization_config": block}
+    found = outcome(config)
+
+    assert found == outcome(config | {"quantization_config": None}) or isinstance(found, str)
+    assert block is None or isinstance(found, str)
