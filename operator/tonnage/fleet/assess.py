@@ -63,12 +63,13 @@ def assess(
     found = Assessment(state=state, memory=memory, traffics=traffics)
     try:
         chosen = choose(state, fleet, memory)
-        template = _template(state, fleet, chosen)
+        template = _template(state, fleet, chosen, memory)
     except REFUSALS as refused:
         return replace(found, refusal=_refusal(refused))
     found = replace(found, chosen=chosen, template=template)
     wanted = _need(found, chosen, drain_s=fleet.settings.backlog_drain_s)
-    found = replace(found, memory=_remember_need(memory, fleet, wanted))
+    memory = replace(_remember_need(memory, fleet, wanted), healed=_edited(state))
+    found = replace(found, memory=memory)
     return replace(
         found,
         observed=observe_engines(state, fleet, chosen.sizing),
@@ -91,8 +92,11 @@ def learned(assessments: Sequence[Assessment], fleet: Fleet, known: Calibrations
     return known
 
 
-def _template(state: ModelState, fleet: Fleet, chosen: Chosen) -> Manifest | None:
-    if chosen.model.spec.scale_target or not (chosen.must_apply or _was_edited(state)):
+def _template(
+    state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
+) -> Manifest | None:
+    is_edited = _edited(state) not in {None, memory.healed}
+    if chosen.model.spec.scale_target or not (chosen.must_apply or is_edited):
         return None
     site = Site(
         has_pod_monitors=fleet.has_pod_monitors,
@@ -101,8 +105,15 @@ def _template(state: ModelState, fleet: Fleet, chosen: Chosen) -> Manifest | Non
     return deployment(chosen.model, chosen.sizing, site)
 
 
-def _was_edited(state: ModelState) -> bool:
-    return state.deployment is not None and bool(state.deployment.template_managers)
+def _edited(state: ModelState) -> tuple[str, int] | None:
+    """Return (uid, generation) of a Deployment whose template somebody else wrote to.
+
+    An edit is undone once for each generation: what the other left beside our fields stays.
+    """
+    deployment = state.deployment
+    if deployment is None or not deployment.template_managers:
+        return None
+    return deployment.uid, deployment.generation
 
 
 def _remember(

@@ -53,14 +53,22 @@ class Traffics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attainment:
+    """How one promise is kept: the share of requests within its limit."""
+
+    name: str
+    quantile: float
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What busy engines and histograms say in this tick."""
 
     step_s: float | None = None
     mbu: float | None = None
     kv_tokens: float | None = None
-    ttft_attainment: float | None = None
-    tpot_attainment: float | None = None
+    attainments: tuple["Attainment", ...] = ()
 
 
 def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
@@ -114,8 +122,10 @@ def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed
         step_s=_mean([each.step_s for each in busy]),
         mbu=_mean([observed_mbu(machine, each) for each in busy]),
         kv_tokens=min((e.kv_tokens for e in state.engines if e.kv_tokens), default=None),
-        ttft_attainment=_worst([e.ttft_within for e in state.engines], slo.ttft),
-        tpot_attainment=_worst([e.tpot_within for e in state.engines], slo.tpot),
+        attainments=(
+            *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
+            *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
+        ),
     )
 
 
@@ -123,9 +133,13 @@ def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _worst(within: list[Mapping[float, float]], promises: tuple[Promise, ...]) -> float | None:
-    shares = [attainment(within, limit_s=promise.limit_s) for promise in promises]
-    return min((share for share in shares if share is not None), default=None)
+def _attainments(
+    name: str, within: list[Mapping[float, float]], promises: tuple[Promise, ...]
+) -> Iterator[Attainment]:
+    for promise in promises:
+        fraction = attainment(within, limit_s=promise.limit_s)
+        if fraction is not None:
+            yield Attainment(name=name, quantile=promise.quantile, fraction=fraction)
 
 
 def _machine(sizing: Sizing) -> Machine:

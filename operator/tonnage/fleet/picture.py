@@ -11,14 +11,12 @@ from tonnage.fleet.views import (
     AutoscalerView,
     DeploymentView,
     ModelView,
-    NodeView,
     PodView,
     ReplicaSetView,
     View,
     autoscaler_view,
     deployment_view,
     model_view,
-    node_view,
     pod_view,
     replica_set_view,
 )
@@ -34,7 +32,6 @@ class Kind(StrEnum):
     DEPLOYMENT = "deployments"
     POD = "pods"
     REPLICA_SET = "replica_sets"
-    NODE = "nodes"
     AUTOSCALER = "autoscalers"
 
 
@@ -43,7 +40,6 @@ PROJECTIONS: Mapping[Kind, Callable[[Mapping[str, Any]], View]] = {
     Kind.DEPLOYMENT: deployment_view,
     Kind.POD: pod_view,
     Kind.REPLICA_SET: replica_set_view,
-    Kind.NODE: node_view,
     Kind.AUTOSCALER: autoscaler_view,
 }
 
@@ -56,7 +52,6 @@ class Snapshot:
     deployments: Mapping[Key, DeploymentView]
     pods: Mapping[Key, PodView]
     replica_sets: Mapping[Key, ReplicaSetView]
-    nodes: Mapping[Key, NodeView]
     autoscalers: Mapping[Key, AutoscalerView]
 
     def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:

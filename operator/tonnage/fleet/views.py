@@ -63,6 +63,7 @@ class DeploymentView:
     flags: str | None
     arguments: tuple[str, ...]
     image: str
+    gpus_per_replica: int
     template_managers: frozenset[str]
     """Field managers other than ours with fields in the pod template."""
     scale_manager: str | None
@@ -104,18 +105,6 @@ class ReplicaSetView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """A node's GPUs."""
-
-    namespace: str
-    name: str
-    uid: str
-    gpu_product: str
-    num_gpus: int
-    is_usable: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerView:
     """A HorizontalPodAutoscaler: a rival where it targets our Deployment."""
 
@@ -126,7 +115,7 @@ class AutoscalerView:
     target_name: str
 
 
-View = ModelView | DeploymentView | PodView | ReplicaSetView | NodeView | AutoscalerView
+View = ModelView | DeploymentView | PodView | ReplicaSetView | AutoscalerView
 
 
 def unix_s(timestamp: str | None) -> float | None:
@@ -181,6 +170,7 @@ def deployment_view(body: Object) -> DeploymentView:
         flags=annotations.get(FLAGS_ANNOTATION),
         arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
         image=container.get("image", ""),
+        gpus_per_replica=_num_gpus((container.get("resources") or {}).get("limits")),
         template_managers=_managers(metadata, "f:template"),
         scale_manager=next(iter(sorted(_managers(metadata, "f:replicas"))), None),
         problems=tuple(_problems(status)),
@@ -241,6 +231,11 @@ def _trouble(status: Object) -> str | None:
     return None
 
 
+def _num_gpus(resources: Object | None) -> int:
+    amount = str((resources or {}).get("nvidia.com/gpu", "0"))
+    return int(amount) if amount.isdecimal() else 0
+
+
 def replica_set_view(body: Object) -> ReplicaSetView:
     metadata = body["metadata"]
     return ReplicaSetView(
@@ -248,23 +243,6 @@ def replica_set_view(body: Object) -> ReplicaSetView:
         name=metadata["name"],
         uid=metadata["uid"],
         deployment_uid=_controller_uid(metadata),
-    )
-
-
-def node_view(body: Object) -> NodeView:
-    metadata, status, spec = body["metadata"], body.get("status") or {}, body.get("spec") or {}
-    ready = any(
-        each["type"] == "Ready" and each["status"] == "True"
-        for each in status.get("conditions") or ()
-    )
-    allocatable = str((status.get("allocatable") or {}).get("nvidia.com/gpu", "0"))
-    return NodeView(
-        namespace="",
-        name=metadata["name"],
-        uid=metadata["uid"],
-        gpu_product=(metadata.get("labels") or {}).get("nvidia.com/gpu.product", ""),
-        num_gpus=int(allocatable) if allocatable.isdecimal() else 0,
-        is_usable=ready and not spec.get("unschedulable", False),
     )
 
 

@@ -1,0 +1,214 @@
+"""The writes of one tick: scale first, then templates, then status, then Events.
+
+Every write is safe to be cut off before or after: the next tick reads what is there and goes on.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import KIND
+from tonnage.api.status import Status
+from tonnage.cluster.errors import ConflictError, WorldError
+from tonnage.cluster.kube import (
+    DEPLOYMENTS,
+    EVENTS,
+    MODEL_DEPLOYMENTS,
+    POD_MONITORS,
+    SERVICES,
+    KubeApi,
+    Resource,
+)
+from tonnage.manifests.children import Site, pod_monitor, service
+from tonnage.manifests.names import API_VERSION, MANAGER, SCALE_MANAGER
+from tonnage.manifests.pod import Manifest
+
+LOG = logging.getLogger("tonnage.act")
+NUM_WRITERS = 4
+SCALE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Replicas to write, if the Deployment still asks for what the decision was made on."""
+
+    deployment: str
+    seen: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """An Event to post."""
+
+    reason: str
+    message: str
+    is_warning: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """Everything that one tick writes for one object."""
+
+    namespace: str
+    name: str
+    uid: str
+    model: ModelDeployment | None = None
+    scale: Scale | None = None
+    template: Manifest | None = None
+    first_replicas: int | None = None
+    """For a Deployment that does not exist yet."""
+    check_children: bool = False
+    status: Status | None = None
+    happenings: tuple[Happening, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Carries writes out. ``may_write`` is asked right before each: a lost Lease stops them."""
+
+    kube: KubeApi
+    may_write: Callable[[], bool]
+    site: Site
+
+    def act(self, all_writes: Iterable[Writes], *, now: str) -> frozenset[str]:
+        """Write what differs; return the UIDs of objects whose writes failed."""
+        todo = list(all_writes)
+        failed: set[str] = set()
+        with ThreadPoolExecutor(NUM_WRITERS) as pool:
+            for phase in (self._scale, self._template, self._status):
+                done = pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo)
+                failed |= {writes.uid for writes, ok in zip(todo, done, strict=True) if not ok}
+            list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
+        return frozenset(failed)
+
+    def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> bool:
+        """Run one object's phase; the world's failures stay with that object and are logged."""
+        try:
+            phase(writes)
+        except WorldError as error:
+            LOG.warning("object=%s write failed: %s", writes.label, error)
+            return False
+        return True
+
+    def _check_lead(self) -> None:
+        if not self.may_write():
+            raise WorldError("the Lease was lost: nothing is written")
+
+    def _scale(self, writes: Writes) -> None:
+        scale = writes.scale
+        if scale is None:
+            return
+        if scale.replicas < scale.seen:
+            self._check_alive(writes)
+        path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
+        for _ in range(SCALE_ATTEMPTS):
+            live = self.kube.get(path)
+            if live is None or (live.get("spec") or {}).get("replicas", 0) != scale.seen:
+                return  # somebody changed it: decide again on what is there
+            try:
+                self._write_scale(path, live["metadata"]["resourceVersion"], scale.replicas)
+            except ConflictError:
+                continue
+            LOG.info("object=%s replicas=%d->%d", writes.label, scale.seen, scale.replicas)
+            return
+
+    def _write_scale(self, path: str, version: str, replicas: int) -> None:
+        self._check_lead()
+        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
+        self.kube.merge_patch(path, body, manager=SCALE_MANAGER)
+
+    def _check_alive(self, writes: Writes) -> None:
+        """Before taking replicas away: is the object still the one that was decided on?"""
+        found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
+        if found is None or found["metadata"]["uid"] != writes.uid:
+            raise WorldError("the ModelDeployment is gone or was made anew: nothing is scaled")
+
+    def _template(self, writes: Writes) -> None:
+        if writes.template is not None:
+            self._apply_deployment(writes, writes.template)
+        if writes.check_children and writes.model is not None:
+            self._ensure(SERVICES, service(writes.model))
+            if self.site.has_pod_monitors:
+                self._ensure(POD_MONITORS, pod_monitor(writes.model, self.site))
+
+    def _apply_deployment(self, writes: Writes, template: Manifest) -> None:
+        """Create without force, or update what is provably ours."""
+        path = DEPLOYMENTS.path(writes.namespace, writes.name)
+        live = self.kube.get(path)
+        self._check_lead()
+        if live is None:
+            made = self.kube.apply(path, template, manager=MANAGER, force=False)
+            LOG.info("object=%s created Deployment", writes.label)
+            if writes.first_replicas not in {None, 1}:
+                version = made["metadata"]["resourceVersion"]
+                self._write_scale(f"{path}/scale", version, writes.first_replicas or 1)
+            return
+        if _controller_uid(live) != writes.uid:
+            raise WorldError(f"Deployment {writes.label} is not ours: it is left alone")
+        pinned = template | {"metadata": template["metadata"] | {"uid": live["metadata"]["uid"]}}
+        self.kube.apply(path, pinned, manager=MANAGER, force=True)
+        LOG.info("object=%s applied template", writes.label)
+
+    def _ensure(self, resource: Resource, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        path = resource.path(metadata["namespace"], metadata["name"])
+        if self.kube.get(path) is None:
+            self._check_lead()
+            self.kube.apply(path, manifest, manager=MANAGER, force=False)
+
+    def _status(self, writes: Writes) -> None:
+        if writes.status is None:
+            return
+        self._check_lead()
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": writes.name, "namespace": writes.namespace, "uid": writes.uid},
+            "status": writes.status.to_dict(),
+        }
+        path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
+        self.kube.apply(path, body, manager=MANAGER, force=True)
+
+
+def _controller_uid(live: Manifest) -> Any:
+    owners = live["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _posting(writer: Writer, now: str) -> Callable[[Writes], None]:
+    def post(writes: Writes) -> None:
+        for happening in writes.happenings:
+            body = _event(writes, happening, now)
+            writer.kube.create(EVENTS.path(writes.namespace), body)
+
+    return post
+
+
+def _event(writes: Writes, happening: Happening, now: str) -> Manifest:
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{writes.name}.", "namespace": writes.namespace},
+        "eventTime": now.replace("Z", ".000000Z"),
+        "type": "Warning" if happening.is_warning else "Normal",
+        "reason": happening.reason,
+        "action": "Plan",
+        "note": happening.message[:1024],
+        "reportingController": "tonnage.dev/operator",
+        "reportingInstance": "tonnage",
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": writes.name,
+            "namespace": writes.namespace,
+            "uid": writes.uid,
+        },
+    }

@@ -1,0 +1,207 @@
+"""Conditions as kstatus and people read them: one short rule each."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import Condition
+from tonnage.fleet.assess import Assessment
+from tonnage.policy.situation import Metrics
+
+State = Literal["True", "False", "Unknown"]
+HYSTERESIS = 0.01
+"""Attainment must miss its percentile by more than this before SLOMet turns False."""
+LIMIT_CODES = frozenset({"MaxReplicas", "MinReplicas", "StepCap", "GPUBudget", "InsufficientGPU"})
+MESSAGE_LENGTH = 1024
+
+
+class Finding(NamedTuple):
+    """A condition without its times. None as state: the condition is absent."""
+
+    type: str
+    state: State | None
+    reason: str
+    message: str
+
+
+Rule = Callable[[Assessment], Finding]
+
+
+def plan_valid(found: Assessment) -> Finding:
+    if found.refusal:
+        return Finding(
+            "PlanValid",
+            "False",
+            found.refusal.reason,
+            found.refusal.message,
+        )
+    return Finding("PlanValid", "True", "Planned", "the plan is in status.plan")
+
+
+def metrics_available(found: Assessment) -> Finding:
+    traffics = found.traffics
+    states: Mapping[Metrics, State] = {
+        Metrics.COMPLETE: "True",
+        Metrics.MISSING: "False",
+        Metrics.NEVER: "Unknown",
+    }
+    return Finding(
+        "MetricsAvailable",
+        states[traffics.metrics],
+        traffics.reason,
+        traffics.message,
+    )
+
+
+def capacity_available(found: Assessment) -> Finding:
+    stuck = [pod for pod in found.state.pods if pod.unschedulable is not None]
+    deployment = found.state.deployment
+    problems = dict(deployment.problems) if deployment else {}
+    decision = found.decision
+    if stuck:
+        reason, message = "InsufficientGPU", f"{len(stuck)} pods wait: {stuck[0].unschedulable}"
+    elif "ReplicaFailure" in problems:
+        reason, message = "QuotaExceeded", problems["ReplicaFailure"]
+    elif decision and decision.limited_by == "GPUBudget":
+        reason, message = "BudgetExceeded", decision.reasons[-1].message
+    else:
+        return Finding(
+            "CapacityAvailable",
+            "True",
+            "Scheduled",
+            "no pod waits for a GPU",
+        )
+    return Finding("CapacityAvailable", "False", reason, message)
+
+
+def scaling_active(found: Assessment) -> Finding:
+    if found.refusal:
+        state: tuple[State, str, str] = ("False", "PlanInvalid", "nothing is scaled without a plan")
+    elif found.state.rival_scaler:
+        message = f"{found.state.rival_scaler} scales the same Deployment: Tonnage does not write"
+        state = ("False", "ConflictingScaler", message)
+    elif found.mode == "Auto":
+        state = ("True", "Scaling", "replicas follow the plan")
+    else:
+        reasons = {"Recommend": "RecommendOnly", "Paused": "Paused"}
+        state = ("False", reasons[found.mode], f"mode is {found.mode}: status only")
+    return Finding("ScalingActive", state[0], state[1], state[2])
+
+
+def scaling_limited(found: Assessment) -> Finding:
+    decision = found.decision
+    if decision and decision.limited_by in LIMIT_CODES:
+        reason = next(r for r in reversed(decision.reasons) if r.code == decision.limited_by)
+        return Finding("ScalingLimited", "True", reason.code, reason.message)
+    return Finding(
+        "ScalingLimited",
+        "False",
+        "WithinBounds",
+        "the need is within every bound",
+    )
+
+
+def slo_met(found: Assessment) -> Finding:
+    shares = found.observed.attainments if found.observed else ()
+    before = found.memory.conditions.get("SLOMet")
+    slack = HYSTERESIS if before and before.status == "True" else 0.0
+    misses = [
+        f"{each.name}: {each.fraction:.1%} within the limit, promised {each.quantile:.0%}"
+        for each in shares
+        if each.fraction < each.quantile - slack
+    ]
+    if not shares:
+        return Finding("SLOMet", "Unknown", "NoTraffic", "no finished requests to judge")
+    if misses:
+        return Finding("SLOMet", "False", "Missed", "; ".join(misses))
+    return Finding("SLOMet", "True", "Met", "every promise is kept")
+
+
+def ready(found: Assessment) -> Finding:
+    deployment, model = found.state.deployment, found.state.model
+    minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
+    if deployment is None:
+        is_passive = found.mode != "Auto" and found.refusal is None
+        return Finding(
+            "Ready",
+            "True" if is_passive else "False",
+            "StatusOnly" if is_passive else "NotDeployed",
+            f"mode is {found.mode}, no Deployment exists",
+        )
+    up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
+    trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
+    counts = f"{deployment.ready} replicas ready, minReplicas {minimum}"
+    if up_to_date >= minimum and deployment.observed_generation >= deployment.generation:
+        return Finding("Ready", "True", "MinimumReady", counts)
+    if trouble:
+        message = f"{counts}; containers: {', '.join(trouble)}"
+        return Finding("Ready", "False", "PodsFailing", message)
+    return Finding("Ready", "False", "WaitingForReplicas", counts)
+
+
+def reconciling(found: Assessment) -> Finding:
+    """Present only while a change of spec is carried out; autoscaling never sets it."""
+    deployment = found.state.deployment
+    is_waiting = found.mode == "Auto" and found.refusal is None and not found.state.rival_scaler
+    is_changing = deployment is None or found.template is not None or _is_rolling_out(found)
+    message = "the Deployment is brought to the spec"
+    return Finding(
+        "Reconciling",
+        "True" if is_waiting and is_changing else None,
+        "RollingOut",
+        message,
+    )
+
+
+def _is_rolling_out(found: Assessment) -> bool:
+    """Tell whether a template change is under way, or the first replicas are still awaited."""
+    deployment = found.state.deployment
+    if deployment is None:
+        return True
+    return deployment.is_rolling or ready(found).state != "True"
+
+
+def stalled(found: Assessment) -> Finding:
+    """Present only while nothing goes on without a person."""
+    state: State | None = "True" if found.refusal else None
+    reason = found.refusal.reason if found.refusal else "Planned"
+    message = found.refusal.message if found.refusal else ""
+    return Finding("Stalled", state, reason, message)
+
+
+RULES: tuple[Rule, ...] = (
+    ready,
+    reconciling,
+    stalled,
+    plan_valid,
+    metrics_available,
+    capacity_available,
+    scaling_active,
+    scaling_limited,
+    slo_met,
+)
+
+
+def conditions(found: Assessment, *, now: str) -> tuple[Condition, ...]:
+    """Return every condition that is present; a transition time moves only with its status."""
+    generation = found.state.view.generation
+    present = []
+    for finding in (rule(found) for rule in RULES):
+        if finding.state is None:
+            continue
+        condition = Condition(
+            type=finding.type,
+            status=finding.state,
+            reason=finding.reason,
+            message=finding.message[:MESSAGE_LENGTH],
+            last_transition_time=now,
+            observed_generation=generation,
+        )
+        present.append(_since(condition, found.memory.conditions.get(finding.type)))
+    return tuple(present)
+
+
+def _since(condition: Condition, before: Condition | None) -> Condition:
+    if before is None or before.status != condition.status:
+        return condition
+    return condition.model_copy(update={"last_transition_time": before.last_transition_time})

@@ -1,0 +1,71 @@
+"""Liveness, readiness and the operator's own metrics, on one small server."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+
+STALE_S = 300
+"""A loop that has not ended a tick for so long is dead."""
+
+
+class Heartbeat:
+    """What the loop says about itself."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._beaten_at = clock()
+        self.is_ready = False
+        self.registry = CollectorRegistry()
+        self.tick_seconds = Histogram(
+            "tonnage_tick_seconds", "Duration of a tick", registry=self.registry
+        )
+        self.failed_ticks = Counter(
+            "tonnage_failed_ticks", "Ticks that ended in an error", registry=self.registry
+        )
+        self.leads = Gauge(
+            "tonnage_leader", "1 while this process may write", registry=self.registry
+        )
+
+    def beat(self) -> None:
+        """Note that the loop is alive: it ended a tick, or waits for its turn to lead."""
+        self._beaten_at = self._clock()
+
+    def is_alive(self) -> bool:
+        return self._clock() - self._beaten_at < STALE_S
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Probes every few seconds are no news."""
+
+
+def serve(heartbeat: Heartbeat, *, port: int) -> WSGIServer:
+    """Start the server in a thread of its own; stop it by ``shutdown()``."""
+    metrics = make_wsgi_app(heartbeat.registry)
+    checks: dict[str, Callable[[], bool]] = {
+        "/healthz": heartbeat.is_alive,
+        "/readyz": lambda: heartbeat.is_ready,
+    }
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if environ.get("REQUEST_METHOD") not in {"GET", "HEAD"}:
+            start("405 Method Not Allowed", [])
+            return [b""]
+        if path == "/metrics":
+            answer: Iterable[bytes] = metrics(environ, start)
+            return answer
+        if path not in checks:
+            start("404 Not Found", [])
+            return [b""]
+        is_well = checks[path]()
+        start("200 OK" if is_well else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"ok" if is_well else b"not ok"]
+
+    server = make_server("", port, application, handler_class=_QuietHandler)
+    threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
+    return server

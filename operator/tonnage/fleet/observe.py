@@ -1,0 +1,154 @@
+"""Observe: the picture and one set of queries, joined into one immutable fleet."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.catalog.gpu import Gpu
+from tonnage.cluster.errors import PrometheusError, WorldError
+from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
+from tonnage.cluster.prometheus import Series
+from tonnage.cluster.queries import Scrape, scrape
+from tonnage.estimate.calibration import Calibrations
+from tonnage.fleet.picture import Snapshot
+from tonnage.fleet.state import Fleet, ModelState
+from tonnage.fleet.views import AutoscalerView, DeploymentView, ModelView
+from tonnage.settings import Settings
+from tonnage.sizing.question import promised
+
+LOG = logging.getLogger("tonnage.observe")
+CONFIG_AGE_S = 300
+"""A config.json is read again after this time, or when its ModelDeployment changed."""
+
+
+@lru_cache(maxsize=4096)
+def parsed(manifest: str) -> ModelDeployment | InvalidSpecError:
+    """Parse a manifest once for each version of it."""
+    try:
+        return parse_model_deployment(json.loads(manifest), tolerate_unknown=True)
+    except InvalidSpecError as error:
+        return error
+
+
+@dataclass(slots=True, kw_only=True)
+class Observer:
+    """Reads the world for a tick. Keeps only what it has read of ConfigMaps."""
+
+    kube: KubeApi
+    ask: Callable[[str], Sequence[Series]]
+    settings: Settings
+    gpus: Mapping[str, Gpu]
+    has_pod_monitors: bool
+    _configs: dict[str, tuple[float, str, str | None, str | None]] = field(default_factory=dict)
+
+    def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
+        """Return the fleet; a Prometheus that does not answer leaves everything unmeasured."""
+        models = [snapshot.models[key] for key in sorted(snapshot.models)]
+        problem: tuple[str, str] | None = None
+        answers = Scrape(engines={}, long={})
+        try:
+            answers = self._scrape(models)
+        except PrometheusError as error:
+            problem = (error.reason, str(error))
+            LOG.warning("metrics unavailable: %s", error)
+        return Fleet(
+            now_s=now_s,
+            models=tuple(self._state(view, snapshot, answers, now_s) for view in models),
+            metrics_problem=problem,
+            calibrations=known,
+            gpus=self.gpus,
+            settings=self.settings,
+            has_pod_monitors=self.has_pod_monitors,
+        )
+
+    def _scrape(self, models: Sequence[ModelView]) -> Scrape:
+        specs = [
+            m.spec for m in (parsed(v.manifest) for v in models) if isinstance(m, ModelDeployment)
+        ]
+        if not specs:
+            return Scrape(engines={}, long={})
+        slos = [promised(spec) for spec in specs]
+        return scrape(
+            self.ask,
+            self.settings,
+            ttft_limits_s={promise.limit_s for slo in slos for promise in slo.ttft},
+            tpot_limits_s={promise.limit_s for slo in slos for promise in slo.tpot},
+        )
+
+    def _state(
+        self, view: ModelView, snapshot: Snapshot, answers: Scrape, now_s: float
+    ) -> ModelState:
+        model = parsed(view.manifest)
+        if not isinstance(model, ModelDeployment):
+            return ModelState(view=view, model=model, deployment=None)
+        name = model.spec.scale_target.name if model.spec.scale_target else view.name
+        deployment = snapshot.deployments.get((view.namespace, name))
+        pods = snapshot.pods_of(deployment) if deployment else ()
+        config, problem = self._config(view, model, now_s)
+        keys = [(pod.namespace, pod.name) for pod in pods]
+        return ModelState(
+            view=view,
+            model=model,
+            deployment=deployment,
+            pods=pods,
+            model_config=config,
+            config_problem=problem,
+            rival_scaler=_rival(deployment, snapshot),
+            older_claim=_older_claim(view, model, snapshot),
+            engines=tuple(each for key in keys for each in answers.engines.get(key, ())),
+            long=tuple(each for key in keys for each in answers.long.get(key, ())),
+        )
+
+    def _config(
+        self, view: ModelView, model: ModelDeployment, now_s: float
+    ) -> tuple[str | None, str | None]:
+        """Return (config.json, problem) for a spec that refers to a ConfigMap."""
+        source = model.spec.model.config
+        if source is None:
+            return None, None
+        known = self._configs.get(view.uid)
+        if known and now_s - known[0] < CONFIG_AGE_S and known[1] == view.manifest:
+            return known[2], known[3]
+        reference = source.config_map_key_ref
+        try:
+            found = self.kube.get(CONFIG_MAPS.path(view.namespace, reference.name))
+        except WorldError as error:
+            return None, f"ConfigMap {reference.name}: {error}"
+        text = ((found or {}).get("data") or {}).get(reference.key)
+        problem = None
+        if text is None:
+            problem = f"ConfigMap {reference.name} has no key {reference.key} in {view.namespace}"
+        self._configs[view.uid] = (now_s, view.manifest, text, problem)
+        return text, problem
+
+
+def _rival(deployment: DeploymentView | None, snapshot: Snapshot) -> str | None:
+    """Return a HorizontalPodAutoscaler that scales the same Deployment."""
+    if deployment is None:
+        return None
+
+    def is_rival(scaler: AutoscalerView) -> bool:
+        is_same = scaler.target_kind == "Deployment" and scaler.target_name == deployment.name
+        return is_same and scaler.namespace == deployment.namespace
+
+    names = sorted(s.name for s in snapshot.autoscalers.values() if is_rival(s))
+    return f"HorizontalPodAutoscaler {names[0]}" if names else None
+
+
+def _older_claim(view: ModelView, model: ModelDeployment, snapshot: Snapshot) -> str | None:
+    """Return the name of an older ModelDeployment with the same scale target."""
+    target = model.spec.scale_target
+    if target is None:
+        return None
+    claims = []
+    for other in snapshot.models.values():
+        rival = parsed(other.manifest)
+        if other.namespace == view.namespace and isinstance(rival, ModelDeployment):
+            same = rival.spec.scale_target
+            if same and same.name == target.name:
+                claims.append((other.created, other.uid, other.name))
+    oldest = min(claims)
+    return None if oldest[1] == view.uid else oldest[2]

@@ -1,0 +1,257 @@
+"""The status of one object, and whether it differs enough from what stands there to be written."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tonnage.api.status import (
+    MAX_DECISIONS,
+    CalibrationStatus,
+    DecisionStatus,
+    Display,
+    Figure,
+    MeasuredStatus,
+    PlanStatus,
+    ReplicasStatus,
+    Status,
+)
+from tonnage.estimate.calibration import Calibrations, speed_key
+from tonnage.fleet.assess import Assessment
+from tonnage.fleet.conditions import conditions
+from tonnage.fleet.state import ObjectMemory
+from tonnage.sizing.report import estimate_status, plan_status, rounded
+
+MATERIAL = 0.10
+SLO_SOURCES = {
+    "TTFT": "vllm:time_to_first_token_seconds",
+    "TPOT": "vllm:request_time_per_output_token_seconds",
+}
+SMOOTHING = 0.3
+"""Weight of the newest tick in a gauge that is shown; decisions use the figures as they are."""
+FLOORS = {"queueDepth": 2.0, "running": 2.0, "requestsPerSecond": 0.05}
+"""A gauge that differs by less than this has not changed, whatever the ratio."""
+
+
+def rfc3339(now_s: float) -> str:
+    """Write unix seconds as Kubernetes does.
+
+    >>> rfc3339(0)
+    '1970-01-01T00:00:00Z'
+    """
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """A status, the memory that goes with it, and whether it must be written now."""
+
+    status: Status
+    memory: ObjectMemory
+    must_write: bool
+
+
+def report(
+    found: Assessment, known: Calibrations, *, now_s: float, status_interval_s: float
+) -> Reported:
+    """Return the status of an object, and write it when it materially differs."""
+    now = rfc3339(now_s)
+    memory = _remember_decision(found, now)
+    memory, measured = _measured(found, memory, now)
+    present = conditions(found, now=now)
+    status = Status(
+        observed_generation=found.state.view.generation,
+        replicas=_replicas(found),
+        plan=_plan(found, memory),
+        estimate=None
+        if found.sizing is None
+        else estimate_status(found.sizing, replicas=_planned(found)),
+        measured=measured,
+        calibration=_calibration(found, known),
+        decisions=memory.decisions,
+        conditions=present,
+        display=_display(found, memory),
+    )
+    memory = replace(memory, conditions={each.type: each for each in present})
+    before = json.loads(found.state.view.status)
+    gauges_due = now_s - memory.gauges_written_at_s >= status_interval_s
+    differs = facts(status.to_dict()) != facts(before)
+    moved = gauges_due and gauges_moved(before, status.to_dict())
+    if differs or moved:
+        memory = replace(memory, gauges_written_at_s=now_s)
+    if found.mode == "Paused" and status.plan:
+        memory = replace(memory, frozen_plan=status.plan.model_dump_json())
+    elif found.mode != "Paused":
+        memory = replace(memory, frozen_plan=None)
+    return Reported(status=status, memory=memory, must_write=differs or moved)
+
+
+def _planned(found: Assessment) -> int | None:
+    return found.decision.replicas if found.decision else None
+
+
+def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
+    """Return the plan; a paused object keeps the one that it was paused with."""
+    if found.mode == "Paused":
+        frozen = memory.frozen_plan or json.dumps(
+            json.loads(found.state.view.status).get("plan") or None
+        )
+        if frozen != "null":
+            return PlanStatus.model_validate_json(frozen)
+    if found.sizing is None or found.decision is None:
+        return None
+    own = plan_status(found.sizing).reasons[:2]
+    reasons = (*own, *found.decision.reasons)
+    return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
+
+
+def _replicas(found: Assessment) -> ReplicasStatus:
+    deployment = found.state.deployment
+    current = deployment.replicas if deployment else 0
+    is_acting = found.mode == "Auto" and found.decision is not None
+    desired = found.decision.replicas if found.decision and is_acting else current
+    is_ready = deployment.ready if deployment else 0
+    return ReplicasStatus(
+        desired=desired, current=current, ready=is_ready, summary=f"{is_ready}/{desired}"
+    )
+
+
+def _remember_decision(found: Assessment, now: str) -> ObjectMemory:
+    """Add a decision to the last five when it changes the number of replicas."""
+    memory, decision, deployment = found.memory, found.decision, found.state.deployment
+    current = deployment.replicas if deployment else 0
+    if decision is None or decision.replicas == current or found.mode == "Paused":
+        return memory
+    last = memory.decisions[0] if memory.decisions else None
+    if last and (last.from_replicas, last.to_replicas) == (current, decision.replicas):
+        return memory
+    newest = DecisionStatus(
+        time=now,
+        from_replicas=current,
+        to_replicas=decision.replicas,
+        code=decision.reasons[-1].code,
+        message="; ".join(reason.message for reason in decision.reasons)[:1024],
+    )
+    return replace(memory, decisions=(newest, *memory.decisions)[:MAX_DECISIONS])
+
+
+def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
+    traffics, observed = found.traffics, found.observed
+    demand, lengths = traffics.demand, traffics.lengths
+    yield "requestsPerSecond", demand.requests_per_s if demand else None, "completions and backlog"
+    yield "queueDepth", demand.waiting if demand else None, "vllm:num_requests_waiting"
+    yield "running", demand.running if demand else None, "vllm:num_requests_running"
+    yield "promptTokens", lengths.prompt_tokens if lengths else None, "vllm:prompt_tokens"
+    yield "outputTokens", lengths.output_tokens if lengths else None, "vllm:generation_tokens"
+    if observed:
+        yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
+        yield "memoryBandwidthUtilization", observed.mbu, "step bytes over step time"
+        yield "kvTokens", observed.kv_tokens, "vllm:cache_config_info"
+        for each in observed.attainments:  # of several promises the strictest is shown
+            yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
+    yield "coldStartSeconds", found.memory.cold_start_s, "created to Ready of own pods"
+
+
+def _measured(
+    found: Assessment, memory: ObjectMemory, now: str
+) -> tuple[ObjectMemory, MeasuredStatus | None]:
+    """Smooth the gauges; each keeps its value and time until it moves materially."""
+    gauges, shown = dict(memory.gauges), dict[str, Figure]()
+    for name, value, source in _gauges(found):
+        if value is None:
+            gauges.pop(name, None)
+            continue
+        smooth = value if name not in gauges else gauges[name] + SMOOTHING * (value - gauges[name])
+        gauges[name] = smooth
+        before = memory.shown.get(name)
+        kept = before and not is_moved(name, before.value, smooth)
+        shown[name] = (
+            before
+            if before and kept
+            else Figure(value=rounded(smooth), source=source, changed_at=now)
+        )
+    measured = MeasuredStatus.model_validate(shown) if shown else None
+    return replace(memory, gauges=gauges, shown=shown), measured
+
+
+def is_moved(name: str, before: float, after: float) -> bool:
+    """Tell whether a shown gauge changed by 10 %, and by more than its floor.
+
+    >>> is_moved("queueDepth", 0, 1), is_moved("stepSeconds", 0.040, 0.045)
+    (False, True)
+    """
+    change = abs(after - before)
+    return change > FLOORS.get(name, 0.0) and change > MATERIAL * max(abs(before), abs(after))
+
+
+def _calibration(found: Assessment, known: Calibrations) -> CalibrationStatus | None:
+    if found.chosen is None:
+        return None
+    sizing, prior = found.chosen.sizing, found.chosen.prior_efficiency
+    entry = known.speed.get(speed_key(sizing.question, sizing.flags))
+    return CalibrationStatus(
+        bandwidth_efficiency=rounded(entry.bandwidth_efficiency if entry else prior),
+        prior_bandwidth_efficiency=rounded(prior),
+        busy_steps=round(entry.busy_steps) if entry else 0,
+        changed_at=rfc3339(entry.changed_at_s) if entry and entry.changed_at_s else None,
+    )
+
+
+def _display(found: Assessment, memory: ObjectMemory) -> Display:
+    mbu, queue = memory.shown.get("memoryBandwidthUtilization"), memory.shown.get("queueDepth")
+    known = found.observed.attainments if found.observed else ()
+    missed = [f"{each.name} {each.fraction:.0%}" for each in known if each.fraction < each.quantile]
+    reason = found.refusal.reason if found.refusal else ""
+    if found.decision and not reason:
+        reason = found.decision.reasons[-1].code
+    return Display(
+        mbu=f"{mbu.value:.0%}" if mbu else "",
+        queue=f"{queue.value:.0f}" if queue else "",
+        slo=", ".join(missed) or ("met" if known else ""),
+        reason=reason,
+    )
+
+
+def facts(status: Mapping[str, Any]) -> Any:
+    """Return the part of a status whose every change is written at once.
+
+    Numbers of the plan and of replicas, and conditions without messages and times. The rest are
+    gauges and words that go along with the next write.
+    """
+    plan = dict(status.get("plan") or {})
+    plan.pop("reasons", None)
+    return {
+        "generation": status.get("observedGeneration"),
+        "replicas": status.get("replicas"),
+        "plan": plan,
+        "decisions": [each["time"] for each in status.get("decisions") or ()],
+        "conditions": sorted(
+            (each["type"], each["status"], each["reason"])
+            for each in status.get("conditions") or ()
+        ),
+    }
+
+
+def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Tell whether any shown number changed materially, appeared or vanished."""
+    old, new = dict(_numbers(before)), dict(_numbers(after))
+    if old.keys() != new.keys():
+        return True
+    return any(is_moved(path[-1], old[path], new[path]) for path in new)
+
+
+GAUGE_SECTIONS = ("estimate", "measured", "calibration")
+COUNTERS = frozenset({"busySteps"})
+"""Grows for ever: goes along, asks for no write of its own."""
+
+
+def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], float]]:
+    for section in GAUGE_SECTIONS:
+        for name, value in (status.get(section) or {}).items():
+            number = value.get("value") if isinstance(value, Mapping) else value
+            if name in COUNTERS or isinstance(number, bool | str) or number is None:
+                continue
+            if isinstance(number, int | float) and math.isfinite(number):
+                yield (section, name), float(number)

@@ -1,0 +1,94 @@
+"""From an assessment to the writes that it asks for: what differs, and only in the right mode."""
+
+from dataclasses import replace
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.fleet.act import Happening, Scale, Writes
+from tonnage.fleet.assess import Assessment
+from tonnage.fleet.state import Fleet, ObjectMemory
+from tonnage.fleet.status import Reported
+
+CHILDREN_CHECK_S = 300
+EVENT_INTERVAL_S = 600
+"""One Event of each reason per object in this time."""
+WARNING_STATES = {"PlanValid": "False", "CapacityAvailable": "False", "MetricsAvailable": "False"}
+
+
+def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
+    """Return what is to be written for one object, and the memory of it."""
+    view, memory = found.state.view, reported.memory
+    acts = may_act(found, fleet)
+    is_check_due = (
+        memory.children_checked_at_s is None
+        or fleet.now_s - memory.children_checked_at_s > CHILDREN_CHECK_S
+    )
+    check_children = acts and _owns_children(found) and (is_check_due or found.template is not None)
+    happenings, posted = _happenings(found, reported, fleet)
+    writes = Writes(
+        namespace=view.namespace,
+        name=view.name,
+        uid=view.uid,
+        model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
+        scale=_scale(found) if acts else None,
+        template=found.template if acts and fleet.settings.mode == "full" else None,
+        first_replicas=found.decision.replicas if found.decision else None,
+        check_children=check_children,
+        status=reported.status if reported.must_write else None,
+        happenings=happenings,
+    )
+    checked_at_s = fleet.now_s if check_children else memory.children_checked_at_s
+    return writes, replace(memory, children_checked_at_s=checked_at_s, posted=posted)
+
+
+def may_act(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether the Deployment of this object may be touched at all."""
+    is_wanted = found.mode == "Auto" and found.refusal is None
+    is_ours_alone = found.state.rival_scaler is None and not found.state.view.is_deleting
+    has_right = fleet.settings.mode == "full" or not _owns_children(found)
+    return is_wanted and is_ours_alone and has_right
+
+
+def _owns_children(found: Assessment) -> bool:
+    return found.chosen is not None and found.chosen.model.spec.scale_target is None
+
+
+def _scale(found: Assessment) -> Scale | None:
+    deployment, decision = found.state.deployment, found.decision
+    if deployment is None or decision is None or decision.replicas == deployment.replicas:
+        return None
+    is_update_pending = found.template is not None
+    if decision.replicas < deployment.replicas and (is_update_pending or deployment.is_rolling):
+        return None  # no scale-down during a rollout
+    return Scale(deployment=deployment.name, seen=deployment.replicas, replicas=decision.replicas)
+
+
+def _happenings(
+    found: Assessment, reported: Reported, fleet: Fleet
+) -> tuple[tuple[Happening, ...], dict[str, float]]:
+    """Return Events for changed replicas and for conditions that turned bad, each rarely."""
+    posted = dict(found.memory.posted)
+    events = []
+    for happening in _candidates(found, reported, fleet):
+        last = posted.get(happening.reason)
+        if last is None or fleet.now_s - last >= EVENT_INTERVAL_S or not happening.is_warning:
+            posted[happening.reason] = fleet.now_s
+            events.append(happening)
+    return tuple(events), posted
+
+
+def _candidates(found: Assessment, reported: Reported, fleet: Fleet) -> list[Happening]:
+    happenings = []
+    decisions, before = reported.memory.decisions, found.memory.decisions
+    if may_act(found, fleet) and decisions and decisions != before:
+        newest = decisions[0]
+        message = f"{newest.from_replicas} -> {newest.to_replicas} replicas: {newest.message}"
+        happenings.append(Happening(reason="Scaled", message=message, is_warning=False))
+    known = found.memory.conditions
+    for condition in reported.status.conditions:
+        old = known.get(condition.type)
+        is_bad = WARNING_STATES.get(condition.type) == condition.status
+        if is_bad and (old is None or old.reason != condition.reason):
+            happenings.append(
+                Happening(reason=condition.reason, message=condition.message, is_warning=True)
+            )
+    return happenings

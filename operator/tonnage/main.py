@@ -1,0 +1,230 @@
+"""The operator, wired: Kopf's watches, the loop, the Lease and the probes. Registers and starts.
+
+Kopf watches and writes nothing; one thread decides and writes. Whatever of these ends, ends the
+process: it is safe to be killed and started anew at any moment.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import kopf
+import yaml
+from pydantic import ValidationError
+
+from tonnage.api.objects import describe_errors
+from tonnage.catalog.gpu import GPU_FOLDER, read_gpus
+from tonnage.cluster.calibration_store import CalibrationStore
+from tonnage.cluster.errors import WorldError
+from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
+from tonnage.cluster.lease import RENEW_S, Leadership
+from tonnage.cluster.prometheus import Prometheus
+from tonnage.fleet.act import Writer
+from tonnage.fleet.heartbeat import Heartbeat, serve
+from tonnage.fleet.loop import Loop
+from tonnage.fleet.observe import Observer
+from tonnage.fleet.picture import Kind, Picture
+from tonnage.manifests.children import Site
+from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.settings import Settings
+
+LOG = logging.getLogger("tonnage.main")
+SHORTEST_TICK_S = 1.0
+"""Between two ticks, however often the picture changes: our own writes come back in it."""
+LOG_FORMAT = "time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
+WATCHED: tuple[tuple[Kind, str, str, str], ...] = (
+    (Kind.MODEL, "tonnage.dev", "v1alpha1", "modeldeployments"),
+    (Kind.DEPLOYMENT, "apps", "v1", "deployments"),
+    (Kind.REPLICA_SET, "apps", "v1", "replicasets"),
+    (Kind.POD, "", "v1", "pods"),
+    (Kind.AUTOSCALER, "autoscaling", "v2", "horizontalpodautoscalers"),
+)
+SELECTED = ("deployments", "replicasets", "pods")
+
+
+def register(registry: kopf.OperatorRegistry, picture: Picture) -> None:
+    """Hand every watch event to the picture. Nothing else is registered, so nothing is written."""
+    kopf.on.login(registry=registry)(_login)
+    kopf.on.startup(registry=registry)(_configure)
+    for kind, group, version, plural in WATCHED:
+        kopf.on.event(group, version, plural, registry=registry)(_noting(picture, kind))
+
+
+def _noting(picture: Picture, kind: Kind) -> Any:
+    async def note(*, event: kopf.RawEvent, **_: Any) -> None:
+        picture.note(kind, event["type"], event["object"])
+
+    return note
+
+
+def _login(**kwargs: Any) -> Any:
+    in_pod = kopf.login_with_service_account(**kwargs)
+    return in_pod or kopf.login_with_kubeconfig(**kwargs)
+
+
+async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Set time-outs where Kopf has none, and turn off what would write or list too much."""
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 60
+    settings.watching.connect_timeout = 10
+    settings.watching.server_timeout = 540
+    settings.watching.client_timeout = 600
+    settings.watching.inactivity_timeout = 70
+    settings.watching.reconnect_backoff = 1.0
+    settings.watching.chunk_size = 500
+    for plural in SELECTED:
+        settings.watching.label_selectors[plural] = f"{MANAGED_LABEL}=true"
+
+
+def read_settings(path: str) -> Settings:
+    """Read the settings file.
+
+    Raises:
+        ValueError: no YAML mapping, or a field is unknown or out of bounds.
+    """
+    try:
+        return Settings.model_validate(yaml.safe_load(Path(path).read_text()))
+    except ValidationError as error:
+        raise ValueError(f"{path}: {describe_errors(error, root='settings')}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
+    """Put the loop together."""
+    folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
+    site = Site(
+        has_pod_monitors=kube.serves(POD_MONITORS), scrape_interval_s=settings.scrape_interval_s
+    )
+    observer = Observer(
+        kube=kube,
+        ask=Prometheus(settings).query,
+        settings=settings,
+        gpus=read_gpus(folders),
+        has_pod_monitors=site.has_pod_monitors,
+    )
+    return Loop(
+        picture=Picture(),
+        observer=observer,
+        writer=Writer(kube=kube, may_write=leadership.is_leader, site=site),
+        store=CalibrationStore(kube, namespace=settings.operator_namespace),
+        settings=settings,
+        kube=kube,
+    )
+
+
+def keep_deciding(
+    loop: Loop, leadership: Leadership, heartbeat: Heartbeat, stop: threading.Event
+) -> None:
+    """Tick while we lead: at once when the picture changed, else when the interval is over."""
+    was_leading = False
+    while not stop.is_set():
+        leads = leadership.is_leader()
+        heartbeat.leads.set(leads)
+        heartbeat.is_ready = True
+        try:
+            if leads and not was_leading:
+                loop.start_leading()
+            was_leading = leads
+            if leads:
+                loop.picture.changed.clear()
+                with heartbeat.tick_seconds.time():
+                    loop.tick()
+            heartbeat.beat()
+        except WorldError as error:
+            heartbeat.failed_ticks.inc()
+            heartbeat.beat()
+            LOG.warning("tick failed, the next one tries again: %s", error)
+        except Exception:
+            heartbeat.failed_ticks.inc()
+            LOG.exception("tick failed on an internal error")
+        stop.wait(SHORTEST_TICK_S)
+        interval_s = loop.settings.tick_s if leads else SHORTEST_TICK_S
+        loop.picture.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
+
+
+def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
+    """Acquire and renew the Lease until told to stop, then let go of it."""
+    while not stop.is_set():
+        leadership.maintain()
+        stop.wait(RENEW_S / 2)
+    try:
+        leadership.release()
+    except WorldError as error:
+        LOG.warning("the Lease was not released: %s", error)
+
+
+def run(settings_path: str) -> int:
+    """Run the operator until it is told to stop; return the exit status."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+    )
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        settings = read_settings(settings_path)
+        kube = KubeApi(load_client())
+    except (ValueError, WorldError) as error:
+        LOG.critical("cannot start: %s", error)
+        return 2
+    identity = f"{os.environ.get('POD_NAME', socket.gethostname())}_{os.getpid()}"
+    leadership = Leadership(kube, namespace=settings.operator_namespace, identity=identity)
+    loop, heartbeat, stop = (
+        _when_reachable(settings, kube, leadership),
+        Heartbeat(),
+        threading.Event(),
+    )
+    server = serve(heartbeat, port=settings.probe_port)
+    threads = [
+        threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
+        threading.Thread(
+            target=keep_deciding, args=(loop, leadership, heartbeat, stop), name="loop"
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        asyncio.run(_watch(settings, loop.picture))
+    finally:
+        stop.set()
+        loop.picture.changed.set()
+        for thread in threads:
+            thread.join(timeout=20)
+        server.shutdown()
+    return 0
+
+
+def _when_reachable(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
+    """Build the loop as soon as the API server answers."""
+    while True:
+        try:
+            return build(settings, kube, leadership)
+        except WorldError as error:
+            LOG.warning("waiting for the API server: %s", error)
+            time.sleep(SHORTEST_TICK_S)
+
+
+async def _watch(settings: Settings, picture: Picture) -> None:
+    """Run Kopf until SIGTERM or until a watch fails for good."""
+    registry = kopf.OperatorRegistry()
+    register(registry, picture)
+    stop_flag = asyncio.Event()
+    event_loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        event_loop.add_signal_handler(signal_number, stop_flag.set)
+    await kopf.operator(
+        registry=registry,
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        stop_flag=stop_flag,
+    )
