@@ -1,0 +1,86 @@
+"""The chain behind a live object: signal, correction, sizing, caps, decision."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+Object = Mapping[str, Any]
+
+SIZING_CODES: Final = frozenset({"Capacity", "Slots"})
+NEED_CODES: Final = frozenset({"Demand", "Backlog", "NoDemand"})
+SIGNAL_CONDITIONS: Final = ("MetricsAvailable", "SLOMet")
+SIZING_CONDITIONS: Final = ("PlanValid",)
+CAP_CONDITIONS: Final = ("ScalingActive", "ScalingLimited", "CapacityAvailable")
+DECISION_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled")
+
+
+def block(content: object, *keys: str) -> Object:
+    """Return a nested mapping; one that is absent, or no mapping, is empty."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content if isinstance(content, Mapping) else {}
+
+
+def objects(content: Object, key: str) -> list[Object]:
+    """Return a list of mappings; absent: none."""
+    found = content.get(key)
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+
+
+def chain(resource: Object) -> dict[str, Any]:
+    """Return the links from what is measured to what is decided, as plain data."""
+    metadata, spec, status = (block(resource, key) for key in ("metadata", "spec", "status"))
+    plan, estimate = block(status, "plan"), block(status, "estimate")
+    return {
+        "metadata": {key: metadata.get(key) for key in ("name", "namespace", "generation")},
+        "model": block(spec, "model").get("id"),
+        "gpu": block(spec, "hardware").get("gpu"),
+        "mode": block(spec, "scaling").get("mode", "Auto"),
+        "observedGeneration": status.get("observedGeneration"),
+        "signal": {
+            "measured": dict(block(status, "measured")),
+            "conditions": _conditions(status, SIGNAL_CONDITIONS),
+        },
+        "correction": {
+            "calibration": dict(block(status, "calibration")),
+            "measuredInputs": _inputs(estimate, is_measured=True),
+        },
+        "sizing": {
+            "plan": {key: value for key, value in plan.items() if key != "reasons"},
+            "estimate": {key: value for key, value in estimate.items() if key != "inputs"},
+            "inputs": _inputs(estimate, is_measured=False),
+            "reasons": _reasons(plan, SIZING_CODES | NEED_CODES),
+            "conditions": _conditions(status, SIZING_CONDITIONS),
+        },
+        "caps": {
+            "minReplicas": block(spec, "scaling").get("minReplicas", 1),
+            "maxReplicas": block(spec, "scaling").get("maxReplicas"),
+            "reasons": _reasons(plan, SIZING_CODES | NEED_CODES, is_inverse=True),
+            "conditions": _conditions(status, CAP_CONDITIONS),
+        },
+        "decision": {
+            "replicas": dict(block(status, "replicas")),
+            "decisions": [dict(each) for each in objects(status, "decisions")],
+            "conditions": _conditions(status, DECISION_CONDITIONS),
+        },
+    }
+
+
+def _conditions(status: Object, types: Iterable[str]) -> list[dict[str, Any]]:
+    found = {each.get("type"): dict(each) for each in objects(status, "conditions")}
+    return [found[name] for name in types if name in found]
+
+
+def _reasons(
+    plan: Object, codes: frozenset[str], *, is_inverse: bool = False
+) -> list[dict[str, Any]]:
+    return [
+        dict(each) for each in objects(plan, "reasons") if (each.get("code") in codes) != is_inverse
+    ]
+
+
+def _inputs(estimate: Object, *, is_measured: bool) -> list[dict[str, Any]]:
+    return [
+        dict(each)
+        for each in objects(estimate, "inputs")
+        if (each.get("origin") == "measured") == is_measured
+    ]

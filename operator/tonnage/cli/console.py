@@ -1,0 +1,64 @@
+"""What every command shares: where it prints, how it says no, and its exit codes."""
+
+import os
+import re
+import sys
+from typing import Final
+
+import click
+from rich.console import Console
+
+WIDEST: Final = 120
+"""Longer lines are hard to read, however wide the terminal."""
+WIDTH_IN_A_FILE: Final = 100
+WIDE_TABLE: Final = 160
+
+OK: Final = 0
+UNEXPECTED: Final = 1
+NO: Final = 2
+"""The answer is no, or the input is not valid."""
+NO_CLUSTER: Final = 3
+NO_CRD: Final = 4
+NO_RIGHTS: Final = 5
+
+_CONTROL: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
+
+class Failure(click.ClickException):
+    """Ends a command with one line on standard error and this exit code."""
+
+    def __init__(self, message: str, exit_code: int = NO) -> None:
+        super().__init__(printable(message))
+        self.__dict__["exit_code"] = exit_code  # click declares it for the whole class
+
+
+def output(*, is_wide: bool = False) -> Console:
+    """Return where answers go. Colour only on a terminal; ``is_wide``: a table, not prose."""
+    width = None
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        width = WIDE_TABLE if is_wide else WIDTH_IN_A_FILE
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    if not is_wide:
+        console.width = min(console.width, WIDEST)
+    return console
+
+
+def complain(message: str) -> None:
+    """Print one line of trouble on standard error."""
+    click.echo(f"Error: {printable(message)}", err=True)
+
+
+def remark(message: str) -> None:
+    """Print one line on standard error that needs no action."""
+    click.echo(printable(message), err=True)
+
+
+def printable(text: str) -> str:
+    r"""Return the text in one line, without characters that a terminal would obey.
+
+    >>> printable("two\n  lines and \x1b[31mred")
+    'two lines and ?[31mred'
+    """
+    return _CONTROL.sub("?", " ".join(text.split()))

@@ -1,0 +1,145 @@
+"""``tonnage lab``: a real control plane, engines and load on this machine, without Docker."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from tonnage.cli.console import UNEXPECTED, Failure
+from tonnage.units import HOUR_S
+
+EXTRAS: Final = frozenset({"aiohttp", "cryptography", "matplotlib"})
+
+HELP = """Run a real Kubernetes control plane, Prometheus and stand-in engines on this machine.
+
+No Docker is needed. The programs are built once, in some minutes, and kept.
+
+\b
+Examples:
+  tonnage lab demo                       the whole story, then everything is stopped
+  tonnage lab up && tonnage lab status   a cluster to try things on
+  tonnage lab down
+"""
+FOLDER = click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the lab's files are; absent: $TONNAGE_LAB, else a folder of this user.",
+)
+
+
+@contextmanager
+def _lab() -> Iterator[None]:
+    """Turn a missing extra, and whatever the lab cannot do, into one message."""
+    try:
+        from tonnage.lab.processes import LabError  # noqa: PLC0415  (needs the extras)
+
+        try:
+            yield
+        except LabError as error:
+            raise LabFailure(str(error)) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRAS:
+            raise
+        raise Failure(
+            f"the lab needs {error.name}, which is not installed: pip install 'tonnage[lab]'"
+        ) from error
+
+
+class LabFailure(click.ClickException):
+    """What the lab could not do; the last lines of a program's log stay lines."""
+
+    exit_code = UNEXPECTED
+
+
+@click.group(help=HELP)
+def lab() -> None:
+    pass
+
+
+@lab.command()
+@FOLDER
+def up(folder: Path | None) -> None:
+    """Start a cluster that stays: control plane and Prometheus."""
+    with _lab():
+        from tonnage.lab import progress, state  # noqa: PLC0415
+
+        started = state.up(progress.on_console(Console(stderr=True)), folder=folder)
+        for name, address in started.addresses.items():
+            click.echo(f"{name:12} {address}")
+        click.echo(f"export KUBECONFIG={started.kubeconfig}")
+
+
+@lab.command()
+@FOLDER
+def down(folder: Path | None) -> None:
+    """Stop the cluster; its logs stay."""
+    with _lab():
+        from tonnage.lab import state  # noqa: PLC0415
+
+        folder = folder or state.default_folder()
+        found = state.load(folder)
+        if found is None:
+            raise Failure(f"there is no lab in {folder}")
+        num_running = sum(state.status(found).values())
+        state.down(found)
+        click.echo(f"stopped {num_running} processes; logs are in {folder / 'logs'}")
+
+
+@lab.command()
+@FOLDER
+def status(folder: Path | None) -> None:
+    """Show what runs. Exit code 2 when nothing does."""
+    with _lab():
+        from tonnage.lab import state  # noqa: PLC0415
+
+        found = state.load(folder or state.default_folder())
+        members = state.status(found) if found else {}
+        if found is None or not any(members.values()):
+            raise Failure("no lab runs; start one with 'tonnage lab up'")
+        for name, is_alive in members.items():
+            click.echo(f"{name:24} {'runs' if is_alive else 'ended'}")
+        click.echo(f"export KUBECONFIG={found.kubeconfig}")
+
+
+@lab.command()
+def build() -> None:
+    """Build or find the lab's programs, and say where each one is."""
+    with _lab():
+        from tonnage.lab import assets, progress  # noqa: PLC0415
+
+        found = assets.ensure(step=progress.on_console(Console(stderr=True)))
+        for name, path in found.items():
+            click.echo(f"{name:24} {path}")
+
+
+@lab.command()
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a picture of demand, replicas, queue, attainment and MBU over time.",
+)
+@click.option("--keep/--no-keep", default=False, help="Leave the cluster running at the end.")
+@click.option(
+    "--cluster",
+    type=click.Choice(["local", "kind"]),
+    default="local",
+    show_default=True,
+    help="kind needs Docker.",
+)
+@click.option(
+    "--scrape-interval",
+    "scrape_interval_s",
+    type=click.IntRange(min=1, max=HOUR_S),
+    help="Seconds between two scrapes; absent: as the demo sets it.",
+)
+def demo(*, picture: Path | None, keep: bool, cluster: str, scrape_interval_s: int | None) -> None:
+    """Tell the whole story: an example under load, and what Tonnage decides."""
+    with _lab():
+        story = importlib.import_module("tonnage.lab.demo")
+        chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}
+        sys.exit(story.run_demo(picture=picture, keep=keep, cluster=cluster, **chosen))

@@ -1,0 +1,213 @@
+"""``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.cli.catalog import known_gpus
+from tonnage.cli.console import NO, OK, Failure, complain, output, remark
+from tonnage.cli.manifest import Manifests, Resource, load, parse, read_text
+from tonnage.cli.plan_text import show
+from tonnage.cli.planning import Planned, Refused, Terms, answer
+from tonnage.cli.scale_target import ScaleTarget, scale_target
+from tonnage.cli.strict_json import check_json
+from tonnage.cli.strict_yaml import ManifestError
+from tonnage.units import MILLION
+
+HELP = """Size the ModelDeployments of some manifests. No cluster is needed.
+
+Answers in order, with formula and numbers: does it fit, what is the bottleneck, what limits
+the batch, what do the latency promises take, how many replicas, what does it cost. A ConfigMap
+in the same files gives the config.json that spec.model.config names; a Deployment there gives
+the version and the flags of a spec.scaleTarget.
+
+\b
+Examples:
+  tonnage plan -f model.yaml
+  tonnage plan -f model.yaml --requests-per-second 40      another load than the spec expects
+  tonnage plan -f model.yaml --model-config config.json    a model that the catalogue lacks
+  tonnage plan -f models/ -o json | jq '.[].plan.replicas'
+  kubectl get mdep llama -o yaml | tonnage plan -f -
+
+\b
+Exit codes: 0 every answer is yes; 2 one is no, or the input is not valid; 1 unexpected.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """What the command was given."""
+
+    manifests: Manifests
+    terms: Terms
+    model_config: str | None
+
+
+def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and 0 < value <= MILLION):
+        raise click.BadParameter(f"{value} is not between 0 and {MILLION}")
+    return value
+
+
+@click.command(help=HELP)
+@click.option(
+    "-f",
+    "--filename",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|-",
+    help="Manifests to read; may be repeated. '-' is standard input.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="json and yaml print what status would hold: plan and estimate.",
+)
+@click.option(
+    "--textbook", is_flag=True, help="Nominal memory, no overhead, efficiency 1: napkin arithmetic."
+)
+@click.option(
+    "--gpus",
+    "gpus_folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of TOML files with GPU classes that are added or overridden.",
+)
+@click.option(
+    "--model-config",
+    "config_file",
+    metavar="FILE",
+    help="A config.json that replaces the one of the catalogue.",
+)
+@click.option(
+    "--requests-per-second",
+    "requests_per_s",
+    type=float,
+    callback=_finite,
+    help="Demand that replaces the one of the spec.",
+)
+def plan(  # noqa: PLR0913  (one argument per option)
+    *,
+    names: tuple[str, ...],
+    form: str,
+    textbook: bool,
+    gpus_folder: Path | None,
+    config_file: str | None,
+    requests_per_s: float | None,
+) -> None:
+    terms = Terms(gpus=known_gpus(gpus_folder), is_textbook=textbook, requests_per_s=requests_per_s)
+    manifests = load(names)
+    inputs = _Inputs(manifests=manifests, terms=terms, model_config=_config_text(config_file))
+    for problem in manifests.problems:
+        complain(problem)
+    _mention(manifests.others)
+    if not manifests.model_deployments and not manifests.problems:
+        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
+    answers = [found for each in manifests.model_deployments if (found := _answer(each, inputs))]
+    _print(answers, form)
+    expected = len(manifests.model_deployments)
+    is_yes = len(answers) == expected and all(isinstance(each, Planned) for each in answers)
+    sys.exit(OK if is_yes and not manifests.problems else NO)
+
+
+def _config_text(config_file: str | None) -> str | None:
+    if config_file is None:
+        return None
+    try:
+        text = read_text(config_file)
+        check_json(text, source=config_file)
+    except ManifestError as error:
+        raise Failure(f"--model-config {error}") from error
+    except OSError as error:
+        raise Failure(f"--model-config {config_file}: {error.strerror}") from error
+    return text
+
+
+def _mention(others: Iterable[Resource]) -> None:
+    for resource in others:
+        name = f"{resource.kind or 'an object without a kind'} {resource.name}".strip()
+        remark(f"Note: {resource.place}: skipped {name}")
+
+
+def _answer(resource: Resource, inputs: _Inputs) -> Planned | Refused | None:
+    """Return the answer for one object, or none where it is not valid."""
+    try:
+        deployment = parse(resource)
+        config = inputs.model_config or _config_of(deployment, resource, inputs.manifests)
+        target = _target_of(deployment, resource, inputs.manifests)
+    except ManifestError as error:
+        complain(str(error))
+        return None
+    return answer(deployment, inputs.terms, model_config=config, target=target)
+
+
+def _config_of(deployment: ModelDeployment, resource: Resource, manifests: Manifests) -> str | None:
+    """Return the config.json that the spec refers to, from a ConfigMap in the same files."""
+    config = deployment.spec.model.config
+    if config is None:
+        return None
+    reference = config.config_map_key_ref
+    where = f"{resource.source}:{resource.line_of('spec.model.config')}: spec.model.config"
+    config_map = manifests.config_maps.get(("ConfigMap", deployment.namespace, reference.name))
+    if config_map is None:
+        raise ManifestError(
+            f"{where}: ConfigMap {deployment.namespace}/{reference.name} is not in these files; "
+            "add its file with -f, or give the config.json with --model-config"
+        )
+    data = config_map.content.get("data")
+    text = data.get(reference.key) if isinstance(data, Mapping) else None
+    if not isinstance(text, str):
+        raise ManifestError(f"{where}: {config_map.place}: ConfigMap has no key {reference.key}")
+    check_json(text, source=f"{config_map.place}: {reference.key}")
+    return text
+
+
+def _target_of(
+    deployment: ModelDeployment, resource: Resource, manifests: Manifests
+) -> ScaleTarget | None:
+    """Return the Deployment that the spec scales, from the same files."""
+    if deployment.spec.scale_target is None:
+        return None
+    name = deployment.spec.scale_target.name
+    found = manifests.deployments.get(("Deployment", deployment.namespace, name))
+    if found is None:
+        place = f"{resource.source}:{resource.line_of('spec.scaleTarget')}"
+        raise ManifestError(
+            f"{place}: spec.scaleTarget: Deployment {deployment.namespace}/{name} is not in these "
+            "files; engine version and flags are read from it, so add its manifest with -f"
+        )
+    return scale_target(found)
+
+
+def _print(answers: list[Planned | Refused], form: str) -> None:
+    if form == "text":
+        console = output()
+        for number, each in enumerate(answers):
+            if number:
+                console.print()
+            show(each, console)
+        return
+    objects: list[dict[str, Any]] = [each.to_dict() for each in answers]
+    for each in answers:
+        if isinstance(each, Refused):
+            complain(f"{each.deployment.namespace}/{each.deployment.name}: {each.message}")
+    if objects:
+        click.echo(_written(objects[0] if len(objects) == 1 else objects, form))
+
+
+def _written(content: object, form: str) -> str:
+    if form == "json":
+        return json.dumps(content, indent=2, ensure_ascii=False)
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True)).rstrip("\n")

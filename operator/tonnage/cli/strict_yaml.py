@@ -1,0 +1,227 @@
+"""A YAML reader for files from strangers: strict, bounded, and with the line of every field.
+
+Values are built from the parser's events, so that nothing is expanded or built before it was
+looked at. Refused: anchors, aliases, merge keys, tags, duplicate keys and deep nesting. A plain
+scalar that YAML readers disagree on (``on``, ``012``, ``1e3``) is kept as text and put on record
+as a doubt; whether it matters is for the caller to say.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+MAX_DEPTH: Final = 50
+MAX_DIGITS: Final = 30
+"""Of a number. No field holds a longer one."""
+MAX_FIELDS: Final = 100_000
+"""Of one document, list items and keys counted alike."""
+BYTE_ORDER_MARK: Final = "\ufeff"
+STRING_TAG: Final = "tag:yaml.org,2002:str"
+
+_WORDS: Final[Mapping[str, object]] = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True,
+    "false": False, "False": False, "FALSE": False,
+}  # fmt: skip
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_DECIMAL: Final = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)")
+_DOUBTFUL: Final = (
+    (re.compile(r"(?i)y|n|yes|no|on|off"), "true or false to some YAML readers, text to others"),
+    (re.compile(r"[-+]?0[0-9_]+"), "octal to some YAML readers, decimal or text to others"),
+    (re.compile(r"[-+]?[0-9][0-9.]*_[0-9_.]*"), "a number to some YAML readers, text to others"),
+    (
+        re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?"),
+        "a number to base 60 to some YAML readers, text to others",
+    ),
+    (re.compile(r"[-+]?0[xob][0-9a-fA-F_]+"), "a number to some YAML readers, text to others"),
+    (
+        re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"),
+        "a number to some YAML readers, text to others",
+    ),
+    (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), "no finite number"),
+    (re.compile(rf"[-+]?[0-9.]{{{MAX_DIGITS},}}"), "longer than any number that a field holds"),
+)
+
+
+class ManifestError(Exception):
+    """A file cannot be read as manifests. The message has the file, the line and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A plain scalar that does not mean the same to every YAML reader."""
+
+    path: str
+    line: int
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One document of a file."""
+
+    content: Any
+    line: int
+    lines: Mapping[str, int]
+    """Where each field stands: its dotted path, and its line."""
+    doubts: tuple[Doubt, ...]
+
+
+def read_documents(text: str, *, source: str) -> list[Document]:
+    """Read every document of a text.
+
+    ``source``: the name of the file, for messages.
+
+    Raises:
+        ManifestError: it is no YAML, or has something in it that manifests do without.
+
+    >>> [document] = read_documents("spec: {replicas: 2}", source="a.yaml")
+    >>> document.content, dict(document.lines)
+    ({'spec': {'replicas': 2}}, {'spec': 1, 'spec.replicas': 1})
+    """
+    if BYTE_ORDER_MARK in text:
+        line = text[: text.index(BYTE_ORDER_MARK)].count("\n") + 1
+        raise ManifestError(f"{source}:{line}: a byte order mark; save the file as plain UTF-8")
+    try:
+        return list(_documents(_events(text), source))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ManifestError(f"{source}:{line}: {_problem(error, text, line)}") from error
+    except yaml.reader.ReaderError as error:
+        raise ManifestError(f"{source}: {error.reason} (at byte {error.position})") from error
+
+
+def _events(text: str) -> Iterator[Event]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # absent without libyaml
+    events: Iterator[Event] = yaml.parse(text, Loader=loader)
+    return events
+
+
+def _problem(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
+    lines = text.splitlines()
+    here = lines[line - 1] if line <= len(lines) else ""
+    if "\t" in here[: len(here) - len(here.lstrip())]:
+        return "a tab in the indentation; YAML takes spaces only"
+    return ", ".join(part for part in (error.context, error.problem) if part)
+
+
+def _documents(events: Iterator[Event], source: str) -> Iterator[Document]:
+    for event in events:
+        if isinstance(event, DocumentStartEvent):
+            start = next(events)
+            builder = _Builder(events=events, source=source)
+            content = builder.value(start, ())
+            yield Document(
+                content=content,
+                line=_line(start),
+                lines=builder.lines,
+                doubts=tuple(builder.doubts),
+            )
+
+
+def _line(event: Event) -> int:
+    mark = event.start_mark
+    return int(mark.line) + 1 if mark else 1
+
+
+@dataclass(slots=True, kw_only=True)
+class _Builder:
+    """Builds the values of one document, and remembers where they stood."""
+
+    events: Iterator[Event]
+    source: str
+    lines: dict[str, int] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
+    num_fields: int = 0
+
+    def value(self, event: Event, path: tuple[str, ...]) -> Any:
+        self._check(event, path)
+        if path:
+            self.lines.setdefault(".".join(path), _line(event))
+        match event:
+            case MappingStartEvent():
+                return self._mapping(path)
+            case SequenceStartEvent():
+                return self._sequence(path)
+            case _:
+                return self._scalar(event, path)
+
+    def _refuse(self, event: Event, path: tuple[str, ...], why: str) -> NoReturn:
+        where = f"{'.'.join(path[:4])}: " if path else ""
+        raise ManifestError(f"{self.source}:{_line(event)}: {where}{why}")
+
+    def _check(self, event: Event, path: tuple[str, ...]) -> None:
+        if isinstance(event, AliasEvent):
+            self._refuse(event, path, f"alias *{event.anchor} is not allowed; write the value out")
+        if isinstance(event, NodeEvent) and event.anchor:
+            self._refuse(event, path, f"anchor &{event.anchor} is not allowed")
+        tag = getattr(event, "tag", None)
+        if tag not in {None, "!", STRING_TAG}:
+            self._refuse(event, path, f"tag {tag[:80]} is not allowed")
+        if len(path) > MAX_DEPTH:
+            self._refuse(event, path, f"nested more than {MAX_DEPTH} deep")
+        self.num_fields += 1
+        if self.num_fields > MAX_FIELDS:
+            self._refuse(event, path, f"more than {MAX_FIELDS} fields in one document")
+
+    def _mapping(self, path: tuple[str, ...]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), MappingEndEvent):
+            key = self._key(event, path)
+            if key in content:
+                first = self.lines[".".join((*path, key))]
+                self._refuse(event, (*path, key), f"stands twice, first in line {first}")
+            self.lines[".".join((*path, key))] = _line(event)
+            content[key] = self.value(next(self.events), (*path, key))
+        return content
+
+    def _key(self, event: Event, path: tuple[str, ...]) -> str:
+        self._check(event, path)
+        if not isinstance(event, ScalarEvent):
+            self._refuse(event, path, "a key must be text")
+        if event.value == "<<" and event.implicit[0]:
+            self._refuse(event, path, "merge keys (<<) are not allowed; write the fields out")
+        return str(event.value)
+
+    def _sequence(self, path: tuple[str, ...]) -> list[Any]:
+        content: list[Any] = []
+        while not isinstance(event := next(self.events), SequenceEndEvent):
+            content.append(self.value(event, (*path, str(len(content)))))
+        return content
+
+    def _scalar(self, event: Event, path: tuple[str, ...]) -> object:
+        text = str(getattr(event, "value", ""))
+        if not (isinstance(event, ScalarEvent) and event.implicit[0]):
+            return text  # quoted, a block, or tagged as text
+        for pattern, reason in _DOUBTFUL:
+            if pattern.fullmatch(text):
+                doubt = Doubt(path=".".join(path), line=_line(event), text=text, reason=reason)
+                self.doubts.append(doubt)
+                return text
+        return _plain(text)
+
+
+def _plain(text: str) -> object:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    return text
