@@ -21,7 +21,7 @@ from typing import Final
 import aiohttp
 
 from tonnage.lab.load_client import Client, Lengths, RequestShape
-from tonnage.lab.load_endpoints import Endpoints, Routing, follow_service
+from tonnage.lab.load_endpoints import Endpoints, Routing, ServiceRef, follow_service
 from tonnage.lab.load_records import RequestRecord, attainment, summary
 from tonnage.lab.runner.api import open_api
 
@@ -34,12 +34,10 @@ PAUSE_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The Service to load."""
+    """The Service to load, and the way to the API server that knows its endpoints."""
 
     kubeconfig: Path
-    namespace: str
-    service: str
-    port_name: str | None = None
+    service: ServiceRef
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,16 +102,7 @@ async def _client(target: Target, shape: RequestShape) -> AsyncIterator[Client]:
         open_api(target.kubeconfig) as api,
         aiohttp.ClientSession(connector=connector) as session,
     ):
-        following = asyncio.create_task(
-            follow_service(
-                api,
-                endpoints,
-                namespace=target.namespace,
-                service=target.service,
-                port_name=target.port_name,
-                listed=listed,
-            )
-        )
+        following = asyncio.create_task(follow_service(api, target.service, endpoints, listed))
         await asyncio.wait_for(listed.wait(), FIRST_LIST_S)
         try:
             yield Client(session, endpoints, shape)
@@ -209,9 +198,11 @@ async def _run(arguments: argparse.Namespace) -> list[RequestRecord]:
 
     target = Target(
         kubeconfig=arguments.kubeconfig,
-        namespace=arguments.namespace,
-        service=arguments.service,
-        port_name=arguments.port_name,
+        service=ServiceRef(
+            namespace=arguments.namespace,
+            name=arguments.service,
+            port_name=arguments.port_name,
+        ),
     )
     shape = RequestShape(
         model=arguments.model,

@@ -82,14 +82,17 @@ class Endpoints:
         return generator.choice(candidates)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRef:
+    """A Service, and which of its ports; the first one without a name."""
+
+    namespace: str
+    name: str
+    port_name: str | None = None
+
+
 async def follow_service(
-    api: Api,
-    endpoints: Endpoints,
-    *,
-    namespace: str,
-    service: str,
-    port_name: str | None = None,
-    listed: asyncio.Event,
+    api: Api, service: ServiceRef, endpoints: Endpoints, listed: asyncio.Event
 ) -> None:
     """Keep ``endpoints`` at what the API server says; never returns.
 
@@ -100,18 +103,18 @@ async def follow_service(
     def on_list(found: list[dict[str, Any]]) -> None:
         slices.clear()
         slices.update({each["metadata"]["name"]: each for each in found})
-        endpoints.ready = ready_endpoints(slices.values(), port_name=port_name)
+        endpoints.ready = ready_endpoints(slices.values(), port_name=service.port_name)
         listed.set()
 
     def on_event(kind: str, found: Json) -> None:
         slices[found["metadata"]["name"]] = found
         if kind == "DELETED":
             del slices[found["metadata"]["name"]]
-        endpoints.ready = ready_endpoints(slices.values(), port_name=port_name)
+        endpoints.ready = ready_endpoints(slices.values(), port_name=service.port_name)
 
     watch = Watch(
         api=api,
-        path=f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
-        parameters={"labelSelector": f"kubernetes.io/service-name={service}"},
+        path=f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices",
+        parameters={"labelSelector": f"kubernetes.io/service-name={service.name}"},
     )
     await watch.follow(Follower(on_list=on_list, on_event=on_event))

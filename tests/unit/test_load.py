@@ -1,0 +1,233 @@
+"""The load generator: who gets a request, what is recorded, and at which times they start."""
+
+import asyncio
+import random
+import statistics
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer, unused_port
+
+from tonnage.lab.load import parse_schedule
+from tonnage.lab.load_client import Client, Lengths, RequestShape
+from tonnage.lab.load_endpoints import Endpoint, Endpoints, Routing, ready_endpoints
+from tonnage.lab.load_records import RequestRecord, attainment, quantile, summary
+
+A, B = (Endpoint(address=f"10.244.0.{n}", port=8000, pod=f"pod-{n}") for n in (2, 6))
+
+
+def a_generator(seed=0):
+    return random.Random(seed)  # noqa: S311
+
+
+def an_endpoint_slice(*endpoints, port=8000, port_name="http"):
+    return {
+        "metadata": {"name": "m-abc"},
+        "ports": [{"name": port_name, "port": port}],
+        "endpoints": [
+            {
+                "addresses": [address],
+                "conditions": {"ready": ready},
+                "targetRef": {"kind": "Pod", "name": pod},
+            }
+            for address, pod, ready in endpoints
+        ],
+    }
+
+
+def a_record(**changes):
+    defaults = {
+        "start_s": 10.0,
+        "prompt_tokens": 100,
+        "output_tokens": 10,
+        "status": 200,
+        "ttft_s": 0.5,
+        "tpot_s": 0.02,
+        "e2e_s": 0.68,
+        "pod": "a",
+    }
+    return RequestRecord(**(defaults | changes))
+
+
+def a_shape(**changes):
+    lengths = Lengths(mean_tokens=3)
+    defaults = {"model": "m", "prompt": lengths, "output": lengths}
+    return RequestShape(**(defaults | changes))
+
+
+def test_only_ready_endpoints_of_the_named_port_are_used():
+    slices = [
+        an_endpoint_slice(("10.244.0.6", "pod-6", True), ("10.244.0.10", "pod-10", False)),
+        an_endpoint_slice(("10.244.0.2", "pod-2", True)),
+        an_endpoint_slice(("10.244.0.14", "pod-14", True), port_name="metrics"),
+    ]
+
+    assert ready_endpoints(slices, port_name="http") == [A, B]
+
+
+def test_a_service_without_ports_has_no_endpoints():
+    assert ready_endpoints([{"metadata": {"name": "m"}, "ports": None, "endpoints": None}]) == []
+
+
+def test_the_least_outstanding_endpoint_is_chosen():
+    endpoints = Endpoints(ready=[A, B])
+    endpoints.outstanding[A] = 2
+    endpoints.outstanding[B] = 1
+
+    assert endpoints.choose(Routing.LEAST_OUTSTANDING, a_generator(0)) == B
+
+
+def test_random_routing_uses_every_endpoint():
+    endpoints = Endpoints(ready=[A, B])
+    generator = a_generator(0)
+
+    assert {endpoints.choose(Routing.RANDOM, generator) for _ in range(50)} == {A, B}
+
+
+def test_another_endpoint_is_chosen_for_a_second_try_when_there_is_one():
+    both, one = Endpoints(ready=[A, B]), Endpoints(ready=[A])
+
+    assert {both.choose(Routing.RANDOM, a_generator(n), but=A) for n in range(9)} == {B}
+    assert one.choose(Routing.RANDOM, a_generator(0), but=A) == A
+    assert Endpoints().choose(Routing.RANDOM, a_generator(0)) is None
+
+
+def test_exponential_lengths_have_the_mean_and_keep_the_maximum():
+    lengths = Lengths(mean_tokens=200, exponential=True, maximum_tokens=1000)
+    generator = a_generator(1)
+    drawn = [lengths.draw(generator) for _ in range(4000)]
+
+    # E[min(X, 1000)] = 200 * (1 - e**-5) = 198.7
+    assert statistics.mean(drawn) == pytest.approx(198.7, rel=0.05)
+    assert max(drawn) == 1000
+    assert min(drawn) >= 1
+
+
+def test_fixed_lengths_are_all_the_mean():
+    assert Lengths(mean_tokens=200).draw(a_generator(0)) == 200
+
+
+def test_attainment_counts_what_was_due_in_the_window_and_failures_against_it():
+    records = [
+        a_record(),
+        a_record(ttft_s=3.0),
+        a_record(tpot_s=0.2),
+        a_record(status=503, ttft_s=None, tpot_s=None, error="busy"),
+        a_record(start_s=99.0, ttft_s=9.0),
+    ]
+
+    assert attainment(records, ttft_s=2, tpot_s=0.05, since_s=0, until_s=50) == 1 / 4
+
+
+def test_an_answer_of_one_token_has_no_time_per_token_to_miss():
+    assert attainment([a_record(output_tokens=1, tpot_s=None)], ttft_s=1, tpot_s=0.01) == 1
+
+
+def test_attainment_without_requests_is_missing_not_zero():
+    assert attainment([a_record(start_s=10)], since_s=20) is None
+
+
+def test_a_summary_counts_failures_and_takes_quantiles_of_the_rest():
+    records = [a_record(ttft_s=ttft_s) for ttft_s in (0.1, 0.2, 0.3)]
+    figures = summary([*records, a_record(status=None, error="refused")])
+
+    assert (figures["requests"], figures["failed"]) == (4, 1)
+    assert (figures["ttft_s_p50"], figures["ttft_s_p95"]) == (0.2, 0.3)
+
+
+def test_quantile_is_an_observed_value():
+    assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
+
+
+def test_a_schedule_is_seconds_and_rates():
+    assert parse_schedule("60:2,30:6.5") == [(60, 2), (30, 6.5)]
+
+
+def run_client(handler, *, dead=False, **changes):
+    """Send one request to a server with this handler, with or without a dead endpoint beside it."""
+
+    async def scenario():
+        application = web.Application()
+        application.router.add_post("/v1/completions", handler)
+        async with TestServer(application) as server, ClientSession() as session:
+            alive = Endpoint(address=server.host, port=server.port, pod="alive")
+            gone = Endpoint(address=server.host, port=unused_port(), pod="gone")
+            endpoints = Endpoints(ready=[alive])
+            if dead:
+                endpoints.ready = [gone, alive]
+                endpoints.outstanding[alive] = 1
+            client = Client(session, endpoints, a_shape(**changes))
+            return await client.send(1000.0)
+
+    return asyncio.run(scenario())
+
+
+async def three_tokens(request):
+    assert (await request.json())["prompt"] == [1, 1, 1]
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(3):
+        await response.write(b'data: {"choices":[{"finish_reason":null}]}\n\n')
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+def test_a_streamed_answer_is_recorded_with_its_times_and_pod():
+    record = run_client(three_tokens)
+
+    assert record.is_complete
+    assert (record.prompt_tokens, record.output_tokens, record.pod) == (3, 3, "alive")
+    assert record.start_s == 1000.0
+    assert 0 < record.ttft_s <= record.e2e_s
+    assert record.tpot_s >= 0
+
+
+def test_a_refused_connection_is_tried_on_another_endpoint():
+    record = run_client(three_tokens, dead=True, routing=Routing.LEAST_OUTSTANDING)
+
+    assert record.is_complete
+    assert record.pod == "alive"
+
+
+def test_an_error_answer_is_recorded_with_its_status_and_text():
+    async def busy(_):
+        return web.Response(status=503, text="busy")
+
+    record = run_client(busy)
+
+    assert (record.status, record.error, record.is_complete) == (503, "busy", False)
+    assert record.ttft_s is None
+
+
+def test_a_stream_that_breaks_off_is_a_failure():
+    async def half(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"data: {}\n\n")
+        return response
+
+    record = run_client(half)
+
+    assert not record.is_complete
+    assert record.error == "the stream broke off"
+
+
+def test_an_answer_that_the_server_aborted_is_a_failure():
+    async def aborted(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'data: {"choices":[{"finish_reason":"abort"}]}\n\n')
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    assert run_client(aborted).error == "aborted"
+
+
+def test_without_endpoints_the_request_fails_and_says_so():
+    async def scenario():
+        async with ClientSession() as session:
+            return await Client(session, Endpoints(), a_shape()).send(5.0)
+
+    record = asyncio.run(scenario())
+
+    assert (record.status, record.error) == (None, "no endpoint is ready")
