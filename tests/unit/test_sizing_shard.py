@@ -1,0 +1,158 @@
+"""A rank's share: parameters counted from the layers, and what the ranks share or repeat."""
+
+import pytest
+
+from builders import (
+    BF16,
+    a_latent_attention,
+    a_layer_group,
+    a_shape,
+    an_attention,
+    an_expert_ffn,
+)
+from tonnage.catalog.shape import WeightFormat
+from tonnage.sizing.errors import InvalidParallelismError
+from tonnage.sizing.memory import kv_elements_per_layer
+from tonnage.sizing.parallelism import (
+    Parallelism,
+    candidates,
+    check_parallelism,
+    explain_no_candidate,
+)
+from tonnage.sizing.shard import attention_parameters, shard_of
+
+
+def share_of(shape, *, weights=BF16, kv_element_bytes=2, **split):
+    return shard_of(
+        shape,
+        weights=weights,
+        kv_element_bytes=kv_element_bytes,
+        parallelism=Parallelism(**split),
+    )
+
+
+def mixtral_8x7b():
+    ffn = an_expert_ffn(num_experts=8, experts_per_token=2, expert_intermediate_size=14_336)
+    return a_shape(groups=(a_layer_group(ffn=ffn),), vocab_size=32_000)
+
+
+def latent_model():
+    ffn = an_expert_ffn(num_experts=256)
+    group = a_layer_group(attention=a_latent_attention(), ffn=ffn)
+    return a_shape(groups=(group,))
+
+
+def test_a_dense_model_has_the_parameters_that_its_authors_count():
+    # Llama 3 8B: 8,030,261,248 in the published checkpoint.
+    assert share_of(a_shape()).weights_bytes / 2 == pytest.approx(8.03026e9, rel=1e-4)
+
+
+def test_a_mixture_of_experts_has_the_parameters_that_its_authors_count():
+    # Mixtral 8x7B: 46.7 billion, of which 12.9 are active; 0.13 of those are the embedding.
+    share = share_of(mixtral_8x7b())
+
+    assert share.weights_bytes / 2 == pytest.approx(46.7e9, rel=0.001)
+    assert share.flop_per_token / 2 == pytest.approx(12.9e9 - 0.13e9, rel=0.002)
+
+
+def test_the_embedding_table_is_resident_but_never_read_whole():
+    share = share_of(a_shape(tied_embeddings=False))
+
+    assert share.weights_bytes - share.dense_read_bytes == 128_256 * 4096 * 2
+
+
+def test_a_tied_table_is_there_once_and_read_as_the_head():
+    share = share_of(a_shape(tied_embeddings=True))
+
+    assert share.weights_bytes == share.dense_read_bytes
+
+
+def test_quantization_halves_what_it_covers_and_leaves_embedding_and_head():
+    tables_bytes = 2 * 128_256 * 4096 * 2
+    fp8 = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8")
+
+    whole, halved = share_of(a_shape()), share_of(a_shape(), weights=fp8)
+
+    quantized_bytes = whole.weights_bytes - tables_bytes
+    assert halved.weights_bytes - tables_bytes == pytest.approx(quantized_bytes / 2, rel=1e-4)
+
+
+def test_a_part_that_the_checkpoint_leaves_alone_stays_at_two_bytes():
+    fp8 = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8")
+    spared = WeightFormat(
+        name="fp8", bytes_per_parameter=1, compute="fp8", unquantized=frozenset({"attention"})
+    )
+    attention_bytes = 32 * attention_parameters(an_attention(), hidden_size=4096)
+
+    extra = (
+        share_of(a_shape(), weights=spared).weights_bytes
+        - share_of(a_shape(), weights=fp8).weights_bytes
+    )
+
+    assert extra == attention_bytes
+
+
+@pytest.mark.parametrize(
+    ("tensor", "elements"),
+    [(1, 8 * 256), (2, 4 * 256), (8, 256), (16, 256)],  # 16: two ranks keep the same head
+)
+def test_kv_heads_are_split_but_never_below_one(tensor, elements):
+    attention = an_attention(num_heads=32, num_kv_heads=8, head_dim=128)
+
+    assert kv_elements_per_layer(attention, tensor=tensor) == elements
+
+
+def test_latent_attention_keeps_its_whole_cache_on_every_rank():
+    alone, one_of_eight = share_of(latent_model()), share_of(latent_model(), tensor=8)
+
+    assert alone.kv[0].bytes_per_token == one_of_eight.kv[0].bytes_per_token == 32 * 576 * 2
+
+
+def test_data_parallel_attention_repeats_attention_and_spreads_experts():
+    alone, one_of_eight = share_of(latent_model()), share_of(latent_model(), data=8)
+
+    assert one_of_eight.dense_read_bytes == alone.dense_read_bytes
+    assert one_of_eight.experts[0].resident_bytes == alone.experts[0].resident_bytes / 8
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [(3, "TP 3 does not divide the 32 attention heads"), (64, "TP 64 does not divide the 32")],
+)
+def test_heads_that_do_not_divide_are_refused_with_the_numbers(tensor, words):
+    with pytest.raises(InvalidParallelismError, match=words):
+        check_parallelism(a_shape(), Parallelism(tensor=tensor))
+
+
+def test_kv_heads_that_do_not_divide_are_refused_with_the_numbers():
+    attention = an_attention(num_heads=24, num_kv_heads=6)
+    shape = a_shape(groups=(a_layer_group(attention=attention),))
+
+    with pytest.raises(InvalidParallelismError, match="TP 4 and the 6 KV heads"):
+        check_parallelism(shape, Parallelism(tensor=4))
+
+
+def test_more_stages_than_layers_are_refused():
+    with pytest.raises(InvalidParallelismError, match="PP 33 exceeds the 32 layers"):
+        check_parallelism(a_shape(), Parallelism(pipeline=33))
+
+
+def test_splits_come_smallest_first_and_tensor_parallel_first():
+    splits = list(candidates(a_shape(), num_gpus=None, gpus_per_node=8))
+
+    assert [str(split) for split in splits[:4]] == ["TP1", "TP2", "PP2", "TP4"]
+    assert [split.num_gpus for split in splits] == sorted(split.num_gpus for split in splits)
+    assert str(splits[-1]) == "TP8 x PP4"
+
+
+def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
+    splits = [str(s) for s in candidates(latent_model(), num_gpus=8, gpus_per_node=8)]
+
+    assert splits[:2] == ["TP8", "DP8"]
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "words"), [(3, "TP 3 does not divide"), (16, "no whole number of nodes")]
+)
+def test_a_number_of_gpus_that_will_not_do_is_explained(num_gpus, words):
+    assert words in explain_no_candidate(a_shape(), num_gpus=num_gpus)

@@ -1,0 +1,200 @@
+"""The step: worked examples, part by part."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_replica, a_shard, a_workload, decoding_only, some_speeds
+from tonnage.catalog.engine import TEXTBOOK_SPEED
+from tonnage.sizing.memory import KvShare
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.shard import ExpertShare
+from tonnage.sizing.steady import at_rate, load_line, slots_for, steady_state, tpot_ceiling, upper
+from tonnage.sizing.step import Step, step_time, weights_read_bytes
+from tonnage.sizing.workload import Promise, Slo
+from tonnage.units import GB
+
+
+def a_step(**changes):
+    """Ten sequences of 2,000 tokens."""
+    return replace(Step(num_sequences=10, context_tokens=20_000), **changes)
+
+
+def time_of(step=None, *, shard=None, speeds=None, **constants):
+    return step_time(
+        shard or a_shard(),
+        speeds or some_speeds(),
+        replace(TEXTBOOK_SPEED, **constants),
+        step or a_step(),
+    )
+
+
+def test_a_decode_step_reads_the_weights_once_and_each_sequence_its_cache():
+    time = time_of()
+
+    assert time.decode_bytes == 16e9 + 20_000 * 131_072
+    assert time.total_s == time.memory_s == pytest.approx((16e9 + 2.62144e9) / 3e12)
+
+
+def test_efficiency_stretches_the_memory_part_alone():
+    assert time_of(bandwidth_efficiency=0.8).memory_s == pytest.approx(time_of().memory_s / 0.8)
+
+
+def test_a_batch_beyond_the_ridge_is_bound_by_its_products():
+    time = time_of(Step(num_sequences=1000, context_tokens=0))
+
+    assert not time.is_memory_bound
+    assert time.total_s == pytest.approx(16e9 * 1000 / 1000e12)
+
+
+def test_prefill_is_added_and_only_its_exposed_share():
+    time = time_of(a_step(prefill_tokens=1000), prefill_exposed_fraction=0.9)
+
+    assert time.prefill_s == pytest.approx(0.9 * 16e9 * 1000 / 1000e12)
+    assert time.total_s == pytest.approx(time.memory_s + time.prefill_s)
+
+
+def test_overheads_count_steps_layers_and_sequences():
+    time = time_of(per_step_s=0.002, per_layer_s=30e-6, per_sequence_s=25e-6)
+
+    assert time.overhead_s == pytest.approx(0.002 + 32 * 30e-6 + 10 * 25e-6)
+
+
+def test_window_layers_read_no_more_than_their_window():
+    shard = a_shard(kv=(KvShare(bytes_per_token=1000, window_tokens=512),))
+
+    assert time_of(shard=shard).decode_bytes == 16e9 + 10 * 512 * 1000
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "experts"), [(1, 8), (32, 128 * (1 - (1 - 8 / 128) ** 32)), (10_000, 128)]
+)
+def test_a_mixture_reads_the_experts_that_its_tokens_touch(num_tokens, experts):
+    share = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=64 * GB)
+    shard = a_shard(experts=(share,))
+
+    assert weights_read_bytes(shard, num_tokens) == pytest.approx(16e9 + 0.5e9 * experts)
+
+
+def test_two_ranks_pay_two_all_reduces_per_layer():
+    shard = a_shard(parallelism=Parallelism(tensor=2))
+
+    time = time_of(shard=shard, per_all_reduce_s=8e-6)
+
+    moved_bytes = 2 * (2 - 1) / 2 * (2 * 10 * 4096)
+    assert time.communication_s == pytest.approx(32 * (8e-6 + 2 * moved_bytes / 450e9))
+
+
+def test_a_pipeline_does_not_speed_up_one_request():
+    half = a_shard(dense_read_bytes=8 * GB, kv=(KvShare(bytes_per_token=65_536),))
+    one = Step(num_sequences=1, context_tokens=2000)
+
+    whole_s = time_of(one).total_s
+    staged_s = time_of(one, shard=replace(half, parallelism=Parallelism(pipeline=2))).total_s
+
+    assert staged_s == pytest.approx(whole_s)
+
+
+def test_each_microbatch_of_a_pipeline_reads_the_weights_of_its_stage_again():
+    half = a_shard(
+        dense_read_bytes=8 * GB,
+        kv=(KvShare(bytes_per_token=65_536),),
+        parallelism=Parallelism(pipeline=2),
+    )
+
+    # Five sequences at a time: twice 8 GB and the half cache of five.
+    assert time_of(shard=half).memory_s == pytest.approx(2 * (8e9 + 5 * 2000 * 65_536) / 3e12)
+
+
+def test_data_parallel_ranks_hold_their_share_and_experts_see_the_tokens_of_all():
+    share = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=64 * GB)
+    shard = a_shard(experts=(share,), parallelism=Parallelism(data=2))
+
+    time = time_of(shard=shard)
+
+    experts_bytes = weights_read_bytes(shard, 10)
+    assert time.decode_bytes == pytest.approx(experts_bytes + 5 * 2000 * 131_072)
+
+
+def test_an_idle_replica_is_evaluated_at_one_sequence():
+    idle = time_of(Step(num_sequences=0, context_tokens=0))
+
+    assert idle.memory_s == pytest.approx(16e9 / 3e12)
+
+
+class TestTheSteadyState:
+    def test_obeys_littles_law_for_decoding_and_for_prefill(self):
+        state = steady_state(a_replica(), a_workload(), num_decoding=20)
+
+        assert state.requests_per_s * 500 * state.step_s == pytest.approx(20)
+        assert state.requests_per_s * 2000 * state.step_s == pytest.approx(
+            state.prefill_tokens_per_step
+        )
+
+    def test_is_found_again_from_its_rate(self):
+        state = steady_state(a_replica(), a_workload(), num_decoding=20)
+
+        found = at_rate(a_replica(), a_workload(), state.requests_per_s)
+
+        assert found.num_decoding == pytest.approx(20)
+
+    def test_sees_exponential_outputs_at_their_full_mean(self):
+        # E[out^2] / (2 E[out]) = 2 * 500^2 / (2 * 500) = 500
+        assert a_workload().mean_context_tokens == 2500
+
+    def test_sees_outputs_of_one_length_at_half_of_it(self):
+        assert a_workload(output_second_moment=500**2).mean_context_tokens == 2250
+
+    def test_a_prompt_of_many_chunks_is_in_prefill_for_as_many_steps(self):
+        replica = a_replica(max_batched_tokens=520)
+
+        state = steady_state(replica, a_workload(), num_decoding=20)
+
+        assert state.num_prefilling == pytest.approx(state.requests_per_s * state.step_s * 4)
+
+
+class TestTheLoadLine:
+    def test_stops_at_the_cache_when_nothing_is_promised(self):
+        replica = a_replica(kv_pool_bytes=100 * 2000 * 131_072)
+
+        line = load_line(replica, decoding_only(2000), Slo())
+
+        assert line.limited_by == "KVCache"
+        assert line.state.num_decoding == pytest.approx(100)
+
+    def test_stops_where_a_step_takes_as_long_as_promised(self):
+        slo = Slo(tpot=(Promise(quantile=0.5, limit_s=0.010),))
+        # (30e9 - 16e9) / (2000 * 131,072) = 53.4
+        line = load_line(a_replica(), decoding_only(2000), slo)
+
+        assert line.limited_by == "TimePerOutputToken"
+        assert line.state.num_decoding == pytest.approx(53.406, rel=1e-4)
+        assert tpot_ceiling(a_replica(), decoding_only(2000), slo) == pytest.approx(53.406, 1e-4)
+
+    def test_leaves_head_room_for_a_promise_to_nineteen_in_twenty(self):
+        slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
+
+        line = load_line(a_replica(), decoding_only(2000), slo)
+
+        assert upper(line.state.num_decoding, 0.95) == pytest.approx(53.406, rel=1e-4)
+
+    def test_stops_where_decode_and_prefill_fill_the_token_budget(self):
+        # n + n * 2000 / 500 = 500
+        line = load_line(a_replica(max_batched_tokens=500), a_workload(), Slo())
+
+        assert line.limited_by == "BatchedTokens"
+        assert line.state.num_decoding == pytest.approx(100)
+
+    def test_is_empty_when_even_an_idle_step_is_too_long(self):
+        slo = Slo(tpot=(Promise(quantile=0.5, limit_s=0.001),))
+
+        line = load_line(a_replica(), a_workload(), slo)
+
+        assert line.requests_per_s == 0
+
+    def test_gives_slots_for_all_that_run_and_their_fluctuation(self):
+        slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
+        line = load_line(a_replica(), decoding_only(2000), slo)
+
+        assert slots_for(line, slo, memory_ceiling=190, num_queues=1) == 54
+        assert slots_for(line, slo, memory_ceiling=40.9, num_queues=1) == 40
