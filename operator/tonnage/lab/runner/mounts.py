@@ -21,6 +21,7 @@ class Bind:
 
     source: str
     target: str
+    """Without symbolic links on the way."""
     is_file: bool = False
     read_only: bool = False
 

@@ -1,6 +1,7 @@
 """Volumes of a pod as folders on this machine, and where containers mount them."""
 
 import base64
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -159,6 +160,9 @@ def remove(folder: Path) -> None:
 def binds(container: Json, volumes: Sequence[Json], folders: VolumeFolders) -> list[Bind]:
     """Return what a container mounts where.
 
+    Links such as ``/var/run`` are followed here: from outside the container's root they would
+    lead out of it.
+
     Raises:
         NotStartableError: it mounts a volume that the pod does not have.
     """
@@ -173,7 +177,7 @@ def binds(container: Json, volumes: Sequence[Json], folders: VolumeFolders) -> l
         found.append(
             Bind(
                 source=str(source),
-                target=mount["mountPath"],
+                target=os.path.realpath(mount["mountPath"]),
                 is_file=source.is_file(),
                 read_only=bool(mount.get("readOnly", False)),
             )
