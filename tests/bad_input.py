@@ -1,0 +1,373 @@
+"""Hostile and mistaken input, row by row: what stands in a manifest, and who says no.
+
+The rows are numbered as in the project's list of hostile input, so that a report shows which of
+them a run has covered. A row that is not here is covered where ``ELSEWHERE`` says.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ROWS: Mapping[int, str] = {
+    1: "minimum above maximum",
+    2: "a count that is none",
+    3: "no upper bound",
+    4: "a rate or share that is none",
+    5: "a duration that is none",
+    6: "a model id that is a path, or deceives",
+    7: "a model id that is an address",
+    8: "shell text in arguments",
+    9: "arguments that are not allowed, or override ours",
+    10: "environment variables",
+    11: "a reference into another namespace",
+    12: "parts of a pod template",
+    13: "a service account",
+    16: "a scale target outside the rules",
+    19: "a name too long, or with dots",
+    20: "labels and annotations too large",
+    21: "a query in a label",
+    23: "a query of the user's own",
+    24: "a Prometheus of the user's own",
+    28: "YAML that attacks its reader",
+    30: "YAML that reads as something else",
+    31: "lists, strings and objects too large",
+    32: "very many objects",
+    34: "replicas written through the scale subresource",
+    40: "GPUs that are none, too many, or unknown",
+    41: "a split that the model does not allow",
+    42: "a model or a context that does not fit",
+    43: "a hostile config.json",
+    44: "figures beyond all bounds",
+    46: "text that forges a log line",
+}
+ELSEWHERE: Mapping[str, Iterable[int]] = {
+    "tests/cluster/test_admission_policy.py": (14, 15),
+    "the running operator: tests of the loop": (17, 18, 22, 33, 35, 36, 37, 38, 47),
+    "the Prometheus client": (25, 26, 27),
+    "the command line": (29, 45, 49),
+    "RBAC and settings: tests/chart": (39, 48),
+    "the operator's own server": (50,),
+}
+
+GOOD: Mapping[str, Any] = {
+    "apiVersion": "tonnage.dev/v1alpha1",
+    "kind": "ModelDeployment",
+    "metadata": {"name": "llama"},
+    "spec": {
+        "model": {"id": "meta-llama/Llama-3.3-70B-Instruct", "weights": "fp8"},
+        "hardware": {"gpu": "H200"},
+        "contextLength": 8192,
+        "slo": {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "50ms"}},
+        "demand": {
+            "requestsPerSecond": 4,
+            "promptTokens": {"mean": 4000, "p99": 7000},
+            "outputTokens": {"mean": 1000},
+        },
+        "scaling": {"maxReplicas": 8},
+        "engine": {"version": "0.33"},
+    },
+}
+"""A valid manifest; everything below is one change away from it."""
+
+ABSENT = object()
+Change = tuple[str, Any]
+
+
+def manifest(*changes: Change) -> dict[str, Any]:
+    """Return the good manifest with some fields set, or taken away."""
+    made: dict[str, Any] = copy.deepcopy(dict(GOOD))
+    for path, value in changes:
+        *parents, last = path.split(".")
+        node = made
+        for name in parents:
+            node = node.setdefault(name, {})
+        if value is ABSENT:
+            node.pop(last, None)
+        else:
+            node[last] = value
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadInput:
+    """One manifest that must be refused by both the API server and the parser."""
+
+    row: int
+    changes: tuple[Change, ...]
+    field: str
+    """The path that every refusal names."""
+    shows: tuple[str, ...] = ()
+    """What every refusal repeats: the numbers, or the form that is allowed."""
+
+    @property
+    def id(self) -> str:
+        path, value = self.changes[-1]
+        shown = "absent" if value is ABSENT else ascii(value)[:60]
+        return f"row-{self.row:02d}-{path.removeprefix('spec.')}-{shown}"
+
+
+def each(row: int, path: str, *values: Any, field: str = "", shows: tuple[str, ...] = ()):
+    """Make one case for each value of a field."""
+    return [
+        BadInput(row=row, changes=((path, value),), field=field or path, shows=shows)
+        for value in values
+    ]
+
+
+SCALING, DEMAND, MODEL, PODS = "spec.scaling", "spec.demand", "spec.model", "spec.pods"
+TTFT = "spec.slo.timeToFirstToken.p95"
+RATE_FORM = ("positive whole number", '"0.5"')
+DURATION_FORM = ("50ms, 2s or 5m", "at most 1h")
+UNICODE_TRICKS = ("a/\u202eb", "a/\u200bb", "\u0430/b", "\uff41/b", "a/b\u0301")
+
+REFUSED: tuple[BadInput, ...] = (
+    *each(1, SCALING, {"minReplicas": 5, "maxReplicas": 2},
+          shows=("minReplicas 5", "maxReplicas 2")),
+    *each(1, f"{DEMAND}.promptTokens", {"mean": 40, "p99": 5}, shows=("p99 5", "mean 40")),
+    *each(1, "spec.contextLength", 100, field="demand", shows=("5000", "contextLength 100")),
+    *each(2, f"{SCALING}.maxReplicas", 2**31, 0, -1, 1.5, "3", "1e3", True, [3], {"max": 3}),
+    *each(2, f"{SCALING}.minReplicas", 0, -1, 1001, "1"),
+    *each(3, f"{SCALING}.maxReplicas", ABSENT),
+    *each(3, SCALING, ABSENT, {}),
+    *each(4, f"{DEMAND}.requestsPerSecond", 0, -1, "0", "0.0", "-1", "NaN", ".inf", "Infinity",
+          "1e3", "0x10", "\u0661\u0662", "101%", "1\n", " 1", "", "1_000", "0.00001",
+          shows=RATE_FORM),
+    *each(4, f"{DEMAND}.requestsPerSecond", 0.5, True, [4]),
+    *each(4, f"{DEMAND}.cachedPromptPercent", -1, 100, 101, 0.5, "50"),
+    *each(4, f"{DEMAND}.tokensPerDay", 5, field=DEMAND, shows=("at most one of",)),
+    *each(4, f"{DEMAND}.dutyCyclePercent", 50, field=DEMAND, shows=("needs concurrentUsers",)),
+    *each(5, TTFT, "0s", "-5m", "1y", "1 day", "9999999h", "5", "2S", "2s\n", "61m", "3600001ms",
+          "1.5s", "\u0662s", "", shows=DURATION_FORM),
+    *each(5, TTFT, 5, True),
+    *each(5, "spec.slo.timeToFirstToken", {}, shows=("one of p50, p90, p95, p99",)),
+    *each(6, f"{MODEL}.id", "../../etc/passwd", "/abs", "a//b", "a/b/c", "..", "a", "a/..", "x\ny",
+          "a/b\n", "a/" + "b" * 300, "", *UNICODE_TRICKS),
+    *each(6, f"{MODEL}.revision", "../../x", "a/../b", "--help", "a b", "r" * 101, ""),
+    *each(7, f"{MODEL}.id", "http://169.254.169.254/latest/meta-data", "gopher://a/b", "s3://b/c",
+          "file:///var/run/secrets/kubernetes.io/serviceaccount/token", "//169.254.169.254/latest"),
+    *each(8, "spec.engine.args", ["; rm -rf /"], ["$(id)"], ["--seed=$(id)"], ["--seed=`id`"],
+          ["--seed=1\n--port=22"], ["--seed=1;id"], ["--seed=$HOME"], ["--seed=1|sh"], ["--seed=&"],
+          field="spec.engine.args.0"),
+    *each(9, "spec.engine.args", ["--trust-remote-code"], ["--api-key=secret"], ["--port=22"],
+          ["--tool-server=demo"], ["--max-model-len=1"], ["--max_model_len=1"],
+          ["--max-num-seqs=9"], ["--tensor-parallel-size=8"], ["1"], ["-tp=8"], ["--SEED=1"], [""],
+          ["--gpu-memory-utilization=1"], field="spec.engine.args.0"),
+    *each(9, "spec.engine.args", ["--seed=1", "--seed=2"], ["--seed=1", "--seed"],
+          field="spec.engine", shows=("must not be repeated",)),
+    *each(10, "spec.env", [{"name": "LD_PRELOAD", "value": "/x.so"}]),
+    *each(10, "spec.engine.env", [{"name": "HF_TOKEN", "value": "hf_secret"}]),
+    *each(10, "spec.pods.env", [{"name": "PYTHONPATH", "value": "$(OTHER)"}]),
+    *each(10, "spec.pods.envFrom", [{"secretRef": {"name": "other"}}]),
+    *each(11, f"{PODS}.huggingFaceTokenSecret", {"name": "hf", "namespace": "kube-system"},
+          field=f"{PODS}.huggingFaceTokenSecret.namespace"),
+    *each(11, f"{MODEL}.config.configMapKeyRef", {"name": "m", "key": "k", "namespace": "other"},
+          field=f"{MODEL}.config.configMapKeyRef.namespace"),
+    *each(11, f"{PODS}.modelCacheClaim", "other/claim", "../claim"),
+    *each(12, "spec.template", {"spec": {"hostNetwork": True}}),
+    *[case for name in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace")
+      for case in each(12, f"{PODS}.{name}", True)],
+    *each(12, f"{PODS}.securityContext", {"privileged": True}),
+    *each(12, f"{PODS}.volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
+    *each(12, f"{PODS}.initContainers", [{"name": "x", "image": "x"}]),
+    *each(12, f"{PODS}.containers", [{"ports": [{"hostPort": 22}], "procMount": "Unmasked"}]),
+    *each(13, f"{PODS}.serviceAccountName", "tonnage", "default"),
+    *each(13, "spec.serviceAccountName", "tonnage"),
+    *each(16, "spec.scaleTarget", {"name": "web"}, field="spec", shows=("beside scaleTarget",)),
+    BadInput(
+        row=16,
+        changes=(
+            ("spec.engine", ABSENT),
+            ("spec.scaleTarget", {"name": "web", "namespace": "kube-system"}),
+        ),
+        field="spec.scaleTarget.namespace",
+    ),
+    BadInput(
+        row=16,
+        changes=(("spec.engine", ABSENT), ("spec.scaleTarget", {"name": "web", "kind": "Job"})),
+        field="spec.scaleTarget.kind",
+    ),
+    BadInput(
+        row=16,
+        changes=(("spec.engine", ABSENT), ("spec.scaleTarget", {"name": "kube-system/dns"})),
+        field="spec.scaleTarget.name",
+    ),
+    *each(16, "spec.engine", ABSENT, field="spec", shows=("engine is required",)),
+    *each(19, "metadata.name", "a" * 253, "a" * 53, "a.b", "1a", "A", "a_b", "-a", "a-",
+          shows=("DNS label",)),
+    *each(23, "spec.query", 'count({__name__=~".+"})'),
+    *each(23, "spec.slo.query", "x" * 1000),
+    *each(24, "spec.prometheusUrl", "http://localhost:10255", "http://user:pass@host", "http://[::1]"),
+    *each(24, "spec.metrics", {"url": "http://0x7f.1"}),
+    *each(31, "spec.engine.args", [f"--seed={n}" for n in range(1000)],
+          shows=("at most 32 items",)),
+    *each(31, f"{PODS}.tolerations", [{"key": "a"}] * 1000, shows=("at most 16 items",)),
+    *each(31, f"{PODS}.nodeSelector", {f"k{n}": "v" for n in range(1000)},
+          shows=("at most 16 items",)),
+    *each(31, f"{MODEL}.id", "a/" + "b" * 10_000),
+    *each(31, f"{PODS}.memory", "9" * 10_000),
+    *each(31, "spec.engine.image", "a" * 10_000),
+    *each(40, "spec.hardware.gpusPerReplica", 0, -1, 1.5, 1000, "2"),
+    *each(40, "spec.hardware.gpu", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "", "H200 x2", 8),
+    *each(40, "spec.hardware.resourceClaims", [{"name": "gpu"}]),
+    *each(40, f"{PODS}.resources", {"limits": {"nvidia.com/gpu": 8}}),
+    *each(44, f"{DEMAND}.tokensPerSecond", 10**30, "1e308", "9" * 13, 10**12),
+    *each(44, "spec.contextLength", 10**18, 15, 1e308),
+    *each(44, f"{DEMAND}.promptTokens.mean", 10**18, 0),
+    *each(44, f"{DEMAND}.concurrentUsers", 10**9),
+    *each(44, f"{PODS}.memory", "1e308", "0", "-1Gi", "0.5Gi"),
+    *each(46, "spec.scaling.mode", "Auto\nERROR forged", "\x1b[31mAuto", "%s{}"),
+    *each(46, f"{PODS}.nodeSelector", {"a b": "x"}, {"a\nb": "x"}, shows=("label name",)),
+    *each(46, f"{PODS}.tolerations", [{"key": "a\nb"}], field=f"{PODS}.tolerations.0.key"),
+    *each(46, f"{PODS}.tolerations", [{"operator": "Exists", "value": "x"}], [{"value": "x"}],
+          field=f"{PODS}.tolerations.0"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadText:
+    """One text that is YAML to somebody, and what each reader makes of it."""
+
+    row: int
+    what: str
+    text: str
+    api_says: str | None
+    """None: kubectl takes it, as older YAML does; nothing is amiss with what it reads."""
+    parser_says: str
+
+    @property
+    def id(self) -> str:
+        return f"row-{self.row:02d}-{self.what}"
+
+
+TEXT = """\
+apiVersion: tonnage.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: llama}
+spec:
+  model: {id: meta-llama/Llama-3.3-70B-Instruct}
+  hardware: {gpu: H200}
+  contextLength: 8192
+  scaling: {maxReplicas: 8}
+  engine: {version: "0.33"}
+"""
+
+
+def a_text(
+    row: int, what: str, change: tuple[str, str], *, api: str | None, parser: str
+) -> BadText:
+    """Replace one part of the good text."""
+    text = TEXT.replace(*change)
+    return BadText(row=row, what=what, text=text, api_says=api, parser_says=parser)
+
+
+def count(text: str, *, api: str | None) -> BadText:
+    """Write ``maxReplicas`` so that readers differ."""
+    return a_text(
+        30, f"maxReplicas-{text}", ("maxReplicas: 8", f"maxReplicas: {text}"),
+        api=api, parser="spec.scaling.maxReplicas",
+    )  # fmt: skip
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+TEXTS: tuple[BadText, ...] = (
+    BadText(
+        row=28, what="alias-bomb", text=TEXT + BOMB, api_says="excessive aliasing",
+        parser_says="anchor &a is not allowed",
+    ),
+    a_text(28, "nesting", ("  engine", f"  x: {'[' * 5000}{']' * 5000}\n  engine"),
+           api='unknown field "spec.x"', parser="nested more than"),
+    a_text(28, "tab", ("  model", "\tmodel"), api="cannot start any token", parser="a tab"),
+    a_text(28, "duplicate-key", ("  contextL", "  contextLength: 9\n  contextL"),
+           api=None, parser="stands twice"),
+    a_text(28, "python-object", ("maxReplicas: 8", "maxReplicas: !!python/object:os.system 8"),
+           api="spec.scaling.maxReplicas", parser="tag"),
+    a_text(28, "byte-order-mark", ("apiVersion", "\ufeffapiVersion"), api=None,
+           parser="byte order"),
+    a_text(28, "merge-key", ("{maxReplicas: 8}", "{<<: {maxReplicas: 8}}"), api=None,
+           parser="merge"),
+    count("on", api="spec.scaling.maxReplicas"),
+    count("12:30:45", api="spec.scaling.maxReplicas"),
+    count("2026-01-01", api="spec.scaling.maxReplicas"),
+    count(".nan", api="NaN"),
+    count("012", api=None),
+    count("1_0", api=None),
+    count("1e2", api=None),
+    count("0x10", api=None),
+    a_text(30, "version-0.10", ('"0.33"', "0.10"), api="spec.engine.version",
+           parser="spec.engine.version"),
+    a_text(30, "gpu-no", ("gpu: H200", "gpu: no"), api="spec.hardware.gpu",
+           parser="spec.hardware.gpu"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unservable:
+    """A manifest that is in order, and asks for what cannot be: the planner says so."""
+
+    row: int
+    what: str
+    changes: tuple[Change, ...] = ()
+    config: str | None = None
+    """The text of a config.json that is given with it."""
+    shows: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return f"row-{self.row:02d}-{self.what}"
+
+
+GPU, GPUS = "spec.hardware.gpu", "spec.hardware.gpusPerReplica"
+LLAMA_8B = (
+    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, '
+    '"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, '
+    '"intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16", '
+    '"max_position_embeddings": 131072}'
+)
+
+
+def config(what: str, old: str, new: str, *shows: str) -> Unservable:
+    """Give a config.json in which one thing is wrong."""
+    return Unservable(row=43, what=what, config=LLAMA_8B.replace(old, new), shows=shows)
+
+
+UNSERVABLE: tuple[Unservable, ...] = (
+    Unservable(row=40, what="unknown-class", changes=((GPU, "H2000"),),
+               shows=("hardware.gpu 'H2000'", "H100", "L40S")),
+    Unservable(row=40, what="unknown-vendor", changes=((GPU, "MI300X"),), shows=("'MI300X'",)),
+    Unservable(row=40, what="slice-of-a-gpu", changes=((GPU, "H100-1g.10gb"),),
+               shows=("'H100-1g.10gb'",)),
+    Unservable(row=41, what="no-split", changes=(("spec.model.id", "Qwen/Qwen3-8B"), (GPUS, 37)),
+               shows=("gpusPerReplica 37", "32 attention heads")),
+    Unservable(row=42, what="weights-exceed-memory",
+               changes=((GPUS, 1), ("spec.model.weights", "bfloat16")),
+               shows=("128.6 GiB usable", "131.4 GiB weights", "activations", "CUDA graphs",
+                      "8192 tokens")),
+    Unservable(row=42, what="one-request-exceeds-memory",
+               changes=(("spec.contextLength", 1_000_000), (GPUS, 1)),
+               shows=("GiB usable", "KV cache", "1000000 tokens")),
+    Unservable(row=42, what="slo-out-of-reach",
+               changes=(("spec.slo.timePerOutputToken", {"p95": "1ms"}),),
+               shows=("timePerOutputToken", "one request alone", "SLO is 1.00 ms")),
+    Unservable(row=42, what="unknown-model", changes=(("spec.model.id", "nobody/nothing"),),
+               shows=("'nobody/nothing'", "config.json")),
+    config("negative-layers", '"num_hidden_layers": 32', '"num_hidden_layers": -32',
+           "num_hidden_layers = -32"),
+    config("too-many-heads", '"num_attention_heads": 32', f'"num_attention_heads": {10**18}',
+           "num_attention_heads = 1000000000000000000"),
+    config("too-many-layers", '"num_hidden_layers": 32', '"num_hidden_layers": 999999999',
+           "num_hidden_layers = 999999999"),
+    config("heads-that-do-not-divide", '"num_key_value_heads": 8', '"num_key_value_heads": 3',
+           "num_key_value_heads = 3", "32"),
+    config("missing-key", '"hidden_size": 4096, ', "", "hidden_size is missing"),
+    config("string", '"hidden_size": 4096', '"hidden_size": "4096"', "hidden_size = '4096'"),
+    config("fraction", '"hidden_size": 4096', '"hidden_size": 1.5', "hidden_size = 1.5"),
+    config("not-a-number", '"hidden_size": 4096', '"hidden_size": NaN', "NaN"),
+    config("unknown-architecture", '"llama"', '"http"', "'http'"),
+    config("nesting", LLAMA_8B, "[" * 10_000, "config.json"),
+    config("no-json", LLAMA_8B, "\x1b[31m", "config.json"),
+    config("no-object", LLAMA_8B, "[]", "config.json is no object"),
+)  # fmt: skip

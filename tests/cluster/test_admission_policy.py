@@ -1,0 +1,361 @@
+"""The chart on the real API server: installed by Helm, with its rights and its policy."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bad_input import GOOD, manifest
+from helm import CHART, Helm, with_prometheus
+from tonnage.lab import assets
+from tonnage.lab.kubectl import Kubectl
+from tonnage.lab.processes import LabError, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The chart, installed."""
+
+    namespace: str
+    served: str
+    """A namespace that the operator serves."""
+
+    @property
+    def account(self) -> str:
+        return f"system:serviceaccount:{self.namespace}:tonnage"
+
+    @property
+    def edit_role(self) -> str:
+        return f"tonnage.{self.namespace}.edit"
+
+
+@pytest.fixture(scope="module")
+def helm(control_plane, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    return Helm(
+        program=assets.ensure(["helm"])["helm"],
+        home=tmp_path_factory.mktemp("helm"),
+        kubeconfig=control_plane.kubeconfig,
+    )
+
+
+def install(helm: Helm, namespace: str, **values: Any) -> str:
+    """Install without the CRD, which the control plane of the tests already has."""
+    values = {"crds": {"install": False}, **values}
+    return helm("install", "tonnage", CHART, "-n", namespace, values=with_prometheus(values))
+
+
+@pytest.fixture(scope="module")
+def namespaces(control_plane) -> Iterator[Any]:
+    """Make namespaces that live as long as this module's tests."""
+    made: list[str] = []
+
+    def make(**labels: str) -> str:
+        name = f"test-{uuid.uuid4().hex[:8]}"
+        metadata = {"name": name, "labels": labels}
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        control_plane.kubectl.apply([manifest])
+        made.append(name)
+        return name
+
+    yield make
+    control_plane.kubectl("delete", "namespace", *made, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def release(control_plane, helm: Helm, namespaces) -> Iterator[Release]:
+    """The chart that serves two namespaces, so that its policy binds no other test."""
+    release = Release(namespace=namespaces(), served=namespaces())
+    install(
+        helm,
+        release.namespace,
+        rbac={"scope": "namespaced"},
+        settings={"namespaces": [release.served]},
+    )
+    wait_until(
+        lambda: is_denied(control_plane.kubectl, release.served),
+        what="the policy is in force",
+        timeout_s=60,
+        needs={},
+    )
+    yield release
+    helm("uninstall", "tonnage", "-n", release.namespace)
+
+
+def is_denied(kubectl: Kubectl, namespace: str) -> bool:
+    """Say whether a user who may write ModelDeployments and nothing else is turned away."""
+    allow(kubectl, namespace, "probe", {"modeldeployments.tonnage.dev": "create"})
+    try:
+        create(kubectl, namespace, manifest(("metadata.name", "probe")), user="probe", dry_run=True)
+    except LabError as error:
+        return "denied request" in str(error)
+    return False
+
+
+def create(
+    kubectl: Kubectl, namespace: str, content: Any, *, user: str, dry_run: bool = False
+) -> str:
+    options = ["--dry-run=server"] if dry_run else []
+    return kubectl(
+        "create", "-n", namespace, "-f", "-", "--as", user, *options, text=json.dumps(content)
+    )
+
+
+def allow(kubectl: Kubectl, namespace: str, user: str, rights: dict[str, str]) -> None:
+    """Give a user verbs on resources in a namespace: one role and binding of that name."""
+    rules = [
+        {"apiGroups": [resource.partition(".")[2]], "resources": [resource.partition(".")[0]],
+         "verbs": verbs.split(",")}
+        for resource, verbs in rights.items()
+    ]  # fmt: skip
+    metadata = {"name": user, "namespace": namespace}
+    api = "rbac.authorization.k8s.io"
+    kubectl.apply(
+        [
+            {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+            {
+                "apiVersion": f"{api}/v1",
+                "kind": "RoleBinding",
+                "metadata": metadata,
+                "roleRef": {"apiGroup": api, "kind": "Role", "name": user},
+                "subjects": [{"kind": "User", "name": user, "apiGroup": api}],
+            },
+        ]
+    )
+
+
+def bind_edit_role(kubectl: Kubectl, release: Release, user: str) -> None:
+    kubectl(
+        "create", "rolebinding", f"{user}-edit", "-n", release.served,
+        f"--clusterrole={release.edit_role}", f"--user={user}",
+    )  # fmt: skip
+
+
+def may(kubectl: Kubectl, who: str, verb: str, resource: str, *more: str) -> bool:
+    try:
+        return kubectl("auth", "can-i", verb, resource, "--as", who, *more).strip() == "yes"
+    except LabError:
+        return False
+
+
+def test_the_operator_is_deployed(kubectl: Kubectl, release: Release):
+    deployment = kubectl.get("deployment", "tonnage", "-n", release.namespace)
+
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == "tonnage"
+
+
+def test_its_pod_passes_the_restricted_profile(kubectl: Kubectl, release: Release, namespaces):
+    restricted = namespaces(**{"pod-security.kubernetes.io/enforce": "restricted"})
+    template = kubectl.get("deployment", "tonnage", "-n", release.namespace)["spec"]["template"]
+    account = {"apiVersion": "v1", "kind": "ServiceAccount",
+               "metadata": {"name": "tonnage", "namespace": restricted}}  # fmt: skip
+    kubectl.apply([account])
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": template["spec"]}
+
+    said = kubectl("create", "--dry-run=server", "-n", restricted, "-f", "-", text=json.dumps(pod))
+
+    assert "created" in said
+
+
+def test_row_14_who_may_not_create_deployments_may_not_write_a_spec(
+    kubectl: Kubectl, release: Release
+):
+    bind_edit_role(kubectl, release, "alice")
+
+    with pytest.raises(LabError) as denial:
+        create(kubectl, release.served, GOOD, user="alice")
+
+    assert (
+        f"user alice needs the right to create deployments.apps in namespace {release.served}"
+    ) in str(denial.value)
+
+
+def test_who_may_create_deployments_may_write_a_spec(kubectl: Kubectl, release: Release):
+    bind_edit_role(kubectl, release, "bob")
+    allow(kubectl, release.served, "bob", {"deployments.apps": "create"})
+
+    assert "created" in create(kubectl, release.served, GOOD, user="bob", dry_run=True)
+
+
+def test_row_15_labels_are_free_and_the_spec_is_not(kubectl: Kubectl, release: Release):
+    bind_edit_role(kubectl, release, "carol")
+    kubectl(
+        "create", "-n", release.served, "-f", "-",
+        text=json.dumps(manifest(("metadata.name", "labels"))),
+    )  # fmt: skip
+    change = ["patch", "mdep/labels", "-n", release.served, "--as", "carol", "--type=merge", "-p"]
+
+    kubectl("label", "mdep/labels", "-n", release.served, "--as", "carol", "team=chat")
+
+    with pytest.raises(LabError, match="user carol needs the right to create deployments"):
+        kubectl(*change, '{"spec": {"contextLength": 16384}}')
+    with pytest.raises(LabError, match='carol" cannot get resource "modeldeployments/status"'):
+        kubectl(*change, '{"status": {"observedGeneration": 9}}', "--subresource=status")
+    kubectl("delete", "mdep/labels", "-n", release.served, "--as", "carol")
+
+
+def test_the_policy_stops_at_the_namespaces_served(kubectl: Kubectl, release: Release, namespaces):
+    other = namespaces()
+    allow(kubectl, other, "dave", {"modeldeployments.tonnage.dev": "create"})
+
+    assert "created" in create(kubectl, other, GOOD, user="dave", dry_run=True)
+
+
+GRANTED = [
+    ("create", "deployments.apps"), ("patch", "deployments.apps"), ("watch", "deployments.apps"),
+    ("patch", "deployments.apps/scale"), ("list", "pods"), ("get", "configmaps"),
+    ("patch", "modeldeployments.tonnage.dev/status"), ("create", "events.events.k8s.io"),
+    ("create", "services"), ("watch", "horizontalpodautoscalers.autoscaling"),
+]  # fmt: skip
+NOT_GRANTED = [
+    ("get", "secrets"), ("list", "secrets"), ("patch", "modeldeployments.tonnage.dev"),
+    ("create", "modeldeployments.tonnage.dev"), ("delete", "deployments.apps"),
+    ("update", "deployments.apps"), ("create", "pods"), ("delete", "pods"),
+    ("create", "pods/exec"), ("create", "configmaps"), ("patch", "configmaps"),
+    ("list", "configmaps"), ("create", "serviceaccounts/token"), ("delete", "services"),
+    ("create", "roles.rbac.authorization.k8s.io"), ("patch", "leases.coordination.k8s.io"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "resource"), GRANTED)
+def test_the_operator_may_do_its_work_where_it_serves(
+    kubectl: Kubectl, release: Release, verb: str, resource: str
+):
+    name, _, subresource = resource.partition("/")
+    more = [f"--subresource={subresource}"] if subresource else []
+
+    assert may(kubectl, release.account, verb, name, "-n", release.served, *more)
+
+
+@pytest.mark.parametrize(("verb", "resource"), NOT_GRANTED)
+def test_the_operator_may_do_nothing_else_there(
+    kubectl: Kubectl, release: Release, verb: str, resource: str
+):
+    name, _, subresource = resource.partition("/")
+    more = [f"--subresource={subresource}"] if subresource else []
+
+    assert not may(kubectl, release.account, verb, name, "-n", release.served, *more)
+
+
+def test_the_operator_sees_nodes_and_touches_none(kubectl: Kubectl, release: Release):
+    assert may(kubectl, release.account, "list", "nodes")
+    assert not may(kubectl, release.account, "patch", "nodes")
+    assert not may(kubectl, release.account, "list", "pods", "-n", "kube-system")
+
+
+def test_its_calibration_is_made_by_server_side_apply_and_no_other_config_map(
+    kubectl: Kubectl, release: Release
+):
+    def apply(name: str) -> None:
+        content = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+        kubectl(
+            "apply", "--server-side", "-n", release.namespace, "-f", "-", "--as", release.account,
+            text=json.dumps(content),
+        )  # fmt: skip
+
+    apply("tonnage-calibration")
+    apply("tonnage-calibration")
+
+    with pytest.raises(LabError, match="forbidden"):
+        apply("other")
+
+
+def test_its_lease_is_created_and_replaced(kubectl: Kubectl, release: Release):
+    as_operator = ["-n", release.namespace, "-f", "-", "--as", release.account]
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "tonnage-operator"},
+    }
+
+    kubectl("create", *as_operator, text=json.dumps(lease))
+    kubectl("replace", *as_operator, text=json.dumps(lease | {"spec": {"holderIdentity": "me"}}))
+
+    held = kubectl.get("lease", "tonnage-operator", "-n", release.namespace)
+    assert held["spec"]["holderIdentity"] == "me"
+
+
+def test_objects_of_other_names_beside_it_are_not_its_own(kubectl: Kubectl, release: Release):
+    kubectl("create", "configmap", "foreign", "-n", release.namespace)
+    here = ("-n", release.namespace)
+
+    assert may(kubectl, release.account, "patch", "configmap/tonnage-calibration", *here)
+    assert not may(kubectl, release.account, "get", "configmap/foreign", *here)
+    assert not may(kubectl, release.account, "patch", "configmap/foreign", *here)
+    assert not may(kubectl, release.account, "update", "lease/other", *here)
+
+
+def test_a_deployment_is_made_by_server_side_apply_with_its_rights(
+    kubectl: Kubectl, release: Release
+):
+    labels = {"app": "engine"}
+    engine = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "engine"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "engine", "image": "none"}]},
+            },
+        },
+    }
+    in_served = ["-n", release.served, "--as", release.account]
+
+    kubectl("apply", "--server-side", *in_served, "-f", "-", text=json.dumps(engine))
+    kubectl("scale", "deployment/engine", *in_served, "--replicas=3")
+
+    assert kubectl.get("deployment", "engine", "-n", release.served)["spec"]["replicas"] == 3
+
+
+def test_the_chart_installs_cluster_wide_and_goes_without_a_trace(
+    kubectl: Kubectl, helm: Helm, namespaces
+):
+    home, served = namespaces(), namespaces()
+    account = f"system:serviceaccount:{home}:tonnage"
+
+    notes = install(helm, home, settings={"mode": "scaleOnly"})
+
+    assert "serves every namespace, and only scales Deployments" in " ".join(notes.split())
+    assert may(kubectl, account, "patch", "deployments", "-n", served, "--subresource=scale")
+    assert not may(kubectl, account, "create", "deployments", "-n", served)
+    helm("uninstall", "tonnage", "-n", home)
+    left = kubectl(
+        "get", "clusterroles,clusterrolebindings,validatingadmissionpolicies", "-o", "name"
+    )
+    assert home not in left
+
+
+def test_the_chart_would_install_its_crd(helm: Helm, namespaces):
+    said = helm(
+        "install", "tonnage", CHART, "-n", namespaces(), "--dry-run=server", "--take-ownership",
+        values=with_prometheus({}),
+    )  # fmt: skip
+
+    assert "kind: CustomResourceDefinition" in said
+
+
+def test_the_operators_token_is_the_mounted_one(kubectl: Kubectl, release: Release):
+    template = kubectl.get("deployment", "tonnage", "-n", release.namespace)["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": template["spec"]}
+
+    made = json.loads(
+        kubectl(
+            "create", "--dry-run=server", "-n", release.namespace, "-f", "-", "-o", "json",
+            text=json.dumps(pod),
+        )
+    )  # fmt: skip
+
+    tokens = [
+        source
+        for volume in made["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", [])
+        if "serviceAccountToken" in source
+    ]
+    assert len(tokens) == 1

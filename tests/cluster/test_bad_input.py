@@ -1,0 +1,169 @@
+"""What the API server refuses, what it lets through for the planner to say, row by row."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from bad_input import (
+    GOOD,
+    REFUSED,
+    TEXT,
+    TEXTS,
+    UNSERVABLE,
+    BadInput,
+    BadText,
+    Unservable,
+    manifest,
+)
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import CatalogError, built_in_gpus
+from tonnage.lab.kubectl import Kubectl
+from tonnage.lab.processes import LabError
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.known import look_up
+from tonnage.sizing.plan import size
+from tonnage.sizing.question import ask
+
+pytestmark = pytest.mark.lab
+
+
+def dry_run(kubectl: Kubectl, namespace: str, text: str, *more: str) -> str:
+    return kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", *more, text=text)
+
+
+def refusal_of(kubectl: Kubectl, text: str) -> str:
+    """Return what the API server says, in which a list item is written as the parser does."""
+    try:
+        dry_run(kubectl, "default", text)
+    except LabError as error:
+        return re.sub(r"\[(\d+)\]", r".\1", str(error))
+    return ""
+
+
+@pytest.fixture(scope="session")
+def refusals(control_plane) -> dict[str, str]:
+    """The answers to all cases: kubectl is slow to start, and three start at once."""
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        said = pool.map(
+            lambda case: refusal_of(control_plane.kubectl, json.dumps(manifest(*case.changes))),
+            REFUSED,
+        )
+        return dict(zip((case.id for case in REFUSED), said, strict=True))
+
+
+def test_the_good_manifest_is_taken(kubectl: Kubectl, namespace: str):
+    assert "created" in dry_run(kubectl, namespace, json.dumps(GOOD))
+    assert "created" in dry_run(kubectl, namespace, TEXT)
+
+
+def test_every_case_has_a_name_of_its_own():
+    assert len({case.id for case in REFUSED}) == len(REFUSED)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
+def test_the_api_server_refuses_and_names_the_field(refusals: dict[str, str], case: BadInput):
+    said = refusals[case.id]
+
+    assert case.field in said
+    assert [part for part in case.shows if part not in said] == []
+
+
+@pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.id)
+def test_yaml_is_refused_or_read_as_older_yaml_says(
+    kubectl: Kubectl, namespace: str, case: BadText
+):
+    if case.api_says is None:
+        assert "created" in dry_run(kubectl, namespace, case.text)
+    else:
+        assert case.api_says in refusal_of(kubectl, case.text)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in UNSERVABLE if case.changes], ids=lambda case: case.id
+)
+def test_the_planner_says_why_for_an_object_that_the_api_server_took(
+    kubectl: Kubectl, namespace: str, case: Unservable
+):
+    stored = json.loads(
+        dry_run(kubectl, namespace, json.dumps(manifest(*case.changes)), "-o", "json")
+    )
+    spec = parse_model_deployment(stored, tolerate_unknown=True).spec
+
+    with pytest.raises((SizingError, CatalogError)) as refusal:
+        size(ask(spec, look_up(spec, built_in_gpus())))
+
+    assert [part for part in case.shows if part not in str(refusal.value)] == []
+
+
+def test_row_12_what_is_not_in_the_schema_is_refused_by_default_and_never_kept(
+    kubectl: Kubectl, namespace: str
+):
+    text = json.dumps(manifest(("spec.pods", {"hostNetwork": True, "cpu": "2"})))
+
+    with pytest.raises(LabError, match=r'unknown field "spec.pods.hostNetwork"'):
+        dry_run(kubectl, namespace, text)
+    kept = json.loads(dry_run(kubectl, namespace, text, "--validate=ignore", "-o", "json"))
+    assert kept["spec"]["pods"] == {"cpu": "2", "sharedMemory": "8Gi"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ({"a": "x" * 200_000}, "must be no more than 63"),
+        ({"model": 'x"} or vector(1e9) #'}, "metadata.labels"),
+        ({"model": "x'}"}, "metadata.labels"),
+        ({"model": "a\nb"}, "metadata.labels"),
+        ({"model": "a\\b"}, "metadata.labels"),
+        ({"model": ".*"}, "metadata.labels"),
+        ({"a b": "x"}, "metadata.labels"),
+    ],
+    ids=lambda each: ascii(each)[:40],
+)
+def test_rows_20_and_21_labels_that_are_none_are_refused(kubectl: Kubectl, labels, complaint: str):
+    said = refusal_of(kubectl, json.dumps(manifest(("metadata.labels", labels))))
+
+    assert complaint in said
+
+
+def test_row_20_annotations_have_a_limit(kubectl: Kubectl):
+    annotations = {f"a{number}": "x" * 100_000 for number in range(3)}
+
+    said = refusal_of(kubectl, json.dumps(manifest(("metadata.annotations", annotations))))
+
+    assert "metadata.annotations: Too long" in said
+
+
+def test_row_31_an_object_beyond_the_limit_of_the_store_is_refused(kubectl: Kubectl):
+    said = refusal_of(kubectl, json.dumps(manifest(("spec.model.id", "a/" + "b" * 4_000_000))))
+
+    assert said != ""
+
+
+def test_row_32_a_quota_bounds_the_objects_of_one_tenant(kubectl: Kubectl, namespace: str):
+    resource = "count/modeldeployments.tonnage.dev"
+    kubectl("create", "quota", "models", "-n", namespace, f"--hard={resource}=2")
+    kubectl(
+        "wait", "quota/models", "-n", namespace, "--timeout=60s",
+        "--for=jsonpath={.status.hard.count/modeldeployments\\.tonnage\\.dev}=2",
+    )  # fmt: skip
+
+    for name in ("a", "b"):
+        text = json.dumps(manifest(("metadata.name", name)))
+        kubectl("create", "-n", namespace, "-f", "-", text=text)
+
+    with pytest.raises(LabError, match="exceeded quota: models"):
+        kubectl(
+            "create", "-n", namespace, "-f", "-",
+            text=json.dumps(manifest(("metadata.name", "c"))),
+        )  # fmt: skip
+
+
+def test_row_34_there_is_no_scale_subresource_to_write_replicas_through(
+    kubectl: Kubectl, namespace: str
+):
+    kubectl("create", "-n", namespace, "-f", "-", text=json.dumps(GOOD))
+
+    with pytest.raises(LabError, match=r"could not find the requested resource|NotFound|not found"):
+        kubectl("scale", "-n", namespace, "modeldeployment/llama", "--replicas=9")

@@ -1,0 +1,255 @@
+"""The CRD on the real API server: installs, shows, prunes, and keeps what was promised fixed."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import BaseModel
+
+from bad_input import ABSENT, GOOD, manifest
+from tonnage.api.crd import crd
+from tonnage.api.status import Status
+from tonnage.lab.kubectl import Kubectl
+from tonnage.lab.processes import LabError
+
+pytestmark = pytest.mark.lab
+
+NAME = "modeldeployments.tonnage.dev"
+TARGET = manifest(("spec.engine", ABSENT), ("spec.scaleTarget", {"name": "web"}))
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def figure(value: float):
+    return {"value": value, "source": "inter-token latency", "changedAt": NOW}
+
+
+FULL_STATUS = {
+    "observedGeneration": 1,
+    "replicas": {"desired": 4, "current": 4, "ready": 3, "summary": "3/4"},
+    "plan": {
+        "replicas": 4,
+        "maxNumSeqs": 71,
+        "maxNumBatchedTokens": 8192,
+        "gpusPerReplica": 2,
+        "parallelism": {"tensor": 2, "pipeline": 1, "data": 1},
+        "limitedBy": "TimePerOutputToken",
+        "reasons": [{"code": "Demand", "message": "4 requests/s over 1.2 per replica"}],
+    },
+    "estimate": {
+        "weightsBytesPerGpu": 35_000_000_000,
+        "kvBytesPerToken": 163_840,
+        "kvTokens": 500_000,
+        "concurrencyAtContextLength": 61.0,
+        "concurrencyAtTypicalLength": 111.5,
+        "sloConcurrency": 71.25,
+        "requestsPerSecond": 1.2,
+        "tokensPerSecond": 1200.0,
+        "timeToFirstTokenSeconds": 0.8,
+        "timePerOutputTokenSeconds": 0.045,
+        "bottleneck": "memory",
+        "intensityFlopPerByte": 60.0,
+        "ridgeFlopPerByte": 206.0,
+        "usdPerHour": 28.0,
+        "usdPerMillionTokens": 6.5,
+        "inputs": [{"name": "contextLength", "value": "8192 tokens", "origin": "given"}],
+    },
+    "measured": {
+        name: figure(0.5)
+        for name in (
+            "requestsPerSecond", "promptTokens", "outputTokens", "queueDepth", "running",
+            "stepSeconds", "memoryBandwidthUtilization", "kvTokens", "ttftAttainment",
+            "tpotAttainment", "coldStartSeconds",
+        )
+    },
+    "calibration": {
+        "bandwidthEfficiency": 0.7, "priorBandwidthEfficiency": 0.65, "busySteps": 9000,
+        "changedAt": NOW,
+    },
+    "decisions": [
+        {"time": NOW, "fromReplicas": 3, "toReplicas": 4, "code": "Demand", "message": "more"}
+    ],
+    "conditions": [
+        {
+            "type": "Ready", "status": "True", "reason": "MinimumReady", "message": "3 of 1 ready",
+            "lastTransitionTime": NOW, "observedGeneration": 1,
+        }
+    ],
+    "display": {"mbu": "62 %", "queue": "0", "slo": "99 %", "reason": "Steady"},
+}  # fmt: skip
+
+
+def create(kubectl: Kubectl, namespace: str, content=GOOD) -> None:
+    kubectl("create", "-n", namespace, "-f", "-", text=json.dumps(content))
+
+
+def patch(kubectl: Kubectl, namespace: str, change, *more: str) -> str:
+    return kubectl(
+        "patch", "mdep/llama", "-n", namespace, "--type=merge", "-p", json.dumps(change), *more
+    )
+
+
+def stored(kubectl: Kubectl, namespace: str):
+    return kubectl.get("mdep", "llama", "-n", namespace)
+
+
+def test_it_is_established_and_structural(kubectl: Kubectl):
+    status = kubectl.get("crd", NAME)["status"]
+
+    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    assert conditions["Established"] == "True"
+    assert conditions["NamesAccepted"] == "True"
+    assert "NonStructuralSchema" not in conditions
+    assert status["storedVersions"] == ["v1alpha1"]
+
+
+def test_the_api_server_keeps_the_schema_as_it_was_written(kubectl: Kubectl):
+    kept = kubectl.get("crd", NAME)["spec"]["versions"][0]
+
+    written = crd()["spec"]["versions"][0]
+    assert kept["schema"] == written["schema"]
+    assert kept["additionalPrinterColumns"] == written["additionalPrinterColumns"]
+
+
+def test_rules_fit_their_cost_budget_and_the_server_warns_of_nothing(kubectl: Kubectl):
+    # The estimate is made on every write of a CRD; a warning would stand on standard error.
+    renamed = json.dumps(crd()).replace("modeldeployments", "modeldeploymentcopies")
+    renamed = renamed.replace('"modeldeployment"', '"modeldeploymentcopy"').replace("mdep", "mdec")
+    renamed = renamed.replace("ModelDeployment", "ModelDeploymentCopy")
+
+    said = kubectl("create", "--dry-run=server", "--warnings-as-errors", "-f", "-", text=renamed)
+
+    assert "created (server dry run)" in said
+
+
+def test_defaults_are_filled_in_by_the_api_server(kubectl: Kubectl, namespace: str):
+    create(kubectl, namespace)
+
+    spec = stored(kubectl, namespace)["spec"]
+    assert spec["scaling"] == {
+        "maxReplicas": 8, "minReplicas": 1, "mode": "Auto", "routing": "Service",
+    }  # fmt: skip
+    assert (spec["model"]["kvCache"], spec["demand"]["cachedPromptPercent"]) == ("auto", 0)
+
+
+def test_every_field_of_the_status_comes_back(kubectl: Kubectl, namespace: str):
+    Status.model_validate_json(json.dumps(FULL_STATUS))
+    create(kubectl, namespace)
+
+    patch(kubectl, namespace, {"status": FULL_STATUS}, "--subresource=status")
+
+    assert stored(kubectl, namespace)["status"] == FULL_STATUS
+
+
+def absent(model: BaseModel, path: str = "status") -> list[str]:
+    """Return the fields that are not set, however deep."""
+    found = []
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        first = value[0] if isinstance(value, tuple) and value else value
+        if first is None or first == ():
+            found.append(f"{path}.{name}")
+        elif isinstance(first, BaseModel):
+            found += absent(first, f"{path}.{name}")
+    return found
+
+
+def test_the_status_tried_above_has_every_field():
+    assert absent(Status.model_validate_json(json.dumps(FULL_STATUS))) == []
+
+
+def test_status_is_written_apart_from_the_spec(kubectl: Kubectl, namespace: str):
+    create(kubectl, namespace, {**GOOD, "status": FULL_STATUS})
+    patch(kubectl, namespace, {"status": FULL_STATUS})
+
+    assert "status" not in stored(kubectl, namespace)
+
+    change = {"status": FULL_STATUS, "spec": {"contextLength": 7168}}
+    patch(kubectl, namespace, change, "--subresource=status")
+    after = stored(kubectl, namespace)
+    assert after["status"]["display"]["mbu"] == "62 %"
+    assert (after["spec"]["contextLength"], after["metadata"]["generation"]) == (8192, 1)
+
+
+def test_a_status_that_is_none_is_refused(kubectl: Kubectl, namespace: str):
+    create(kubectl, namespace)
+    condition = FULL_STATUS["conditions"][0]
+
+    for wrong in (
+        {"conditions": [condition, condition]},
+        {"conditions": [{**condition, "status": "Perhaps"}]},
+        {"conditions": [{**condition, "message": "x" * 40_000}]},
+        {"decisions": FULL_STATUS["decisions"] * 6},
+    ):
+        with pytest.raises(LabError, match=r"status\.(conditions|decisions)"):
+            patch(kubectl, namespace, {"status": wrong}, "--subresource=status")
+
+
+def test_kubectl_get_shows_what_matters(kubectl: Kubectl, namespace: str):
+    create(kubectl, namespace)
+    patch(kubectl, namespace, {"status": FULL_STATUS}, "--subresource=status")
+
+    header, row = kubectl("get", "mdep", "-n", namespace).splitlines()
+
+    assert header.split() == [
+        "NAME", "MODEL", "GPU", "MODE", "REPLICAS", "MAX-SEQS", "MBU", "QUEUE", "SLO", "REASON",
+        "AGE",
+    ]  # fmt: skip
+    assert " ".join(row.split()[:-1]) == (
+        "llama meta-llama/Llama-3.3-70B-Instruct H200 Auto 3/4 71 62 % 0 99 % Steady"
+    )
+    wide = kubectl("get", "mdep", "-n", namespace, "-o", "wide")
+    assert "TimePerOutputToken" in wide
+    assert "llama" in kubectl("get", "tonnage", "-n", namespace)
+
+
+def test_kubectl_explain_tells_what_a_field_means(kubectl: Kubectl):
+    assert "unbounded" in kubectl("explain", "mdep.spec.scaling.maxReplicas")
+    assert "at the memory ceiling" in " ".join(kubectl("explain", "mdep.spec.slo").split())
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        (TARGET, {"spec": {"scaleTarget": {"name": "other"}}}),
+        (TARGET, {"spec": {"scaleTarget": None, "engine": {"version": "0.33"}}}),
+        (GOOD, {"spec": {"scaleTarget": {"name": "web"}, "engine": None}}),
+    ],
+    ids=["changed", "removed", "added"],
+)
+def test_a_scale_target_is_for_life(kubectl: Kubectl, namespace: str, before, change):
+    create(kubectl, namespace, before)
+
+    with pytest.raises(LabError, match="scaleTarget cannot be added, changed or removed"):
+        patch(kubectl, namespace, change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"contextLength": 16384}},
+        {"spec": {"scaling": {"mode": "Paused", "maxReplicas": 9}}},
+        {"spec": {"slo": None, "demand": None}},
+        {"spec": {"pods": {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H200"}}}},
+        {"spec": {"pods": {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}}},
+        {"spec": {"pods": {"tolerations": [{"operator": "Exists"}]}}},
+        {"spec": {"model": {"revision": "6f6073b423013f6a7d4d9f39144961bfbfbc386b"}}},
+        {"spec": {"model": {"revision": "refs/pr/1"}}},
+        {"spec": {"engine": {"version": None, "image": "vllm/vllm-openai:v0.33.1"}}},
+        {"spec": {"engine": {"args": ["--enable-expert-parallel", "--seed=1"]}}},
+        {"spec": {"engine": {"args": ['--limit-mm-per-prompt={"image": 0}']}}},
+        {"spec": {"demand": {"requestsPerSecond": "0.5"}}},
+        {"spec": {"demand": {"requestsPerSecond": None, "tokensPerDay": 999_999_999_999}}},
+        {"spec": {"demand": {"requestsPerSecond": None, "concurrentUsers": 500}}},
+        {"spec": {"slo": {"timeToFirstToken": {"p99": "1h"}, "timePerOutputToken": None}}},
+        {"metadata": {"labels": {"team": "chat"}}},
+    ],
+    ids=lambda change: json.dumps(change)[:60],
+)  # fmt: skip
+def test_what_is_allowed_is_allowed(kubectl: Kubectl, namespace: str, change):
+    create(kubectl, namespace)
+
+    assert "patched" in patch(kubectl, namespace, change)
+
+
+def test_the_longest_name_is_allowed(kubectl: Kubectl, namespace: str):
+    create(kubectl, namespace, manifest(("metadata.name", "a" * 52)))
