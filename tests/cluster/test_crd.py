@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
@@ -15,6 +16,7 @@ from tonnage.lab.processes import LabError
 pytestmark = pytest.mark.lab
 
 NAME = "modeldeployments.tonnage.dev"
+EXAMPLES = sorted((Path(__file__).parents[2] / "deploy/examples").glob("*.yaml"))
 TARGET = manifest(("spec.engine", ABSENT), ("spec.scaleTarget", {"name": "web"}))
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -253,3 +255,10 @@ def test_what_is_allowed_is_allowed(kubectl: Kubectl, namespace: str, change):
 
 def test_the_longest_name_is_allowed(kubectl: Kubectl, namespace: str):
     create(kubectl, namespace, manifest(("metadata.name", "a" * 52)))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_taken_as_it_is(kubectl: Kubectl, namespace: str, path: Path):
+    said = kubectl("create", "--dry-run=server", "-n", namespace, "-f", path)
+
+    assert "modeldeployment.tonnage.dev" in said
