@@ -102,7 +102,7 @@ class Toleration(ApiModel):
 class Pods(ApiModel):
     """The part of the pods that a user decides: a closed set, not a pod template."""
 
-    node_selector: Annotated[NodeSelector, Field(default_factory=dict)]
+    node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     model_cache_claim: ResourceName | None = None
     """PersistentVolumeClaim for weights and compile cache."""
