@@ -1,7 +1,6 @@
 """The pod runner on the real control plane: what a kubelet does, seen through the API."""
 
 import base64
-import itertools
 import json
 import os
 import signal
@@ -11,9 +10,18 @@ import uuid
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tonnage.lab.processes import ProcessGroup, is_alive, run, wait_until
+from pod_lab import (
+    OPERATOR,
+    SHELL,
+    Lab,
+    a_deployment,
+    a_lab,
+    a_service,
+    eventually,
+    ready_addresses,
+)
+from tonnage.lab.processes import is_alive, run
 from tonnage.lab.runner.__main__ import main, obstacle
 from tonnage.lab.runner.network import NAMESPACE_FOLDER
 
@@ -22,168 +30,11 @@ pytestmark = [
     pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
 ]
 
-SHELL = "example.test/shell:1"
-STANDIN = "vllm/vllm-openai:v0.33.0"
-TRUTH = {"kv_tokens": 65536, "load_s": 0.2, "step": {"per_step_s": 0.002}}
-SERVE = ["meta/model", "--served-model-name", "m", "--max-model-len", "4096"]
-PROBE = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 2}
-OPERATOR = Path(__file__).parents[2] / "operator"
-
-
-def eventually(condition, what, *, timeout_s=30):
-    wait_until(condition, what=what, timeout_s=timeout_s, needs={})
-
-
-class Lab:
-    """A runner with one GPU node that only this test's pods select."""
-
-    def __init__(self, kubectl, namespace, folder):
-        self.kubectl, self.namespace, self.folder = kubectl, namespace, folder
-        self.node = f"gpu-{uuid.uuid4().hex[:8]}"
-        self.group = ProcessGroup(logs=folder / "logs")
-
-    def start(self):
-        (self.folder / "truth.json").write_text(json.dumps(TRUTH))
-        environment = {
-            "TONNAGE_LAB_TRUTH": str(self.folder / "truth.json"),
-            "PYTHONPATH": str(OPERATOR),
-            "PYTHONUNBUFFERED": "1",
-        }
-        python = sys.executable
-        config = {
-            "state_directory": str(self.folder / "state"),
-            "nodes": [{"name": self.node, "gpus": 4, "labels": {"pool": self.node}}],
-            "images": [
-                {
-                    "image": "vllm/vllm-openai:v0\\.33\\..*",
-                    "command": [python, "-m", "tonnage.lab.standin", "serve"],
-                    "environment": environment,
-                },
-                {"image": SHELL, "command": ["/bin/sh", "-c"], "programs": {"py": [python]}},
-            ],
-            "probe_period_scale": 0.1,
-            "restart_delay_scale": 0.05,
-            "pre_stop_limit_s": 0.5,
-        }
-        path = self.folder / "runner.yaml"
-        path.write_text(yaml.safe_dump(config))
-        command = [python, "-m", "tonnage.lab.runner", "--kubeconfig", self.kubectl.kubeconfig]
-        return self.group.start(
-            "runner", [*command, "--config", path], environment={"PYTHONPATH": str(OPERATOR)}
-        )
-
-    def apply(self, *manifests):
-        self.kubectl.apply(
-            [
-                {**each, "metadata": {"namespace": self.namespace, **each["metadata"]}}
-                for each in manifests
-            ]
-        )
-
-    def pod(self, name):
-        return self.kubectl.get("pod", name, "-n", self.namespace)
-
-    def run(self, name, **spec):
-        """Create a pod on this lab's node and return its name."""
-        self.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": name, "labels": {"app": name}},
-                "spec": {"nodeSelector": {"pool": self.node}} | spec,
-            }
-        )
-        return name
-
-    def shell(self, name, script, *, container=None, **spec):
-        """Run a pod whose one container is this shell script."""
-        made = {"name": "main", "image": SHELL, "args": [script]} | (container or {})
-        return self.run(name, containers=[made], **spec)
-
-    def log(self, pod, container="main"):
-        path = self.folder / "state" / "logs" / self.namespace / pod / f"{container}.log"
-        return path.read_text() if path.exists() else ""
-
-    def state(self, name):
-        (container,) = self.pod(name)["status"].get("containerStatuses") or [None]
-        return container
-
-    def wait(self, name, condition):
-        self.kubectl(
-            "wait", f"--for={condition}", "--timeout=30s", "-n", self.namespace, f"pod/{name}"
-        )
-
-    def is_gone(self, name):
-        found = self.kubectl(
-            "get", "pod", name, "-n", self.namespace, "--ignore-not-found", "-o", "name"
-        )
-        return not found.strip()
-
 
 @pytest.fixture
 def lab(kubectl, namespace, tmp_path):
-    made = Lab(kubectl, namespace, tmp_path)
-    made.start()
-    try:
-        made.kubectl("wait", "--for=create", "--timeout=30s", f"node/{made.node}")
-        made.kubectl("wait", "--for=condition=Ready", "--timeout=30s", f"node/{made.node}")
+    with a_lab(kubectl, namespace, tmp_path) as made:
         yield made
-    finally:
-        made.group.stop_all()
-
-
-def a_server(name="server", **changes):
-    return {
-        "name": name,
-        "image": STANDIN,
-        "args": SERVE,
-        "ports": [{"name": "http", "containerPort": 8000}],
-        "startupProbe": PROBE | {"failureThreshold": 100},
-        "readinessProbe": PROBE,
-        "livenessProbe": PROBE,
-    } | changes
-
-
-def a_deployment(lab, replicas):
-    labels = {"app": "m"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "m"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "nodeSelector": {"pool": lab.node},
-                    "containers": [
-                        a_server(resources={"limits": {"nvidia.com/gpu": "2"}}),
-                    ],
-                },
-            },
-        },
-    }
-
-
-def a_service():
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "m"},
-        "spec": {"selector": {"app": "m"}, "ports": [{"name": "http", "port": 80,
-                                                      "targetPort": "http"}]},
-    }  # fmt: skip
-
-
-def ready_addresses(lab):
-    slices = lab.kubectl.get(
-        "endpointslices", "-n", lab.namespace, "-l", "kubernetes.io/service-name=m"
-    )["items"]
-    endpoints = itertools.chain.from_iterable(each.get("endpoints") or [] for each in slices)
-    return sorted(
-        each["addresses"][0] for each in endpoints if each.get("conditions", {}).get("ready")
-    )
 
 
 def test_a_deployment_gets_ready_pods_with_addresses_that_answer(lab):
