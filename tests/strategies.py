@@ -82,6 +82,7 @@ steps = st.builds(
     context_tokens=numbers(0, 1e7),
     prefill_tokens=numbers(0, 16_384),
     prefill_context_tokens=numbers(0, 131_072),
+    prefill_chunk_tokens=st.one_of(st.none(), numbers(1, 16_384)),
 )
 
 grouped_attentions = st.builds(

@@ -76,6 +76,18 @@ def test_a_mixture_reads_the_experts_that_its_tokens_touch(num_tokens, experts):
     assert weights_read_bytes(shard, num_tokens) == pytest.approx(16e9 + 0.5e9 * experts)
 
 
+def test_in_the_mean_only_the_steps_with_a_chunk_of_prefill_touch_its_experts():
+    share = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=64 * GB)
+    shard = a_shard(experts=(share,), kv=())
+    mean_step = a_step(prefill_tokens=40, prefill_chunk_tokens=2000)
+
+    time = time_of(mean_step, shard=shard)
+
+    # 40 tokens per step in chunks of 2,000: one step in fifty.
+    without, within = weights_read_bytes(shard, 10), weights_read_bytes(shard, 10 + 2000)
+    assert time.decode_bytes == pytest.approx(0.98 * without + 0.02 * within)
+
+
 def test_two_ranks_pay_two_all_reduces_per_layer():
     shard = a_shard(parallelism=Parallelism(tensor=2))
 

@@ -76,7 +76,8 @@ class SteadyState:
 def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> SteadyState:
     """Return the steady state with so many sequences decoding in the mean."""
     prefill = num_decoding * workload.new_prompt_tokens / workload.output_tokens
-    time = replica.step(mixed_step(workload, num_decoding, prefill))
+    chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
+    time = replica.step(mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk))
     rate = num_decoding / (workload.output_tokens * time.total_s)
     room = max(1.0, replica.max_batched_tokens - num_decoding)
     steps_of_prefill = max(1.0, workload.new_prompt_tokens / room)
@@ -89,13 +90,23 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
     )
 
 
-def mixed_step(workload: Workload, num_decoding: float, prefill_tokens: float) -> Step:
-    """Return a step of so many decoding sequences of this workload beside prefill."""
+def mixed_step(
+    workload: Workload,
+    num_decoding: float,
+    prefill_tokens: float,
+    *,
+    chunk_tokens: float | None = None,
+) -> Step:
+    """Return a step of so many decoding sequences of this workload beside prefill.
+
+    ``chunk_tokens``: for a mean step, the prefill tokens that come together.
+    """
     return Step(
         num_sequences=num_decoding,
         context_tokens=max(1.0, num_decoding) * workload.mean_context_tokens,
         prefill_tokens=prefill_tokens,
         prefill_context_tokens=prefill_context_tokens(workload),
+        prefill_chunk_tokens=chunk_tokens,
     )
 
 

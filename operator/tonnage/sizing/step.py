@@ -30,6 +30,11 @@ class Step:
     prefill_tokens: float = 0.0
     prefill_context_tokens: float = 0.0
     """Earlier tokens that a prefill token attends to, in the mean."""
+    prefill_chunk_tokens: float | None = None
+    """For the mean of many steps: prefill tokens that come together. Most steps then have none.
+
+    None: this is one step, and its prefill tokens are in it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,27 @@ def weights_read_bytes(shard: Shard, num_tokens: float) -> float:
     return shard.dense_read_bytes + routed
 
 
+def mean_weights_read_bytes(
+    shard: Shard, *, decode_tokens: float, prefill_tokens: float, chunk_tokens: float | None
+) -> float:
+    """Return the weight bytes that a mean step reads when prefill comes in chunks.
+
+    A share ``f = prefill / chunk`` of the steps holds a whole chunk, the others none::
+
+        (1 - f) * weights_read(decode) + f * weights_read(decode + chunk)
+
+    Spread evenly over all steps the same prefill tokens would touch nearly all experts in each.
+
+    Sources:
+        [serving-measurements] MiniMax-M2.5, prompts of 8192: a tenth instead of up to three times
+        too slow.
+    """
+    chunk = max(chunk_tokens or 0.0, prefill_tokens)
+    share = prefill_tokens / chunk if chunk else 0.0
+    without = weights_read_bytes(shard, decode_tokens)
+    return (1 - share) * without + share * weights_read_bytes(shard, decode_tokens + chunk)
+
+
 def all_reduce_bytes(*, num_tokens: float, hidden_size: int) -> float:
     """Return the activation bytes that one all-reduce sums: two per element.
 
@@ -121,7 +147,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
 
     Per rank of one pipeline stage, with n sequences, C context tokens and p prefill tokens::
 
-        decode_bytes = weights_read(n + p) + sum over kinds of kv_bytes_per_token * tokens held
+        decode_bytes = mean_weights_read(n, p) + sum over kinds of kv_bytes_per_token * tokens held
         t = per_step + per_layer * layers + per_sequence * n
           + max(decode_bytes / (BW * bandwidth_efficiency), decode_flop / (PEAK * compute_eff))
           + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
@@ -140,10 +166,15 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     # At light load a rank may have none of the sequences; the slowest has one.
     sequences = max(1.0, sequences)
     context = max(step.context_tokens, 0.0) / num_sequences
-    stage_tokens = (sequences + prefill) * parallelism.data
 
     kv_bytes = sum(kind.bytes_per_token * kind.tokens_held(context) for kind in shard.kv)
-    decode_bytes = weights_read_bytes(shard, stage_tokens) + kv_bytes * sequences
+    weights_bytes = mean_weights_read_bytes(
+        shard,
+        decode_tokens=sequences * parallelism.data,
+        prefill_tokens=prefill * parallelism.data,
+        chunk_tokens=step.prefill_chunk_tokens,
+    )
+    decode_bytes = weights_bytes + kv_bytes * sequences
     pair_flop = sum(kind.flop_per_pair * kind.tokens_held(context) for kind in shard.kv)
     decode_flop = (shard.flop_per_token + pair_flop) * sequences
     prefill_flop = prefill * _prefill_flop_per_token(shard, step.prefill_context_tokens)
