@@ -16,7 +16,7 @@ from tonnage.sizing.memory import block_rounding_fraction
 from tonnage.sizing.step import Step, step_time
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
-"""Beside the repository, where somebody put them: too large and not ours to ship."""
+"""Beside the repository. They are not ours to ship, and the test skips without them."""
 
 BATCH = 32
 NUM_REQUESTS = 1000

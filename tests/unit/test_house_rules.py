@@ -21,21 +21,28 @@ def modules():
 def prefixes_in(tree):
     """Yield the line of every literal, or power of a literal, that is a unit prefix.
 
-    The bound of a field converts nothing and may be any number.
+    The bound of a field or of a slice converts nothing and may be any number.
     """
-    bounds = {
-        id(keyword.value)
-        for keyword in ast.walk(tree)
-        if isinstance(keyword, ast.keyword) and keyword.arg in FIELD_BOUNDS
-    }
+    bounds = set(map(id, bounds_in(tree)))
     for node in ast.walk(tree):
         if id(node) in bounds:
             continue
         match node:
             case ast.Constant(value=int() | float() as value) if value in PREFIXES:
                 yield node.lineno
-            case ast.BinOp(left=ast.Constant(value=base), op=ast.Pow()) if base in BASES:
+            case ast.BinOp(left=ast.Constant(value=base), op=ast.Pow(), right=ast.Constant()) if (
+                base in BASES
+            ):
                 yield node.lineno
+
+
+def bounds_in(tree):
+    for node in ast.walk(tree):
+        match node:
+            case ast.keyword(arg=name, value=value) if name in FIELD_BOUNDS:
+                yield value
+            case ast.Slice(upper=ast.Constant() as upper):
+                yield upper
 
 
 def test_the_operator_folder_is_not_a_package():
@@ -52,11 +59,14 @@ def test_only_units_knows_a_prefix(path):
 
 
 @pytest.mark.parametrize(
-    "expression", ["x * 1000", "1024", "1e9", "x / 10**9", "2**30", "80 * 2 ** n"]
+    "expression", ["x * 1000", "size = 1024", "1e9", "x / 10**9", "2**30", "80 * 2 ** 30"]
 )
 def test_a_prefix_is_seen_however_it_is_written(expression):
     assert list(prefixes_in(ast.parse(expression))) == [1]
 
 
-def test_the_bound_of_a_field_is_no_prefix():
-    assert list(prefixes_in(ast.parse("Annotated[int, Field(ge=1, le=1000)]"))) == []
+@pytest.mark.parametrize(
+    "expression", ["Annotated[int, Field(ge=1, le=1000)]", "text[:1024]", "2**k"]
+)
+def test_a_bound_and_a_power_of_a_variable_are_no_prefixes(expression):
+    assert list(prefixes_in(ast.parse(expression))) == []
