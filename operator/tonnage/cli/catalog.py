@@ -12,7 +12,7 @@ from tonnage.catalog.gpu import GPU_FOLDER, CatalogError, Gpu, built_in_gpus, re
 from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import ModelShape
-from tonnage.cli.console import Failure, output
+from tonnage.cli.console import Failure, output, show
 from tonnage.sizing.memory import kv_bytes_per_token
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import KV_ELEMENT_BYTES
@@ -159,7 +159,7 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], *, form: str |
         table.add_column(name, justify="left" if name in WORDS else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    output(is_wide=True).print(table)
+    show(output(is_wide=True), table)
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

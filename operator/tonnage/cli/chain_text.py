@@ -84,8 +84,8 @@ def _signal(link: Mapping[str, Any]) -> Iterator[Row]:
     for key, name in MEASURED.items():
         figure = block(link["measured"], key)
         if figure:
-            since = f" ({figure.get('source')}, since {figure.get('changedAt')})"
-            yield name, Text.assemble(_amount(key, figure), (printable(since), DIM))
+            since = printable(f"({figure.get('source')}, since {figure.get('changedAt')})")
+            yield name, Text.assemble(_amount(key, figure), " ", (since, DIM))
     yield from _conditions(link)
 
 
@@ -112,6 +112,8 @@ def _correction(link: Mapping[str, Any]) -> Iterator[Row]:
         if calibration.get("changedAt"):
             yield "last moved", str(calibration["changedAt"])
     for each in link["measuredInputs"]:
+        if calibration and each.get("name") == "bandwidth efficiency":
+            continue  # said above, with its prior
         yield (
             printable(str(each.get("name"))),
             Text(printable(f"{each.get('value')} (measured)"), style="green"),

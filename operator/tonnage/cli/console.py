@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 WIDEST: Final = 120
 """Longer lines are hard to read, however wide the terminal."""
@@ -43,6 +43,17 @@ def output(*, is_wide: bool = False) -> Console:
     if not is_wide:
         console.width = min(console.width, WIDEST)
     return console
+
+
+def show(console: Console, content: RenderableType) -> None:
+    """Print something; in a file without the blanks that pad its lines on a terminal."""
+    if console.is_terminal:
+        console.print(content)
+        return
+    with console.capture() as captured:
+        console.print(content)
+    for line in captured.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
 
 
 def complain(message: str) -> None:

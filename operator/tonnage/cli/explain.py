@@ -6,7 +6,7 @@ import click
 
 from tonnage.cli.chain import chain
 from tonnage.cli.chain_text import explained
-from tonnage.cli.console import output
+from tonnage.cli.console import output, show
 from tonnage.cli.live import EXIT_CODES, access_options, connect, read_one
 
 HELP = f"""Say why a model runs as it does: from what is measured to the replicas that run.
@@ -37,4 +37,4 @@ def explain(
     if form == "json":
         click.echo(json.dumps(links, indent=2, ensure_ascii=False))
     else:
-        output().print(explained(links))
+        show(output(), explained(links))

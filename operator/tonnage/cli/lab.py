@@ -33,7 +33,7 @@ FOLDER = click.option(
 
 
 @contextmanager
-def _lab() -> Iterator[None]:
+def lab_errors() -> Iterator[None]:
     """Turn a missing extra, and whatever the lab cannot do, into one message."""
     try:
         from tonnage.lab.processes import LabError  # noqa: PLC0415  (needs the extras)
@@ -65,7 +65,7 @@ def lab() -> None:
 @FOLDER
 def up(folder: Path | None) -> None:
     """Start a cluster that stays: control plane and Prometheus."""
-    with _lab():
+    with lab_errors():
         from tonnage.lab import progress, state  # noqa: PLC0415
 
         started = state.up(progress.on_console(Console(stderr=True)), folder=folder)
@@ -78,7 +78,7 @@ def up(folder: Path | None) -> None:
 @FOLDER
 def down(folder: Path | None) -> None:
     """Stop the cluster; its logs stay."""
-    with _lab():
+    with lab_errors():
         from tonnage.lab import state  # noqa: PLC0415
 
         folder = folder or state.default_folder()
@@ -94,7 +94,7 @@ def down(folder: Path | None) -> None:
 @FOLDER
 def status(folder: Path | None) -> None:
     """Show what runs. Exit code 2 when nothing does."""
-    with _lab():
+    with lab_errors():
         from tonnage.lab import state  # noqa: PLC0415
 
         found = state.load(folder or state.default_folder())
@@ -109,7 +109,7 @@ def status(folder: Path | None) -> None:
 @lab.command()
 def build() -> None:
     """Build or find the lab's programs, and say where each one is."""
-    with _lab():
+    with lab_errors():
         from tonnage.lab import assets, progress  # noqa: PLC0415
 
         found = assets.ensure(step=progress.on_console(Console(stderr=True)))
@@ -139,7 +139,7 @@ def build() -> None:
 )
 def demo(*, picture: Path | None, keep: bool, cluster: str, scrape_interval_s: int | None) -> None:
     """Tell the whole story: an example under load, and what Tonnage decides."""
-    with _lab():
+    with lab_errors():
         story = importlib.import_module("tonnage.lab.demo")
         chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}
         sys.exit(story.run_demo(picture=picture, keep=keep, cluster=cluster, **chosen))

@@ -17,6 +17,8 @@ from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, load_client
 
 Resource = Mapping[str, Any]
 
+NO_KUBECONFIG = (yaml.YAMLError, TypeError, ValueError, AttributeError)
+"""What the client's loader raises for a file that is something else."""
 EXIT_CODES = """\b
 Exit codes: 0 done; 2 there is no such object; 3 no cluster answers; 4 the cluster has no
 ModelDeployment kind; 5 no right to read it; 1 unexpected.
@@ -46,8 +48,9 @@ def connect(*, kubeconfig: str | None, context: str | None) -> Cluster:
     try:
         api = KubeApi(load_client(kubeconfig, context))
         return Cluster(api=api, namespace=_namespace(kubeconfig, context))
-    except (KubernetesError, yaml.YAMLError) as error:
-        raise Failure(str(error), NO_CLUSTER) from error
+    except (KubernetesError, *NO_KUBECONFIG) as error:
+        named = f"kubeconfig {kubeconfig}: " if kubeconfig else ""
+        raise Failure(f"{named}{error}", NO_CLUSTER) from error
 
 
 def _namespace(kubeconfig: str | None, context: str | None) -> str:
@@ -87,13 +90,18 @@ def failures(request: str) -> Iterator[None]:
     except KubernetesError as error:
         match error.status:
             case 0:
-                raise Failure(f"no cluster answers: {error}", NO_CLUSTER) from error
+                raise Failure(f"no cluster answers: {_cause(error)}", NO_CLUSTER) from error
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 raise Failure(f"no right to {request}: {error}", NO_RIGHTS) from error
             case HTTPStatus.NOT_FOUND:
                 raise _no_kind() from error
             case _:
                 raise Failure(f"the API server refused: {error}", NO_CLUSTER) from error
+
+
+def _cause(error: KubernetesError) -> object:
+    """Return what the connection failed with, rather than that it was tried again."""
+    return getattr(error.__cause__, "reason", None) or error
 
 
 def _no_kind() -> Failure:

@@ -37,9 +37,12 @@ class Resource:
         return str(self.content.get("kind", ""))
 
     @property
+    def api_version(self) -> str:
+        return str(self.content.get("apiVersion", ""))
+
+    @property
     def group(self) -> str:
-        group, slash, _ = str(self.content.get("apiVersion", "")).rpartition("/")
-        return group if slash else ""
+        return self.api_version.rpartition("/")[0]
 
     @property
     def namespace(self) -> str:

@@ -13,9 +13,9 @@ import yaml
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.cli.catalog import known_gpus
-from tonnage.cli.console import NO, OK, Failure, complain, output, remark
+from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
 from tonnage.cli.manifest import Manifests, Resource, load, parse, read_text
-from tonnage.cli.plan_text import show
+from tonnage.cli.plan_text import answered
 from tonnage.cli.planning import Planned, Refused, Terms, answer
 from tonnage.cli.scale_target import ScaleTarget, scale_target
 from tonnage.cli.strict_json import check_json
@@ -137,8 +137,10 @@ def _config_text(config_file: str | None) -> str | None:
 
 def _mention(others: Iterable[Resource]) -> None:
     for resource in others:
-        name = f"{resource.kind or 'an object without a kind'} {resource.name}".strip()
-        remark(f"Note: {resource.place}: skipped {name}")
+        kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
+        remark(
+            f"Note: {resource.place}: skipped {kind or 'an object without a kind'} {resource.name}"
+        )
 
 
 def _answer(resource: Resource, inputs: _Inputs) -> Planned | Refused | None:
@@ -197,7 +199,7 @@ def _print(answers: list[Planned | Refused], form: str) -> None:
         for number, each in enumerate(answers):
             if number:
                 console.print()
-            show(each, console)
+            show(console, answered(each, is_ascii=console.options.ascii_only))
         return
     objects: list[dict[str, Any]] = [each.to_dict() for each in answers]
     for each in answers:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -160,16 +160,6 @@ def _offers(offers: Iterable[Offer]) -> Table:
     return table
 
 
-def show(answer: Planned | Refused, console: Console) -> None:
-    """Print one answer; in a file without the blanks that pad its lines on a terminal."""
-    if isinstance(answer, Planned):
-        text = planned(answer, is_ascii=console.options.ascii_only)
-    else:
-        text = refused(answer)
-    if console.is_terminal:
-        console.print(text)
-        return
-    with console.capture() as captured:
-        console.print(text)
-    for line in captured.get().splitlines():
-        console.out(line.rstrip(), highlight=False)
+def answered(answer: Planned | Refused, *, is_ascii: bool = False) -> RenderableType:
+    """Return one answer, whatever it is."""
+    return planned(answer, is_ascii=is_ascii) if isinstance(answer, Planned) else refused(answer)

@@ -204,14 +204,14 @@ def _try(question: Question) -> Sizing | None:
 
 
 def _other_numbers(question: Question) -> Iterator[Offer]:
-    """Yield the smallest other number of GPUs of the same class that will do."""
+    """Yield the cheapest other number of GPUs of the same class."""
     if question.num_gpus is None:
         return iter(())  # every number was tried before the answer was no
     tried = (
         _offer(replace(question, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}")
         for num_gpus in NUM_GPUS_TRIED
     )
-    return islice(chain.from_iterable(tried), 1)
+    return islice(sorted(chain.from_iterable(tried), key=_price), 1)
 
 
 def _smaller(question: Question) -> Iterator[Offer]:

@@ -2,34 +2,23 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import click
-from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.chain import block, objects
-from tonnage.cli.console import Failure, output, printable
+from tonnage.cli.console import Failure, output, printable, show
 from tonnage.cli.live import EXIT_CODES, access_options, connect, read_all
 from tonnage.units import HOUR_S, significant
 
-LEFT: Final = ("name", "model", "GPU", "mode")
-RIGHT: Final = (
-    "ready",
-    "seqs",
-    "demand",
-    "capacity",
-    "queue",
-    "MBU",
-    "eff",
-    "prior",
-    "TTFT",
-    "TPOT",
-)
 UNKNOWN: Final = "-"
+WIDE: Final = 130
+"""Narrower screens show fewer columns."""
 
 HELP = f"""Watch all models of a namespace, or of the cluster.
 
@@ -74,10 +63,11 @@ def top(  # noqa: PLR0913  (one argument per option)
     console = output(is_wide=True)
 
     def read() -> Table:
-        return table(read_all(cluster, namespace=chosen), has_namespaces=is_all)
+        found = read_all(cluster, namespace=chosen)
+        return table(found, has_namespaces=is_all, is_wide=console.width >= WIDE)
 
     if once or not console.is_terminal:
-        console.print(read())
+        show(console, read())
     else:
         _watch(console, read, interval_s)
 
@@ -98,69 +88,107 @@ def _watch(console: Console, read: Callable[[], Table], interval_s: float) -> No
             return
 
 
-def table(resources: Sequence[Mapping[str, Any]], *, has_namespaces: bool) -> Table:
+def table(
+    resources: Sequence[Mapping[str, Any]], *, has_namespaces: bool, is_wide: bool = True
+) -> Table:
     """Return a row for each ModelDeployment."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in LEFT:
-        shown.add_column(name, overflow="ellipsis")
-    for name in RIGHT:
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("reason", overflow="ellipsis")
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    columns = [column for column in COLUMNS if is_wide or not column.is_extra]
+    for column in columns:
+        is_word = column.name in WORDS
+        justify: Literal["left", "right"] = "left" if is_word else "right"
+        shown.add_column(column.name, justify=justify, no_wrap=True, min_width=len(column.name))
     for resource in resources:
-        shown.add_row(*_cells(resource, has_namespaces=has_namespaces))
+        cells = [printable(column.value(resource)) for column in columns]
+        if has_namespaces:
+            cells[0] = f"{printable(str(block(resource, 'metadata').get('namespace')))}/{cells[0]}"
+        shown.add_row(*cells, style="yellow" if _broken(resource) else "")
     if not resources:
         shown.caption = "there is no ModelDeployment"
     return shown
 
 
-def _cells(resource: Mapping[str, Any], *, has_namespaces: bool) -> list[RenderableType]:
-    metadata, spec, status = (block(resource, key) for key in ("metadata", "spec", "status"))
-    name = str(metadata.get("name"))
-    model = str(block(spec, "model").get("id"))
-    calibration = block(status, "calibration")
-    words = [
-        f"{metadata.get('namespace')}/{name}" if has_namespaces else name,
-        model.rpartition("/")[2],
-        str(block(spec, "hardware").get("gpu")),
-        str(block(spec, "scaling").get("mode", "Auto")),
-        str(block(status, "replicas").get("summary", UNKNOWN)),
-        str(block(status, "plan").get("maxNumSeqs", UNKNOWN)),
-        _figure(status, "requestsPerSecond"),
-        _capacity(status),
-        _figure(status, "queueDepth", "{:.0f}"),
-        _figure(status, "memoryBandwidthUtilization", "{:.0%}"),
-        _number(calibration.get("bandwidthEfficiency"), "{:.2f}"),
-        _number(calibration.get("priorBandwidthEfficiency"), "{:.2f}"),
-        _figure(status, "ttftAttainment", "{:.1%}"),
-        _figure(status, "tpotAttainment", "{:.1%}"),
-    ]
-    return [*(printable(word) for word in words), _reason(status)]
+Resource = Mapping[str, Any]
 
 
-def _figure(status: Mapping[str, Any], name: str, form: str = "") -> str:
-    return _number(block(status, "measured", name).get("value"), form)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column, and where its value stands in an object."""
+
+    name: str
+    value: Callable[[Resource], str]
+    is_extra: bool = False
 
 
-def _number(value: object, form: str = "") -> str:
-    if not isinstance(value, int | float):
-        return UNKNOWN
-    return form.format(value) if form else significant(value)
+def _text(*path: str, absent: str = UNKNOWN) -> Callable[[Resource], str]:
+    *parents, last = path
+    return lambda resource: str(block(resource, *parents).get(last, absent))
 
 
-def _capacity(status: Mapping[str, Any]) -> str:
+def _number(*path: str, form: str = "") -> Callable[[Resource], str]:
+    *parents, last = path
+
+    def value(resource: Resource) -> str:
+        number = block(resource, *parents).get(last)
+        if not isinstance(number, int | float):
+            return UNKNOWN
+        return form.format(number) if form else significant(number)
+
+    return value
+
+
+def _measured(name: str, form: str = "") -> Callable[[Resource], str]:
+    return _number("status", "measured", name, "value", form=form)
+
+
+def _model(resource: Resource) -> str:
+    return _text("spec", "model", "id")(resource).rpartition("/")[2]
+
+
+def _capacity(resource: Resource) -> str:
     """Return the requests/s of the replicas that are ready."""
-    each = block(status, "estimate").get("requestsPerSecond")
-    ready = block(status, "replicas").get("ready")
+    each = block(resource, "status", "estimate").get("requestsPerSecond")
+    ready = block(resource, "status", "replicas").get("ready")
     if not isinstance(each, int | float) or not isinstance(ready, int):
         return UNKNOWN
     return significant(each * ready)
 
 
-def _reason(status: Mapping[str, Any]) -> Text:
-    reason = str(block(status, "display").get("reason") or "")
-    broken = [
+def _reason(resource: Resource) -> str:
+    shown = block(resource, "status", "display").get("reason")
+    return str(shown or ", ".join(_broken(resource)))
+
+
+def _broken(resource: Resource) -> list[str]:
+    """Return the reasons of conditions that say that something is wrong."""
+    return [
         str(each.get("reason"))
-        for each in objects(status, "conditions")
+        for each in objects(block(resource, "status"), "conditions")
         if (each.get("type"), each.get("status")) in {("Stalled", "True"), ("Ready", "False")}
     ]
-    return Text(printable(reason or ", ".join(broken)), style="yellow" if broken else "")
+
+
+WORDS: Final = frozenset({"name", "model", "GPU", "mode", "reason"})
+COLUMNS: Final = (
+    Column(name="name", value=_text("metadata", "name")),
+    Column(name="model", value=_model, is_extra=True),
+    Column(name="GPU", value=_text("spec", "hardware", "gpu")),
+    Column(name="mode", value=_text("spec", "scaling", "mode", absent="Auto"), is_extra=True),
+    Column(name="ready", value=_text("status", "replicas", "summary")),
+    Column(name="seqs", value=_text("status", "plan", "maxNumSeqs")),
+    Column(name="demand", value=_measured("requestsPerSecond")),
+    Column(name="capacity", value=_capacity),
+    Column(name="queue", value=_measured("queueDepth", "{:.0f}")),
+    Column(name="MBU", value=_measured("memoryBandwidthUtilization", "{:.0%}")),
+    Column(
+        name="eff", value=_number("status", "calibration", "bandwidthEfficiency", form="{:.2f}")
+    ),
+    Column(
+        name="prior",
+        value=_number("status", "calibration", "priorBandwidthEfficiency", form="{:.2f}"),
+        is_extra=True,
+    ),
+    Column(name="TTFT", value=_measured("ttftAttainment", "{:.1%}")),
+    Column(name="TPOT", value=_measured("tpotAttainment", "{:.1%}")),
+    Column(name="reason", value=_reason),
+)

@@ -1,0 +1,66 @@
+"""``tonnage catalog`` and ``tonnage crd``."""
+
+import pytest
+import yaml
+
+from cli_builders import run
+from tonnage.api.crd import crd
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.models import model_names
+
+
+def rows(text):
+    """Return the cells of a Markdown table, without its header."""
+    return [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+
+
+def test_every_class_stands_in_the_table_with_its_sources():
+    table = rows(run("catalog", "gpus", "--markdown").stdout)
+
+    assert {row[0] for row in table} == set(built_in_gpus())
+    assert all(row[-1] for row in table)
+
+
+def test_the_figures_of_a_class_are_those_of_the_catalogue():
+    [row] = [row for row in rows(run("catalog", "gpus", "--markdown").stdout) if row[0] == "H100"]
+
+    # 79.2 GiB by the driver, 3.35 TB/s, 989 TFLOP/s dense: NVIDIA's page halves 1,979 with sparsity
+    assert row[1:5] == ["79.2", "80", "3.35", "989"]
+
+
+def test_every_model_stands_in_the_table_with_its_source():
+    table = rows(run("catalog", "models", "--markdown").stdout)
+
+    assert {row[0] for row in table} == set(model_names())
+    assert all(row[-1] for row in table)
+
+
+def test_the_figures_of_a_model_are_those_of_its_card():
+    table = rows(run("catalog", "models", "--markdown", "--match", "llama-3.1-70b").stdout)
+    [row] = [row for row in table if row[0] == "meta-llama/Llama-3.1-70B-Instruct"]
+
+    # 70.6e9 parameters, 80 layers, 2 bytes each; 2 * 80 * 8 * 128 * 2 B = 320 KiB per token
+    assert row[1:8] == ["70.6", "70.6", "80", "bf16", "141", "320", "131072"]
+
+
+def test_sources_are_shown_when_asked_for():
+    assert "aiconfigurator" not in run("catalog", "gpus").stdout
+    assert "aiconfigurator" in run("catalog", "gpus", "--sources", COLUMNS="300").stdout
+
+
+def test_a_name_that_no_model_has_is_an_error():
+    result = run("catalog", "models", "--match", "no-such-model")
+
+    assert result.exit_code == 2
+    assert "no-such-model" in result.stderr
+
+
+def test_crd_prints_the_definition():
+    assert yaml.safe_load(run("crd").stdout) == crd()
+
+
+@pytest.mark.parametrize("command", ["gpus", "models"])
+def test_a_table_fits_a_wide_screen(command):
+    lines = run("catalog", command, COLUMNS="160").stdout.splitlines()
+
+    assert max(map(len, lines)) <= 160
