@@ -123,7 +123,12 @@ def test_what_vllm_would_not_start_with_ends_it_and_is_named(tmp_path, flags, co
 def lab(kubectl, namespace, tmp_path):
     with a_lab(kubectl, namespace, tmp_path, truth=TRUTH) as made:
         made.apply(
-            a_deployment(made, 2, args=[*SERVE, "--shutdown-timeout", "20"]),
+            a_deployment(
+                made,
+                2,
+                args=[*SERVE, "--shutdown-timeout", "20"],
+                lifecycle={"preStop": {"exec": {"command": ["sleep", "15"]}}},  # cut off earlier
+            ),
             a_service(),
         )
         eventually(lambda: len(ready_addresses(made)) == 2, "two endpoints", timeout_s=60)

@@ -19,6 +19,8 @@ Json = dict[str, Any]
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 PAGE_SIZE: Final = 500
+CLOSING_S: Final = 0.25
+"""aiohttp's advice: TLS connections need the event loop a little longer than their session."""
 NUM_TRIES: Final = 5
 """Of a request that the server was too busy for."""
 _TOO_MANY_REQUESTS: Final = 429
@@ -164,6 +166,7 @@ async def open_api(kubeconfig: Path) -> AsyncIterator[Api]:
     timeout = aiohttp.ClientTimeout(total=30)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         yield Api(session, access)
+    await asyncio.sleep(CLOSING_S)
 
 
 def read_kubeconfig(path: Path) -> Access:
