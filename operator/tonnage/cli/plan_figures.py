@@ -105,10 +105,12 @@ def batches(sizing: Sizing) -> list[float]:
 def batch_table(sizing: Sizing) -> Table:
     """Return what one replica does at different numbers of decoding requests."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.caption_justify, table.caption_style = "left", DIM
     for name in ("decoding", "TPOT", "tokens/s", "KV cache"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound by", no_wrap=True)
     table.add_column("", no_wrap=True)
+    table.caption = Text("over: judged at the promised percentile of the batch, n + z * sqrt(n)")
     for batch in batches(sizing):
         state = steady_state(sizing.replica, sizing.question.workload, batch)
         is_load_line = batch == sizing.at_capacity.num_decoding

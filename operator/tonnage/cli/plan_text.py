@@ -17,6 +17,7 @@ from tonnage.cli.plan_figures import DIM, batch_table, memory_bar
 from tonnage.cli.planning import Offer, Planned, Refused
 from tonnage.sizing.explain import Answer, explain, inputs
 from tonnage.sizing.plan import Sizing
+from tonnage.sizing.question import Flags
 from tonnage.sizing.report import usd_per_hour
 from tonnage.units import format_s
 
@@ -114,7 +115,7 @@ def _summary(answer: Planned) -> RenderableType:
     rows = {
         "replicas": str(answer.replicas),
         "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
-        "max-num-seqs": str(flags.max_num_seqs),
+        "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
         "max-num-batched-tokens": str(flags.max_num_batched_tokens),
         "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
         "limited by": answer.sizing.line.limited_by,
@@ -125,6 +126,12 @@ def _summary(answer: Planned) -> RenderableType:
     for reason in answer.reasons:
         grid.add_row(*_reason(reason))
     return Padding(grid, (0, 0, 0, INDENT), expand=False)
+
+
+def _ranks(flags: Flags) -> str:
+    num_ranks = flags.parallelism.data
+    total = flags.max_num_seqs * num_ranks
+    return f" per data-parallel rank, {total} in all" if num_ranks > 1 else ""
 
 
 def _reason(reason: Reason) -> tuple[Text, Text]:
