@@ -37,6 +37,7 @@ from tonnage.settings import Settings
 LOG = logging.getLogger("tonnage.main")
 SHORTEST_TICK_S = 1.0
 """Between two ticks, however often the picture changes: our own writes come back in it."""
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LOG_FORMAT = "time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
 WATCHED: tuple[tuple[Kind, str, str, str], ...] = (
     (Kind.MODEL, "tonnage.dev", "v1alpha1", "modeldeployments"),
@@ -64,8 +65,22 @@ def _noting(picture: Picture, kind: Kind) -> Any:
 
 
 def _login(**kwargs: Any) -> Any:
-    in_pod = kopf.login_with_service_account(**kwargs)
-    return in_pod or kopf.login_with_kubeconfig(**kwargs)
+    """Return how Kopf connects: as the pod's ServiceAccount, else by a kubeconfig.
+
+    Kopf's own login in a pod takes the API server's DNS name; the address that the kubelet puts
+    into the environment works without DNS too. Asked again after each 401: the token rotates.
+    """
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    token = SERVICE_ACCOUNT / "token"
+    if not host or not token.exists():
+        return kopf.login_with_kubeconfig(**kwargs)
+    address = f"[{host}]" if ":" in host else host
+    return kopf.ConnectionInfo(
+        server=f"https://{address}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}",
+        ca_path=str(SERVICE_ACCOUNT / "ca.crt"),
+        scheme="Bearer",
+        token=token.read_text().strip(),
+    )
 
 
 async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:

@@ -5,6 +5,7 @@ is used for its credentials, TLS and connection pool, and bodies stay dicts.
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -67,13 +68,11 @@ def load_client(kubeconfig: str | None = None, context: str | None = None) -> cl
         KubernetesError: neither is there.
     """
     settings = client.Configuration()
+    is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and kubeconfig is None and context is None
     try:
-        if kubeconfig is None and context is None:
-            try:
-                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-                return client.ApiClient(settings)
-            except config.ConfigException:
-                pass
+        if is_in_pod:
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            return client.ApiClient(settings)
         config.load_kube_config(  # type: ignore[no-untyped-call]
             kubeconfig, context, client_configuration=settings
         )

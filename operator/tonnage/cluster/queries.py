@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tonnage.cluster.prometheus import Series
 from tonnage.estimate.samples import EngineSamples, LongSamples
-from tonnage.manifests.arguments import LATENCY_BOUNDS_S
+from tonnage.manifests.arguments import DEFAULT_BOUNDS_S, LATENCY_BOUNDS_S
 from tonnage.settings import Settings
 
 RATE_SCRAPES = 4
@@ -81,16 +81,15 @@ TABLE: Mapping[str, Query] = {
         own_labels=("kv_cache_size_tokens", "num_gpu_blocks", "block_size"),
         aggregation="group",
     ),
-    "long_completions": _rate(
-        "vllm:request_success_total", scrapes=LONG_SCRAPES, own_labels=("finished_reason",)
-    ),
+    "finished": _rate("vllm:request_prompt_tokens_count", scrapes=LONG_SCRAPES),
+    "finished_prompt_tokens": _rate("vllm:request_prompt_tokens_sum", scrapes=LONG_SCRAPES),
+    "finished_output_tokens": _rate("vllm:request_generation_tokens_sum", scrapes=LONG_SCRAPES),
     "long_prompt_tokens": _rate("vllm:prompt_tokens_total", scrapes=LONG_SCRAPES),
     "long_computed_tokens": _rate(
         "vllm:prompt_tokens_by_source_total",
         scrapes=LONG_SCRAPES,
         matchers='source="local_compute"',
     ),
-    "long_output_tokens": _rate("vllm:generation_tokens_total", scrapes=LONG_SCRAPES),
     "ttft": _rate(
         "vllm:time_to_first_token_seconds_bucket", scrapes=ATTAINMENT_SCRAPES, own_labels=("le",)
     ),
@@ -127,11 +126,15 @@ def expression(query: Query, settings: Settings, *, le_matcher: str = "") -> str
 
 
 def bucket_matcher(limits_s: Iterable[float]) -> str:
-    """Return the matcher of the histogram bounds next to these limits, and of the total."""
+    """Return the matcher of the histogram bounds next to these limits, and of the total.
+
+    Neighbours in the ladder of our manifests and in the engine's own, for a scale target.
+    """
     needed: set[float] = set()
     for limit_s in limits_s:
-        needed.add(max((b for b in LATENCY_BOUNDS_S if b <= limit_s), default=0.0))
-        needed.add(min((b for b in LATENCY_BOUNDS_S if b >= limit_s), default=0.0))
+        for ladder in (LATENCY_BOUNDS_S, DEFAULT_BOUNDS_S):
+            needed.add(max((bound for bound in ladder if bound <= limit_s), default=0.0))
+            needed.add(min((bound for bound in ladder if bound >= limit_s), default=0.0))
     names = [str(float(bound)) for bound in sorted(needed - {0.0})]
     return f'le=~"{"|".join([*names, "[+]Inf"])}"'.replace(".", "[.]")
 
@@ -256,14 +259,15 @@ def _buckets(found: Found, name: str) -> Mapping[float, float]:
 
 
 def _long_samples(found: Found) -> Iterable[LongSamples]:
-    finished = _one(found, "long_completions")
-    prompt, output = _one(found, "long_prompt_tokens"), _one(found, "long_output_tokens")
+    finished = _one(found, "finished")
+    prompt, output = _one(found, "finished_prompt_tokens"), _one(found, "finished_output_tokens")
     if finished is None or prompt is None or output is None:
         return
-    computed = _one(found, "long_computed_tokens")
+    started, computed = _one(found, "long_prompt_tokens"), _one(found, "long_computed_tokens")
     yield LongSamples(
         requests_per_s=finished,
         prompt_tokens_per_s=prompt,
-        computed_prompt_tokens_per_s=prompt if computed is None else computed,
         output_tokens_per_s=output,
+        started_prompt_tokens_per_s=started or 0.0,
+        computed_prompt_tokens_per_s=(started or 0.0) if computed is None else computed,
     )

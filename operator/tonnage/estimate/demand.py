@@ -71,11 +71,12 @@ def measure_lengths(samples: Iterable[LongSamples], *, window_s: float) -> Measu
     output = sum(each.output_tokens_per_s for each in known)
     if finished * window_s < MIN_REQUESTS or prompt <= 0 or output <= 0:
         return None
+    started = sum(each.started_prompt_tokens_per_s for each in known)
     computed = sum(each.computed_prompt_tokens_per_s for each in known)
     return MeasuredLengths(
         prompt_tokens=prompt / finished,
         output_tokens=output / finished,
-        cached_fraction=min(0.99, max(0.0, 1 - computed / prompt)),
+        cached_fraction=min(0.99, max(0.0, 1 - computed / started)) if started else 0.0,
     )
 
 

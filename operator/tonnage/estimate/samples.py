@@ -44,6 +44,9 @@ class LongSamples:
     """Counters of one engine over a long window: the lengths of requests."""
 
     requests_per_s: float
+    """Finished ones; the two below are theirs, so that a ramp does not skew the means."""
     prompt_tokens_per_s: float
-    computed_prompt_tokens_per_s: float
     output_tokens_per_s: float
+    started_prompt_tokens_per_s: float
+    computed_prompt_tokens_per_s: float
+    """Of those started, without what the prefix cache held."""

@@ -196,7 +196,7 @@ def _event(writes: Writes, happening: Happening, now: str) -> Manifest:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{writes.name}.", "namespace": writes.namespace},
+        "metadata": {"generateName": f"{writes.name}-", "namespace": writes.namespace},
         "eventTime": now.replace("Z", ".000000Z"),
         "type": "Warning" if happening.is_warning else "Normal",
         "reason": happening.reason,

@@ -15,3 +15,7 @@ class DoesNotFitError(SizingError):
 
 class SLOInfeasibleError(SizingError):
     """One request alone on an idle replica already misses the SLO: replicas do not help."""
+
+
+class ContextTooLongError(SizingError):
+    """The context length promised exceeds the positions that the model was made for."""

@@ -8,6 +8,7 @@ from tonnage.catalog.engine import default_batched_tokens
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.budget import memory_budget, speeds
 from tonnage.sizing.errors import (
+    ContextTooLongError,
     InvalidParallelismError,
     SizingError,
     SLOInfeasibleError,
@@ -91,10 +92,12 @@ def size(question: Question) -> Sizing:
     a tie goes to the first, plain tensor parallelism.
 
     Raises:
+        ContextTooLongError: the model has fewer positions than are promised.
         InvalidParallelismError: the engine refuses every split of the GPUs asked for.
         DoesNotFitError: no split leaves room for one request of the promised length.
         SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
     """
+    _check_context(question)
     if question.flags:
         return size_with(question, question.flags.parallelism)
     splits = list(
@@ -107,6 +110,20 @@ def size(question: Question) -> Sizing:
             explain_no_candidate(question.shape, num_gpus=question.num_gpus or 1)
         )
     return _smallest(question, splits)
+
+
+def _check_context(question: Question) -> None:
+    """Refuse a context that the model was not made for, as the engine does.
+
+    Raises:
+        ContextTooLongError: with both lengths.
+    """
+    longest = question.shape.max_position_tokens
+    if longest is not None and question.context_tokens > longest:
+        raise ContextTooLongError(
+            f"contextLength {question.context_tokens} exceeds the {longest} positions of "
+            f"{question.shape.name}"
+        )
 
 
 def _smallest(question: Question, splits: Iterable[Parallelism]) -> Sizing:
@@ -150,12 +167,14 @@ def size_with(question: Question, parallelism: Parallelism) -> Sizing:
 
 
 def _slots(sizing: Sizing) -> int:
-    return slots_for(
+    """Return the slots that the load line asks for; the engine refuses more than its budget."""
+    wanted = slots_for(
         sizing.line,
         sizing.question.slo,
         memory_ceiling=sizing.memory_ceiling_typical,
         num_queues=sizing.replica.num_queues,
     )
+    return min(wanted, sizing.replica.max_batched_tokens)
 
 
 def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tonnage.engine import StepTime
 from tonnage.lab.standin.arguments import Arguments
+from tonnage.lab.standin.formula import formula_kv_tokens, formula_step
 
 ENVIRONMENT: Final = "TONNAGE_LAB_TRUTH"
 
@@ -107,7 +108,7 @@ def _linear(step: Mapping[str, Any], _: Arguments) -> StepTime:
     return LinearStep(**step)
 
 
-STEP_FORMS: Final[dict[str, StepForm]] = {"per_step_s": _linear}
+STEP_FORMS: Final[dict[str, StepForm]] = {"per_step_s": _linear, "gpu": formula_step}
 """By the field that tells the form."""
 
 
@@ -131,9 +132,11 @@ def kv_tokens(truth: Truth, arguments: Arguments) -> int:
     """
     if arguments.num_gpu_blocks_override is not None:
         return arguments.num_gpu_blocks_override * block_size(truth, arguments)
-    if truth.kv_tokens is None:
+    if truth.kv_tokens is not None:
+        return truth.kv_tokens
+    if "gpu" not in truth.step:
         raise TruthError("kv_tokens is null, and nothing else says how much KV cache there is")
-    return truth.kv_tokens
+    return formula_kv_tokens(truth.step, arguments)
 
 
 def block_size(truth: Truth, arguments: Arguments) -> int:

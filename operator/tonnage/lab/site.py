@@ -1,0 +1,167 @@
+"""A whole lab: control plane, Prometheus, GPU nodes whose pods run, and the installed operator.
+
+The operator is a pod like any other, installed by Helm and run with its ServiceAccount's own
+rights: what the chart grants is what is tested.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tonnage.lab import assets, prometheus
+from tonnage.lab.controlplane import ControlPlane
+from tonnage.lab.kubectl import Kubectl
+from tonnage.lab.processes import free_ports, run, wait_until
+from tonnage.lab.progress import Step, silent
+
+NAMESPACE: Final = "tonnage-system"
+VLLM_IMAGE: Final = "vllm/vllm-openai:.*"
+OPERATOR_IMAGE: Final = ".*/operator:.*"
+NODE_TIMEOUT_S: Final = 60.0
+OPERATOR_TIMEOUT_S: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNode:
+    """A node of the lab: its name, the label of its GPUs, and how many there are."""
+
+    name: str
+    product: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteConfig:
+    """What a lab is made of beside the control plane."""
+
+    nodes: tuple[GpuNode, ...]
+    truth: Mapping[str, Any]
+    """Hidden constants of the engines: the operator never sees them."""
+    scrape_interval_s: int = 5
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the operator that differ from the chart's."""
+
+
+def start_nodes(plane: ControlPlane, config: SiteConfig, *, step: Step = silent) -> None:
+    """Start the pod runner with its nodes, and wait until they are Ready."""
+    folder = plane.folder / "runner"
+    folder.mkdir(parents=True, exist_ok=True)
+    truth = folder / "truth.json"
+    truth.write_text(json.dumps(dict(config.truth)))
+    file = folder / "runner.yaml"
+    file.write_text(yaml.safe_dump(_runner_config(folder, truth, config), sort_keys=False))
+    command: list[str | Path] = [sys.executable, "-m", "tonnage.lab.runner"]
+    with step("starting GPU nodes"):
+        plane.group.start("runner", [*command, "--kubeconfig", plane.kubeconfig, "--config", file])
+        names = {node.name for node in config.nodes}
+        plane.group.wait_until(
+            lambda: names <= _ready_nodes(plane.kubectl),
+            what="the nodes are Ready",
+            timeout_s=NODE_TIMEOUT_S,
+            needs=("runner",),
+        )
+
+
+def _runner_config(folder: Path, truth: Path, config: SiteConfig) -> dict[str, Any]:
+    python = sys.executable
+    nodes = [
+        {
+            "name": node.name,
+            "gpus": node.num_gpus,
+            "labels": {"nvidia.com/gpu.product": node.product, "nvidia.com/gpu.present": "true"},
+        }
+        for node in config.nodes
+    ]
+    return {
+        "state_directory": str(folder / "state"),
+        "nodes": nodes,
+        "images": [
+            {
+                "image": VLLM_IMAGE,
+                "command": [python, "-m", "tonnage.lab.standin", "serve"],
+                "environment": {"TONNAGE_LAB_TRUTH": str(truth)},
+            },
+            {
+                "image": OPERATOR_IMAGE,
+                "command": [python, "-m", "tonnage"],
+                "programs": {"tonnage": [python, "-m", "tonnage"]},
+            },
+        ],
+        "probe_period_scale": 0.1,
+        "restart_delay_scale": 0.1,
+        "pre_stop_limit_s": 1.0,
+    }
+
+
+def _ready_nodes(kubectl: Kubectl) -> set[str]:
+    return {
+        node["metadata"]["name"]
+        for node in kubectl.get("nodes")["items"]
+        for condition in node["status"].get("conditions", ())
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    }
+
+
+def install_operator(
+    plane: ControlPlane,
+    prometheus_url: str,
+    config: SiteConfig,
+    *,
+    step: Step = silent,
+) -> None:
+    """Install the chart, as a user would, and wait until the operator is Ready."""
+    helm = assets.ensure(["helm"], step=step)["helm"]
+    values = plane.folder / "values.yaml"
+    values.write_text(yaml.safe_dump(_chart_values(prometheus_url, config), sort_keys=False))
+    chart = assets.packaged("charts", "charts") / "tonnage"
+    with step("installing the operator"):
+        run(
+            [
+                helm, "upgrade", "--install", "tonnage", chart, "--kubeconfig", plane.kubeconfig,
+                "--namespace", NAMESPACE, "--create-namespace", "--values", values,
+            ]
+        )  # fmt: skip
+        wait_until(
+            lambda: operator_is_ready(plane.kubectl),
+            what="the operator is Ready",
+            timeout_s=OPERATOR_TIMEOUT_S,
+            needs={},
+        )
+
+
+def _chart_values(prometheus_url: str, config: SiteConfig) -> dict[str, Any]:
+    (probe_port,) = free_ports(1)
+    settings = {
+        "prometheusUrl": prometheus_url,
+        "scrapeIntervalS": config.scrape_interval_s,
+        "probePort": probe_port,
+    }
+    return {
+        "image": {"repository": "tonnage/operator", "tag": "lab"},
+        "crds": {"install": False},  # there before the controllers started, see controlplane.py
+        "hostNetwork": True,
+        "affinity": None,
+        "settings": settings | dict(config.settings),
+    }
+
+
+def operator_is_ready(kubectl: Kubectl) -> bool:
+    """Tell whether a pod of the operator is Ready."""
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for pod in kubectl.get("pods", "-n", NAMESPACE)["items"]
+        for condition in pod["status"].get("conditions", ())
+    )
+
+
+def start(plane: ControlPlane, config: SiteConfig, *, step: Step = silent) -> str:
+    """Start everything beside a control plane; return Prometheus' address."""
+    url = prometheus.start(plane, scrape_interval_s=config.scrape_interval_s, step=step)
+    start_nodes(plane, config, step=step)
+    install_operator(plane, url, config, step=step)
+    return url

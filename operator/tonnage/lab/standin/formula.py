@@ -1,0 +1,89 @@
+"""Hidden constants in the product's own formula: the same physics, other figures.
+
+The truth file's ``step`` then reads ``{"gpu": "H200", "bandwidth_efficiency": 0.6, ...}``: every
+constant of the step-time formula may be given, and those that are not stay at the prior.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tonnage.api.objects import parse_model_deployment
+from tonnage.api.spec import KIND
+from tonnage.catalog.engine import prior_speed
+from tonnage.catalog.gpu import built_in_gpus, find_gpu
+from tonnage.engine import StepTime
+from tonnage.lab.standin.arguments import Arguments
+from tonnage.manifests.names import API_VERSION
+from tonnage.sizing.known import look_up
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.plan import size_with
+from tonnage.sizing.question import Flags, Question, ask
+from tonnage.sizing.step import Speeds, Step, step_time
+
+ENGINE_VERSION = "0.33"
+
+
+def _question(gpu: str, arguments: Arguments) -> Question:
+    """Return the question that these arguments answer."""
+    kv_cache = "fp8" if arguments.kv_cache_dtype.startswith("fp8") else "bfloat16"
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "standin"},
+        "spec": {
+            "model": {
+                "id": arguments.model,
+                "kvCache": kv_cache,
+                "weights": arguments.quantization or "auto",
+            },
+            "hardware": {"gpu": gpu},
+            "contextLength": arguments.max_model_len,
+            "scaling": {"maxReplicas": 1},
+            "engine": {"version": ENGINE_VERSION},
+        },
+    }
+    spec = parse_model_deployment(manifest).spec
+    question = ask(spec, look_up(spec, {gpu: find_gpu(gpu, built_in_gpus())}))
+    return replace(question, flags=flags(arguments))
+
+
+def flags(arguments: Arguments) -> Flags:
+    """Return the capacity flags among the arguments."""
+    return Flags(
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens or arguments.max_num_seqs,
+        gpu_memory_utilization=arguments.gpu_memory_utilization,
+        parallelism=Parallelism(
+            tensor=arguments.tensor_parallel_size,
+            pipeline=arguments.pipeline_parallel_size,
+            data=arguments.data_parallel_size,
+        ),
+    )
+
+
+def formula_step(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
+    """Return the step time of one data-parallel rank by the formula of ``sizing.step``."""
+    constants = {name: value for name, value in step.items() if name != "gpu"}
+    replica = size_with(_question(step["gpu"], arguments), flags(arguments).parallelism).replica
+    speed = replace(prior_speed(), **constants)
+    speeds: Speeds = replica.speeds
+    ranks = arguments.data_parallel_size
+
+    def seconds(num_decoding: int, context_tokens: int, prefill_tokens: int) -> float:
+        mean_context = context_tokens / num_decoding if num_decoding else 0.0
+        work = Step(
+            num_sequences=num_decoding * ranks,
+            context_tokens=context_tokens * ranks,
+            prefill_tokens=prefill_tokens * ranks,
+            prefill_context_tokens=mean_context / 2,
+        )
+        return step_time(replica.shard, speeds, speed, work).total_s
+
+    return seconds
+
+
+def formula_kv_tokens(step: Mapping[str, Any], arguments: Arguments) -> int:
+    """Return the KV tokens of one data-parallel rank that the memory arithmetic gives."""
+    sizing = size_with(_question(step["gpu"], arguments), flags(arguments).parallelism)
+    return int(sizing.kv_tokens / arguments.data_parallel_size)
