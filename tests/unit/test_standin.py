@@ -14,7 +14,7 @@ from tonnage.engine import LimitsError
 from tonnage.lab.standin.__main__ import build, drain
 from tonnage.lab.standin.arguments import parse
 from tonnage.lab.standin.buckets import effective, parse_custom
-from tonnage.lab.standin.truth import Truth, TruthError, step_time
+from tonnage.lab.standin.truth import Truth, TruthError, kv_tokens, step_time
 
 LISTED = Path(__file__).parent / "data" / "vllm-0.33-metrics.txt"
 FAST = {"per_step_s": 0.001}
@@ -434,3 +434,17 @@ def test_latencies_on_the_page_are_those_of_the_hidden_step_time():
     mean_s = sample(page, "vllm:inter_token_latency_seconds_sum") / 20
 
     assert 0.0195 < mean_s < 0.03  # a busy machine may be late, never early
+
+
+def test_hidden_constants_may_be_those_of_the_products_own_formula():
+    flags = ["serve", "Qwen/Qwen3-8B", "--max-model-len", "8192", "--max-num-seqs", "64"]
+    read = parse([*flags, "--max-num-batched-tokens", "8192"])
+    slow, fast = (
+        a_truth(kv_tokens=None, step={"gpu": "H200", "bandwidth_efficiency": efficiency})
+        for efficiency in (0.3, 0.6)
+    )
+    slow_s, fast_s = (step_time(truth, read)(16, 16 * 1000, 0) for truth in (slow, fast))
+
+    # 8.19e9 parameters of two bytes read at 30 % of 4.8e12 B/s take 11.4 ms, and half at 60 %.
+    assert slow_s - fast_s == pytest.approx(0.0057, rel=0.2)
+    assert kv_tokens(slow, read) > 500_000
