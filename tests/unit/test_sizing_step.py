@@ -190,6 +190,16 @@ class TestTheLoadLine:
 
         assert upper(line.state.num_decoding, 0.95) == pytest.approx(53.406, rel=1e-4)
 
+    def test_leaves_head_room_in_the_cache_for_all_that_run(self):
+        replica = a_replica(kv_pool_bytes=100 * 2512 * 131_072)  # 2,500 tokens in whole blocks
+        slo = Slo(ttft=(Promise(quantile=0.95, limit_s=60),))
+
+        line = load_line(replica, a_workload(), slo)
+
+        assert line.limited_by == "KVCache"
+        assert line.state.num_running > line.state.num_decoding
+        assert upper(line.state.num_running, 0.95) == pytest.approx(100)
+
     def test_stops_where_decode_and_prefill_fill_the_token_budget(self):
         # n + n * 2000 / 500 = 500
         line = load_line(a_replica(max_batched_tokens=500), a_workload(), Slo())
