@@ -205,7 +205,7 @@ def _make(network: PodNetwork) -> None:
 
 
 def _remove(network: PodNetwork) -> None:
-    _ip("link", "delete", network.link, check=False)
+    """Remove a namespace; the kernel takes both ends of its link with it, in its own time."""
     _ip("netns", "delete", network.namespace, check=False)
 
 

@@ -13,6 +13,8 @@ from tonnage.lab.runner.api import Api, ApiError
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
+PAUSE_S: Final = 0.05
+"""Before a stream that the server ended is opened again, lest one that it ends at once spin."""
 _GONE: Final = 410
 
 
@@ -67,4 +69,5 @@ class Watch:
         except (aiohttp.ClientError, TimeoutError) as error:
             logger.info("watch of %s broke: %s", self.path, error)
             await asyncio.sleep(self.retry_s)
+        await asyncio.sleep(PAUSE_S)
         return version
