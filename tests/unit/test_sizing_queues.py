@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from builders import a_replica, a_workload, an_slo
-from tonnage.sizing.staffing import MAX_REPLICAS, Team, replicas_for
+from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.staffing import Team, replicas_for
 from tonnage.sizing.steady import load_line, steady_state
 from tonnage.sizing.ttft import (
     Queueing,
@@ -150,5 +151,6 @@ class TestReplicas:
 
         assert replicas_for(shared, rate) < replicas_for(alone, rate) == 12
 
-    def test_a_replica_that_sustains_nothing_asks_for_the_most_there_can_be(self):
-        assert replicas_for(a_team(ttft_s=0.001), 1) == MAX_REPLICAS
+    def test_no_number_of_replicas_that_sustain_nothing_is_asked_for(self):
+        with pytest.raises(SLOInfeasibleError, match="no number of them helps"):
+            replicas_for(a_team(ttft_s=0.001), 1)

@@ -10,6 +10,7 @@ from builders import (
     an_attention,
     an_expert_ffn,
 )
+from tonnage.catalog.parameters import attention_parameters
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.memory import kv_elements_per_layer
@@ -18,8 +19,9 @@ from tonnage.sizing.parallelism import (
     candidates,
     check_parallelism,
     explain_no_candidate,
+    on_rank,
 )
-from tonnage.sizing.shard import attention_parameters, shard_of
+from tonnage.sizing.shard import shard_of
 
 
 def share_of(shape, *, weights=BF16, kv_element_bytes=2, **split):
@@ -99,7 +101,7 @@ def test_a_part_that_the_checkpoint_leaves_alone_stays_at_two_bytes():
 def test_kv_heads_are_split_but_never_below_one(tensor, elements):
     attention = an_attention(num_heads=32, num_kv_heads=8, head_dim=128)
 
-    assert kv_elements_per_layer(attention, tensor=tensor) == elements
+    assert kv_elements_per_layer(on_rank(attention, tensor)) == elements
 
 
 def test_latent_attention_keeps_its_whole_cache_on_every_rank():
@@ -152,7 +154,7 @@ def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "words"), [(3, "TP 3 does not divide"), (16, "no whole number of nodes")]
+    ("num_gpus", "words"), [(3, "TP 3 does not divide"), (12, "no whole number of nodes of 8")]
 )
 def test_a_number_of_gpus_that_will_not_do_is_explained(num_gpus, words):
-    assert words in explain_no_candidate(a_shape(), num_gpus=num_gpus)
+    assert words in explain_no_candidate(a_shape(), num_gpus=num_gpus, gpus_per_node=8)

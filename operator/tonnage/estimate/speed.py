@@ -11,6 +11,7 @@ from tonnage.catalog.engine import SpeedConstants
 from tonnage.estimate.samples import EngineSamples
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.step import Speeds, Step, StepTime, step_time
+from tonnage.sizing.utilization import observed_mbu_fraction
 
 LOWEST_OF_PRIOR = 0.4
 HIGHEST_OF_PRIOR = 1.25
@@ -59,8 +60,18 @@ class Machine:
         return step_time(self.shard, self.speeds, self.constants, work)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptShape:
+    """How the prompts of a workload meet the engine."""
+
+    context_tokens: float
+    """Earlier tokens that a prompt token attends to, in the mean."""
+    chunk_tokens: float
+    """Prompt tokens that come together in one step."""
+
+
 def busy_step(
-    samples: EngineSamples, *, window_s: float, kv_tokens: float, prompt_context_tokens: float
+    samples: EngineSamples, *, window_s: float, kv_tokens: float, prompts: PromptShape
 ) -> BusyStep | None:
     """Return the mean step of an engine; None when it was idle or a figure is missing.
 
@@ -81,7 +92,8 @@ def busy_step(
             num_sequences=sequences,
             context_tokens=usage * kv_tokens,
             prefill_tokens=(samples.computed_prompt_tokens_per_s or 0.0) / steps,
-            prefill_context_tokens=prompt_context_tokens,
+            prefill_context_tokens=prompts.context_tokens,
+            prefill_chunk_tokens=prompts.chunk_tokens,
         ),
     )
 
@@ -90,7 +102,11 @@ def observed_mbu(machine: Machine, busy: BusyStep) -> float:
     """Return bytes per step over step time over nominal bandwidth, per rank, in busy time."""
     time = machine.step(busy.work)
     stages = machine.shard.parallelism.pipeline
-    return stages * time.decode_bytes / (busy.step_s * machine.speeds.memory_bytes_per_s)
+    return observed_mbu_fraction(
+        step_bytes=stages * time.decode_bytes,
+        step_s=busy.step_s,
+        memory_bytes_per_s=machine.speeds.memory_bytes_per_s,
+    )
 
 
 def observed_efficiency(machine: Machine, busy: BusyStep) -> float | None:

@@ -7,12 +7,13 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
 from tonnage.fleet.assess import Assessment
 from tonnage.policy.situation import Metrics
+from tonnage.units import KIB
 
 State = Literal["True", "False", "Unknown"]
 HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 LIMIT_CODES = frozenset({"MaxReplicas", "MinReplicas", "StepCap", "GPUBudget", "InsufficientGPU"})
-MESSAGE_LENGTH = 1024
+MESSAGE_LENGTH = KIB
 
 
 class Finding(NamedTuple):

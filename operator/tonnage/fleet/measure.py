@@ -22,6 +22,7 @@ from tonnage.estimate.demand import (
 from tonnage.estimate.speed import (
     BusyStep,
     Machine,
+    PromptShape,
     SpeedCalibration,
     busy_step,
     learn,
@@ -149,6 +150,11 @@ def _machine(sizing: Sizing) -> Machine:
 
 def _busy(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
     interval_s = fleet.settings.scrape_interval_s
+    workload = sizing.question.workload
+    prompts = PromptShape(
+        context_tokens=prefill_context_tokens(workload),
+        chunk_tokens=min(workload.new_prompt_tokens, sizing.flags.max_num_batched_tokens),
+    )
     warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
     for each in state.engines:
         if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s) and each.kv_tokens:
@@ -156,7 +162,7 @@ def _busy(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]
                 each,
                 window_s=RATE_SCRAPES * interval_s,
                 kv_tokens=each.kv_tokens,
-                prompt_context_tokens=prefill_context_tokens(sizing.question.workload),
+                prompts=prompts,
             )
             if step:
                 yield step

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention
 from tonnage.sizing.errors import DoesNotFitError
+from tonnage.sizing.parallelism import on_rank
 from tonnage.units import format_bytes
 
 LOGIT_BYTES = 4
@@ -25,26 +26,26 @@ def weight_bytes(*, num_parameters: float, bytes_per_parameter: float) -> float:
     return num_parameters * bytes_per_parameter
 
 
-def kv_elements_per_layer(attention: Attention, *, tensor: int = 1) -> int:
-    """Return the elements that one token adds to the cache of one layer on one rank.
+def kv_elements_per_layer(attention: Attention) -> int:
+    """Return the elements that one token adds to the cache of one layer.
 
-    Grouped attention keeps a key and a value per KV head, split over the tensor-parallel ranks
-    but never below one head::
+    Grouped attention keeps a key and a value per KV head::
 
-        max(1, num_kv_heads / tensor) * (head_dim + value_head_dim)
+        num_kv_heads * (head_dim + value_head_dim)
 
-    Latent attention keeps one compressed vector and one rotary key, on every rank alike::
+    Latent attention keeps one compressed vector and one rotary key::
 
         kv_lora_rank + qk_rope_head_dim
 
+    Counts what is given: for one rank's share give that rank's attention.
+
     Sources:
         [kwon2023] section 1 (grouped); [deepseek2024] section 2.1 (latent);
-        [vllm-source] kv_cache_interface.py and config/model.py (replication).
+        [vllm-source] kv_cache_interface.py.
     """
     match attention:
         case GroupedAttention():
-            heads = max(1, attention.num_kv_heads // tensor)
-            return heads * (attention.head_dim + attention.num_value_dims)
+            return attention.num_kv_heads * (attention.head_dim + attention.num_value_dims)
         case LatentAttention():
             return attention.kv_lora_rank + attention.qk_rope_head_dim
 
@@ -54,13 +55,15 @@ def kv_bytes_per_token(
 ) -> float:
     """Return the cache bytes of one token over all layers, each layer's window still open.
 
+    On one of ``tensor`` ranks.
+
     Example:
         >>> llama_70b = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
         >>> kv_bytes_per_token([(80, llama_70b)], kv_element_bytes=2)
         327680
     """
     elements = sum(
-        num_layers * kv_elements_per_layer(attention, tensor=tensor)
+        num_layers * kv_elements_per_layer(on_rank(attention, tensor))
         for num_layers, attention in attentions
     )
     return elements * kv_element_bytes
@@ -191,9 +194,16 @@ def check_fits(budget: MemoryBudget, *, sequence_bytes: float, context_tokens: i
     """
     if budget.kv_pool_bytes < sequence_bytes:
         raise DoesNotFitError(
-            f"{budget} leaves {format_bytes(budget.kv_pool_bytes)} for the KV cache; one request "
-            f"of {context_tokens} tokens needs {format_bytes(sequence_bytes)} per GPU"
+            f"{budget} {_remainder(budget)}; one request of {context_tokens} tokens needs "
+            f"{format_bytes(sequence_bytes)} of KV cache per GPU"
         )
+
+
+def _remainder(budget: MemoryBudget) -> str:
+    left = budget.kv_pool_bytes
+    if left < 0:
+        return f"is {format_bytes(-left)} short before any KV cache"
+    return f"leaves {format_bytes(left)} for the KV cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """How a model is split over GPUs, and which splits the engine accepts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tonnage.catalog.shape import GroupedAttention, LatentAttention, ModelShape
+from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention, ModelShape
 from tonnage.sizing.errors import InvalidParallelismError
 
 
@@ -61,6 +61,24 @@ def _check_kv_heads(name: str, num_kv_heads: int, tensor: int) -> None:
         )
 
 
+def on_rank(attention: Attention, tensor: int) -> Attention:
+    """Return the attention that one tensor-parallel rank computes.
+
+    Query heads are split; KV heads too, but never below one, so that beyond their number they
+    are replicated. What latent attention compresses is on every rank whole.
+
+    >>> on_rank(GroupedAttention(num_heads=64, num_kv_heads=4, head_dim=128), 8).num_kv_heads
+    1
+    """
+    num_heads = attention.num_heads // tensor
+    match attention:
+        case GroupedAttention():
+            num_kv_heads = max(1, attention.num_kv_heads // tensor)
+            return replace(attention, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        case LatentAttention():
+            return replace(attention, num_heads=num_heads)
+
+
 def kv_is_replicated(shape: ModelShape, tensor: int) -> bool:
     """Tell whether every tensor-parallel rank stores the whole cache, as it does under MLA."""
     return tensor > 1 and all(isinstance(a, LatentAttention) for _, a in shape.attentions())
@@ -98,10 +116,13 @@ def _splits(shape: ModelShape, num_gpus: int, gpus_per_node: int) -> Iterator[Pa
         yield Parallelism(tensor=gpus_per_node, pipeline=num_gpus // gpus_per_node)
 
 
-def explain_no_candidate(shape: ModelShape, *, num_gpus: int) -> str:
-    """Say which rule refuses plain tensor parallelism over this many GPUs."""
+def explain_no_candidate(shape: ModelShape, *, num_gpus: int, gpus_per_node: int) -> str:
+    """Say which rules refuse this many GPUs."""
+    rules = []
+    if num_gpus > gpus_per_node and num_gpus % gpus_per_node:
+        rules.append(f"no whole number of nodes of {gpus_per_node} GPUs")
     try:
         check_parallelism(shape, Parallelism(tensor=num_gpus))
     except InvalidParallelismError as error:
-        return f"hardware.gpusPerReplica {num_gpus}: {error}"
-    return f"hardware.gpusPerReplica {num_gpus} is no whole number of nodes"
+        rules.append(str(error))
+    return f"hardware.gpusPerReplica {num_gpus}: {', and '.join(rules)}"

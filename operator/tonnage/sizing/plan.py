@@ -88,8 +88,10 @@ class Sizing:
 def size(question: Question) -> Sizing:
     """Answer a question: keep the flags that run, or choose the smallest split that will do.
 
-    Among splits of the same number of GPUs the one with the highest sustainable rate is taken;
-    a tie goes to the first, plain tensor parallelism.
+    A split will do when it fits, one request alone keeps the SLO, and maxReplicas of it serve the
+    demand; where none serves it all, the one that serves most is taken. Among splits of the same
+    number of GPUs the one with the highest sustainable rate is taken; a tie goes to the first,
+    plain tensor parallelism. More than a node is tried only when nothing smaller fits.
 
     Raises:
         ContextTooLongError: the model has fewer positions than are promised.
@@ -107,7 +109,11 @@ def size(question: Question) -> Sizing:
     )
     if not splits:
         raise InvalidParallelismError(
-            explain_no_candidate(question.shape, num_gpus=question.num_gpus or 1)
+            explain_no_candidate(
+                question.shape,
+                num_gpus=question.num_gpus or 1,
+                gpus_per_node=question.gpu.gpus_per_node,
+            )
         )
     return _smallest(question, splits)
 
@@ -128,25 +134,43 @@ def _check_context(question: Question) -> None:
 
 def _smallest(question: Question, splits: Iterable[Parallelism]) -> Sizing:
     refusals: list[SizingError] = []
-    for _, same_size in itertools.groupby(splits, key=lambda split: split.num_gpus):
-        sizings = []
-        for parallelism in same_size:
-            try:
-                sizings.append(size_with(question, parallelism))
-            except SizingError as refusal:
-                refusals.append(refusal)
-        if sizings:
-            return max(sizings, key=lambda sizing: sizing.sustainable_requests_per_s)
+    fitting: list[Sizing] = []
+    for num_gpus, same_size in itertools.groupby(splits, key=lambda split: split.num_gpus):
+        if fitting and num_gpus > question.gpu.gpus_per_node:
+            break
+        fitting += _best(question, same_size, refusals)
+        if fitting and _is_enough(fitting[-1]):
+            return fitting[-1]
+    if fitting:
+        return max(fitting, key=lambda sizing: sizing.sustainable_requests_per_s)
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
     raise (slow or refusals)[-1]
 
 
+def _best(
+    question: Question, splits: Iterable[Parallelism], refusals: list[SizingError]
+) -> list[Sizing]:
+    """Return the fastest of these splits, nothing when all are refused; note the refusals."""
+    sizings = []
+    for parallelism in splits:
+        try:
+            sizings.append(size_with(question, parallelism))
+        except SizingError as refusal:
+            refusals.append(refusal)
+    return sorted(sizings, key=lambda sizing: -sizing.sustainable_requests_per_s)[:1]
+
+
+def _is_enough(sizing: Sizing) -> bool:
+    most = sizing.question.max_replicas
+    return most is None or sizing.replicas <= most
+
+
 def size_with(question: Question, parallelism: Parallelism) -> Sizing:
     """Answer a question for one split of the model over GPUs.
 
-    ``--max-num-seqs`` and the cache decide one another (each slot costs sampler memory), so
-    both are settled in rounds; the flag never falls below what keeps both.
+    Raises:
+        DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
     shard = shard_of(
         question.shape,
@@ -155,26 +179,39 @@ def size_with(question: Question, parallelism: Parallelism) -> Sizing:
         parallelism=parallelism,
     )
     if question.flags:
-        return _sizing(question, shard, question.flags)
+        return _evaluate(question, shard, question.flags)
+    flags, limited_by = _settle(question, shard, parallelism)
+    sizing = _evaluate(question, shard, flags)
+    return replace(sizing, line=replace(sizing.line, limited_by=limited_by))
+
+
+def _settle(question: Question, shard: Shard, parallelism: Parallelism) -> tuple[Flags, str]:
+    """Return flags and what limits the batch.
+
+    ``--max-num-seqs`` and the cache decide one another (each slot costs sampler memory), so both
+    are settled in rounds; the flag never falls below what keeps both.
+    """
     seqs = FIRST_GUESS_SEQS
     for _ in range(MAX_ROUNDS):
-        chosen = _sizing(question, shard, _flags(question, parallelism, seqs), is_free=True)
-        wanted = _slots(chosen)
+        flags = _flags(question, parallelism, seqs)
+        replica = replace(_replica(question, shard, flags), max_num_seqs=None)
+        line = load_line(replica, question.workload, question.slo)
+        wanted = _slots(question, replica, line)
         if wanted == seqs:
             break
         seqs = wanted
-    return _sizing(question, shard, _flags(question, parallelism, min(seqs, _slots(chosen))))
+    return _flags(question, parallelism, min(flags.max_num_seqs, wanted)), line.limited_by
 
 
-def _slots(sizing: Sizing) -> int:
+def _slots(question: Question, replica: Replica, line: LoadLine) -> int:
     """Return the slots that the load line asks for; the engine refuses more than its budget."""
     wanted = slots_for(
-        sizing.line,
-        sizing.question.slo,
-        memory_ceiling=sizing.memory_ceiling_typical,
-        num_queues=sizing.replica.num_queues,
+        line,
+        question.slo,
+        memory_ceiling=replica.sequences_held(question.workload.mean_context_tokens),
+        num_queues=replica.num_queues,
     )
-    return min(wanted, sizing.replica.max_batched_tokens)
+    return min(wanted, replica.max_batched_tokens)
 
 
 def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:
@@ -187,8 +224,12 @@ def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> F
     )
 
 
-def _sizing(question: Question, shard: Shard, flags: Flags, *, is_free: bool = False) -> Sizing:
-    """Evaluate the question under these flags; ``is_free``: max-num-seqs costs but binds not."""
+def _replica(question: Question, shard: Shard, flags: Flags) -> Replica:
+    """Return the engine group under these flags.
+
+    Raises:
+        DoesNotFitError: the cache does not hold one request of the promised length.
+    """
     budget = memory_budget(question, shard, flags)
     sequence_bytes = kv_bytes_of_sequence(shard.kv, question.context_tokens)
     pool_bytes = budget.kv_pool_bytes
@@ -196,20 +237,18 @@ def _sizing(question: Question, shard: Shard, flags: Flags, *, is_free: bool = F
         pool_bytes = question.measured_kv_tokens / question.context_tokens * sequence_bytes
     else:
         check_fits(budget, sequence_bytes=sequence_bytes, context_tokens=question.context_tokens)
-    replica = Replica(
+    return Replica(
         shard=shard,
         speeds=speeds(question.gpu, question.weights.compute),
         constants=question.speed,
         kv_pool_bytes=pool_bytes,
         max_batched_tokens=flags.max_num_batched_tokens,
-        max_num_seqs=None if is_free else flags.max_num_seqs,
+        max_num_seqs=flags.max_num_seqs,
     )
-    return _evaluate(question, shard, flags, budget, replica)
 
 
-def _evaluate(
-    question: Question, shard: Shard, flags: Flags, budget: MemoryBudget, replica: Replica
-) -> Sizing:
+def _evaluate(question: Question, shard: Shard, flags: Flags) -> Sizing:
+    replica = _replica(question, shard, flags)
     idle = steady_state(replica, question.workload, IDLE)
     _check_alone(question, replica, idle)
     line = load_line(replica, question.workload, question.slo)
@@ -218,7 +257,7 @@ def _evaluate(
         workload=question.workload,
         slo=question.slo,
         line=line,
-        slots=(replica.max_num_seqs or replica.max_batched_tokens) * replica.num_queues,
+        slots=flags.max_num_seqs * replica.num_queues,
         routing=question.routing,
         arrival_scv=question.arrival_scv,
     )
@@ -232,7 +271,7 @@ def _evaluate(
         question=question,
         flags=flags,
         shard=shard,
-        budget=budget,
+        budget=memory_budget(question, shard, flags),
         replica=replica,
         line=line,
         idle=idle,

@@ -45,6 +45,13 @@ class Demand:
     requests_per_s: float | None = None
     concurrency: float | None = None
 
+    def __str__(self) -> str:
+        if self.requests_per_s is not None:
+            return f"{significant(self.requests_per_s)} requests/s"
+        if self.concurrency is not None:
+            return f"{significant(self.concurrency)} requests always in flight"
+        return "not given"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -61,6 +68,8 @@ class Question:
     slo: Slo
     demand: Demand
     num_gpus: int | None = None
+    max_replicas: int | None = None
+    """A split whose replicas for the demand exceed this is not large enough."""
     routing: Routing = Routing.SERVICE
     arrival_scv: float = 1.0
     flags: Flags | None = None
@@ -99,6 +108,7 @@ def ask(spec: Spec, known: Known) -> Question:
         slo=promised(spec),
         demand=expected_demand(spec.demand),
         num_gpus=spec.hardware.gpus_per_replica,
+        max_replicas=spec.scaling.max_replicas,
         routing=Routing(spec.scaling.routing),
     )
     return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
@@ -106,7 +116,13 @@ def ask(spec: Spec, known: Known) -> Question:
 
 def as_textbook(question: Question) -> Question:
     """Return the question as napkin arithmetic puts it: nominal figures, no overhead."""
-    return replace(question, speed=TEXTBOOK_SPEED, is_textbook=True)
+    nominal = (
+        Input(name="memory", value=f"{question.gpu.nominal_memory_bytes} B", origin="looked up"),
+        Input(name="efficiency", value="1, no overhead", origin="given"),
+    )
+    unused = (f"GPU {question.gpu.name}", "bandwidth efficiency", f"vLLM {question.engine.minor}")
+    kept = tuple(each for each in question.inputs if each.name not in unused)
+    return replace(question, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=(*kept, *nominal))
 
 
 def kv_cache_format(asked: str, shape: ModelShape) -> str:
@@ -169,9 +185,16 @@ def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
         f"{significant(workload.prompt.mean_tokens)} prompt ({workload.cached_fraction:.0%} "
         f"cached) + {significant(workload.output_tokens)} output tokens"
     )
+    slo = promised(spec)
+    promises = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
     return (
         Input(name="contextLength", value=f"{spec.context_length} tokens", origin="given"),
+        Input(name="SLO", value=", ".join(promises) or "none: offline", origin="given"),
         Input(name="lengths", value=lengths, origin="given" if spec.demand else "guessed"),
+        Input(name="demand", value=str(expected_demand(spec.demand)), origin="given"),
+        Input(
+            name="arrivals", value=f"Poisson, through a {spec.scaling.routing}", origin="guessed"
+        ),
     )
 
 

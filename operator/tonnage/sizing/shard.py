@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tonnage.catalog.parameters import attention_parameters
 from tonnage.catalog.shape import (
     Attention,
     DenseFfn,
@@ -15,7 +16,7 @@ from tonnage.catalog.shape import (
     WeightFormat,
 )
 from tonnage.sizing.memory import KvShare, kv_elements_per_layer
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism import Parallelism, on_rank
 
 WIDE_BYTES = 2
 """Of a parameter that no checkpoint quantizes: embedding, head, norms, routers."""
@@ -91,12 +92,13 @@ def _kv_shares(
     shape: ModelShape, kv_element_bytes: float, parallelism: Parallelism, stage: float
 ) -> Iterator[KvShare]:
     for num_layers, attention in shape.attentions():
-        elements = kv_elements_per_layer(attention, tensor=parallelism.tensor)
+        mine = on_rank(attention, parallelism.tensor)
+        elements = kv_elements_per_layer(mine)
         window = attention.window_tokens if isinstance(attention, GroupedAttention) else None
         yield KvShare(
             bytes_per_token=stage * num_layers * elements * kv_element_bytes,
             window_tokens=window,
-            flop_per_pair=stage * num_layers * flop_per_pair(attention) / parallelism.tensor,
+            flop_per_pair=stage * num_layers * flop_per_pair(mine),
         )
 
 
@@ -126,7 +128,7 @@ class _GroupShare:
         self._group, self._hidden, self._weights = group, hidden, weights
         self._parallelism = parallelism
         self._attention = attention_parameters(
-            group.attention, hidden_size=hidden, tensor=parallelism.tensor
+            on_rank(group.attention, parallelism.tensor), hidden_size=hidden
         )
 
     def _bytes(self, part: str) -> float:
@@ -136,7 +138,7 @@ class _GroupShare:
     @property
     def dense_bytes(self) -> float:
         attention = self._attention * self._bytes("attention")
-        norms = 2 * self._hidden * WIDE_BYTES
+        norms = self._group.vector_parameters * WIDE_BYTES
         return self._group.num_layers * (attention + norms + self._ffn_bytes())
 
     def _ffn_bytes(self) -> float:
@@ -178,33 +180,3 @@ class _GroupShare:
                 width = routed + ffn.shared_intermediate_size
         active = self._attention + ffn.num_matrices * self._hidden * width / tensor
         return self._group.num_layers * active
-
-
-def attention_parameters(attention: Attention, *, hidden_size: int, tensor: int = 1) -> float:
-    """Return the attention weights of one layer on one rank, biases and small norms left out.
-
-    >>> llama_70b = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
-    >>> attention_parameters(llama_70b, hidden_size=8192)
-    150994944.0
-    """
-    match attention:
-        case GroupedAttention():
-            query_heads = attention.num_heads / tensor * (2 if attention.has_output_gate else 1)
-            kv_heads = max(1, attention.num_kv_heads / tensor)
-            keys = (query_heads + kv_heads) * attention.head_dim
-            values = (kv_heads + attention.num_heads / tensor) * attention.num_value_dims
-            return hidden_size * (keys + values)
-        case LatentAttention():
-            return _latent_parameters(attention, hidden_size, tensor)
-
-
-def _latent_parameters(attention: LatentAttention, hidden_size: int, tensor: int) -> float:
-    heads = attention.num_heads / tensor
-    query_width = heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim)
-    if attention.q_lora_rank is None:
-        query = hidden_size * query_width
-    else:
-        query = attention.q_lora_rank * (hidden_size + query_width)
-    down = hidden_size * (attention.kv_lora_rank + attention.qk_rope_head_dim)
-    up = attention.kv_lora_rank * heads * (attention.qk_nope_head_dim + attention.value_head_dim)
-    return query + down + up + heads * attention.value_head_dim * hidden_size

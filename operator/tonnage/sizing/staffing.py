@@ -3,11 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from tonnage.sizing.steady import BISECTIONS, LoadLine, Replica, at_rate
+from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.steady import BISECTIONS, LoadLine, Replica, SteadyState, steady_state
 from tonnage.sizing.ttft import Queueing, keeps_ttft
 from tonnage.sizing.workload import Routing, Slo, Workload
-
-MAX_REPLICAS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +34,17 @@ class Team:
         return num_replicas * self._sustainable_each(queueing)
 
     def _sustainable_each(self, queueing: Queueing) -> float:
-        low, high = 0.0, self.line.requests_per_s
-        if not self.slo.ttft or self._keeps(high, queueing):
-            return high
+        """Search the mean number of decoding sequences, up to the load line."""
+        low, high = 0.0, self.line.state.num_decoding
+        if not self.slo.ttft or self._keeps(self.line.state, queueing):
+            return self.line.requests_per_s
         for _ in range(BISECTIONS // 2):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._keeps(middle, queueing) else (low, middle)
-        return low
+            state = steady_state(self.replica, self.workload, middle)
+            low, high = (middle, high) if self._keeps(state, queueing) else (low, middle)
+        return steady_state(self.replica, self.workload, low).requests_per_s
 
-    def _keeps(self, requests_per_s: float, queueing: Queueing) -> bool:
-        state = at_rate(self.replica, self.workload, requests_per_s)
+    def _keeps(self, state: SteadyState, queueing: Queueing) -> bool:
         return keeps_ttft(self.replica, self.workload, state, self.slo, queueing)
 
 
@@ -53,6 +53,9 @@ def replicas_for(team: Team, requests_per_s: float) -> int:
 
     Behind a plain Service each replica is its own queue, so the number is a quotient; behind a
     least-outstanding router each further replica sustains a little more than the one before.
+
+    Raises:
+        SLOInfeasibleError: a replica sustains nothing.
     """
     if requests_per_s <= 0:
         return 1
@@ -71,9 +74,9 @@ def replicas_for(team: Team, requests_per_s: float) -> int:
 
 def _quotient(requests_per_s: float, each: float) -> int:
     if each <= 0:
-        return MAX_REPLICAS
+        raise SLOInfeasibleError("a replica keeps the SLO at no rate: no number of them helps")
     # A rate equal to a whole number of replicas must not need one more for rounding's sake.
-    return min(MAX_REPLICAS, max(1, math.ceil(requests_per_s / each - 1e-9)))
+    return max(1, math.ceil(requests_per_s / each - 1e-9))
 
 
 def replicas_for_throughput(*, tokens_per_s: float, tokens_per_s_per_replica: float) -> int:

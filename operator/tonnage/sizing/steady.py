@@ -23,7 +23,7 @@ from tonnage.sizing.workload import Promise, Slo, Workload
 
 DEFAULT_QUANTILE = 0.95
 """For fluctuations where no promise names one."""
-BISECTIONS = 60
+BISECTIONS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +128,15 @@ def at_rate(replica: Replica, workload: Workload, requests_per_s: float) -> Stea
     return steady_state(replica, workload, _highest(is_below, replica.max_batched_tokens))
 
 
-def upper(mean: float, quantile: float) -> float:
-    """Return the quantile of a count with this mean: ``n + z * sqrt(n)``.
+def upper(mean: float, quantile: float, *, num_queues: int = 1) -> float:
+    """Return the quantile of a count with this mean: ``n + z * sqrt(n)``, in each of the queues.
+
+    Data-parallel ranks each have their own share of the requests and its own fluctuation.
 
     >>> round(upper(100, 0.975), 1)
     119.6
     """
-    return mean + NormalDist().inv_cdf(quantile) * math.sqrt(mean)
+    return mean + NormalDist().inv_cdf(quantile) * math.sqrt(mean * num_queues)
 
 
 Limit = Callable[[float], bool]
@@ -146,12 +148,12 @@ def limits(replica: Replica, workload: Workload, slo: Slo) -> Iterator[tuple[str
 
     Every limit holds for all smaller numbers once it holds for one.
     """
-    quantile = slot_quantile(slo)
     state = partial(steady_state, replica, workload)
+    crowded = partial(upper, quantile=slot_quantile(slo), num_queues=replica.num_queues)
     held = replica.sequences_held(workload.mean_context_tokens)
     for promise in slo.tpot:
         yield "TimePerOutputToken", partial(_keeps_tpot, replica, workload, promise)
-    yield "KVCache", lambda n: upper(state(n).num_running, quantile) <= held
+    yield "KVCache", lambda n: crowded(state(n).num_running) <= held
     yield (
         "BatchedTokens",
         lambda n: (
@@ -160,7 +162,7 @@ def limits(replica: Replica, workload: Workload, slo: Slo) -> Iterator[tuple[str
     )
     if replica.max_num_seqs is not None:
         slots = replica.max_num_seqs * replica.num_queues
-        yield "MaxNumSeqs", lambda n: upper(state(n).num_running, quantile) <= slots
+        yield "MaxNumSeqs", lambda n: crowded(state(n).num_running) <= slots
 
 
 def slot_quantile(slo: Slo) -> float:
@@ -170,7 +172,7 @@ def slot_quantile(slo: Slo) -> float:
 
 
 def _keeps_tpot(replica: Replica, workload: Workload, promise: Promise, n: float) -> bool:
-    crowded = upper(n, promise.quantile)
+    crowded = upper(n, promise.quantile, num_queues=replica.num_queues)
     return steady_state(replica, workload, crowded).step_s <= promise.limit_s
 
 
@@ -228,5 +230,5 @@ def slots_for(line: LoadLine, slo: Slo, *, memory_ceiling: float, num_queues: in
 
     Per data-parallel rank, as the flag counts. Never beyond the memory ceiling.
     """
-    wanted = math.ceil(upper(line.state.num_running, slot_quantile(slo)))
-    return max(1, min(wanted, math.floor(memory_ceiling)) // num_queues)
+    crowd = upper(line.state.num_running, slot_quantile(slo), num_queues=num_queues)
+    return max(1, min(math.ceil(crowd / num_queues), math.floor(memory_ceiling / num_queues)))

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
+from tonnage.units import format_s
+
+PERCENT = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
@@ -78,7 +82,7 @@ class Promise:
     limit_s: float
 
     def __str__(self) -> str:
-        return f"p{self.quantile * 100:.0f} {self.limit_s:g} s"
+        return f"p{self.quantile * PERCENT:.0f} {format_s(self.limit_s)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
