@@ -199,6 +199,12 @@ class Spec(ApiModel):
         rule("has(self.scaleTarget) || has(self.engine)", "engine is required without scaleTarget"),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
         rule(
+            "!has(self.demand) || !has(self.demand.promptTokens.p99) || "
+            "self.demand.promptTokens.p99 <= self.contextLength",
+            "promptTokens.p99 exceeds contextLength",
+            fieldPath=".demand.promptTokens.p99",
+        ),
+        rule(
             "!has(self.demand) || self.demand.promptTokens.mean + self.demand.outputTokens.mean "
             "<= self.contextLength",
             "promptTokens.mean + outputTokens.mean exceed contextLength",
@@ -231,11 +237,17 @@ class Spec(ApiModel):
 
     def _check_lengths(self) -> None:
         if self.demand:
-            total = self.demand.prompt_tokens.mean + self.demand.output_tokens.mean
+            prompt, output = self.demand.prompt_tokens, self.demand.output_tokens
+            total = prompt.mean + output.mean
             if total > self.context_length:
                 raise ValueError(
                     f"demand: promptTokens.mean + outputTokens.mean = {total} exceed "
                     f"contextLength {self.context_length}"
+                )
+            if (prompt.p99 or 0) > self.context_length:
+                raise ValueError(
+                    f"demand: promptTokens.p99 {prompt.p99} exceeds contextLength "
+                    f"{self.context_length}"
                 )
 
     def to_digestible(self) -> dict[str, Any]:

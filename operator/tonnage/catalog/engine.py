@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
-from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.gpu import Gpu, UnsupportedEngineError
 from tonnage.units import GIB
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
@@ -87,7 +87,7 @@ def parse_version(text: str) -> tuple[int, int]:
     """
     match = re.match(r"v?(\d{1,4})\.(\d{1,4})(\.|$|[-+])", text)
     if not match:
-        raise CatalogError(f"engine.version {text!r} is not a version like 0.33")
+        raise UnsupportedEngineError(f"engine.version {text!r} is not a version like 0.33")
     return int(match[1]), int(match[2])
 
 
@@ -111,7 +111,7 @@ def find_engine(version: str) -> KnownEngine:
     versions = TypeAdapter(list[EngineVersion]).validate_python(_vllm()["versions"])
     older = [entry for entry in versions if parse_version(entry.since) <= asked]
     if not older:
-        raise CatalogError(
+        raise UnsupportedEngineError(
             f"engine.version {version}: vLLM before {versions[0].since} is not supported"
         )
     newest = parse_version(_vllm()["newest"]["version"])

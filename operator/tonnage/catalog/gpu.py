@@ -20,6 +20,18 @@ class CatalogError(Exception):
     """A figure, class or model was asked for that the catalogue cannot give."""
 
 
+class UnknownGpuError(CatalogError):
+    """No class of this name is known."""
+
+
+class UnknownModelError(CatalogError):
+    """No model of this name is known, and no config.json was given."""
+
+
+class UnsupportedEngineError(CatalogError):
+    """The engine version is none, or older than any whose memory and flags are known."""
+
+
 class MissingFigureError(CatalogError):
     """The entry is there, but the figure that this question needs has no source."""
 
@@ -135,6 +147,6 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     for gpu in gpus.values():
         if name in gpu.aliases:
             return gpu
-    raise CatalogError(
+    raise UnknownGpuError(
         f"hardware.gpu {name!r} is not in the catalogue; known: {', '.join(sorted(gpus))}"
     )

@@ -17,7 +17,7 @@ import yaml
 
 from tonnage.catalog.config import shape_from_config
 from tonnage.catalog.config_keys import ModelConfigError
-from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.gpu import UnknownModelError
 from tonnage.catalog.shape import ModelShape
 from tonnage.units import MIB
 
@@ -85,8 +85,8 @@ def find_model(model_id: str, models: Mapping[str, str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise CatalogError(f"model {model_id!r} is short for several: {', '.join(found)}")
-    raise CatalogError(
+        raise UnknownModelError(f"model {model_id!r} is short for several: {', '.join(found)}")
+    raise UnknownModelError(
         f"model {model_id!r} is not in the catalogue{_near(asked, models)}; "
         "any other model needs its config.json (spec.model.config)"
     )

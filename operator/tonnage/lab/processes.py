@@ -234,6 +234,8 @@ class ProcessGroup:
     detached: bool = False
     records: dict[str, ProcessRecord] = field(default_factory=dict)
     on_change: Callable[[], None] = lambda: None
+    grace_s: Mapping[str, float] = field(default_factory=lambda: {"runner": 15.0})
+    """From SIGTERM to SIGKILL for members that have much to clean up."""
 
     def start(
         self,
@@ -251,7 +253,7 @@ class ProcessGroup:
         return record
 
     def stop(self, name: str) -> None:
-        stop(self.records[name])
+        stop(self.records[name], grace_s=self.grace_s.get(name, GRACE_S))
         del self.records[name]
         self.on_change()
 
