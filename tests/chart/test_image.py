@@ -11,11 +11,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 RECIPE = (ROOT / "deploy/Dockerfile").read_text()
-PINS = dict(
-    line.split("==")
-    for line in (ROOT / "deploy/constraints.txt").read_text().splitlines()
+PINS = {
+    canonicalize_name(name): version
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
     if not line.startswith("#")
-)
+    for name, _, version in [line.partition("==")]
+}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 

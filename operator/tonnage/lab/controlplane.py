@@ -45,14 +45,16 @@ class ControlPlane:
     """Address of the API server."""
     kubeconfig: Path
     """For an administrator, with everything in it: it works from any folder."""
-    audit_log: Path
-    """JSON lines, one for each finished request, without bodies."""
+    audit_log: Path | None
+    """JSON lines, one for each finished request, without bodies; kind keeps none."""
     kubectl: Kubectl
     group: ProcessGroup
     """Start further parts here, and they stop before the control plane does."""
+    at_end: Callable[[], None] = lambda: None
 
     def stop(self) -> None:
         self.group.stop_all()
+        self.at_end()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

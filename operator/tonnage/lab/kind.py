@@ -5,33 +5,19 @@ differs; above all there is no audit log.
 """
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tonnage.lab import assets
+from tonnage.lab.controlplane import ControlPlane
 from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import LabError, run
+from tonnage.lab.processes import LabError, ProcessGroup, run
 from tonnage.lab.progress import Step, silent
 
 NAME: Final = "tonnage"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindCluster:
-    """A running kind cluster, used as a `ControlPlane` is."""
-
-    folder: Path
-    server: str
-    kubeconfig: Path
-    kubectl: Kubectl
-    audit_log: None = None
-
-    def stop(self) -> None:
-        run([_program("kind"), "delete", "cluster", "--name", NAME])
-
-
-def start(folder: Path, *, crds: Path | None = None, step: Step = silent) -> KindCluster:
+def start(folder: Path, *, crds: Path | None = None, step: Step = silent) -> ControlPlane:
     """Create the cluster that ``deploy/kind/cluster.yaml`` describes."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     kubeconfig = folder / "kubeconfig"
@@ -42,8 +28,19 @@ def start(folder: Path, *, crds: Path | None = None, step: Step = silent) -> Kin
     kubectl = Kubectl(program=_program("kubectl"), kubeconfig=kubeconfig)
     if crds is not None:
         kubectl.install_crds(crds)
-    server = kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
-    return KindCluster(folder=folder, server=server, kubeconfig=kubeconfig, kubectl=kubectl)
+    return ControlPlane(
+        folder=folder,
+        server=kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"),
+        kubeconfig=kubeconfig,
+        audit_log=None,
+        kubectl=kubectl,
+        group=ProcessGroup(logs=folder / "logs"),
+        at_end=_delete,
+    )
+
+
+def _delete() -> None:
+    run([_program("kind"), "delete", "cluster", "--name", NAME])
 
 
 def _program(name: str) -> Path:

@@ -146,6 +146,7 @@ def _chart_values(prometheus_url: str, config: SiteConfig) -> dict[str, Any]:
         "crds": {"install": False},  # there before the controllers started, see controlplane.py
         "hostNetwork": True,
         "affinity": None,
+        "nodeSelector": {"nvidia.com/gpu.present": "true"},  # the nodes whose pods are processes
         "settings": settings | dict(config.settings),
     }
 
