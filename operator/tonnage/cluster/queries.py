@@ -176,6 +176,7 @@ def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
             namespace, pod = labels.get(settings.namespace_label), labels.get(settings.pod_label)
             if namespace and pod:
                 by_engine[namespace, pod, labels.get("engine", "")][name].append(series)
+    _give_to_first_engine(by_engine)
     engines: dict[PodKey, list[EngineSamples]] = defaultdict(list)
     long: dict[PodKey, list[LongSamples]] = defaultdict(list)
     for (namespace, pod, engine), found in by_engine.items():
@@ -185,6 +186,17 @@ def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
         engines={key: tuple(each) for key, each in engines.items()},
         long={key: tuple(each) for key, each in long.items()},
     )
+
+
+def _give_to_first_engine(by_engine: dict[EngineKey, dict[str, list[Series]]]) -> None:
+    """Count what a pod reports without engine, such as rejections, with its first engine."""
+    first: dict[PodKey, EngineKey] = {}
+    for key in sorted(by_engine):
+        if key[2]:
+            first.setdefault(key[:2], key)
+    for pod, key in first.items():
+        for name, series in by_engine.pop((*pod, ""), {}).items():
+            by_engine[key].setdefault(name, series)
 
 
 Found = Mapping[str, Sequence[Series]]

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tonnage.estimate.speed import SpeedCalibration
+from tonnage.estimate.speed import HIGHEST, SpeedCalibration
 from tonnage.sizing.question import Flags, Question
+from tonnage.units import PETA
 
 VERSION = 1
 """Bumped when the meaning of a stored figure changes: older state is then dropped, not misread."""
@@ -16,6 +16,8 @@ MAX_ENTRIES = 500
 """Per kind; the oldest go first. About 100 bytes each: far below a ConfigMap's 1 MiB."""
 WRITE_THRESHOLD = 0.02
 KEY_LENGTH = 20
+LARGEST = PETA
+"""No figure that we write comes near."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,10 @@ def load(text: str) -> Calibrations:
     Raises:
         ValueError: no JSON object, or of another version.
     """
-    state = json.loads(text)
+    try:
+        state = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("calibration is nested too deeply") from error
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise ValueError(f"calibration is not of version {VERSION}")
     return Calibrations(
@@ -122,10 +127,12 @@ def load(text: str) -> Calibrations:
                 changed_at_s=entry["changedAt"],
             )
             for key, entry in _entries(state, "speed", "bandwidthEfficiency", "busySteps")
+            if 0 < entry["bandwidthEfficiency"] <= HIGHEST
         },
         memory={
             key: MemoryCalibration(kv_tokens=entry["kvTokens"], changed_at_s=entry["changedAt"])
             for key, entry in _entries(state, "memory", "kvTokens")
+            if entry["kvTokens"] > 0
         },
     )
 
@@ -146,4 +153,4 @@ def _entries(
 def _is_figure(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and value >= 0
+    return 0 <= value <= LARGEST  # no NaN and no infinity either

@@ -1,5 +1,6 @@
 """Demand from what the engines report, on the arrival side."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ class MeasuredDemand:
     requests_per_s: float
     waiting: float
     running: float
+    reporting: frozenset[str]
+    """Pods of which every engine gave every figure that demand is made of."""
     is_complete: bool
     """Every replica that is Ready reported, freshly."""
 
@@ -54,13 +57,21 @@ def measure_demand(
         + (each.rejections_per_s or 0.0)
         for each in known
     )
-    reporting = {each.pod for each in known if each.waiting is not None}
+    silent = {each.pod for each in samples if not _says_all(each)}
+    reporting = frozenset(each.pod for each in known) - silent
     return MeasuredDemand(
         requests_per_s=max(0.0, arrivals),
         waiting=sum(each.waiting or 0.0 for each in known),
         running=sum(each.running or 0.0 for each in known),
+        reporting=reporting,
         is_complete=ready_pods <= reporting,
     )
+
+
+def _says_all(each: EngineSamples) -> bool:
+    """Tell whether nothing is missing; the counter of rejections came with vLLM 0.32."""
+    figures = (each.completions_per_s, each.backlog_growth_per_s, each.waiting)
+    return all(figure is not None for figure in figures)
 
 
 def measure_lengths(samples: Iterable[LongSamples], *, window_s: float) -> MeasuredLengths | None:
@@ -83,24 +94,23 @@ def measure_lengths(samples: Iterable[LongSamples], *, window_s: float) -> Measu
 def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:
     """Return the share of requests within a limit, from cumulative histogram rates.
 
-    Interpolates linearly inside the bucket that the limit falls into; None without requests.
+    Interpolates linearly inside the bucket that the limit falls into, in each engine's own
+    ladder: a bound that one lacks is not zero requests there. None without requests.
     """
-    bounds = sorted({bound for each in within for bound in each})
-    if not bounds:
+    told = [each for each in within if math.inf in each]
+    total = sum(each[math.inf] for each in told)
+    if total <= 0:
         return None
-    counts = [sum(each.get(bound, 0.0) for each in within) for bound in bounds]
-    if counts[-1] <= 0:
-        return None
-    return _interpolate(bounds, counts, limit_s) / counts[-1]
+    return sum(_interpolate(each, limit_s) for each in told) / total
 
 
-def _interpolate(bounds: list[float], counts: list[float], limit_s: float) -> float:
+def _interpolate(within: Mapping[float, float], limit_s: float) -> float:
     low_bound, low_count = 0.0, 0.0
-    for bound, count in zip(bounds, counts, strict=True):
+    for bound, count in sorted(within.items()):
         if limit_s <= bound:
-            if bound == float("inf"):
+            if bound == math.inf:
                 return low_count
             share = (limit_s - low_bound) / (bound - low_bound)
             return low_count + share * (count - low_count)
         low_bound, low_count = bound, count
-    return counts[-1]
+    return low_count

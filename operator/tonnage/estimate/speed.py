@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine import SpeedConstants
 from tonnage.estimate.samples import EngineSamples
+from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.step import Speeds, Step, StepTime, step_time
 from tonnage.sizing.utilization import observed_mbu_fraction
@@ -71,27 +72,36 @@ class PromptShape:
 
 
 def busy_step(
-    samples: EngineSamples, *, window_s: float, kv_tokens: float, prompts: PromptShape
+    samples: EngineSamples,
+    *,
+    window_s: float,
+    kv_tokens: float,
+    prompts: PromptShape,
+    parallelism: Parallelism,
 ) -> BusyStep | None:
     """Return the mean step of an engine; None when it was idle or a figure is missing.
 
     The step time is the mean gap between two tokens of a sequence, which knows no idle time; the
-    work of a step is tokens over steps.
+    work of a step is tokens over steps. An engine is one data-parallel rank and each of its steps
+    one microbatch, while the formula takes the work of the whole replica: the other ranks are
+    taken to do the same.
     """
     gaps, gap_s, steps = samples.token_gaps_per_s, samples.token_gap_s_per_s, samples.steps_per_s
     tokens, usage = samples.output_tokens_per_s, samples.kv_usage_fraction
-    if not gaps or not gap_s or not steps or not tokens or usage is None:
+    prefill = samples.computed_prompt_tokens_per_s
+    if not gaps or not gap_s or not steps or not tokens or usage is None or prefill is None:
         return None
     sequences = tokens / steps
     if steps * window_s < MIN_STEPS or sequences < MIN_SEQUENCES:
         return None
+    batches = parallelism.data * parallelism.pipeline
     return BusyStep(
         step_s=gap_s / gaps,
         num_steps=steps * window_s,
         work=Step(
-            num_sequences=sequences,
-            context_tokens=usage * kv_tokens,
-            prefill_tokens=(samples.computed_prompt_tokens_per_s or 0.0) / steps,
+            num_sequences=sequences * batches,
+            context_tokens=usage * kv_tokens * parallelism.data,
+            prefill_tokens=prefill / steps * batches,
             prefill_context_tokens=prompts.context_tokens,
             prefill_chunk_tokens=prompts.chunk_tokens,
         ),

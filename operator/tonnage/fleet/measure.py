@@ -163,6 +163,7 @@ def _busy(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]
                 window_s=RATE_SCRAPES * interval_s,
                 kv_tokens=each.kv_tokens,
                 prompts=prompts,
+                parallelism=sizing.flags.parallelism,
             )
             if step:
                 yield step
