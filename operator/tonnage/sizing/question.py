@@ -10,7 +10,7 @@ from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import ModelShape, WeightFormat
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.workload import Lengths, Promise, Routing, Slo, Workload
-from tonnage.units import DAY_S, format_si, significant
+from tonnage.units import DAY_S, format_bytes, format_si, significant
 
 Origin = Literal["given", "looked up", "guessed", "measured"]
 KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
@@ -117,7 +117,7 @@ def ask(spec: Spec, known: Known) -> Question:
 def as_textbook(question: Question) -> Question:
     """Return the question as napkin arithmetic puts it: nominal figures, no overhead."""
     nominal = (
-        Input(name="memory", value=f"{question.gpu.nominal_memory_bytes} B", origin="looked up"),
+        Input(name="memory", value=format_bytes(question.gpu.nominal_memory_bytes), origin="looked up"),
         Input(name="efficiency", value="1, no overhead", origin="given"),
     )
     unused = (f"GPU {question.gpu.name}", "bandwidth efficiency", f"vLLM {question.engine.minor}")
@@ -201,7 +201,7 @@ def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
 def _catalog_inputs(question: Question, spec: Spec) -> tuple[Input, ...]:
     gpu, speed, weights = question.gpu, question.speed, question.weights
     peak = format_si(gpu.flop_per_s(weights.compute), "FLOP/s")
-    memory = f"{gpu.memory_bytes} B, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
+    memory = f"{format_bytes(gpu.memory_bytes)}, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
     weights_origin: Origin = "looked up" if spec.model.weights == "auto" else "given"
     kv_origin: Origin = "looked up" if spec.model.kv_cache == "auto" else "given"
     engine_origin: Origin = "guessed" if question.engine.is_guess else "looked up"
