@@ -1,0 +1,39 @@
+"""Situations to decide on: four replicas, needed, measured and watched for long."""
+
+from dataclasses import replace
+
+from tonnage.api.status import Reason
+from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
+
+NOW_S = 1_000_000.0
+WINDOW_S = 300.0
+
+
+def a_need(replicas=4, *, with_margin=None):
+    return Need(
+        replicas=replicas,
+        replicas_with_margin=replicas if with_margin is None else with_margin,
+        reasons=(Reason(code="Demand", message=f"{replicas} are needed"),),
+    )
+
+
+def a_situation(*, current=4, need=4, recent=None, **changes):
+    """``recent``: needs with margin that were seen in the window; else what is needed now."""
+    wanted = need if isinstance(need, Need) else a_need(need)
+    seen = [wanted.replicas_with_margin] if recent is None else recent
+    situation = Situation(
+        now_s=NOW_S,
+        current=current,
+        unschedulable=0,
+        minimum=1,
+        maximum=20,
+        need=wanted,
+        metrics=Metrics.COMPLETE,
+        recent_needs=tuple((NOW_S - 10, each) for each in seen),
+        watching_since_s=0,
+        lost_at_s=None,
+        gpus_per_replica=2,
+        free_budget_gpus=None,
+        settings=PolicySettings(scale_down_window_s=WINDOW_S, max_scale_up_replicas=8),
+    )
+    return replace(situation, **changes)

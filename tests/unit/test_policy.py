@@ -1,0 +1,242 @@
+"""From figures to replicas: one table of situations, and the laws that hold in all of them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_builders import NOW_S, WINDOW_S, a_need, a_situation
+from strategies import numbers
+from tonnage.policy.decide import (
+    LIMITS,
+    cap_step_up,
+    decide,
+    keep_gpu_budget,
+    keep_within_bounds,
+    never_lower_on_missing_data,
+    no_growth_without_gpus,
+    walk_down,
+)
+from tonnage.policy.situation import Decision, Metrics
+
+JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
+JUST_LOST = {"lost_at_s": NOW_S - 60}
+
+
+@pytest.mark.parametrize(
+    ("situation", "replicas", "codes"),
+    [
+        # Need.
+        (a_situation(current=4, need=4), 4, []),
+        (a_situation(current=2, need=5), 5, []),
+        (a_situation(current=0, need=3), 3, []),
+        # Down: one at a time, and only what was not needed for a whole window.
+        (a_situation(current=5, need=2), 4, ["WalkingDown"]),
+        (a_situation(current=3, need=2), 2, []),
+        (a_situation(current=5, need=2, recent=[5, 2]), 5, ["Stabilizing"]),
+        (a_situation(current=5, need=2, recent=[9, 2]), 5, ["Stabilizing"]),
+        (a_situation(current=5, need=2, recent=[4, 2]), 4, ["WalkingDown"]),
+        (a_situation(current=3, need=a_need(2, with_margin=3)), 3, ["Stabilizing"]),
+        (a_situation(current=5, need=2, recent=[]), 5, ["Stabilizing"]),
+        (a_situation(current=5, need=2, **JUST_STARTED), 5, ["JustStarted"]),
+        (a_situation(current=5, need=2, **JUST_LOST), 5, ["ReplicaLost"]),
+        (a_situation(current=5, need=2, lost_at_s=NOW_S - WINDOW_S), 4, ["WalkingDown"]),
+        # Nothing of that holds back growth.
+        (a_situation(current=2, need=5, **JUST_STARTED), 5, []),
+        (a_situation(current=2, need=5, **JUST_LOST), 5, []),
+        # Missing data holds or raises.
+        (a_situation(current=5, need=2, metrics=Metrics.MISSING), 5, ["MetricsMissing"]),
+        (a_situation(current=5, need=7, metrics=Metrics.MISSING), 7, []),
+        # Pace upwards.
+        (a_situation(current=2, need=15), 10, ["StepCap"]),
+        (a_situation(current=0, need=15), 15, []),
+        # GPUs that are not there: no growth, and down all the same.
+        (a_situation(current=4, need=6, unschedulable=1), 4, ["InsufficientGPU"]),
+        (a_situation(current=4, need=2, unschedulable=1), 3, ["WalkingDown"]),
+        # The user's bounds.
+        (a_situation(current=6, need=9, maximum=8), 8, ["MaxReplicas"]),
+        (a_situation(current=3, need=1, minimum=3), 3, ["WalkingDown", "MinReplicas"]),
+        (a_situation(current=1, need=1, minimum=3), 3, ["MinReplicas"]),
+        (a_situation(current=9, need=9, maximum=4), 4, ["MaxReplicas"]),
+        (
+            a_situation(current=9, need=9, maximum=4, metrics=Metrics.MISSING),
+            4,
+            ["MaxReplicas"],
+        ),
+        # The administrator's budget: 2 GPUs per replica.
+        (a_situation(current=4, need=6, free_budget_gpus=4), 6, []),
+        (a_situation(current=4, need=6, free_budget_gpus=3), 5, ["GPUBudget"]),
+        (a_situation(current=4, need=6, free_budget_gpus=0), 4, ["GPUBudget"]),
+        (a_situation(current=4, need=6, free_budget_gpus=-7), 4, ["GPUBudget"]),
+        (a_situation(current=0, need=1, free_budget_gpus=1), 0, ["GPUBudget"]),
+        (a_situation(current=1, need=1, minimum=3, free_budget_gpus=2), 2,
+         ["MinReplicas", "GPUBudget"]),
+        (a_situation(current=4, need=4, free_budget_gpus=-7), 4, []),
+        (a_situation(current=5, need=2, free_budget_gpus=0), 4, ["WalkingDown"]),
+        # Several at once, each in its order.
+        (a_situation(current=4, need=30, maximum=20, free_budget_gpus=6), 7,
+         ["StepCap", "GPUBudget"]),
+        (a_situation(current=15, need=30, free_budget_gpus=100), 20,
+         ["StepCap", "MaxReplicas"]),
+    ],
+)  # fmt: skip
+def test_decides(situation, replicas, codes):
+    decision = decide(situation)
+
+    assert decision.replicas == replicas
+    assert [reason.code for reason in decision.reasons] == ["Demand", *codes]
+    assert decision.limited_by == (codes[-1] if codes else None)
+
+
+def test_the_limits_speak_in_this_order():
+    assert tuple(LIMITS) == (
+        never_lower_on_missing_data,
+        walk_down,
+        cap_step_up,
+        no_growth_without_gpus,
+        keep_within_bounds,
+        keep_gpu_budget,
+    )
+
+
+def test_limits_can_be_given():
+    # As the replay does to see what one of them costs.
+    assert decide(a_situation(current=5, need=1), limits=()).replicas == 1
+
+
+def test_a_limit_that_changes_nothing_says_nothing():
+    decision = Decision(replicas=3)
+
+    assert decision.limited_to(3, "Code", "message") is decision
+
+
+@pytest.mark.parametrize(
+    ("situation", "message"),
+    [
+        (a_situation(current=5, need=2, recent=[6]), "6 were needed within the last 5.0 min"),
+        (a_situation(current=5, need=2, **JUST_LOST), "60.00 s ago"),
+        (a_situation(current=2, need=15), "at most 8 more in one step: 10"),
+        (a_situation(current=6, need=9, maximum=8), "9 exceed maxReplicas 8"),
+        (
+            a_situation(current=4, need=6, free_budget_gpus=3),
+            "2 more replicas of 2 GPUs exceed the 3 left in the fleet's budget",
+        ),
+    ],
+)
+def test_reasons_carry_the_numbers(situation, message):
+    assert message in decide(situation).reasons[-1].message
+
+
+times = numbers(0, 2 * WINDOW_S).map(lambda ago: NOW_S - ago)
+
+
+@st.composite
+def situations(draw, **fixed):
+    minimum = draw(st.integers(1, 10))
+    need = draw(st.integers(1, 50))
+    wanted = a_need(need, with_margin=need + draw(st.integers(0, 5)))
+    drawn = {
+        "current": draw(st.integers(0, 40)),
+        "unschedulable": draw(st.integers(0, 3)),
+        "minimum": minimum,
+        "maximum": draw(st.integers(minimum, 40)),
+        "metrics": draw(st.sampled_from(Metrics)),
+        "recent_needs": (
+            *draw(st.lists(st.tuples(times, st.integers(1, 50)), max_size=5)),
+            (NOW_S, wanted.replicas_with_margin),
+        ),
+        "watching_since_s": draw(times),
+        "lost_at_s": draw(st.none() | times),
+        "gpus_per_replica": draw(st.sampled_from([1, 2, 8])),
+        "free_budget_gpus": draw(st.none() | st.integers(-20, 100)),
+    }
+    return replace(a_situation(need=wanted), **(drawn | fixed))
+
+
+@given(situations())
+def test_every_change_carries_a_reason_and_the_last_limit_is_named(situation):
+    decision = decide(situation)
+
+    limits = [reason.code for reason in decision.reasons[1:]]
+    assert (decision.replicas != situation.need.replicas) <= bool(limits)
+    assert decision.limited_by == (limits[-1] if limits else None)
+
+
+@given(situations(free_budget_gpus=None))
+def test_stays_within_the_users_bounds(situation):
+    assert situation.minimum <= decide(situation).replicas <= situation.maximum
+
+
+@given(situations())
+def test_never_exceeds_the_maximum_or_the_need_and_the_minimum(situation):
+    allowed = max(situation.current, situation.need.replicas, situation.minimum)
+
+    assert decide(situation).replicas <= max(situation.minimum, min(allowed, situation.maximum))
+
+
+@given(situations(metrics=Metrics.MISSING))
+def test_missing_data_never_lowers(situation):
+    assert decide(situation).replicas >= min(situation.current, situation.maximum)
+
+
+@given(situations())
+def test_takes_one_replica_away_at_a_time(situation):
+    assert decide(situation).replicas >= min(situation.current - 1, situation.maximum)
+
+
+@given(situations(watching_since_s=NOW_S - WINDOW_S + 1))
+def test_never_lowers_just_after_the_start(situation):
+    assert decide(situation).replicas >= min(situation.current, situation.maximum)
+
+
+@given(situations(lost_at_s=NOW_S - WINDOW_S + 1))
+def test_never_lowers_just_after_a_loss(situation):
+    assert decide(situation).replicas >= min(situation.current, situation.maximum)
+
+
+@given(situations())
+def test_never_takes_away_what_was_needed_within_the_window(situation):
+    needed = max(replicas for _, replicas in situation.recent_needs)
+
+    kept = min(situation.current, needed, situation.maximum)
+    assert decide(situation).replicas >= kept
+
+
+@given(situations(free_budget_gpus=0))
+def test_an_exhausted_budget_allows_no_growth(situation):
+    assert decide(situation).replicas <= max(situation.current, 0)
+
+
+@given(situations())
+def test_growth_stays_within_the_budget(situation):
+    growth = max(0, decide(situation).replicas - situation.current)
+
+    free = situation.free_budget_gpus
+    assert free is None or growth * situation.gpus_per_replica <= max(0, free)
+
+
+@given(situations(unschedulable=1))
+def test_waiting_pods_allow_no_growth_beyond_the_minimum(situation):
+    allowed = max(situation.current, situation.minimum)
+
+    assert decide(situation).replicas <= allowed
+
+
+@given(situations())
+def test_the_same_situation_gives_the_same_decision(situation):
+    assert decide(situation) == decide(situation)
+
+
+@given(situations(unschedulable=0, free_budget_gpus=None, metrics=Metrics.COMPLETE))
+def test_following_decisions_comes_to_rest(situation):
+    # Carried out again and again under a steady need, the number moves one way and then stays.
+    settled = replace(situation, watching_since_s=0, lost_at_s=None)
+    settled = replace(settled, recent_needs=((NOW_S, settled.need.replicas_with_margin),))
+    path = [settled.current]
+    for _ in range(60):
+        path.append(decide(replace(settled, current=path[-1])).replicas)
+
+    assert path[-1] == path[-2]
+    assert path in (sorted(path), sorted(path, reverse=True))
+    assert decide(replace(settled, current=path[-1])).replicas == path[-1]
