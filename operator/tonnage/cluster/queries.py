@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tonnage.cluster.prometheus import Series
 from tonnage.estimate.samples import EngineSamples, LongSamples
 from tonnage.manifests.arguments import DEFAULT_BOUNDS_S, LATENCY_BOUNDS_S
+from tonnage.manifests.children import prometheus_duration
 from tonnage.settings import Settings
 
 RATE_SCRAPES = 4
@@ -117,7 +118,8 @@ def expression(query: Query, settings: Settings, *, le_matcher: str = "") -> str
         series = f"{metric}{{{selector}}}" if selector else metric
         if query.function is None or query.function == "timestamp":
             return f"timestamp({series})" if query.function else series
-        return f"{query.function}({series}[{query.scrapes * settings.scrape_interval_s:g}s])"
+        window = prometheus_duration(query.scrapes * settings.scrape_interval_s)
+        return f"{query.function}({series}[{window}])"
 
     matchers = ",".join(filter(None, (query.matchers, le_matcher)))
     own = f"{by} ({reduced(query.metric, matchers)})"

@@ -1,5 +1,6 @@
 """The arguments of ``vllm serve``: from a plan to flags, and from live flags back to figures."""
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags
 
 SHUTDOWN_TIMEOUT_S = 45
+LARGEST_COUNT = 2_147_483_647
+"""The engine counts in 32 bits."""
 KV_CACHE_DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 LATENCY_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05,
@@ -59,7 +62,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     yield from ("--max-num-seqs", str(flags.max_num_seqs))
     yield from ("--max-num-batched-tokens", str(flags.max_num_batched_tokens))
     yield from ("--gpu-memory-utilization", f"{flags.gpu_memory_utilization:g}")
-    yield from ("--kv-cache-dtype", KV_CACHE_DTYPES[serving.kv_format])
+    yield from ("--kv-cache-dtype", _kv_cache_dtype(spec, serving))
     yield from ("--tensor-parallel-size", str(split.tensor))
     if split.pipeline > 1:
         yield from ("--pipeline-parallel-size", str(split.pipeline))
@@ -67,6 +70,13 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield from ("--data-parallel-size", str(split.data))
         if serving.has_experts:
             yield "--enable-expert-parallel"
+
+
+def _kv_cache_dtype(spec: Spec, serving: Serving) -> str:
+    """Return the format in force; both 16-bit ones cost the same, so only the spec tells them."""
+    if spec.model.kv_cache == "float16":
+        return "float16"
+    return KV_CACHE_DTYPES[serving.kv_format]
 
 
 def _operation(serving: Serving) -> Iterator[str]:
@@ -83,7 +93,7 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
     """
     found = dict(_pairs(arguments))
     try:
-        return Flags(
+        flags = Flags(
             max_num_seqs=int(found["--max-num-seqs"]),
             max_num_batched_tokens=int(found["--max-num-batched-tokens"]),
             gpu_memory_utilization=float(
@@ -97,10 +107,20 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
         )
     except (KeyError, ValueError):
         return None
+    return flags if is_runnable(flags) else None
+
+
+def is_runnable(flags: Flags) -> bool:
+    """Tell whether an engine would start with these figures, which somebody may have edited."""
+    split = flags.parallelism
+    sizes = (split.tensor, split.pipeline, split.data)
+    counts = (flags.max_num_seqs, flags.max_num_batched_tokens, *sizes)
+    are_counts = all(1 <= count <= LARGEST_COUNT for count in counts)
+    return are_counts and 0 < flags.gpu_memory_utilization <= 1
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for here, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for here, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         flag, equals, value = here.partition("=")
         if flag.startswith("-"):
             yield flag, value if equals else following

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.shape import MoeFfn
-from tonnage.manifests.arguments import Serving
+from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     FLAGS_ANNOTATION,
@@ -19,6 +19,7 @@ from tonnage.manifests.pod import HTTP_PORT, Manifest, PodFigures, pod_template,
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.question import Flags
+from tonnage.units import MS_PER_S
 
 DIGEST_LENGTH = 16
 
@@ -83,7 +84,8 @@ def service(model: ModelDeployment) -> Manifest:
 
 def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
     """Return the PodMonitor by which a Prometheus operator scrapes the replicas."""
-    endpoint = {"port": "http", "path": "/metrics", "interval": f"{site.scrape_interval_s:g}s"}
+    interval = prometheus_duration(site.scrape_interval_s)
+    endpoint = {"port": "http", "path": "/metrics", "interval": interval}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
@@ -93,6 +95,17 @@ def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
             "podMetricsEndpoints": [endpoint],
         },
     }
+
+
+def prometheus_duration(duration_s: float) -> str:
+    """Write a duration as Prometheus reads it: a whole number of one unit.
+
+    >>> prometheus_duration(60), prometheus_duration(1.5)
+    ('60s', '1500ms')
+    """
+    if duration_s == round(duration_s):
+        return f"{round(duration_s)}s"
+    return f"{max(1, round(duration_s * MS_PER_S))}ms"
 
 
 def _metadata(model: ModelDeployment) -> Manifest:
@@ -133,7 +146,7 @@ def _quantization(sizing: Sizing) -> str | None:
     asked, stored = sizing.question.weights.name, sizing.question.shape.weight_format.name
     if asked == stored:
         return None
-    if asked == "fp8" and stored == "bf16":
+    if asked == "fp8" and stored in {"bf16", "fp16"}:
         return "fp8"
     raise NotServableError(
         f"model.weights {asked}: {sizing.question.shape.name} is a {stored} checkpoint, and the "
@@ -160,7 +173,7 @@ def flags_from_annotation(text: str) -> Flags | None:
     """Read flags back from the annotation; None when it is not one of ours."""
     try:
         figures = json.loads(text)
-        return Flags(
+        flags = Flags(
             max_num_seqs=int(figures["maxNumSeqs"]),
             max_num_batched_tokens=int(figures["maxNumBatchedTokens"]),
             gpu_memory_utilization=float(figures["gpuMemoryUtilization"]),
@@ -170,5 +183,6 @@ def flags_from_annotation(text: str) -> Flags | None:
                 data=int(figures["data"]),
             ),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    return flags if is_runnable(flags) else None
