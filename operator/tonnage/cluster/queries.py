@@ -5,6 +5,7 @@ deliver every series twice, and a maximum does not mind. Sums, ratios and the jo
 pods are done here. No text of a user reaches a query.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from tonnage.estimate.samples import EngineSamples, LongSamples
 from tonnage.manifests.arguments import DEFAULT_BOUNDS_S, LATENCY_BOUNDS_S
 from tonnage.manifests.children import prometheus_duration
 from tonnage.settings import Settings
+from tonnage.units import PETA
 
 RATE_SCRAPES = 4
 ATTAINMENT_SCRAPES = 8
 LONG_SCRAPES = 60
 """15 minutes at the usual 15 s."""
+LARGEST = PETA
+"""No rate or gauge of an engine comes near: what is beyond was not measured."""
 PodKey = tuple[str, str]
 """(namespace, pod)"""
 EngineKey = tuple[str, str, str]
@@ -205,14 +209,17 @@ Found = Mapping[str, Sequence[Series]]
 
 
 def _one(found: Found, name: str, *, may_be_negative: bool = False) -> float | None:
-    """Return a figure, its own labels summed; None when no series gave a usable one."""
-    values = [s.value for s in found.get(name, ()) if may_be_negative or s.value >= 0]
-    return sum(values) if values else None
+    """Return a figure, its own labels summed; None when there is none or one cannot be."""
+    values = [series.value for series in found.get(name, ())]
+    lowest = -LARGEST if may_be_negative else 0.0
+    are_usable = all(lowest <= value <= LARGEST for value in values)
+    return sum(values) if values and are_usable else None
 
 
 def _engine_samples(pod: str, engine: str, found: Found) -> EngineSamples:
-    growths = [_one(found, name, may_be_negative=True) for name in _GROWTHS]
-    known_growths = [growth for growth in growths if growth is not None]
+    running_growth, waiting_growth = (
+        _one(found, name, may_be_negative=True) for name in ("running_growth", "waiting_growth")
+    )
     return EngineSamples(
         pod=pod,
         engine=engine,
@@ -222,7 +229,9 @@ def _engine_samples(pod: str, engine: str, found: Found) -> EngineSamples:
         mean_running=_one(found, "mean_running"),
         kv_usage_fraction=_one(found, "kv_usage"),
         completions_per_s=_one(found, "completions"),
-        backlog_growth_per_s=sum(known_growths) if known_growths else None,
+        backlog_growth_per_s=None
+        if running_growth is None or waiting_growth is None
+        else running_growth + waiting_growth,
         rejections_per_s=_one(found, "rejections"),
         prompt_tokens_per_s=_one(found, "prompt_tokens"),
         computed_prompt_tokens_per_s=_one(found, "computed_prompt_tokens"),
@@ -235,9 +244,6 @@ def _engine_samples(pod: str, engine: str, found: Found) -> EngineSamples:
         ttft_within=_buckets(found, "ttft"),
         tpot_within=_buckets(found, "tpot"),
     )
-
-
-_GROWTHS = ("running_growth", "waiting_growth")
 
 
 def _age_s(found: Found) -> float | None:
@@ -264,12 +270,16 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return value if 0 < value < float("inf") else None
+    return value if 0 < value < math.inf else None
 
 
 def _buckets(found: Found, name: str) -> Mapping[float, float]:
-    bounds = ((series.labels.get("le"), series.value) for series in found.get(name, ()))
-    return {float(le): value for le, value in bounds if le is not None and value >= 0}
+    bounds = ((_bound(series.labels.get("le")), series.value) for series in found.get(name, ()))
+    return {le: value for le, value in bounds if le is not None and 0 <= value <= LARGEST}
+
+
+def _bound(le: str | None) -> float | None:
+    return math.inf if le == "+Inf" else _number(le)
 
 
 def _long_samples(found: Found) -> Iterable[LongSamples]:
