@@ -2,10 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from tonnage.sizing.steady import Replica, SteadyState, mixed_step
 from tonnage.sizing.step import Step
 from tonnage.sizing.workload import Promise, Slo, Workload
+
+LARGE_LOAD = 1_500
+"""Offered load from which the square-root limit stands in: the two then differ by less than 0.004."""
 
 
 def prefill_tokens_per_s(*, peak_flop_per_s: float, flop_per_token: float) -> float:
@@ -53,7 +57,11 @@ def erlang_c(*, num_servers: float, offered: float) -> float:
     """Return the probability that all servers are busy; 1 when the load is not sustainable.
 
     ``offered`` is arrival rate times service time. Fractional servers are floored. The inverse
-    of Erlang's blocking formula is built up server by server, which cannot overflow.
+    of Erlang's blocking formula is built up server by server, which cannot overflow; a large
+    load is so close to the square-root limit that its formula is taken instead.
+
+    Sources:
+        [halfin1981] with ``b = (c - a) / sqrt(a)``: ``1 / (1 + b * cdf(b) / pdf(b))``.
 
     >>> round(erlang_c(num_servers=2, offered=1), 3)
     0.333
@@ -61,6 +69,8 @@ def erlang_c(*, num_servers: float, offered: float) -> float:
     servers = math.floor(num_servers)
     if servers <= offered:
         return 1.0
+    if offered > LARGE_LOAD:
+        return _square_root_limit((servers - offered) / math.sqrt(offered))
     inverse_blocking = 1.0
     for k in range(1, servers + 1):
         inverse_blocking = 1 + inverse_blocking * k / offered
@@ -69,6 +79,12 @@ def erlang_c(*, num_servers: float, offered: float) -> float:
     utilization = offered / servers
     blocking = 1 / inverse_blocking
     return blocking / (1 - utilization + utilization * blocking)
+
+
+def _square_root_limit(spare: float) -> float:
+    normal = NormalDist()
+    density = normal.pdf(spare)
+    return density / (density + spare * normal.cdf(spare))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
