@@ -19,6 +19,8 @@ from tonnage.units import MIB
 TIMEOUT_S = 10
 MAX_ANSWER_BYTES = 32 * MIB
 CHUNK_BYTES = MIB
+NO_RESULT = (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError)
+"""How reading fails what is no answer of Prometheus: a page of a proxy, half a document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +33,22 @@ class Series:
 
 
 class _GuardedSession(requests.Session):
-    """A session that follows no redirect, reads no more than the limit."""
+    """A session that follows no redirect, waits no longer and reads no more than the limits."""
+
+    def __init__(self, *, timeout_s: float, max_answer_bytes: int) -> None:
+        super().__init__()
+        self._timeout_s, self._max_answer_bytes = timeout_s, max_answer_bytes
 
     def request(self, method: str | bytes, url: str | bytes, **more: Any) -> requests.Response:  # type: ignore[override]
-        more |= {"allow_redirects": False, "stream": True}
-        more["timeout"] = more.get("timeout") or TIMEOUT_S
+        more |= {"allow_redirects": False, "stream": True, "timeout": self._timeout_s}
         response = super().request(method, url, **more)
         body = bytearray()
         for chunk in response.iter_content(CHUNK_BYTES):
             body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
+            if len(body) > self._max_answer_bytes:
                 response.close()
                 raise PrometheusError(
-                    f"answer exceeds {MAX_ANSWER_BYTES} bytes", reason="ResponseTooLarge"
+                    f"answer exceeds {self._max_answer_bytes} bytes", reason="ResponseTooLarge"
                 )
         response._content = bytes(body)
         return response
@@ -52,9 +57,15 @@ class _GuardedSession(requests.Session):
 class Prometheus:
     """Instant queries against one server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
         self._settings = settings
-        self._session = _GuardedSession()
+        self._session = _GuardedSession(timeout_s=timeout_s, max_answer_bytes=max_answer_bytes)
         self._session.trust_env = False
         if settings.prometheus_ca_file:
             self._session.verify = settings.prometheus_ca_file
@@ -62,7 +73,6 @@ class Prometheus:
             url=settings.prometheus_url.rstrip("/"),
             session=self._session,
             retry=Retry(total=1, connect=1, read=0, status=0, redirect=0, backoff_factor=0.2),
-            timeout=TIMEOUT_S,
             method="POST",
         )
 
@@ -72,20 +82,20 @@ class Prometheus:
         Raises:
             PrometheusError: unreachable, refused, or an answer that is no vector.
         """
-        self._connection.headers = self._headers()
         try:
+            self._connection.headers = self._headers()
             answer = self._connection.custom_query(expression)
         except PrometheusApiClientException as error:
             # The library puts the whole body into the text: say only that it refused.
             raise PrometheusError("Prometheus refused a query", reason="QueryRefused") from error
+        except NO_RESULT as error:  # before the next: a JSON error is one of requests too
+            raise _bad_answer() from error
         except (requests.RequestException, OSError) as error:
             raise PrometheusError(
                 f"Prometheus: {type(error).__name__}", reason="PrometheusUnreachable"
             ) from error
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise PrometheusError(
-                "Prometheus answered with something else than a result", reason="BadAnswer"
-            ) from error
+        if not isinstance(answer, list):
+            raise _bad_answer()
         return [series for series in map(_series, answer) if series is not None]
 
     def _headers(self) -> dict[str, str]:
@@ -93,14 +103,20 @@ class Prometheus:
         return {"Authorization": f"Bearer {Path(file).read_text().strip()}"} if file else {}
 
 
+def _bad_answer() -> PrometheusError:
+    message = "Prometheus answered with something else than a result"
+    return PrometheusError(message, reason="BadAnswer")
+
+
 def _series(item: Any) -> Series | None:
     try:
         evaluated_at_s, value = item["value"]
         series = Series(
-            labels=dict(item["metric"]),
+            labels={name: text for name, text in item["metric"].items() if isinstance(text, str)},
             value=float(value),
             evaluated_at_s=float(evaluated_at_s),
         )
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return series if math.isfinite(series.value) else None
+    are_finite = math.isfinite(series.value) and math.isfinite(series.evaluated_at_s)
+    return series if are_finite else None
