@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -17,7 +18,7 @@ class Asked:
     method: str
     path: str
     query: Mapping[str, str]
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
 
     def json(self) -> Any:
@@ -59,7 +60,7 @@ def serving(answer: Callable[[Asked], Reply]) -> Iterator[Server]:
                 method=self.command,
                 path=parts.path,
                 query=dict(parse_qsl(parts.query)),
-                headers=dict(self.headers),
+                headers=self.headers,
                 body=self.rfile.read(length),
             )
             server.asked.append(asked)

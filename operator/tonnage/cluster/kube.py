@@ -7,7 +7,7 @@ is used for its credentials, TLS and connection pool, and bodies stay dicts.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
+from urllib3.util.retry import Retry
 
 from tonnage.cluster.errors import ConflictError, KubernetesError
 
@@ -68,6 +69,9 @@ def load_client(kubeconfig: str | None = None, context: str | None = None) -> cl
         KubernetesError: neither is there.
     """
     settings = client.Configuration()
+    # Tries are ours: the connection pool would follow redirects, and would wait as long as a
+    # Retry-After says.
+    settings.retries = Retry(0)
     is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and kubeconfig is None and context is None
     try:
         if is_in_pod:
@@ -84,8 +88,10 @@ def load_client(kubeconfig: str | None = None, context: str | None = None) -> cl
 class KubeApi:
     """One long-lived connection to the API server."""
 
-    def __init__(self, api: client.ApiClient) -> None:
-        self._api = api
+    def __init__(
+        self, api: client.ApiClient, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._api, self._sleep = api, sleep
 
     def get(self, path: str) -> Object | None:
         """Return an object, None when there is none of that name."""
@@ -138,7 +144,7 @@ class KubeApi:
             try:
                 return self._once(call)
             except _RetryableError as failure:
-                time.sleep(max(failure.retry_after_s, RETRY_S * attempt))
+                self._sleep(max(failure.retry_after_s, RETRY_S * attempt))
         try:
             return self._once(call)
         except _RetryableError as failure:
@@ -162,8 +168,7 @@ class KubeApi:
             raise _RetryableError(KubernetesError(message, status=0)) from error
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             raise _refusal(call, answer.status, data, answer.headers)
-        parsed: Object = json.loads(data)
-        return parsed
+        return _parsed(call, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +194,16 @@ def _refusal(call: _Call, status: int, data: bytes, headers: Any) -> Exception:
         return ConflictError(message, status=status)
     refused = KubernetesError(message, status=status)
     return _RetryableError(refused, _retry_after_s(headers)) if status in RETRIED else refused
+
+
+def _parsed(call: _Call, data: bytes) -> Object:
+    try:
+        parsed = json.loads(data)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise KubernetesError(f"{call.method} {call.path}: no JSON object", status=0)
+    return parsed
 
 
 def _message(body: Any) -> str:

@@ -1,0 +1,303 @@
+"""The Kubernetes client against a server that answers as a test says."""
+
+import json
+import socket
+
+import pytest
+
+from http_double import Reply, answering, json_reply, serving
+from tonnage.cluster.errors import ConflictError, KubernetesError
+from tonnage.cluster.kube import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    LEASES,
+    MODEL_DEPLOYMENTS,
+    NODES,
+    POD_MONITORS,
+    PODS,
+    KubeApi,
+    load_client,
+)
+
+PATH = DEPLOYMENTS.path("serving", "llama")
+NOTHING = json_reply({"kind": "Status", "message": "not found"}, status=404)
+THING = {"kind": "Thing", "metadata": {"name": "x"}}
+
+
+@pytest.fixture
+def connect(tmp_path):
+    """Return a client for an address and the list of seconds that it would have slept."""
+    slept = []
+
+    def to(url):
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(
+            json.dumps(
+                {
+                    "current-context": "test",
+                    "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": {"server": url}}],
+                    "users": [{"name": "u", "user": {"token": "secret"}}],
+                }
+            )
+        )
+        return KubeApi(load_client(str(kubeconfig)), sleep=slept.append), slept
+
+    return to
+
+
+@pytest.fixture
+def exchange(connect):
+    """Do something against a server with these replies; return (result, requests, slept)."""
+
+    def run(action, *replies):
+        with serving(answering(*replies)) as server:
+            kube, slept = connect(server.url)
+            return action(kube), server.asked, slept
+
+    return run
+
+
+@pytest.fixture
+def failure(connect):
+    """Return the error that these replies give, what was asked, and what was slept."""
+
+    def run(action, *replies):
+        with serving(answering(*replies)) as server:
+            kube, slept = connect(server.url)
+            with pytest.raises(KubernetesError) as caught:
+                action(kube)
+            return caught.value, server.asked, slept
+
+    return run
+
+
+def test_paths_are_those_of_the_api():
+    assert PODS.path(None) == "/api/v1/pods"
+    assert NODES.path(None, "gpu-1") == "/api/v1/nodes/gpu-1"
+    assert CONFIG_MAPS.path("ns", "x") == "/api/v1/namespaces/ns/configmaps/x"
+    assert DEPLOYMENTS.path("ns", "x", "scale") == (
+        "/apis/apps/v1/namespaces/ns/deployments/x/scale"
+    )
+    assert MODEL_DEPLOYMENTS.path("ns") == (
+        "/apis/tonnage.dev/v1alpha1/namespaces/ns/modeldeployments"
+    )
+
+
+def test_no_name_can_climb_out_of_its_path():
+    assert CONFIG_MAPS.path("../x", "a/b?c") == "/api/v1/namespaces/..%2Fx/configmaps/a%2Fb%3Fc"
+
+
+class TestVerbs:
+    def test_get_returns_the_object(self, exchange):
+        found, [request], _ = exchange(lambda kube: kube.get(PATH), json_reply(THING))
+
+        assert found == THING
+        assert (request.method, request.path) == ("GET", PATH)
+        assert request.headers["Authorization"] == "Bearer secret"
+
+    def test_get_returns_none_where_there_is_nothing(self, exchange):
+        found, requests, _ = exchange(lambda kube: kube.get(PATH), NOTHING)
+
+        assert found is None
+        assert len(requests) == 1
+
+    @pytest.mark.parametrize(("force", "written"), [(True, "true"), (False, "false")])
+    def test_apply_sends_the_dict_as_an_apply_patch(self, exchange, force, written):
+        _, [request], _ = exchange(
+            lambda kube: kube.apply(PATH, THING, manager="tonnage", force=force),
+            json_reply(THING),
+        )
+
+        assert request.method == "PATCH"
+        assert request.headers["Content-Type"] == "application/apply-patch+yaml"
+        assert request.query == {"fieldManager": "tonnage", "force": written}
+        assert request.json() == THING
+
+    def test_merge_patch_sends_the_dict_as_a_merge_patch(self, exchange):
+        _, [request], _ = exchange(
+            lambda kube: kube.merge_patch(PATH, THING, manager="tonnage-scale"), json_reply(THING)
+        )
+
+        assert request.method == "PATCH"
+        assert request.headers["Content-Type"] == "application/merge-patch+json"
+        assert request.query == {"fieldManager": "tonnage-scale"}
+        assert request.json() == THING
+
+    @pytest.mark.parametrize(("verb", "method"), [("create", "POST"), ("replace", "PUT")])
+    def test_create_and_replace_send_json(self, exchange, verb, method):
+        _, [request], _ = exchange(lambda kube: getattr(kube, verb)(PATH, THING), json_reply(THING))
+
+        assert request.method == method
+        assert request.headers["Content-Type"] == "application/json"
+        assert request.json() == THING
+
+    def test_list_reads_all_chunks_and_keeps_the_selector(self, exchange):
+        pages = [
+            json_reply({"items": [{"n": 1}, {"n": 2}], "metadata": {"continue": "more"}}),
+            json_reply({"items": [{"n": 3}], "metadata": {"continue": ""}}),
+        ]
+
+        found, requests, _ = exchange(
+            lambda kube: list(kube.list(PODS.path(None), label_selector="a=b")), *pages
+        )
+
+        assert found == [{"n": 1}, {"n": 2}, {"n": 3}]
+        assert [request.query for request in requests] == [
+            {"limit": "500", "labelSelector": "a=b"},
+            {"limit": "500", "labelSelector": "a=b", "continue": "more"},
+        ]
+
+    @pytest.mark.parametrize("empty", [{"items": None, "metadata": {}}, {"metadata": None}, {}])
+    def test_list_may_be_empty(self, exchange, empty):
+        assert exchange(lambda kube: list(kube.list("/x")), json_reply(empty))[0] == []
+
+    @pytest.mark.parametrize(
+        ("reply", "served"),
+        [
+            (json_reply({"resources": [{"name": "podmonitors"}]}), True),
+            (json_reply({"resources": [{"name": "servicemonitors"}]}), False),
+            (json_reply({"resources": None}), False),
+            (NOTHING, False),
+        ],
+    )
+    def test_serves_tells_whether_a_kind_is_known(self, exchange, reply, served):
+        answer, [request], _ = exchange(lambda kube: kube.serves(POD_MONITORS), reply)
+
+        assert answer is served
+        assert request.path == "/apis/monitoring.coreos.com/v1"
+
+
+def get(kube):
+    return kube.get(PATH)
+
+
+def create(kube):
+    return kube.create(LEASES.path("ns"), THING)
+
+
+class TestRefusals:
+    def test_a_conflict_is_told_at_once(self, failure):
+        status = {"kind": "Status", "message": "the object has been modified"}
+
+        error, requests, _ = failure(
+            lambda kube: kube.replace(PATH, THING), json_reply(status, status=409)
+        )
+
+        assert isinstance(error, ConflictError)
+        assert error.status == 409
+        assert "the object has been modified" in str(error)
+        assert len(requests) == 1
+
+    @pytest.mark.parametrize("status", [400, 401, 403, 410, 422])
+    def test_a_refusal_for_good_is_not_tried_again(self, failure, status):
+        error, requests, _ = failure(get, json_reply({"message": "no"}, status=status))
+
+        assert error.status == status
+        assert len(requests) == 1
+
+    def test_a_server_error_is_tried_again(self, exchange):
+        found, requests, slept = exchange(get, Reply(status=500), json_reply(THING))
+
+        assert found == THING
+        assert len(requests) == 2
+        assert slept == [0.5]
+
+    @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+    def test_three_times_and_no_more(self, failure, status):
+        error, requests, slept = failure(get, Reply(status=status))
+
+        assert error.status == status
+        assert len(requests) == 3
+        assert slept == [0.5, 1.0]
+
+    @pytest.mark.parametrize(
+        ("retry_after", "first_s"),
+        [
+            ("0", 0.5),
+            ("2", 2.0),
+            ("30", 5.0),
+            ("-5", 0.5),
+            ("inf", 5.0),
+            ("soon", 0.5),
+            ("Wed, 21 Oct 2099 07:28:00 GMT", 0.5),
+        ],
+    )
+    def test_waits_as_long_as_it_is_told_but_never_long(self, exchange, retry_after, first_s):
+        busy = Reply(status=429, headers={"Retry-After": retry_after})
+
+        found, requests, slept = exchange(get, busy, json_reply(THING))
+
+        assert found == THING
+        assert len(requests) == 2
+        assert slept == [first_s]
+
+    @pytest.mark.parametrize("verb", ["apply", "merge_patch", "replace"])
+    def test_writes_that_may_be_repeated_are(self, exchange, verb):
+        more = {"apply": {"manager": "m", "force": True}, "merge_patch": {"manager": "m"}}
+
+        def write(kube):
+            return getattr(kube, verb)(PATH, THING, **more.get(verb, {}))
+
+        found, requests, _ = exchange(write, Reply(status=503), json_reply(THING))
+
+        assert found == THING
+        assert len(requests) == 2
+
+    def test_a_create_is_not_repeated(self, failure):
+        # Its answer may have been lost after it took effect.
+        _, requests, _ = failure(create, Reply(status=500))
+
+        assert len(requests) == 1
+
+    def test_nobody_listens(self, connect):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        kube, slept = connect(f"http://127.0.0.1:{port}")
+
+        with pytest.raises(KubernetesError) as caught:
+            kube.get(PATH)
+
+        assert caught.value.status == 0
+        assert slept == [0.5, 1.0]
+
+    def test_it_leads_elsewhere(self, failure):
+        with serving(answering(json_reply(THING))) as elsewhere:
+            error, _, _ = failure(get, Reply(status=302, headers={"Location": elsewhere.url}))
+
+        assert error.status in {0, 302}
+        assert elsewhere.asked == []
+
+    @pytest.mark.parametrize(
+        "body", [b"<html>Sign in</html>", b"", b'{"kind": "Th', b"\xff\xfe", b"[]", b"7", b"null"]
+    )
+    def test_an_answer_that_is_no_object_is_a_failure_of_the_world(self, failure, body):
+        error, _, _ = failure(get, Reply(body=body))
+
+        assert PATH in str(error)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"<html>" + b"x" * 200_000,
+            json.dumps({"message": "x" * 200_000}).encode(),
+            b"[]",
+            b'{"message": {"a": 1}}',
+            b"\xff\xfe",
+        ],
+    )
+    def test_messages_are_short_and_name_what_was_asked(self, failure, body):
+        error, _, _ = failure(get, Reply(status=403, body=body))
+
+        assert len(str(error)) <= 300
+        assert str(error).startswith(f"GET {PATH}: 403")
+
+    def test_the_token_stands_in_no_message(self, failure):
+        error, _, _ = failure(get, Reply(status=401, body=b'{"message": "Unauthorized"}'))
+
+        assert "secret" not in str(error)
+
+
+def test_a_missing_kubeconfig_is_a_failure_of_the_world(tmp_path):
+    with pytest.raises(KubernetesError, match="no cluster to talk to"):
+        load_client(str(tmp_path / "none"))
