@@ -22,7 +22,7 @@ No Docker is needed. The programs are built once, in some minutes, and kept.
 \b
 Examples:
   tonnage lab demo                       the whole story, then everything is stopped
-  tonnage lab up && tonnage lab status   a cluster to try things on
+  tonnage lab up && tonnage lab status   a cluster with the operator, to try things on
   tonnage lab down
 """
 FOLDER = click.option(
@@ -63,12 +63,17 @@ def lab() -> None:
 
 @lab.command()
 @FOLDER
-def up(folder: Path | None) -> None:
-    """Start a cluster that stays: control plane and Prometheus."""
+@click.option(
+    "--bare", is_flag=True, help="Control plane and Prometheus only: no GPU nodes, no operator."
+)
+def up(folder: Path | None, *, bare: bool) -> None:
+    """Start a cluster that stays: control plane, Prometheus, a GPU node and the operator."""
     with lab_errors():
-        from tonnage.lab import progress, state  # noqa: PLC0415
+        from tonnage.lab import progress, site, state  # noqa: PLC0415
 
-        started = state.up(progress.on_console(Console(stderr=True)), folder=folder)
+        parts = (state.start_prometheus,) if bare else (site.as_part(site.STANDARD),)
+        step = progress.on_console(Console(stderr=True))
+        started = state.up(step, folder=folder, parts=parts)
         for name, address in started.addresses.items():
             click.echo(f"{name:12} {address}")
         click.echo(f"export KUBECONFIG={started.kubeconfig}")

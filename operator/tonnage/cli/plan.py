@@ -14,6 +14,7 @@ import yaml
 from tonnage.api.objects import ModelDeployment
 from tonnage.cli.catalog import known_gpus
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
+from tonnage.cli.hub import config_from_hub
 from tonnage.cli.manifest import Manifests, Resource, load, parse, read_text
 from tonnage.cli.plan_text import answered
 from tonnage.cli.planning import Planned, Refused, Terms, answer
@@ -34,6 +35,7 @@ Examples:
   tonnage plan -f model.yaml
   tonnage plan -f model.yaml --requests-per-second 40      another load than the spec expects
   tonnage plan -f model.yaml --model-config config.json    a model that the catalogue lacks
+  tonnage plan -f model.yaml --hub                         the same, its config.json fetched
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
@@ -49,6 +51,7 @@ class _Inputs:
     manifests: Manifests
     terms: Terms
     model_config: str | None
+    asks_hub: bool
 
 
 def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
@@ -92,6 +95,12 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     help="A config.json that replaces the one of the catalogue.",
 )
 @click.option(
+    "--hub",
+    "asks_hub",
+    is_flag=True,
+    help="Fetch the config.json of models that the catalogue lacks from the Hugging Face hub.",
+)
+@click.option(
     "--requests-per-second",
     "requests_per_s",
     type=float,
@@ -105,11 +114,17 @@ def plan(  # noqa: PLR0913  (one argument per option)
     textbook: bool,
     gpus_folder: Path | None,
     config_file: str | None,
+    asks_hub: bool,
     requests_per_s: float | None,
 ) -> None:
     terms = Terms(gpus=known_gpus(gpus_folder), is_textbook=textbook, requests_per_s=requests_per_s)
     manifests = load(names)
-    inputs = _Inputs(manifests=manifests, terms=terms, model_config=_config_text(config_file))
+    inputs = _Inputs(
+        manifests=manifests,
+        terms=terms,
+        model_config=_config_text(config_file),
+        asks_hub=asks_hub,
+    )
     for problem in manifests.problems:
         complain(problem)
     _mention(manifests.others)
@@ -148,6 +163,9 @@ def _answer(resource: Resource, inputs: _Inputs) -> Planned | Refused | None:
     try:
         deployment = parse(resource)
         config = inputs.model_config or _config_of(deployment, resource, inputs.manifests)
+        if config is None and inputs.asks_hub:
+            model = deployment.spec.model
+            config = config_from_hub(model.id, model.revision)
         target = _target_of(deployment, resource, inputs.manifests)
     except ManifestError as error:
         complain(str(error))

@@ -142,7 +142,7 @@ def _on_these_terms(question: Question, terms: Terms) -> Question:
         question = replace(
             question,
             demand=Demand(requests_per_s=terms.requests_per_s),
-            inputs=(*question.inputs, rate),
+            inputs=(*(each for each in question.inputs if each.name != rate.name), rate),
         )
     return as_textbook(question) if terms.is_textbook else question
 

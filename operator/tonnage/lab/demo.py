@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,18 +35,11 @@ from tonnage.sizing.question import ask
 from tonnage.units import format_s
 
 SCRAPE_INTERVAL_S: Final = 5
-HIDDEN_EFFICIENCY: Final = 0.60
-"""Of the stand-in engines; the prior says 0.82, so the first plan is too hopeful."""
-LOAD_TIME_S: Final = 4.0
-"""A stand-in 'loads weights' so long; a real engine takes minutes."""
 PHASES: Final = ((45.0, 1.0, "load as expected"), (100.0, 3.0, "load triples"),
                  (90.0, 0.5, "load falls"))  # fmt: skip
 """(seconds, times the expected rate, what to call it)"""
 READY_TIMEOUT_S: Final = 60.0
 NOTABLE_MOVE: Final = 0.05
-SETTINGS: Final = {"tickS": 5, "scaleDownWindowS": 40, "statusIntervalS": 5}
-"""Faster than in production, where ticks and scrapes are 15 s and the window 5 minutes."""
-NODES: Final = (site.GpuNode(name="gpu-0", product="NVIDIA-H200", num_gpus=8),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +97,7 @@ def run_demo(
     _show_plan(console, example)
     step = on_console(console)
     assets.ensure(step=step)
-    config = site.SiteConfig(
-        nodes=NODES,
-        truth={
-            "load_s": LOAD_TIME_S,
-            "step": {"gpu": "H200", "bandwidth_efficiency": HIDDEN_EFFICIENCY},
-        },
-        scrape_interval_s=scrape_interval_s,
-        settings=SETTINGS,
-    )
+    config = replace(site.STANDARD, scrape_interval_s=scrape_interval_s)
     with _plane(cluster, keep, step) as plane:
         url = site.start(plane, config, step=step)
         _tell_story(console, example, plane, url, picture)
@@ -209,7 +194,7 @@ def _tell_story(
             story,
             control.records,
             limits_s=example.limits_s,
-            hidden_efficiency=HIDDEN_EFFICIENCY,
+            hidden_efficiency=site.HIDDEN_EFFICIENCY,
         )
         console.print(f"Picture: {path}")
 
@@ -274,6 +259,6 @@ def _summarize(
     if efficiency is not None:
         console.print(
             f"bandwidth efficiency: prior 0.82, learned {efficiency:.3f}, hidden in the engines "
-            f"{HIDDEN_EFFICIENCY:.3f}",
+            f"{site.HIDDEN_EFFICIENCY:.3f}",
             highlight=False,
         )

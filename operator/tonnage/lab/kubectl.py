@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tonnage.lab.processes import run
+from tonnage.lab.processes import run, wait_until
 
 Manifest = Mapping[str, Any]
 
@@ -34,4 +34,15 @@ class Kubectl:
         if not any(folder.glob("*.yaml")):
             return
         self("apply", "--server-side", "-f", folder)
-        self("wait", "--for=condition=Established", "--timeout=30s", "-f", folder)
+        wait_until(
+            lambda: all(_is_established(crd) for crd in self.get("crds")["items"]),
+            what=f"the CRDs of {folder} are established",
+            timeout_s=30,
+            needs={},
+        )
+
+
+def _is_established(crd: Manifest) -> bool:
+    """Tell whether its objects can be created; just made, it has no conditions at all."""
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
