@@ -55,7 +55,7 @@ class Leadership:
         if not self.is_leader():
             return
         lease = self._kube.get(self._path(NAME))
-        if lease and lease["spec"].get("holderIdentity") == self._identity:
+        if lease and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
             lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
             self._kube.replace(self._path(NAME), lease)
         self._renewed_at = None
@@ -77,9 +77,10 @@ class Leadership:
                 },
             )
             return True
-        if not self._may_take(lease["spec"]):
+        spec = lease.get("spec") or {}
+        if not self._may_take(spec):
             return False
-        lease["spec"] = self._spec(lease["spec"])
+        lease["spec"] = self._spec(spec)
         self._kube.replace(self._path(NAME), lease)  # carries its resourceVersion
         return True
 
@@ -98,7 +99,7 @@ class Leadership:
         return {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": DURATION_S,
-            "acquireTime": before["acquireTime"] if is_ours else now,
+            "acquireTime": (before.get("acquireTime") if is_ours else None) or now,
             "renewTime": now,
             "leaseTransitions": int(before.get("leaseTransitions") or 0) + (not is_ours),
         }

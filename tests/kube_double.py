@@ -1,0 +1,176 @@
+"""The API server as far as the operator writes to it: objects in memory, versions checked."""
+
+import copy
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tonnage.cluster.errors import ConflictError, KubernetesError
+
+Object = dict[str, Any]
+DEPLOYMENTS = "apps/v1/namespaces"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request that changes something."""
+
+    verb: str
+    path: str
+    body: Object
+    manager: str | None = None
+    force: bool | None = None
+
+    @property
+    def short(self) -> str:
+        """The verb and the last part of the path: `apply deployments/llama`."""
+        parts = self.path.split("/")
+        kinds = parts[parts.index("namespaces") + 2 :]
+        return f"{self.verb} {'/'.join(kinds)}"
+
+
+class KubeDouble:
+    """Objects by path. ``fail`` may raise for a (verb, path) before anything happens."""
+
+    def __init__(
+        self,
+        objects: Iterable[tuple[str, Object]] = (),
+        *,
+        fail: Callable[[str, str], None] = lambda verb, path: None,
+    ) -> None:
+        self.objects: dict[str, Object] = {}
+        self.writes: list[Call] = []
+        self.fail = fail
+        self._versions = itertools.count(1)
+        self._lock = threading.Lock()
+        for path, body in objects:
+            self.put(path, body)
+
+    def put(self, path: str, body: Object) -> Object:
+        """Somebody else creates or changes an object."""
+        metadata = {"resourceVersion": str(next(self._versions))}
+        stored = copy.deepcopy(body) | {"metadata": body.get("metadata", {}) | metadata}
+        stored["metadata"].setdefault("uid", f"uid-of-{path}")
+        self.objects[path] = stored
+        return stored
+
+    def get(self, path: str) -> Object | None:
+        self.fail("get", path)
+        with self._lock:
+            if path.endswith("/scale"):
+                return self._scale(path)
+            return copy.deepcopy(self.objects.get(path))
+
+    def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
+        self.fail("list", path)
+        kind = path.rsplit("/", 1)[1]
+        wanted = dict([label_selector.split("=")]) if label_selector else {}
+        for place, body in sorted(self.objects.items()):
+            labels = body["metadata"].get("labels") or {}
+            if place.split("/")[-2] == kind and wanted.items() <= labels.items():
+                yield copy.deepcopy(body)
+
+    def serves(self, resource: object) -> bool:
+        return True
+
+    def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
+        with self._writing(Call(verb="apply", path=path, body=body, manager=manager, force=force)):
+            if path.endswith("/status"):
+                return self._apply_status(path, body)
+            return self._apply(path, body, manager, force=force)
+
+    def merge_patch(self, path: str, body: Object, *, manager: str) -> Object:
+        with self._writing(Call(verb="patch", path=path, body=body, manager=manager)):
+            live = self._existing(path.removesuffix("/scale"))
+            self._check_version(live, body)
+            spec = live["spec"] | (body.get("spec") or {})
+            labels = (live["metadata"].get("labels") or {}) | (
+                (body.get("metadata") or {}).get("labels") or {}
+            )
+            metadata = live["metadata"] | {"labels": labels}
+            return self.put(
+                path.removesuffix("/scale"), live | {"spec": spec, "metadata": metadata}
+            )
+
+    def create(self, path: str, body: Object) -> Object:
+        with self._writing(Call(verb="create", path=path, body=body)):
+            metadata = body["metadata"]
+            number = len(self.objects)
+            name = metadata.get("name") or f"{metadata['generateName']}{number}"
+            if f"{path}/{name}" in self.objects:
+                raise ConflictError("it already exists", status=409)
+            return self.put(f"{path}/{name}", body | {"metadata": metadata | {"name": name}})
+
+    def replace(self, path: str, body: Object) -> Object:
+        with self._writing(Call(verb="replace", path=path, body=body)):
+            self._check_version(self._existing(path), body)
+            return self.put(path, body)
+
+    def _writing(self, call: Call) -> "_Writing":
+        self.fail(call.verb, call.path)
+        self.writes.append(copy.deepcopy(call))
+        return _Writing(self._lock)
+
+    def _existing(self, path: str) -> Object:
+        if path not in self.objects:
+            raise KubernetesError("not found", status=404)
+        return self.objects[path]
+
+    def _check_version(self, live: Object, body: Object) -> None:
+        asked = (body.get("metadata") or {}).get("resourceVersion")
+        if asked is not None and asked != live["metadata"]["resourceVersion"]:
+            raise ConflictError("the object has been modified", status=409)
+
+    def _check_uid(self, live: Object | None, body: Object) -> None:
+        asked = body["metadata"].get("uid")
+        if asked is not None and (live is None or live["metadata"]["uid"] != asked):
+            raise ConflictError("the uid is another", status=409)
+
+    def _apply(self, path: str, body: Object, manager: str, *, force: bool) -> Object:
+        live = self.objects.get(path)
+        self._check_uid(live, body)
+        if live is None:
+            return self.put(path, _defaulted(body))
+        if not force and manager not in live.get("managers", [manager]):
+            raise ConflictError("somebody else owns these fields", status=409)
+        metadata = live["metadata"] | body["metadata"]
+        spec = live.get("spec", {}) | body.get("spec", {})
+        return self.put(path, live | body | {"metadata": metadata, "spec": spec})
+
+    def _apply_status(self, path: str, body: Object) -> Object:
+        place = path.removesuffix("/status")
+        live = self._existing(place)
+        self._check_uid(live, body)
+        return self.put(place, live | {"status": body["status"]})
+
+    def _scale(self, path: str) -> Object | None:
+        live = self.objects.get(path.removesuffix("/scale"))
+        if live is None:
+            return None
+        metadata = {key: live["metadata"].get(key) for key in ("name", "uid", "resourceVersion")}
+        replicas = live["spec"].get("replicas", 1)
+        return {
+            "kind": "Scale",
+            "metadata": metadata,
+            "spec": {"replicas": replicas} if replicas else {},
+        }
+
+
+def _defaulted(body: Object) -> Object:
+    """What the API server adds to a new Deployment."""
+    if body.get("kind") != "Deployment":
+        return body
+    return body | {"spec": {"replicas": 1} | body["spec"]}
+
+
+class _Writing:
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
