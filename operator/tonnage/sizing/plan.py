@@ -4,16 +4,16 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tonnage.catalog.engine import default_batched_tokens
 from tonnage.catalog.gpu import Gpu
-from tonnage.sizing.budget import memory_budget, speeds
+from tonnage.sizing.budget import memory_budget
 from tonnage.sizing.errors import (
     ContextTooLongError,
     InvalidParallelismError,
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.memory import MemoryBudget, check_fits, kv_bytes_of_sequence
+from tonnage.sizing.flags import replica_under, settle
+from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism, candidates, explain_no_candidate
 from tonnage.sizing.question import Flags, Question
 from tonnage.sizing.shard import Shard, shard_of
@@ -23,15 +23,12 @@ from tonnage.sizing.steady import (
     Replica,
     SteadyState,
     load_line,
-    slots_for,
     steady_state,
     tpot_ceiling,
 )
 from tonnage.sizing.ttft import typical_ttft_s
 from tonnage.units import format_s
 
-FIRST_GUESS_SEQS = 256
-MAX_ROUNDS = 8
 IDLE = 1e-6
 """Mean decoding sequences of a replica that serves one request now and then."""
 
@@ -180,75 +177,13 @@ def size_with(question: Question, parallelism: Parallelism) -> Sizing:
     )
     if question.flags:
         return _evaluate(question, shard, question.flags)
-    flags, limited_by = _settle(question, shard, parallelism)
+    flags, limited_by = settle(question, shard, parallelism)
     sizing = _evaluate(question, shard, flags)
     return replace(sizing, line=replace(sizing.line, limited_by=limited_by))
 
 
-def _settle(question: Question, shard: Shard, parallelism: Parallelism) -> tuple[Flags, str]:
-    """Return flags and what limits the batch.
-
-    ``--max-num-seqs`` and the cache decide one another (each slot costs sampler memory), so both
-    are settled in rounds; the flag never falls below what keeps both.
-    """
-    seqs = FIRST_GUESS_SEQS
-    for _ in range(MAX_ROUNDS):
-        flags = _flags(question, parallelism, seqs)
-        replica = replace(_replica(question, shard, flags), max_num_seqs=None)
-        line = load_line(replica, question.workload, question.slo)
-        wanted = _slots(question, replica, line)
-        if wanted == seqs:
-            break
-        seqs = wanted
-    return _flags(question, parallelism, min(flags.max_num_seqs, wanted)), line.limited_by
-
-
-def _slots(question: Question, replica: Replica, line: LoadLine) -> int:
-    """Return the slots that the load line asks for; the engine refuses more than its budget."""
-    wanted = slots_for(
-        line,
-        question.slo,
-        memory_ceiling=replica.sequences_held(question.workload.mean_context_tokens),
-        num_queues=replica.num_queues,
-    )
-    return min(wanted, replica.max_batched_tokens)
-
-
-def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:
-    utilization = question.engine.constants.gpu_memory_utilization
-    return Flags(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=default_batched_tokens(question.gpu),
-        gpu_memory_utilization=1.0 if question.is_textbook else utilization,
-        parallelism=parallelism,
-    )
-
-
-def _replica(question: Question, shard: Shard, flags: Flags) -> Replica:
-    """Return the engine group under these flags.
-
-    Raises:
-        DoesNotFitError: the cache does not hold one request of the promised length.
-    """
-    budget = memory_budget(question, shard, flags)
-    sequence_bytes = kv_bytes_of_sequence(shard.kv, question.context_tokens)
-    pool_bytes = budget.kv_pool_bytes
-    if question.measured_kv_tokens is not None:
-        pool_bytes = question.measured_kv_tokens / question.context_tokens * sequence_bytes
-    else:
-        check_fits(budget, sequence_bytes=sequence_bytes, context_tokens=question.context_tokens)
-    return Replica(
-        shard=shard,
-        speeds=speeds(question.gpu, question.weights.compute),
-        constants=question.speed,
-        kv_pool_bytes=pool_bytes,
-        max_batched_tokens=flags.max_num_batched_tokens,
-        max_num_seqs=flags.max_num_seqs,
-    )
-
-
 def _evaluate(question: Question, shard: Shard, flags: Flags) -> Sizing:
-    replica = _replica(question, shard, flags)
+    replica = replica_under(question, shard, flags)
     idle = steady_state(replica, question.workload, IDLE)
     _check_alone(question, replica, idle)
     line = load_line(replica, question.workload, question.slo)

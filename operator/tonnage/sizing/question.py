@@ -117,7 +117,9 @@ def ask(spec: Spec, known: Known) -> Question:
 def as_textbook(question: Question) -> Question:
     """Return the question as napkin arithmetic puts it: nominal figures, no overhead."""
     nominal = (
-        Input(name="memory", value=format_bytes(question.gpu.nominal_memory_bytes), origin="looked up"),
+        Input(
+            name="memory", value=format_bytes(question.gpu.nominal_memory_bytes), origin="looked up"
+        ),
         Input(name="efficiency", value="1, no overhead", origin="given"),
     )
     unused = (f"GPU {question.gpu.name}", "bandwidth efficiency", f"vLLM {question.engine.minor}")

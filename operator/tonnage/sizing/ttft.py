@@ -9,7 +9,7 @@ from tonnage.sizing.step import Step
 from tonnage.sizing.workload import Promise, Slo, Workload
 
 LARGE_LOAD = 1_500
-"""Offered load from which the square-root limit stands in: the two then differ by less than 0.004."""
+"""Offered load from which the square-root limit stands in: they then differ by less than 0.004."""
 
 
 def prefill_tokens_per_s(*, peak_flop_per_s: float, flop_per_token: float) -> float:
