@@ -119,7 +119,7 @@ class TestTheSplit:
         assert sizing.flags.parallelism == Parallelism(data=8)
 
     def test_that_the_engine_refuses_is_refused_by_the_rule(self):
-        with pytest.raises(InvalidParallelismError, match="gpusPerReplica 12: .*TP 12 does not"):
+        with pytest.raises(InvalidParallelismError, match=r"gpusPerReplica 12: .*TP 12 does not"):
             size(a_question(num_gpus=12))
 
     @pytest.mark.parametrize(
