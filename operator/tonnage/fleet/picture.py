@@ -69,6 +69,8 @@ class Picture:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._views: dict[Kind, dict[Key, View]] = defaultdict(dict)
+        self._noted: dict[Kind, set[Key]] = {}
+        """By kind: what the watch spoke of since a list of it was begun."""
         self.changed = threading.Event()
         """Set when a projection changed in a way that a decision can depend on."""
 
@@ -77,6 +79,7 @@ class Picture:
         view = PROJECTIONS[kind](body)
         key = (view.namespace, view.name)
         with self._lock:
+            self._noted.setdefault(kind, set()).add(key)
             before = self._views[kind].get(key)
             if event_type == "DELETED":
                 if before is None or before.uid == view.uid:
@@ -91,19 +94,23 @@ class Picture:
     def reconcile(self, kind: Kind, listed: Iterable[Mapping[str, Any]]) -> int:
         """Replace a kind by a full list; return how many ghosts were found.
 
-        A watch tells nothing about an object that vanished while it was being re-listed.
+        A watch tells nothing about an object that vanished while it was being re-listed. The
+        list is read here: what the watch says meanwhile is newer than the list.
         """
-        views = {
-            (view.namespace, view.name): view
-            for view in (PROJECTIONS[kind](body) for body in listed)
-        }
         with self._lock:
+            self._noted[kind] = set()
+        listed_views = [PROJECTIONS[kind](body) for body in listed]
+        views: dict[Key, View] = {(view.namespace, view.name): view for view in listed_views}
+        with self._lock:
+            newer, known = self._noted[kind], self._views[kind]
             ghosts = [
                 key
-                for key, view in self._views[kind].items()
-                if key not in views or views[key].uid != view.uid
+                for key, view in known.items()
+                if key not in newer and (key not in views or views[key].uid != view.uid)
             ]
-            self._views[kind] = dict(views)
+            for key in newer:
+                views.pop(key, None)
+            self._views[kind] = views | {key: known[key] for key in newer if key in known}
         return len(ghosts)
 
     def snapshot(self) -> Snapshot:
