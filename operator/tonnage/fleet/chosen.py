@@ -47,7 +47,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
     model = checked(state)
     question = _question(model, state, fleet, memory)
     prior = question.speed.bandwidth_efficiency
-    live = _live_flags(state, question)
+    live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:
         raise RefusedError(
             "FlagsUnknown",
@@ -111,7 +111,7 @@ def _question(
     workload = Workload(
         prompt=Lengths(
             mean_tokens=lengths.prompt_tokens,
-            p99_tokens=_scaled_p99(question.workload.prompt, lengths.prompt_tokens),
+            p99_tokens=_scaled_p99(question, lengths.prompt_tokens),
         ),
         output_tokens=lengths.output_tokens,
         cached_fraction=lengths.cached_fraction,
@@ -125,11 +125,13 @@ def _question(
     return replace(question, workload=workload, inputs=(measured, *inputs))
 
 
-def _scaled_p99(prompt: Lengths, mean_tokens: float) -> float | None:
-    """Keep the spread that the spec gives, around the measured mean."""
+def _scaled_p99(question: Question, mean_tokens: float) -> float | None:
+    """Keep the spread that the spec gives, around the measured mean, within what is promised."""
+    prompt = question.workload.prompt
     if prompt.p99_tokens is None:
         return None
-    return prompt.p99_tokens / prompt.mean_tokens * mean_tokens
+    scaled = prompt.p99_tokens / prompt.mean_tokens * mean_tokens
+    return min(scaled, float(question.context_tokens))
 
 
 def _image_version(state: ModelState) -> str | None:
@@ -146,11 +148,13 @@ def _image_version(state: ModelState) -> str | None:
     return f"{major}.{minor}"
 
 
-def _live_flags(state: ModelState, question: Question) -> Flags | None:
+def _live_flags(state: ModelState, model: ModelDeployment, question: Question) -> Flags | None:
+    """Return what runs: as we recorded it on our own Deployment, else as its arguments say."""
     deployment = state.deployment
     if deployment is None:
         return None
-    recorded = flags_from_annotation(deployment.flags or "")
+    is_ours = model.spec.scale_target is None
+    recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
     default = question.engine.constants.gpu_memory_utilization
     return recorded or read_flags(deployment.arguments, default_utilization=default)
 

@@ -1,0 +1,354 @@
+"""Which flags are in force: those that run, unless the user's spec changed or somebody edited."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_model,
+    a_sizing,
+    a_state,
+    assessed,
+    managed_by,
+)
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.estimate.calibration import Calibrations, MemoryCalibration, memory_key, speed_key
+from tonnage.estimate.demand import MeasuredLengths
+from tonnage.estimate.speed import SpeedCalibration
+from tonnage.manifests.children import spec_digest, write_flags
+from tonnage.sizing.parallelism import Parallelism
+
+CHOSEN = a_sizing().flags
+"""What the arithmetic chooses for ``a_model``."""
+TARGET = {"engine": None, "scaleTarget": {"name": "my-vllm"}, "hardware": {"gpu": "H200"}}
+TARGET_ARGUMENTS = [
+    "--max-num-seqs=40",
+    "--max-num-batched-tokens=8192",
+    "--tensor-parallel-size=2",
+]
+
+
+def running(flags, model=None, **metadata):
+    """Our Deployment as it was made with these flags."""
+    model = model or a_model()
+    body = a_deployment_body(model, sizing=replace(a_sizing(model), flags=flags))
+    body["metadata"] |= metadata
+    return body
+
+
+def a_target(arguments=None, *, image="vllm/vllm-openai:v0.33.0", **metadata):
+    """Somebody's Deployment, opted in."""
+    body = a_deployment_body(annotations={}, ownerReferences=[], name="my-vllm")
+    body["metadata"] |= metadata
+    [container] = body["spec"]["template"]["spec"]["containers"]
+    container |= {"args": TARGET_ARGUMENTS if arguments is None else arguments, "image": image}
+    return body
+
+
+def a_target_state(live=None, **changes):
+    return a_state(a_manifest(**TARGET), live=live or a_target(), **changes)
+
+
+class TestTheFirstPlan:
+    def test_is_made_from_what_the_spec_expects(self):
+        found = assessed(replicas=None)
+
+        assert found.refusal is None
+        assert found.sizing.flags == CHOSEN
+        assert found.decision.replicas == a_sizing().replicas
+        assert found.template["metadata"]["name"] == "llama"
+        assert found.template["metadata"]["annotations"]["tonnage.dev/spec-digest"] == spec_digest(
+            a_model()
+        )
+
+    def test_without_a_demand_is_the_smallest_fleet(self):
+        manifest = a_manifest(demand=None, scaling={"minReplicas": 2, "maxReplicas": 4})
+
+        found = assessed(a_state(manifest, replicas=None))
+
+        assert found.decision.replicas == 2
+        assert found.decision.reasons[0].code == "NoDemand"
+
+
+class TestLiveFlags:
+    KEPT = replace(CHOSEN, max_num_seqs=50)
+
+    def test_stay_while_the_spec_does(self):
+        found = assessed(live=running(self.KEPT))
+
+        assert found.sizing.flags == self.KEPT
+        assert found.template is None
+
+    def test_stay_when_the_catalogue_learns_better_figures(self):
+        state = a_state(live=running(self.KEPT))
+        gpus = built_in_gpus()
+        faster = replace(gpus["H200"], memory_bytes_per_s=2 * gpus["H200"].memory_bytes_per_s)
+
+        found = assessed(state, fleet=a_fleet(state, gpus={**gpus, "H200": faster}))
+
+        assert found.sizing.question.gpu == faster
+        assert found.sizing.flags == self.KEPT
+        assert found.template is None
+
+    def test_stay_when_the_speed_is_learned(self):
+        state = a_state(live=running(self.KEPT))
+        key = speed_key(a_sizing().question, self.KEPT)
+        slow = Calibrations(speed={key: SpeedCalibration(bandwidth_efficiency=0.5)})
+
+        found = assessed(state, fleet=a_fleet(state, calibrations=slow))
+
+        assert found.sizing.question.speed.bandwidth_efficiency == 0.5
+        assert found.sizing.flags == self.KEPT
+        assert found.template is None
+
+    def test_stay_when_the_traffic_has_other_lengths(self):
+        state = a_state(live=running(self.KEPT))
+        lengths = MeasuredLengths(prompt_tokens=100, output_tokens=50, cached_fraction=0)
+
+        found = assessed(replace(state, long=()), memory=a_memory(state, lengths=lengths))
+
+        assert found.sizing.question.workload.prompt.mean_tokens == 100
+        assert found.template is None
+
+    def test_are_those_recorded_when_somebody_edits_the_arguments(self):
+        body = running(self.KEPT)
+        [container] = body["spec"]["template"]["spec"]["containers"]
+        arguments = container["args"]
+        arguments[arguments.index("--max-num-seqs") + 1] = "999"
+
+        assert assessed(live=body).sizing.flags == self.KEPT
+
+    @pytest.mark.parametrize("annotation", ["", "{", '{"maxNumSeqs": 0}'])
+    def test_are_read_from_the_arguments_when_the_record_is_gone(self, annotation):
+        body = running(self.KEPT)
+        body["metadata"]["annotations"]["tonnage.dev/flags"] = annotation
+
+        found = assessed(live=body)
+
+        assert found.sizing.flags == self.KEPT
+        assert found.template is None
+
+    def test_that_cannot_be_read_anywhere_are_chosen_anew(self):
+        body = running(self.KEPT)
+        body["metadata"]["annotations"]["tonnage.dev/flags"] = ""
+        body["spec"]["template"]["spec"]["containers"][0]["args"] = []
+
+        found = assessed(live=body)
+
+        assert found.sizing.flags == CHOSEN
+        assert found.template is not None
+
+    def test_of_a_learned_cache_are_sized_by_it(self):
+        state = a_state(live=running(self.KEPT))
+        key = memory_key(a_sizing().question, self.KEPT)
+        known = Calibrations(memory={key: MemoryCalibration(kv_tokens=123_456)})
+
+        found = assessed(state, fleet=a_fleet(state, calibrations=known))
+
+        assert found.sizing.kv_tokens == pytest.approx(123_456)
+
+
+class TestAChangedSpec:
+    def test_is_carried_out(self):
+        live = a_deployment_body()
+
+        found = assessed(a_state(a_manifest(contextLength=16_384, generation=2), live=live))
+
+        assert found.template is not None
+        assert "16384" in found.template["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    def test_keeps_the_flags_when_others_gain_little(self):
+        # One slot more than the arithmetic would choose now: no reason to change a flag.
+        kept = replace(CHOSEN, max_num_seqs=CHOSEN.max_num_seqs + 1)
+        slo = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "51ms"}}
+
+        found = assessed(a_state(a_manifest(slo=slo, generation=2), live=running(kept)))
+
+        assert found.sizing.flags == kept
+        assert found.template is not None  # the record moves to the new spec, the pods stay
+
+    def test_takes_better_flags_when_they_gain_more_than_five_percent(self):
+        few = replace(CHOSEN, max_num_seqs=8)
+        slo = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "51ms"}}
+
+        found = assessed(a_state(a_manifest(slo=slo, generation=2), live=running(few)))
+
+        assert found.sizing.flags.max_num_seqs > 30
+
+    def test_takes_other_flags_when_the_old_ones_do_not_fit_any_more(self):
+        # Weights of 16 bits need more than the one GPU that fp8 took.
+        one_gpu = {"gpu": "H200", "gpusPerReplica": 1}
+        before = a_model(hardware=one_gpu)
+        wide = a_manifest(
+            model={"id": "meta-llama/Llama-3.3-70B-Instruct"}, hardware={"gpu": "H200"}
+        )
+
+        found = assessed(a_state(wide, live=a_deployment_body(before)))
+
+        assert found.refusal is None
+        assert found.sizing.flags.parallelism.num_gpus > 1
+
+    def test_of_the_gpus_per_replica_is_obeyed_whatever_is_gained(self):
+        four = a_manifest(hardware={"gpu": "H200", "gpusPerReplica": 4}, generation=2)
+
+        found = assessed(a_state(four, live=a_deployment_body()))
+
+        assert found.sizing.flags.parallelism.num_gpus == 4
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"scaling": {"minReplicas": 2, "maxReplicas": 9}},
+            {"demand": None},
+        ],
+    )
+    def test_of_what_no_template_holds_restarts_nothing(self, change):
+        found = assessed(a_state(a_manifest(**change), live=a_deployment_body()))
+
+        assert found.template is None
+
+
+class TestAForeignEdit:
+    EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
+
+    def test_is_undone_once_for_each_generation(self):
+        state = a_state(live=running(CHOSEN, managedFields=self.EDITED))
+
+        first = assessed(state)
+        again = assessed(state, memory=replace(first.memory, healed=(state.deployment.uid, 3)))
+        newer = running(CHOSEN, managedFields=self.EDITED, generation=4)
+        later = assessed(a_state(live=newer), memory=again.memory)
+
+        assert first.template is not None
+        assert again.template is None
+        assert later.template is not None
+
+    def test_is_undone_to_the_flags_that_ran(self):
+        kept = replace(CHOSEN, max_num_seqs=50)
+
+        found = assessed(live=running(kept, managedFields=self.EDITED))
+
+        assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(kept)
+
+    def test_by_our_own_managers_is_none(self):
+        ours = managed_by("tonnage", "f:template") + managed_by("tonnage-scale", "f:replicas")
+
+        assert assessed(live=running(CHOSEN, managedFields=ours)).template is None
+
+
+class TestAScaleTarget:
+    def test_runs_with_its_own_flags_and_its_template_is_left_alone(self):
+        found = assessed(a_target_state())
+
+        assert found.refusal is None
+        assert found.sizing.flags.max_num_seqs == 40
+        assert found.sizing.flags.parallelism == Parallelism(tensor=2)
+        assert found.template is None
+
+    def test_is_read_from_its_arguments_and_not_from_an_annotation(self):
+        # Our annotation on it says what once ran there, or what somebody wants us to believe.
+        stale = {"tonnage.dev/flags": write_flags(replace(CHOSEN, max_num_seqs=999))}
+
+        found = assessed(a_target_state(a_target(annotations=stale)))
+
+        assert found.sizing.flags.max_num_seqs == 40
+
+    @pytest.mark.parametrize("arguments", [[], ["--max-num-seqs=40"], ["sh", "-c", "vllm serve"]])
+    def test_that_does_not_say_its_flags_is_refused(self, arguments):
+        found = assessed(a_target_state(a_target(arguments)))
+
+        assert found.refusal.reason == "FlagsUnknown"
+        assert "my-vllm" in found.refusal.message
+
+    @pytest.mark.parametrize("image", ["vllm:latest", "vllm", "vllm@sha256:abc", "host:5000/vllm"])
+    def test_whose_image_names_no_version_is_refused(self, image):
+        found = assessed(a_target_state(a_target(image=image)))
+
+        assert found.refusal.reason == "EngineVersionUnknown"
+
+    def test_of_too_old_a_version_is_refused(self):
+        assert assessed(a_target_state(a_target(image="vllm:v0.5.0"))).refusal is not None
+
+    def test_that_is_not_opted_in_is_refused(self):
+        closed = a_target(labels={})
+
+        assert assessed(a_target_state(closed)).refusal.reason == "TargetNotAllowed"
+
+    def test_that_does_not_exist_is_refused(self):
+        state = a_state(a_manifest(**TARGET), replicas=None)
+
+        assert assessed(state).refusal.reason == "TargetNotAllowed"
+
+    def test_that_an_older_object_scales_is_refused(self):
+        found = assessed(a_target_state(older_claim="first"))
+
+        assert found.refusal.reason == "ConflictingOwner"
+        assert "first" in found.refusal.message
+
+
+class TestRefusals:
+    def test_of_a_deployment_that_somebody_else_owns(self):
+        foreign = a_deployment_body(ownerReferences=[])
+
+        found = assessed(a_state(live=foreign))
+
+        assert found.refusal.reason == "NameConflict"
+        assert found.template is None
+        assert found.decision is None
+
+    def test_of_a_deployment_of_an_earlier_namesake(self):
+        # Deleted and made anew within a tick: the garbage collector has not come yet.
+        state = a_state(a_manifest(uid="new"), live=a_deployment_body())
+
+        assert assessed(state).refusal.reason == "NameConflict"
+
+    def test_of_a_missing_model_config(self):
+        found = assessed(a_state(config_problem="ConfigMap my-model has no key config.json"))
+
+        assert found.refusal.reason == "ModelConfigMissing"
+
+    @pytest.mark.parametrize(
+        ("spec", "word"),
+        [
+            ({"hardware": {"gpu": "H900"}}, "H900"),
+            ({"model": {"id": "nobody/nothing"}}, "nobody/nothing"),
+            ({"engine": {"version": "0.1"}}, "0.1"),
+            ({"hardware": {"gpu": "L4", "gpusPerReplica": 1}}, "GiB"),
+            ({"slo": {"timePerOutputToken": {"p95": "1ms"}}}, "1.00 ms"),
+        ],
+    )
+    def test_name_what_cannot_be_planned_and_leave_what_runs(self, spec, word):
+        found = assessed(a_state(a_manifest(**spec), live=a_deployment_body()))
+
+        assert word in found.refusal.message
+        assert (found.template, found.decision) == (None, None)
+
+
+class TestMeasuredLengths:
+    def question(self, **lengths):
+        state = a_state(load=1, long=())
+        known = {"prompt_tokens": 4000, "output_tokens": 1000, "cached_fraction": 0} | lengths
+        memory = a_memory(state, lengths=MeasuredLengths(**known))
+        return assessed(state, memory=memory).sizing.question
+
+    def test_replace_those_of_the_spec_and_say_so(self):
+        question = self.question(prompt_tokens=3000, output_tokens=700, cached_fraction=0.5)
+
+        assert question.workload.prompt.mean_tokens == 3000
+        assert question.workload.output_tokens == 700
+        assert question.workload.cached_fraction == 0.5
+        [lengths] = [each for each in question.inputs if each.name == "lengths"]
+        assert lengths.origin == "measured"
+        assert lengths.value == "3000 prompt (50% cached) + 700 output tokens"
+
+    def test_keep_the_spread_that_the_spec_gives(self):
+        # 7,000 over 4,000, around 2,000.
+        assert self.question(prompt_tokens=2000).workload.prompt.p99_tokens == 3500
+
+    def test_no_prompt_is_taken_to_be_longer_than_the_promised_context(self):
+        # 7,000 over 4,000, around 6,000: 10,500 tokens do not fit into 8,192.
+        assert self.question(prompt_tokens=6000).workload.prompt.p99_tokens == 8192
