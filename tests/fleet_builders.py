@@ -236,7 +236,6 @@ def a_memory(state, *, needs=1, **changes):
         since_s=OLD_S,
         recent_needs=((NOW_S - 15, needs),),
         ready_pods=ready,
-        last_replicas=state.deployment.replicas if state.deployment else None,
         children_checked_at_s=NOW_S,
     )
     return replace(memory, **changes)

@@ -120,9 +120,9 @@ def _remember(
     memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
 ) -> ObjectMemory:
     ready = {pod.name: pod for pod in state.pods if pod.is_ready and not pod.is_deleting}
-    replicas = state.deployment.replicas if state.deployment else None
-    was_scaled = replicas != memory.last_replicas
-    lost = memory.ready_pods - set(ready)
+    asked = state.deployment.replicas if state.deployment else 0
+    # Fewer than are asked for: what an update replaced, or scaling down took away, is no loss.
+    has_lost = bool(memory.ready_pods - set(ready)) and len(ready) < asked
     demand = traffics.demand
     measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
     starts = [
@@ -133,8 +133,7 @@ def _remember(
     return replace(
         memory,
         ready_pods=frozenset(ready),
-        lost_at_s=fleet.now_s if lost and not was_scaled else memory.lost_at_s,
-        last_replicas=replicas,
+        lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
         cold_start_s=_smoothed_start(memory.cold_start_s, starts),

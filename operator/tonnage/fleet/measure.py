@@ -88,12 +88,11 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     fresh = [each for each in state.engines if is_fresh(each, scrape_interval_s=interval_s)]
     demand = measure_demand(fresh, ready_pods=ready)
     lengths = measure_lengths(state.long, window_s=LONG_SCRAPES * interval_s) or memory.lengths
-    metrics, reason, message = _trust(state, fleet, memory, demand, ready)
+    metrics, reason, message = _trust(fleet, memory, demand, ready)
     return Traffics(metrics=metrics, reason=reason, message=message, demand=demand, lengths=lengths)
 
 
 def _trust(
-    state: ModelState,
     fleet: Fleet,
     memory: ObjectMemory,
     demand: MeasuredDemand | None,
@@ -108,8 +107,7 @@ def _trust(
         hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
         return Metrics.MISSING, "MetricsMissing", f"no fresh series of {len(ready)} pods: {hint}"
     if not demand.is_complete:
-        reporting = {each.pod for each in state.engines if each.waiting is not None}
-        silent = ", ".join(sorted(ready - reporting)[:3])
+        silent = ", ".join(sorted(ready - demand.reporting)[:3])
         return Metrics.MISSING, "MetricsIncomplete", f"no fresh series of {silent}"
     return Metrics.COMPLETE, "Scraped", f"{len(ready)} pods report"
 

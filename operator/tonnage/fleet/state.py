@@ -57,8 +57,6 @@ class ObjectMemory:
     recent_needs: tuple[tuple[float, int], ...] = ()
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
-    last_replicas: int | None = None
-    """That the Deployment asked for at the last tick."""
     traffic: Traffic | None = None
     """Last measured demand."""
     lengths: MeasuredLengths | None = None

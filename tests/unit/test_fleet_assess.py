@@ -1,0 +1,323 @@
+"""One object in one tick: how far its figures are trusted, what it needs, what is remembered."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    UNSCHEDULABLE,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    assessed,
+    lengths_as_expected,
+)
+from measured_builders import an_engine
+from tonnage.fleet.measure import measure_traffic
+from tonnage.policy.need import Traffic
+from tonnage.policy.situation import Metrics
+
+EACH = a_sizing().sustainable_requests_per_s
+DOWN = ("PrometheusUnreachable", "Prometheus: ConnectTimeout")
+HELD_TWO = {"needs": 2}
+
+
+def codes(found):
+    return [reason.code for reason in found.decision.reasons]
+
+
+def trusted(state, *, memory=None, **fleet):
+    return measure_traffic(state, a_fleet(state, **fleet), memory or a_memory(state))
+
+
+class TestTrust:
+    def test_is_complete_when_every_ready_pod_reports(self):
+        traffics = trusted(a_state(load=1))
+
+        assert (traffics.metrics, traffics.reason) == (Metrics.COMPLETE, "Scraped")
+        assert traffics.demand.requests_per_s == pytest.approx(EACH)
+        assert "2 pods" in traffics.message
+
+    def test_is_lost_when_prometheus_does_not_answer(self):
+        traffics = trusted(a_state(engines=()), metrics_problem=DOWN)
+
+        assert (traffics.metrics, traffics.reason, traffics.message) == (Metrics.MISSING, *DOWN)
+
+    def test_is_lost_without_any_series_and_hints_why(self):
+        traffics = trusted(a_state(engines=()))
+
+        assert (traffics.metrics, traffics.reason) == (Metrics.MISSING, "MetricsMissing")
+        assert "PodMonitor" in traffics.message
+
+    def test_is_lost_when_one_pod_is_silent_and_names_it(self):
+        traffics = trusted(a_state(engines=(an_engine("a"),)))
+
+        assert (traffics.metrics, traffics.reason) == (Metrics.MISSING, "MetricsIncomplete")
+        assert traffics.message == "no fresh series of b"
+
+    def test_is_lost_when_one_pod_is_stale_and_names_it(self):
+        # Prometheus answers five minutes long with the last value.
+        traffics = trusted(a_state(engines=(an_engine("a"), an_engine("b", age_s=200))))
+
+        assert (traffics.metrics, traffics.reason) == (Metrics.MISSING, "MetricsIncomplete")
+        assert traffics.message == "no fresh series of b"
+
+    def test_is_lost_when_all_are_stale(self):
+        stale = (an_engine("a", age_s=200), an_engine("b", age_s=None))
+
+        assert trusted(a_state(engines=stale)).reason == "MetricsMissing"
+
+    def test_a_pod_that_just_became_ready_need_not_report(self):
+        pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=29)]
+
+        assert trusted(a_state(pods=pods, engines=(an_engine("a"),))).metrics is Metrics.COMPLETE
+
+    def test_a_pod_that_has_been_ready_for_two_scrapes_must(self):
+        pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=31)]
+
+        assert trusted(a_state(pods=pods, engines=(an_engine("a"),))).metrics is Metrics.MISSING
+
+    def test_a_pod_that_is_being_deleted_need_not_report(self):
+        leaving = a_pod_body("b")
+        leaving["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+
+        state = a_state(pods=[a_pod_body("a"), leaving], engines=(an_engine("a"),))
+
+        assert trusted(state).metrics is Metrics.COMPLETE
+
+    @pytest.mark.parametrize(
+        ("traffic", "metrics"),
+        [(None, Metrics.NEVER), (Traffic(requests_per_s=3), Metrics.MISSING)],
+    )
+    def test_without_a_ready_replica_depends_on_whether_there_ever_was_one(self, traffic, metrics):
+        state = a_state(pods=[a_pod_body("a", ready_for_s=None)], engines=())
+
+        assert trusted(state, memory=a_memory(state, traffic=traffic)).metrics is metrics
+
+    def test_lengths_stay_as_last_known_when_nothing_finishes(self):
+        state = a_state(long=())
+        known = measure_traffic(a_state(), a_fleet(), a_memory(state)).lengths
+
+        assert known.prompt_tokens == 4000
+        assert trusted(state, memory=a_memory(state, lengths=known)).lengths == known
+
+
+class TestNeed:
+    def test_follows_what_is_measured(self):
+        found = assessed(load=3.5, replicas=2)
+
+        assert found.decision.replicas == 4
+        assert "(measured)" in found.decision.reasons[0].message
+
+    def test_drains_a_queue(self):
+        # A replica's worth of requests per minute waits on each of two pods.
+        waiting = tuple(an_engine(pod, waiting=EACH * 60, completions_per_s=0.1) for pod in "ab")
+
+        found = assessed(engines=waiting)
+
+        assert found.decision.replicas == 3
+        assert codes(found) == ["Demand", "Backlog"]
+
+    def test_follows_what_was_last_measured_when_nothing_is(self):
+        state = a_state(engines=())
+        memory = a_memory(state, traffic=Traffic(requests_per_s=3.5 * EACH))
+
+        found = assessed(state, memory=memory)
+
+        assert found.decision.replicas == 4
+        assert "(last measured)" in found.decision.reasons[0].message
+
+    def test_follows_the_spec_when_nothing_was_ever_measured(self):
+        state = a_state(engines=())
+
+        found = assessed(state)
+
+        assert found.decision.replicas == a_sizing().replicas
+        assert "(expected by spec.demand)" in found.decision.reasons[0].message
+
+    def test_of_a_part_of_the_pods_may_raise(self):
+        found = assessed(engines=(an_engine("a", completions_per_s=3.5 * EACH),))
+
+        assert found.decision.replicas == 4
+
+
+class TestScalingDown:
+    def test_takes_one_away_when_fewer_were_needed_for_a_window(self):
+        found = assessed(a_state(replicas=4, load=1))
+
+        assert found.decision.replicas == 3
+        assert codes(found) == ["Demand", "WalkingDown"]
+
+    @pytest.mark.parametrize(
+        ("change", "code"),
+        [
+            ({"metrics_problem": DOWN}, "MetricsMissing"),
+            ({}, None),
+        ],
+    )
+    def test_never_happens_without_metrics(self, change, code):
+        state = a_state(replicas=4, load=1)
+
+        found = assessed(state, fleet=a_fleet(state, **change))
+
+        assert found.decision.replicas == (3 if code is None else 4)
+        assert code is None or code in codes(found)
+
+    def test_waits_for_a_whole_window_after_the_start(self):
+        state = a_state(replicas=4, load=1)
+        memory = a_memory(state, since_s=NOW_S - 299)
+
+        assert codes(assessed(state, memory=memory))[-1] == "JustStarted"
+
+    def test_waits_as_long_as_more_were_needed(self):
+        state = a_state(replicas=4, load=1)
+        memory = a_memory(state, needs=4)
+
+        assert codes(assessed(state, memory=memory))[-1] == "Stabilizing"
+
+    def test_forgets_what_was_needed_before_the_window(self):
+        state = a_state(replicas=4, load=1)
+        memory = a_memory(state, recent_needs=((NOW_S - 301, 9), (NOW_S - 200, 2)))
+
+        found = assessed(state, memory=memory)
+
+        assert found.decision.replicas == 3
+        assert [need for _, need in found.memory.recent_needs] == [2, 2]
+
+    def test_goes_on_while_a_pod_waits_for_a_gpu(self):
+        pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]
+        state = a_state(replicas=4, pods=pods, engines=tuple(an_engine(n) for n in "abc"))
+        idle = tuple(replace(each, completions_per_s=0.1) for each in state.engines)
+
+        assert assessed(replace(state, engines=idle)).decision.replicas == 3
+
+
+class TestGrowth:
+    def test_waits_for_gpus(self):
+        pods = [a_pod_body("a"), a_pod_body("b", **UNSCHEDULABLE)]
+
+        found = assessed(pods=pods, engines=(an_engine("a", completions_per_s=5 * EACH),))
+
+        assert found.decision.replicas == 2
+        assert found.decision.limited_by == "InsufficientGPU"
+
+    def test_counts_replicas_that_are_still_starting(self):
+        # Three of four load their weights: the need is four, and it does not become eight.
+        starting = [a_pod_body(name, ready_for_s=None) for name in "bcd"]
+        state = a_state(
+            replicas=4,
+            pods=[a_pod_body("a"), *starting],
+            engines=(an_engine("a", completions_per_s=3.5 * EACH),),
+        )
+
+        assert assessed(state).decision.replicas == 4
+
+    def test_stays_within_the_budget(self):
+        found = assessed(a_state(replicas=2, load=5), free_gpus=2)
+
+        assert found.decision.replicas == 3
+        assert found.decision.limited_by == "GPUBudget"
+
+
+class TestLosses:
+    def lost(self, *, before, after, replicas):
+        pods = [a_pod_body(name) for name in after]
+        state = a_state(replicas=replicas, pods=pods, engines=())
+        memory = a_memory(state, ready_pods=frozenset(before))
+        return assessed(state, memory=memory).memory.lost_at_s
+
+    def test_of_a_ready_pod_are_noted(self):
+        assert self.lost(before="ab", after="a", replicas=2) == NOW_S
+
+    def test_by_scaling_down_are_none(self):
+        assert self.lost(before="abc", after="ab", replicas=2) is None
+
+    def test_are_noted_while_the_fleet_grows(self):
+        # One dies in the tick in which two more were asked for.
+        assert self.lost(before="ab", after="a", replicas=4) == NOW_S
+
+    def test_are_noted_while_the_fleet_shrinks(self):
+        assert self.lost(before="abcd", after="ab", replicas=3) == NOW_S
+
+    def test_by_an_update_that_has_replaced_them_are_none(self):
+        assert self.lost(before="ab", after="bc", replicas=2) is None
+
+    def test_are_forgotten_after_a_window(self):
+        state = a_state(replicas=4, load=1)
+        recent = a_memory(state, lost_at_s=NOW_S - 299)
+        past = a_memory(state, lost_at_s=NOW_S - 301)
+
+        assert codes(assessed(state, memory=recent))[-1] == "ReplicaLost"
+        assert codes(assessed(state, memory=past))[-1] == "WalkingDown"
+
+
+class TestMemory:
+    def test_keeps_the_last_complete_measurement(self):
+        state = a_state(load=2)
+        complete = assessed(state).memory
+        silent = replace(state, engines=state.engines[:1])
+
+        kept = assessed(silent, memory=complete).memory
+
+        assert complete.traffic.requests_per_s == pytest.approx(2 * EACH)
+        assert kept.traffic == complete.traffic
+
+    def test_takes_a_part_when_there_is_nothing_better(self):
+        found = assessed(engines=(an_engine("a", completions_per_s=1.5),))
+
+        assert found.memory.traffic.requests_per_s == 1.5
+
+    def test_learns_how_long_a_replica_takes_to_start(self):
+        state = a_state(pods=[a_pod_body("a"), a_pod_body("b")])
+        fresh = a_memory(state, ready_pods=frozenset())
+
+        first = assessed(state, memory=fresh).memory
+        again = assessed(state, memory=first).memory
+
+        assert first.cold_start_s == 600
+        assert again.cold_start_s == 600
+
+    def test_smooths_how_long_starts_take(self):
+        state = a_state(pods=[a_pod_body("a")])
+        known = a_memory(state, ready_pods=frozenset(), cold_start_s=200)
+
+        assert assessed(state, memory=known).memory.cold_start_s == 400
+
+    def test_is_not_needed_to_decide_safely(self):
+        state = a_state(replicas=4, load=1)
+        nothing = a_memory(state, since_s=NOW_S, recent_needs=(), ready_pods=frozenset())
+
+        assert assessed(state, memory=nothing).decision.replicas == 4
+
+
+def test_assessing_is_a_function_of_what_it_is_given():
+    state = a_state(load=3)
+    memory = a_memory(state)
+
+    first, second = (assessed(state, memory=memory) for _ in range(2))
+
+    assert (first.decision, first.memory, first.template) == (
+        second.decision,
+        second.memory,
+        second.template,
+    )
+
+
+def test_modes_are_what_the_spec_says():
+    for mode in ("Auto", "Recommend", "Paused"):
+        scaling = {"mode": mode, "minReplicas": 1, "maxReplicas": 8}
+
+        assert assessed(a_state(a_manifest(scaling=scaling))).mode == mode
+
+
+def test_a_replica_that_serves_short_requests_serves_more_of_them():
+    short = replace(lengths_as_expected(), prompt_tokens_per_s=200, output_tokens_per_s=100)
+
+    found = assessed(a_state(load=1, long=(short,), live=a_deployment_body()))
+
+    assert found.sizing.sustainable_requests_per_s > 5 * EACH
