@@ -85,11 +85,18 @@ def _refusal(refused: Exception) -> Refusal:
 def learned(assessments: Sequence[Assessment], fleet: Fleet, known: Calibrations) -> Calibrations:
     """Return what is known after this tick, over all objects that share keys."""
     for each in assessments:
-        if each.chosen:
+        if each.chosen and _runs_as_sized(each):
             known = learn_from(
                 each.state, fleet, each.chosen.sizing, known, prior=each.chosen.prior_efficiency
             )
     return known
+
+
+def _runs_as_sized(found: Assessment) -> bool:
+    """Tell whether the pods run what the sizing is about, so that their figures belong to it."""
+    deployment = found.state.deployment
+    is_settled = deployment is not None and not deployment.is_rolling
+    return is_settled and found.chosen is not None and not found.chosen.must_apply
 
 
 def _template(

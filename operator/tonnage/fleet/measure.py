@@ -120,12 +120,18 @@ def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed
     return Observed(
         step_s=_mean([each.step_s for each in busy]),
         mbu=_mean([observed_mbu(machine, each) for each in busy]),
-        kv_tokens=min((e.kv_tokens for e in state.engines if e.kv_tokens), default=None),
+        kv_tokens=_kv_tokens_of_replica(state, sizing),
         attainments=(
             *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
             *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
         ),
     )
+
+
+def _kv_tokens_of_replica(state: ModelState, sizing: Sizing) -> float | None:
+    """Return what the cache of the smallest replica holds; each rank reports its own."""
+    reported = [each.kv_tokens for each in state.engines if each.kv_tokens]
+    return min(reported) * sizing.flags.parallelism.data if reported else None
 
 
 def _mean(values: list[float]) -> float | None:

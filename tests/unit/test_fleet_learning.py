@@ -1,0 +1,225 @@
+"""What is learned from busy engines, and from which ones nothing is."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    assessed,
+    example,
+)
+from measured_builders import an_engine
+from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
+from tonnage.fleet.assess import learned
+from tonnage.fleet.measure import observe_engines
+from tonnage.sizing.step import Step
+
+SIZING = a_sizing()
+PRIOR = SIZING.question.speed.bandwidth_efficiency
+SPEED = speed_key(SIZING.question, SIZING.flags)
+MEMORY = memory_key(SIZING.question, SIZING.flags)
+KV_TOKENS = 600_000
+SEQUENCES, CONTEXT = 24, 120_000
+
+
+def a_busy_engine(pod="a", *, efficiency=PRIOR, **changes):
+    """An engine whose steps take exactly as long as this efficiency makes them."""
+    constants = replace(SIZING.replica.constants, bandwidth_efficiency=efficiency)
+    work = Step(num_sequences=SEQUENCES, context_tokens=CONTEXT)
+    step_s = replace(SIZING.replica, constants=constants).step(work).total_s
+    busy = {
+        "kv_tokens": KV_TOKENS,
+        "kv_usage_fraction": CONTEXT / KV_TOKENS,
+        "computed_prompt_tokens_per_s": 0,
+        "steps_per_s": 1 / step_s,
+        "output_tokens_per_s": SEQUENCES / step_s,
+        "token_gaps_per_s": 500,
+        "token_gap_s_per_s": 500 * step_s,
+    }
+    return an_engine(pod, **(busy | changes))
+
+
+def known_after(state, *, before=None):
+    fleet = a_fleet(state)
+    return learned([assessed(state)], fleet, before or Calibrations())
+
+
+class TestSpeed:
+    def test_moves_towards_what_the_steps_show(self):
+        engines = tuple(a_busy_engine(pod, efficiency=0.7) for pod in "ab")
+
+        known = known_after(a_state(engines=engines))
+
+        assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(
+            PRIOR + 0.25 * (0.7 - PRIOR)
+        )
+        assert known.speed[SPEED].busy_steps > 1000
+
+    def test_of_several_engines_counts_once(self):
+        one = known_after(a_state(engines=(a_busy_engine("a", efficiency=0.7),)))
+        two = known_after(
+            a_state(
+                engines=(a_busy_engine("a", efficiency=0.65), a_busy_engine("b", efficiency=0.75))
+            )
+        )
+
+        assert two.speed[SPEED].bandwidth_efficiency == pytest.approx(
+            one.speed[SPEED].bandwidth_efficiency
+        )
+
+    def test_comes_to_the_truth_and_stays(self):
+        state = a_state(engines=(a_busy_engine(efficiency=0.6),))
+        known = Calibrations()
+        for _ in range(60):
+            fleet = a_fleet(state, calibrations=known)
+            known = learned([assessed(state, fleet=fleet)], fleet, known)
+
+        assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(0.6, rel=1e-3)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"age_s": 200},
+            {"age_s": None},
+            {"steps_per_s": 0.1},
+            {"kv_tokens": None},
+            {"output_tokens_per_s": 0},
+        ],
+    )
+    def test_is_not_learned_from_an_engine_that_does_not_show_it(self, change):
+        state = a_state(engines=(a_busy_engine(efficiency=0.6, **change),))
+
+        assert known_after(state).speed == {}
+
+    def test_is_not_learned_while_a_replica_warms_up(self):
+        engines = (a_busy_engine(efficiency=0.6),)
+
+        young = a_state(pods=[a_pod_body("a", ready_for_s=59)], engines=engines)
+        warm = a_state(pods=[a_pod_body("a", ready_for_s=61)], engines=engines)
+
+        assert known_after(young).speed == {}
+        assert SPEED in known_after(warm).speed
+
+    def test_of_an_impossible_step_leaves_what_is_known(self):
+        state = a_state(engines=(a_busy_engine(efficiency=0.1),))
+
+        assert known_after(state).speed[SPEED].bandwidth_efficiency == PRIOR
+
+
+class TestMemory:
+    def test_is_what_the_engines_report(self):
+        engines = (a_busy_engine("a", kv_tokens=600_000), a_busy_engine("b", kv_tokens=590_000))
+
+        known = known_after(a_state(engines=engines))
+
+        assert known.memory[MEMORY].kv_tokens == 590_000
+
+    def test_stays_as_it_is_for_a_small_difference(self):
+        first = known_after(a_state(engines=(a_busy_engine(kv_tokens=600_000),)))
+        then = known_after(a_state(engines=(a_busy_engine(kv_tokens=605_000),)), before=first)
+
+        assert then.memory == first.memory
+
+
+class TestWhoseFigures:
+    """Constants are kept by what runs: nothing that runs otherwise may be filed there."""
+
+    def wide(self):
+        """The user asks for 16-bit weights while the pods still run fp8."""
+        return a_manifest(
+            model={"id": "meta-llama/Llama-3.3-70B-Instruct"},
+            hardware={"gpu": "H200", "gpusPerReplica": 2},
+            generation=2,
+        )
+
+    def test_of_pods_that_run_another_spec_are_not_learned(self):
+        state = a_state(
+            self.wide(), live=a_deployment_body(), engines=(a_busy_engine(efficiency=0.6),)
+        )
+
+        assert known_after(state) == Calibrations()
+
+    def test_of_a_plan_that_is_only_recommended_are_not_learned(self):
+        recommended = self.wide() | {}
+        recommended["spec"]["scaling"] = {"mode": "Recommend", "maxReplicas": 8}
+        state = a_state(recommended, live=a_deployment_body(), engines=(a_busy_engine(),))
+
+        assert known_after(state) == Calibrations()
+
+    def test_are_not_learned_during_an_update(self):
+        rolling = a_deployment_body()
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert known_after(a_state(live=rolling, engines=(a_busy_engine(),))) == Calibrations()
+
+    def test_of_a_refused_object_are_not_learned(self):
+        state = a_state(live=a_deployment_body(ownerReferences=[]), engines=(a_busy_engine(),))
+
+        assert known_after(state) == Calibrations()
+
+    def test_are_shared_by_objects_that_run_the_same(self):
+        first = a_state(engines=(a_busy_engine(efficiency=0.6),))
+        other = a_manifest("other")
+        second = a_state(
+            other,
+            live=a_deployment_body(a_model("other")),
+            engines=(a_busy_engine(efficiency=0.6),),
+        )
+        fleet = a_fleet(first, second)
+
+        both = learned([assessed(first), assessed(second)], fleet, Calibrations())
+
+        assert list(both.speed) == [SPEED]
+        one = known_after(first).speed[SPEED].bandwidth_efficiency
+        assert both.speed[SPEED].bandwidth_efficiency < one
+
+
+class TestObserved:
+    def observed(self, *engines, **changes):
+        state = a_state(engines=engines, **changes)
+        return observe_engines(state, a_fleet(state), SIZING)
+
+    def test_step_time_and_utilization_are_means_over_busy_engines(self):
+        seen = self.observed(a_busy_engine("a"), a_busy_engine("b", steps_per_s=0.1))
+
+        work = Step(num_sequences=SEQUENCES, context_tokens=CONTEXT)
+        step = SIZING.replica.step(work)
+        assert seen.step_s == pytest.approx(step.total_s)
+        bandwidth = SIZING.replica.speeds.memory_bytes_per_s
+        assert seen.mbu == pytest.approx(step.decode_bytes / step.total_s / bandwidth)
+
+    def test_of_an_idle_fleet_are_none(self):
+        seen = self.observed(a_busy_engine("a", output_tokens_per_s=0))
+
+        assert (seen.step_s, seen.mbu) == (None, None)
+
+    def test_cache_is_that_of_the_smallest_replica(self):
+        seen = self.observed(a_busy_engine("a", kv_tokens=5000), a_busy_engine("b", kv_tokens=4000))
+
+        assert seen.kv_tokens == 4000
+
+    def test_promises_are_judged_over_all_engines(self):
+        fast = {2.0: 100.0, float("inf"): 100.0}
+        slow = {2.0: 80.0, float("inf"): 100.0}
+
+        seen = self.observed(
+            a_busy_engine("a", ttft_within=fast), a_busy_engine("b", ttft_within=slow)
+        )
+
+        [ttft] = seen.attainments
+        assert (ttft.name, ttft.quantile, ttft.fraction) == ("TTFT", 0.95, 0.9)
+
+    def test_cache_of_a_replica_is_that_of_all_its_ranks(self):
+        model = example("deepseek-v3-h200")
+        sizing = a_sizing(model)
+        state = a_state(engines=(a_busy_engine("a", kv_tokens=5000),))
+
+        assert sizing.flags.parallelism.data == 8
+        assert observe_engines(state, a_fleet(state), sizing).kv_tokens == 40_000
