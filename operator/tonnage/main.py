@@ -120,17 +120,19 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     site = Site(
         has_pod_monitors=kube.serves(POD_MONITORS), scrape_interval_s=settings.scrape_interval_s
     )
+    writer = Writer(kube=kube, may_write=leadership.is_leader, site=site)
     observer = Observer(
         kube=kube,
         ask=Prometheus(settings).query,
         settings=settings,
         gpus=read_gpus(folders),
         has_pod_monitors=site.has_pod_monitors,
+        taken_names=writer.taken_names,
     )
     return Loop(
         picture=Picture(),
         observer=observer,
-        writer=Writer(kube=kube, may_write=leadership.is_leader, site=site),
+        writer=writer,
         store=CalibrationStore(kube, namespace=settings.operator_namespace),
         settings=settings,
         kube=kube,

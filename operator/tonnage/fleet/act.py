@@ -6,7 +6,7 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
@@ -77,6 +77,8 @@ class Writer:
     kube: KubeApi
     may_write: Callable[[], bool]
     site: Site
+    taken_names: set[tuple[str, str]] = field(default_factory=set)
+    """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
     def act(self, all_writes: Iterable[Writes], *, now: str) -> frozenset[str]:
         """Write what differs; return the UIDs of objects whose writes failed."""
@@ -108,6 +110,10 @@ class Writer:
             return
         if scale.replicas < scale.seen:
             self._check_alive(writes)
+        self._move(writes, scale)
+
+    def _move(self, writes: Writes, scale: Scale) -> None:
+        """Write replicas through ``/scale``; other fields may change at the same time."""
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
         for _ in range(SCALE_ATTEMPTS):
             live = self.kube.get(path)
@@ -145,13 +151,14 @@ class Writer:
         live = self.kube.get(path)
         self._check_lead()
         if live is None:
-            made = self.kube.apply(path, template, manager=MANAGER, force=False)
+            self.kube.apply(path, template, manager=MANAGER, force=False)
             LOG.info("object=%s created Deployment", writes.label)
             if writes.first_replicas not in {None, 1}:
-                version = made["metadata"]["resourceVersion"]
-                self._write_scale(f"{path}/scale", version, writes.first_replicas or 1)
+                first = Scale(deployment=writes.name, seen=1, replicas=writes.first_replicas or 1)
+                self._move(writes, first)
             return
         if _controller_uid(live) != writes.uid:
+            self.taken_names.add((writes.namespace, writes.name))
             raise WorldError(f"Deployment {writes.label} is not ours: it is left alone")
         pinned = template | {"metadata": template["metadata"] | {"uid": live["metadata"]["uid"]}}
         self.kube.apply(path, pinned, manager=MANAGER, force=True)

@@ -22,7 +22,7 @@ from tonnage.fleet.measure import measure_traffic
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.picture import Kind, Picture
 from tonnage.fleet.state import Fleet, Memory, ModelState, ObjectMemory
-from tonnage.fleet.status import report, rfc3339
+from tonnage.fleet.status import recalled, report, rfc3339
 from tonnage.fleet.writes import may_act, writes_for
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
@@ -138,8 +138,7 @@ def assess_fleet(fleet: Fleet, memory: Memory) -> tuple[Assessment, ...]:
     found = []
     free_gpus = _free_gpus(fleet)
     for state in fleet.models:
-        uid = state.view.uid
-        known = memory.objects.get(uid) or ObjectMemory(uid=uid, since_s=fleet.now_s)
+        known = memory.objects.get(state.view.uid) or recalled(state.view, now_s=fleet.now_s)
         assessment = _isolated(state, fleet, known, free_gpus)
         if free_gpus is not None:
             free_gpus -= _growth_gpus(assessment, fleet)

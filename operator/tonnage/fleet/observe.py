@@ -9,13 +9,13 @@ from functools import lru_cache
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.errors import PrometheusError, WorldError
-from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
+from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, KubeApi
 from tonnage.cluster.prometheus import Series
 from tonnage.cluster.queries import Scrape, scrape
 from tonnage.estimate.calibration import Calibrations
 from tonnage.fleet.picture import Snapshot
 from tonnage.fleet.state import Fleet, ModelState
-from tonnage.fleet.views import AutoscalerView, DeploymentView, ModelView
+from tonnage.fleet.views import AutoscalerView, DeploymentView, ModelView, deployment_view
 from tonnage.settings import Settings
 from tonnage.sizing.question import promised
 
@@ -42,6 +42,8 @@ class Observer:
     settings: Settings
     gpus: Mapping[str, Gpu]
     has_pod_monitors: bool
+    taken_names: set[tuple[str, str]] = field(default_factory=set)
+    """Deployments that the writer met and no watch shows, since they lack our label."""
     _configs: dict[str, tuple[float, str, str | None, str | None]] = field(default_factory=dict)
 
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
@@ -85,7 +87,8 @@ class Observer:
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=None)
         name = model.spec.scale_target.name if model.spec.scale_target else view.name
-        deployment = snapshot.deployments.get((view.namespace, name))
+        key = (view.namespace, name)
+        deployment = snapshot.deployments.get(key) or self._taken(key)
         pods = snapshot.pods_of(deployment) if deployment else ()
         config, problem = self._config(view, model, now_s)
         keys = [(pod.namespace, pod.name) for pod in pods]
@@ -101,6 +104,20 @@ class Observer:
             engines=tuple(each for key in keys for each in answers.engines.get(key, ())),
             long=tuple(each for key in keys for each in answers.long.get(key, ())),
         )
+
+    def _taken(self, key: tuple[str, str]) -> DeploymentView | None:
+        """Return a Deployment in the way of an object's own, as long as it is there."""
+        if key not in self.taken_names:
+            return None
+        try:
+            found = self.kube.get(DEPLOYMENTS.path(*key))
+        except WorldError as error:
+            LOG.warning("object=%s/%s: %s", *key, error)
+            return None
+        if found is None:
+            self.taken_names.discard(key)
+            return None
+        return deployment_view(found)
 
     def _config(
         self, view: ModelView, model: ModelDeployment, now_s: float

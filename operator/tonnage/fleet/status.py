@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from tonnage.api.status import (
     MAX_DECISIONS,
     CalibrationStatus,
@@ -22,6 +24,7 @@ from tonnage.estimate.calibration import Calibrations, speed_key
 from tonnage.fleet.assess import Assessment
 from tonnage.fleet.conditions import conditions
 from tonnage.fleet.state import ObjectMemory
+from tonnage.fleet.views import ModelView
 from tonnage.sizing.report import estimate_status, plan_status, rounded
 
 MATERIAL = 0.10
@@ -51,6 +54,24 @@ class Reported:
     status: Status
     memory: ObjectMemory
     must_write: bool
+
+
+def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
+    """Return the memory of an object that this process sees for the first time.
+
+    What people read goes on from the status that stands there: the last decisions, and since
+    when each condition holds. Nothing is decided by it.
+    """
+    try:
+        status = Status.model_validate_json(view.status)
+    except ValidationError:
+        status = Status()  # another version wrote it
+    return ObjectMemory(
+        uid=view.uid,
+        since_s=now_s,
+        decisions=status.decisions,
+        conditions={each.type: each for each in status.conditions},
+    )
 
 
 def report(
