@@ -88,8 +88,10 @@ class EngineLoop:
             started_s = clock()
             while not self.engine.idle:
                 result = self.engine.step()
+                left_waiting = self.engine.num_waiting
                 ended_s = started_s + result.duration_s
                 await asyncio.sleep(max(0.0, ended_s - clock()))
+                self._series.last_step.note(self.engine, left_waiting=left_waiting)
                 self._deliver(result, started_s=started_s, now_s=clock())
                 started_s = self._next_start_s(ended_s, clock())
             self._work.clear()
@@ -101,7 +103,6 @@ class EngineLoop:
         return now_s
 
     def _deliver(self, result: StepResult, *, started_s: float, now_s: float) -> None:
-        self._series.last_step.note(self.engine)
         self._series.count_step(result)
         for request_id in result.preempted:
             if ticket := self._tickets.get(request_id):

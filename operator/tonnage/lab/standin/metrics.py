@@ -36,9 +36,14 @@ class LastStep:
     num_waiting: int = 0
     kv_usage_fraction: float = 0.0
 
-    def note(self, engine: Engine) -> None:
+    def note(self, engine: Engine, *, left_waiting: int | None = None) -> None:
+        """Take the figures; ``left_waiting`` by the step's schedule: who came since is no queue.
+
+        vLLM puts those who come during a step into the scheduler's queue when the next one begins.
+        """
         self.num_running = engine.num_running
-        self.num_waiting = engine.num_waiting
+        num_waiting = engine.num_waiting
+        self.num_waiting = num_waiting if left_waiting is None else min(left_waiting, num_waiting)
         self.kv_usage_fraction = engine.kv_usage_fraction
 
 
