@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from site_lab import Site, Tenant, a_quick_site, a_tenant
 from tonnage.lab import assets, controlplane, kind, kwok
 from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.kind import KindCluster
 from tonnage.lab.kubectl import Kubectl
 from tonnage.lab.progress import on_console
 
@@ -28,7 +28,7 @@ def programs(pytestconfig: pytest.Config) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def control_plane(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[ControlPlane | KindCluster]:
+) -> Iterator[ControlPlane]:
     """A control plane with the CRDs of this repository: our own, or `TONNAGE_CLUSTER=kind`."""
     folder = tmp_path_factory.mktemp("control-plane")
     if os.environ.get("TONNAGE_CLUSTER") == "kind":
@@ -41,7 +41,7 @@ def control_plane(
 
 
 @pytest.fixture
-def kubectl(control_plane: ControlPlane | KindCluster) -> Kubectl:
+def kubectl(control_plane: ControlPlane) -> Kubectl:
     return control_plane.kubectl
 
 
@@ -56,9 +56,25 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kwok_plane(control_plane: ControlPlane | KindCluster) -> ControlPlane:
+def kwok_plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with KWOK beside it: nodes made by `kwok.gpu_node` become Ready."""
-    if isinstance(control_plane, KindCluster):
+    if control_plane.audit_log is None:
         pytest.skip("KWOK is installed into kind by hand, see deploy/kind/README.md")
     kwok.start(control_plane)
     return control_plane
+
+
+@pytest.fixture(scope="session")
+def quick_site(
+    tmp_path_factory: pytest.TempPathFactory, programs: dict[str, Path]
+) -> Iterator[Site]:
+    """A control plane of its own with the operator on it, which decides every second."""
+    with a_quick_site(tmp_path_factory.mktemp("quick-site"), programs) as made:
+        yield made
+
+
+@pytest.fixture
+def tenant(quick_site: Site) -> Iterator[Tenant]:
+    """A new namespace that the operator of the quick site serves."""
+    with a_tenant(quick_site) as made:
+        yield made

@@ -1,0 +1,62 @@
+"""How long a change of a ModelDeployment takes to reach its Deployment."""
+
+import random
+import time
+
+import site_lab
+from site_lab import NAME, OPERATOR, a_model, pause, rounded, show, until
+from tonnage.lab.load_records import quantile
+
+pytestmark = site_lab.pytestmark
+
+NUM_CHANGES = 50
+LONGEST_PAUSE_S = 1.0
+LOOSE_S = 10.0
+"""No promise: what would mean that the watch does not wake the loop."""
+
+
+def cpu(tenant):
+    container = tenant.deployment()["spec"]["template"]["spec"]["containers"][0]
+    return container["resources"].get("requests", {}).get("cpu")
+
+
+def change(tenant, number):
+    """Change the spec, and wait until the Deployment has it."""
+    tenant.change(pods={"cpu": f"{number}m"})
+    until(lambda: cpu(tenant) == f"{number}m", "the Deployment is changed", every_s=0.05)
+
+
+def latencies_s(tenant, *, since_s):
+    """Return the time from each answered change to the answered write of the Deployment."""
+    asked, taken = None, []
+    for each in tenant.site.requests(since_s=since_s):
+        if (each.namespace, each.name, each.verb) != (tenant.namespace, NAME, "patch"):
+            continue
+        if each.resource == "modeldeployments" and each.user != OPERATOR:
+            asked = each.at_s
+        elif each.resource == "deployments" and each.user == OPERATOR and asked is not None:
+            taken.append(each.at_s - asked)
+            asked = None
+    return taken
+
+
+def test_a_change_reaches_the_deployment(tenant, request, tmp_path):
+    generator = random.Random(1)  # noqa: S311 -- when people change things is no secret
+    tenant.apply(a_model(scaling={"maxReplicas": 1}))
+    created = tenant.wait_ready()["metadata"]["creationTimestamp"]
+    began_s = time.time()
+    for number in range(1, NUM_CHANGES + 1):
+        pause(generator, longest_s=LONGEST_PAUSE_S)
+        change(tenant, number)
+    taken = latencies_s(tenant, since_s=began_s)
+    figures = {
+        "changes": len(taken),
+        "p50_s": rounded(quantile(taken, 0.5)),
+        "p99_s": rounded(quantile(taken, 0.99)),
+        "most_s": rounded(max(taken)),
+    }
+    show(request.config, "Change of a ModelDeployment to changed Deployment", figures, tmp_path)
+
+    assert len(taken) == NUM_CHANGES
+    assert quantile(taken, 0.5) < LOOSE_S
+    assert tenant.deployment()["metadata"]["creationTimestamp"] == created

@@ -1,0 +1,120 @@
+"""What the chart grants is what the operator needs: nothing is refused, nothing lies idle."""
+
+import json
+
+import pytest
+
+import site_lab
+from site_lab import CALIBRATION, NAMESPACE, OPERATOR, WRITE_VERBS, a_model, show, until
+from tonnage.lab.processes import LabError
+
+pytestmark = site_lab.pytestmark
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+EXPLAINED = {
+    "create deployments": "the API server asks for it when an apply makes an object",
+    "create services": "the same",
+    "create configmaps": "the same",
+    "get podmonitors": "needs the CRD of the Prometheus operator",
+    "create podmonitors": "the same",
+    "patch podmonitors": "the same",
+    "get modeldeployments/status": "reads no more than get modeldeployments does",
+}
+"""Rights that no request of these tests shows, and why they are granted all the same."""
+
+
+def granted(kubectl):
+    """Return the rights of the operator's account: ``verb resource``."""
+    roles = [
+        kubectl.get("clusterrole", f"tonnage.{NAMESPACE}"),
+        kubectl.get("role", "tonnage", "-n", NAMESPACE),
+    ]
+    return {
+        f"{verb} {resource}"
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def use_everything(tenant):
+    """Have the operator do all that it does: make, scale, learn, read a model's config."""
+    tenant.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "my-model"},
+            "data": {"config.json": json.dumps(CONFIG)},
+        },
+        a_model(
+            model={
+                "id": "example/unknown-8b",
+                "config": {"configMapKeyRef": {"name": "my-model", "key": "config.json"}},
+            },
+            scaling={"minReplicas": 2, "maxReplicas": 4},
+        ),
+    )
+    tenant.wait_ready(replicas=2)
+    until(tenant.site.calibration, f"{CALIBRATION} is written", timeout_s=90)
+    tenant.change(scaling={"minReplicas": 1})
+    tenant.wait_ready()
+
+
+def test_the_operator_has_the_rights_it_needs_and_uses_those_it_has(tenant, request, tmp_path):
+    use_everything(tenant)
+    used = {
+        f"{each.verb} {each.resource}"
+        for each in tenant.site.requests(user=OPERATOR)
+        if each.is_allowed
+    }
+    unused = granted(tenant.site.plane.kubectl) - used
+    figures = {
+        "used": sorted(each for each in used if "/api" not in each),
+        "granted_and_unused": {each: EXPLAINED.get(each, "") for each in sorted(unused)},
+    }
+    show(request.config, "Rights of the operator", figures, tmp_path)
+
+    assert tenant.site.refused() == []
+    assert unused <= EXPLAINED.keys()
+
+
+def test_it_writes_in_no_other_ways_than_these(tenant):
+    tenant.apply(a_model())
+    tenant.wait_ready()
+    written = {
+        f"{each.verb} {each.resource}"
+        for each in tenant.site.requests(user=OPERATOR)
+        if each.verb in WRITE_VERBS
+    }
+
+    assert written <= {
+        "create events", "create leases", "patch configmaps", "patch deployments",
+        "patch deployments/scale", "patch modeldeployments/status", "patch services",
+        "update leases",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "get secrets", "create pods", "create pods/exec", "delete deployments.apps",
+        "patch modeldeployments.tonnage.dev", "update deployments.apps", "patch nodes",
+        "create clusterrolebindings.rbac.authorization.k8s.io",
+    ],
+)  # fmt: skip
+def test_it_has_no_right_to(tenant, deed):
+    with pytest.raises(LabError, match="ended with 1"):  # kubectl's way to say no
+        tenant.kubectl("auth", "can-i", *deed.split(), f"--as={OPERATOR}")
