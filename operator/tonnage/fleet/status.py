@@ -115,17 +115,21 @@ def _planned(found: Assessment) -> int | None:
 
 def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
     """Return the plan; a paused object keeps the one that it was paused with."""
-    if found.mode == "Paused":
-        frozen = memory.frozen_plan or json.dumps(
-            json.loads(found.state.view.status).get("plan") or None
-        )
-        if frozen != "null":
-            return PlanStatus.model_validate_json(frozen)
+    if found.mode == "Paused" and (frozen := _frozen_plan(found, memory)):
+        return frozen
     if found.sizing is None or found.decision is None:
         return None
     own = plan_status(found.sizing).reasons[:2]
     reasons = (*own, *found.decision.reasons)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
+
+
+def _frozen_plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
+    text = memory.frozen_plan or json.dumps(json.loads(found.state.view.status).get("plan"))
+    try:
+        return PlanStatus.model_validate_json(text)
+    except ValidationError:
+        return None  # there is none, or another version wrote it
 
 
 def _replicas(found: Assessment) -> ReplicasStatus:
@@ -170,7 +174,8 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
         yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
         yield "memoryBandwidthUtilization", observed.mbu, "step bytes over step time"
         yield "kvTokens", observed.kv_tokens, "vllm:cache_config_info"
-        for each in observed.attainments:  # of several promises the strictest is shown
+        strictest = {each.name: each for each in observed.attainments}  # by rising quantile
+        for each in strictest.values():
             yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
     yield "coldStartSeconds", found.memory.cold_start_s, "created to Ready of own pods"
 
@@ -239,10 +244,12 @@ def facts(status: Mapping[str, Any]) -> Any:
     """Return the part of a status whose every change is written at once.
 
     Numbers of the plan and of replicas, and conditions without messages and times. The rest are
-    gauges and words that go along with the next write.
+    gauges and words that go along with the next write: two limits that nearly touch change
+    places with every waver of the load.
     """
     plan = dict(status.get("plan") or {})
-    plan.pop("reasons", None)
+    for word in ("reasons", "limitedBy"):
+        plan.pop(word, None)
     return {
         "generation": status.get("observedGeneration"),
         "replicas": status.get("replicas"),

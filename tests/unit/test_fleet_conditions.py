@@ -1,0 +1,291 @@
+"""Conditions as kstatus and people read them."""
+
+import pytest
+
+from fleet_builders import (
+    CRASH_LOOPING,
+    NOW_S,
+    UNSCHEDULABLE,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    assessed,
+)
+from measured_builders import an_engine
+from tonnage.api.objects import InvalidSpecError
+from tonnage.api.status import Condition
+from tonnage.fleet.conditions import conditions
+from tonnage.fleet.status import rfc3339
+
+EACH = a_sizing().sustainable_requests_per_s
+NOW, BEFORE = rfc3339(NOW_S), rfc3339(NOW_S - 1000)
+INF = float("inf")
+
+
+def a_condition(kind, status, reason="Before"):
+    return Condition(
+        type=kind, status=status, reason=reason, message="", last_transition_time=BEFORE
+    )
+
+
+def shown(found=None, *, now=NOW, **state):
+    """Conditions by type."""
+    found = found or assessed(a_state(**state))
+    return {each.type: each for each in conditions(found, now=now)}
+
+
+def said(kind, found=None, **state):
+    """(status, reason) of one condition; None when it is absent."""
+    condition = shown(found, **state).get(kind)
+    return condition and (condition.status, condition.reason)
+
+
+def in_mode(mode, **changes):
+    scaling = {"mode": mode, "minReplicas": 1, "maxReplicas": 8}
+    return a_state(a_manifest(scaling=scaling), **changes)
+
+
+class TestAtRest:
+    def test_a_served_object_is_ready_and_nothing_is_under_way(self):
+        found = assessed(a_state(load=1.5))
+
+        assert {kind: each.status for kind, each in shown(found).items()} == {
+            "Ready": "True",
+            "PlanValid": "True",
+            "MetricsAvailable": "True",
+            "CapacityAvailable": "True",
+            "ScalingActive": "True",
+            "ScalingLimited": "False",
+            "SLOMet": "Unknown",
+        }
+
+    def test_all_are_of_this_generation(self):
+        found = assessed(a_state(a_manifest(generation=4)))
+
+        assert {each.observed_generation for each in shown(found).values()} == {4}
+
+
+class TestTransitionTimes:
+    def test_move_with_the_status(self):
+        state = a_state()
+        memory = a_memory(state, conditions={"Ready": a_condition("Ready", "False")})
+
+        assert shown(assessed(state, memory=memory))["Ready"].last_transition_time == NOW
+
+    def test_stay_with_the_status_whatever_the_reason(self):
+        state = a_state()
+        memory = a_memory(state, conditions={"Ready": a_condition("Ready", "True")})
+
+        ready = shown(assessed(state, memory=memory))["Ready"]
+
+        assert ready.last_transition_time == BEFORE
+        assert ready.reason == "MinimumReady"
+
+
+class TestReady:
+    def test_counts_against_the_smallest_fleet_allowed(self):
+        scaling = {"minReplicas": 2, "maxReplicas": 8}
+        manifest = a_manifest(scaling=scaling)
+
+        enough = a_state(manifest, live=a_deployment_body(replicas=4, ready=2))
+        few = a_state(manifest, live=a_deployment_body(replicas=4, ready=1))
+
+        assert said("Ready", assessed(enough)) == ("True", "MinimumReady")
+        assert said("Ready", assessed(few)) == ("False", "WaitingForReplicas")
+
+    def test_pods_of_the_old_template_do_not_count(self):
+        rolling = a_deployment_body(replicas=2, ready=2)
+        rolling["status"] |= {"updatedReplicas": 0}
+
+        assert said("Ready", live=rolling)[0] == "False"
+
+    def test_what_the_controller_has_not_seen_does_not_count(self):
+        unseen = a_deployment_body()
+        unseen["status"]["observedGeneration"] = 2
+
+        assert said("Ready", live=unseen)[0] == "False"
+
+    def test_names_what_keeps_containers_from_running(self):
+        live = a_deployment_body(replicas=1, ready=0)
+        found = assessed(a_state(live=live, pods=[a_pod_body("a", **CRASH_LOOPING)], engines=()))
+
+        assert said("Ready", found) == ("False", "PodsFailing")
+        assert "CrashLoopBackOff" in shown(found)["Ready"].message
+
+    def test_without_a_deployment_waits_for_it_unless_none_is_wanted(self):
+        assert said("Ready", replicas=None) == ("False", "NotDeployed")
+        recommended = assessed(in_mode("Recommend", replicas=None))
+        assert said("Ready", recommended) == ("True", "StatusOnly")
+
+
+class TestReconciling:
+    def test_while_the_first_deployment_is_made(self):
+        assert said("Reconciling", replicas=None) == ("True", "RollingOut")
+
+    def test_while_a_new_spec_is_carried_out(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+
+        assert said("Reconciling", assessed(a_state(changed, live=a_deployment_body()))) == (
+            "True",
+            "RollingOut",
+        )
+
+    def test_while_an_update_goes_on(self):
+        rolling = a_deployment_body()
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert said("Reconciling", live=rolling) == ("True", "RollingOut")
+
+    def test_not_while_the_fleet_grows_or_shrinks(self):
+        growing = a_state(load=5, live=a_deployment_body(replicas=5, ready=2))
+        shrinking = a_state(replicas=4, load=1)
+
+        assert said("Reconciling", assessed(growing)) is None
+        assert said("Reconciling", assessed(shrinking)) is None
+
+    @pytest.mark.parametrize("mode", ["Recommend", "Paused"])
+    def test_not_where_nothing_is_written(self, mode):
+        assert said("Reconciling", assessed(in_mode(mode, replicas=None))) is None
+
+    def test_not_beside_a_rival(self):
+        rival = a_state(replicas=2, rival_scaler="HorizontalPodAutoscaler x")
+
+        assert said("Reconciling", assessed(rival)) is None
+
+
+class TestStalled:
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"live": a_deployment_body(ownerReferences=[])}, "NameConflict"),
+            ({"config_problem": "no such key"}, "ModelConfigMissing"),
+            ({"model": InvalidSpecError("spec.hardware: missing")}, "InvalidSpec"),
+        ],
+    )
+    def test_while_a_person_must_help(self, change, reason):
+        found = assessed(a_state(**change))
+
+        assert said("Stalled", found) == ("True", reason)
+        assert said("PlanValid", found) == ("False", reason)
+        assert said("ScalingActive", found) == ("False", "PlanInvalid")
+
+    def test_is_absent_otherwise(self):
+        assert said("Stalled") is None
+
+    def test_messages_stay_short(self):
+        found = assessed(a_state(config_problem="x" * 5000))
+
+        assert len(shown(found)["Stalled"].message) == 1024
+
+
+class TestMetricsAvailable:
+    def test_says_why_not(self):
+        state = a_state(engines=())
+        down = ("PrometheusUnreachable", "Prometheus: ReadTimeout")
+
+        found = assessed(state, fleet=a_fleet(state, metrics_problem=down))
+
+        assert said("MetricsAvailable", found) == ("False", "PrometheusUnreachable")
+        assert shown(found)["MetricsAvailable"].message == "Prometheus: ReadTimeout"
+
+    def test_is_unknown_before_any_replica_was_ready(self):
+        assert said("MetricsAvailable", replicas=None) == ("Unknown", "NoReplicaYet")
+
+
+class TestCapacityAvailable:
+    def test_names_what_the_scheduler_says(self):
+        found = assessed(pods=[a_pod_body("a"), a_pod_body("b", **UNSCHEDULABLE)])
+
+        assert said("CapacityAvailable", found) == ("False", "InsufficientGPU")
+        assert "1 pods wait: 0/4 nodes" in shown(found)["CapacityAvailable"].message
+
+    def test_names_a_quota(self):
+        refused = a_deployment_body()
+        refused["status"]["conditions"] = [
+            {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}
+        ]
+
+        found = assessed(live=refused)
+
+        assert said("CapacityAvailable", found) == ("False", "QuotaExceeded")
+        assert shown(found)["CapacityAvailable"].message == "exceeded quota: gpus"
+
+    def test_names_the_budget(self):
+        found = assessed(a_state(load=5), free_gpus=0)
+
+        assert said("CapacityAvailable", found) == ("False", "BudgetExceeded")
+        assert "GPUs exceed the 0 left" in shown(found)["CapacityAvailable"].message
+
+
+class TestScaling:
+    @pytest.mark.parametrize(
+        ("mode", "said_so"),
+        [
+            ("Auto", ("True", "Scaling")),
+            ("Recommend", ("False", "RecommendOnly")),
+            ("Paused", ("False", "Paused")),
+        ],
+    )
+    def test_is_active_in_auto_mode_only(self, mode, said_so):
+        assert said("ScalingActive", assessed(in_mode(mode))) == said_so
+
+    def test_gives_way_to_a_rival_and_names_it(self):
+        found = assessed(a_state(rival_scaler="HorizontalPodAutoscaler llama"))
+
+        assert said("ScalingActive", found) == ("False", "ConflictingScaler")
+        assert "HorizontalPodAutoscaler llama" in shown(found)["ScalingActive"].message
+
+    def test_is_limited_by_what_the_user_or_the_cluster_sets(self):
+        most = a_manifest(scaling={"minReplicas": 1, "maxReplicas": 3})
+
+        found = assessed(a_state(most, load=5, live=a_deployment_body()))
+
+        assert said("ScalingLimited", found) == ("True", "MaxReplicas")
+        assert "5 exceed maxReplicas 3" in shown(found)["ScalingLimited"].message
+
+    def test_is_not_limited_by_patience(self):
+        found = assessed(a_state(replicas=4, load=1))
+
+        assert found.decision.limited_by == "WalkingDown"
+        assert said("ScalingLimited", found) == ("False", "WithinBounds")
+
+
+def with_attainment(fraction):
+    within = {2.0: fraction, INF: 1.0}
+    return tuple(an_engine(pod, completions_per_s=EACH / 2, ttft_within=within) for pod in "ab")
+
+
+class TestSloMet:
+    @pytest.mark.parametrize(
+        ("fraction", "status"), [(0.99, "True"), (0.95, "True"), (0.949, "False"), (0.5, "False")]
+    )
+    def test_is_the_share_within_the_limit(self, fraction, status):
+        assert said("SLOMet", engines=with_attainment(fraction))[0] == status
+
+    @pytest.mark.parametrize(
+        ("before", "status"), [("True", "True"), ("False", "False"), ("Unknown", "False")]
+    )
+    def test_a_kept_promise_is_broken_by_more_than_noise(self, before, status):
+        state = a_state(engines=with_attainment(0.945))
+        memory = a_memory(state, conditions={"SLOMet": a_condition("SLOMet", before)})
+
+        assert said("SLOMet", assessed(state, memory=memory))[0] == status
+
+    def test_says_what_was_missed_by_how_much(self):
+        message = shown(engines=with_attainment(0.5))["SLOMet"].message
+
+        assert message == "TTFT: 50.0% within the limit, promised 95%"
+
+    def test_is_unknown_without_traffic(self):
+        assert said("SLOMet") == ("Unknown", "NoTraffic")
+
+
+def test_an_invalid_object_still_has_all_its_conditions():
+    found = assessed(a_state(model=InvalidSpecError("spec.hardware: missing"), replicas=None))
+
+    assert set(shown(found)) >= {"Ready", "Stalled", "PlanValid", "MetricsAvailable"}
+    assert shown(found)["PlanValid"].message == "spec.hardware: missing"

@@ -1,0 +1,380 @@
+"""The status: what it shows, and when it is worth a write."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_sizing,
+    a_state,
+    assessed,
+    lengths_as_expected,
+)
+from measured_builders import an_engine
+from strategies import numbers
+from tonnage.api.status import MAX_DECISIONS, Status
+from tonnage.estimate.calibration import Calibrations, speed_key
+from tonnage.estimate.speed import SpeedCalibration
+from tonnage.fleet.status import (
+    facts,
+    gauges_moved,
+    is_moved,
+    recalled,
+    report,
+    rfc3339,
+)
+
+EACH = a_sizing().sustainable_requests_per_s
+INF = float("inf")
+MINUTE_S = 60
+
+
+def reported(state=None, *, memory=None, now_s=NOW_S, known=None, **changes):
+    """The report on one object in one tick."""
+    state = state or a_state(**changes)
+    fleet = a_fleet(state, now_s=now_s)
+    found = assessed(state, memory=memory, fleet=fleet)
+    return report(found, known or Calibrations(), now_s=now_s, status_interval_s=MINUTE_S)
+
+
+def written(state, told):
+    """The object as it stands after a write of its status."""
+    return replace(state, view=replace(state.view, status=json.dumps(told.status.to_dict())))
+
+
+def in_mode(mode, **changes):
+    scaling = {"mode": mode, "minReplicas": 1, "maxReplicas": 8}
+    return a_state(a_manifest(scaling=scaling), **changes)
+
+
+class TestTheFixedPoint:
+    def test_the_first_status_is_written(self):
+        assert reported().must_write
+
+    def test_the_same_again_is_not(self):
+        state = a_state(load=1.5)
+        told = reported(state)
+
+        again = reported(written(state, told), memory=told.memory, now_s=NOW_S + MINUTE_S)
+
+        assert not again.must_write
+
+    @settings(max_examples=30)
+    @given(
+        st.lists(st.tuples(numbers(0.97, 1.03), numbers(0.97, 1.03)), min_size=1, max_size=12),
+    )
+    def test_a_load_that_wavers_by_a_few_percent_asks_for_no_write(self, ticks):
+        state = a_state(load=1.5)
+        told = reported(state)
+        for number, (load, length) in enumerate(ticks, start=1):
+            state = written(state, told) if told.must_write else state
+            lengths = lengths_as_expected()
+            wavering = replace(
+                state,
+                engines=tuple(
+                    replace(each, completions_per_s=each.completions_per_s * load)
+                    for each in a_state(load=1.5).engines
+                ),
+                long=(
+                    replace(
+                        lengths,
+                        prompt_tokens_per_s=lengths.prompt_tokens_per_s * length,
+                        output_tokens_per_s=lengths.output_tokens_per_s * length,
+                    ),
+                ),
+            )
+            told = reported(wavering, memory=told.memory, now_s=NOW_S + number * MINUTE_S)
+
+            assert not told.must_write
+
+    def test_a_restart_of_the_operator_asks_for_no_write(self):
+        state = a_state(load=1.5)
+        told = reported(state, memory=recalled(state.view, now_s=NOW_S))
+        state = written(state, told)
+
+        memory = recalled(state.view, now_s=NOW_S + MINUTE_S)
+        again = reported(state, memory=memory, now_s=NOW_S + MINUTE_S)
+
+        assert not again.must_write
+
+
+class TestWhatIsWrittenAtOnce:
+    def changed(self, before, after):
+        """Is a status written when the object changes from one state to another?"""
+        told = reported(before)
+        return reported(written(after, told), memory=told.memory, now_s=NOW_S + 1).must_write
+
+    def test_another_number_of_replicas(self):
+        assert self.changed(a_state(load=1.5), a_state(load=3.5))
+
+    def test_a_replica_that_is_lost(self):
+        assert self.changed(a_state(), a_state(live=a_deployment_body(ready=1)))
+
+    def test_a_condition_that_turns(self):
+        assert self.changed(a_state(), a_state(engines=()))
+
+    def test_a_new_generation(self):
+        assert self.changed(a_state(), a_state(a_manifest(generation=2)))
+
+    def test_a_gauge_waits_for_its_minute(self):
+        before, after = a_state(load=1.1), a_state(load=1.9)
+        told = reported(before)
+        later = written(after, told)
+
+        soon = reported(later, memory=told.memory, now_s=NOW_S + 1)
+        due = reported(later, memory=told.memory, now_s=NOW_S + MINUTE_S)
+
+        assert (soon.must_write, due.must_write) == (False, True)
+
+
+class TestMaterial:
+    @pytest.mark.parametrize(
+        ("name", "before", "after", "moved"),
+        [
+            ("stepSeconds", 0.040, 0.043, False),
+            ("stepSeconds", 0.040, 0.045, True),
+            ("queueDepth", 0, 2, False),
+            ("queueDepth", 0, 3, True),
+            ("queueDepth", 100, 105, False),
+            ("requestsPerSecond", 0, 0.05, False),
+            ("requestsPerSecond", 10, 8, True),
+            ("kvTokens", 0, 0, False),
+        ],
+    )
+    def test_is_ten_percent_and_more_than_the_floor(self, name, before, after, moved):
+        assert is_moved(name, before, after) is moved
+        assert is_moved(name, after, before) is moved
+
+    def test_a_gauge_that_appears_or_vanishes_is_news(self):
+        with_step = {"measured": {"stepSeconds": {"value": 0.04}}}
+
+        assert gauges_moved({}, with_step)
+        assert gauges_moved(with_step, {"measured": {}})
+        assert not gauges_moved(with_step, with_step)
+
+    def test_counters_and_words_are_no_gauges(self):
+        before = {"calibration": {"busySteps": 5, "changedAt": "a"}, "estimate": {"x": None}}
+        after = {"calibration": {"busySteps": 5000, "changedAt": "b"}}
+
+        assert not gauges_moved(before, after)
+
+    def test_reasons_and_messages_are_no_facts(self):
+        plan = {"replicas": 2, "reasons": [{"code": "Demand", "message": "1.23"}]}
+        condition = {"type": "Ready", "status": "True", "reason": "Up", "message": "x"}
+        before = {"plan": plan, "conditions": [condition]}
+        after = {
+            "plan": plan | {"reasons": []},
+            "conditions": [condition | {"message": "y", "lastTransitionTime": "z"}],
+        }
+
+        assert facts(before) == facts(after)
+
+
+class TestDecisions:
+    def test_are_kept_with_their_reasons(self):
+        [decision] = reported(load=3.5, replicas=2).status.decisions
+
+        assert (decision.from_replicas, decision.to_replicas) == (2, 4)
+        assert decision.time == rfc3339(NOW_S)
+        assert decision.code == "Demand"
+        assert "requests/s (measured)" in decision.message
+
+    def test_that_change_nothing_are_none(self):
+        assert reported(load=1.5, replicas=2).status.decisions == ()
+
+    def test_are_noted_once_while_they_are_carried_out(self):
+        state = a_state(load=3.5)
+        told = reported(state)
+
+        again = reported(state, memory=told.memory, now_s=NOW_S + 15)
+
+        assert again.status.decisions == told.status.decisions
+
+    def test_are_the_last_five_newest_first(self):
+        memory = None
+        for number in range(1, MAX_DECISIONS + 3):
+            state = a_state(replicas=number, load=number + 1)
+            memory = replace(memory or a_memory(state), ready_pods=frozenset())
+            memory = reported(state, memory=memory).memory
+
+        assert [each.from_replicas for each in memory.decisions] == [7, 6, 5, 4, 3]
+
+    def test_are_made_in_recommend_mode_as_they_would_have_been(self):
+        told = reported(in_mode("Recommend", load=3.5))
+
+        assert told.status.decisions[0].to_replicas == 4
+        assert told.status.replicas.desired == 2
+
+    def test_are_not_made_while_paused(self):
+        assert reported(in_mode("Paused", load=3.5)).status.decisions == ()
+
+
+class TestPaused:
+    def test_keeps_the_plan_that_it_was_paused_with(self):
+        running = a_state(load=3.5)
+        told = reported(running)
+        paused = written(in_mode("Paused", load=1), told)
+
+        first = reported(paused, memory=told.memory)
+        later = reported(paused, memory=first.memory, now_s=NOW_S + 3600)
+
+        assert told.status.plan.replicas == 4
+        assert first.status.plan == told.status.plan
+        assert later.status.plan == told.status.plan
+
+    def test_keeps_it_over_a_restart(self):
+        told = reported(a_state(load=3.5))
+        paused = written(in_mode("Paused", load=1), told)
+
+        after = reported(paused, memory=recalled(paused.view, now_s=NOW_S))
+
+        assert after.status.plan == told.status.plan
+
+    def test_keeps_the_first_one_it_makes_when_there_was_none(self):
+        first = reported(in_mode("Paused", load=3.5))
+        later = reported(in_mode("Paused", load=1), memory=first.memory)
+
+        assert first.status.plan.replicas == 4
+        assert later.status.plan == first.status.plan
+
+    def test_follows_again_when_it_is_let_go(self):
+        paused = reported(in_mode("Paused", load=3.5))
+
+        freed = reported(a_state(load=1.5), memory=paused.memory)
+
+        assert freed.status.plan.replicas == 2
+
+    @pytest.mark.parametrize(
+        "status",
+        [
+            {"plan": {"replicas": 3}},
+            {"plan": {"replicas": "many"}},
+            {"plan": {"replicas": 3, "fieldOfTomorrow": 1}},
+        ],
+    )
+    def test_makes_a_plan_where_the_one_that_stands_there_cannot_be_read(self, status):
+        paused = in_mode("Paused", load=3.5)
+        paused = replace(paused, view=replace(paused.view, status=json.dumps(status)))
+
+        assert reported(paused).status.plan.replicas == 4
+
+
+class TestRecalled:
+    def test_takes_up_decisions_and_the_times_of_conditions(self):
+        told = reported(load=3.5)
+        state = written(a_state(), told)
+
+        memory = recalled(state.view, now_s=NOW_S + 5)
+
+        assert memory.decisions == told.status.decisions
+        assert set(memory.conditions) == {each.type for each in told.status.conditions}
+        assert (memory.uid, memory.since_s) == ("uid-of-llama", NOW_S + 5)
+
+    def test_takes_up_nothing_that_a_decision_could_depend_on(self):
+        memory = recalled(written(a_state(), reported(load=3.5)).view, now_s=NOW_S)
+
+        assert memory.traffic is None
+        assert memory.lengths is None
+        assert memory.recent_needs == ()
+
+    @pytest.mark.parametrize("status", ["{}", '{"decisions": 7}', '{"fieldOfTomorrow": 1}'])
+    def test_begins_anew_where_another_version_wrote(self, status):
+        view = replace(a_state().view, status=status)
+
+        assert recalled(view, now_s=NOW_S).decisions == ()
+
+
+class TestMeasured:
+    def test_shows_each_figure_with_its_source_and_time(self):
+        rate = reported(load=1.5).status.measured.requests_per_second
+
+        assert rate.value == pytest.approx(1.5 * EACH, rel=1e-3)
+        assert rate.source == "completions and backlog"
+        assert rate.changed_at == rfc3339(NOW_S)
+
+    def test_keeps_value_and_time_until_it_moves(self):
+        first = reported(load=1.5)
+        near = reported(a_state(load=1.55), memory=first.memory, now_s=NOW_S + 15)
+
+        assert near.status.measured.requests_per_second == (
+            first.status.measured.requests_per_second
+        )
+
+    def test_of_an_object_without_replicas_is_nothing(self):
+        assert reported(replicas=None).status.measured is None
+
+    def test_of_several_promises_shows_the_strictest_as_it_is(self):
+        slo = {"timeToFirstToken": {"p50": "500ms", "p99": "5s"}}
+        within = {0.5: 10.0, 5.0: 98.0, INF: 100.0}
+        engines = tuple(an_engine(pod, ttft_within=within) for pod in "ab")
+
+        told = reported(a_state(a_manifest(slo=slo), engines=engines, live=a_deployment_body()))
+
+        assert told.status.measured.ttft_attainment.value == 0.98
+
+    def test_of_figures_beyond_all_measure_is_still_a_status(self):
+        # A tenant's pod may expose whatever it likes.
+        engines = tuple(an_engine(pod, waiting=1e15, running=1e15) for pod in "ab")
+
+        told = reported(a_state(engines=engines))
+
+        assert Status.model_validate_json(told.status.model_dump_json())
+
+
+class TestTheRest:
+    def test_replicas_are_ready_over_desired(self):
+        told = reported(a_state(load=3.5, live=a_deployment_body(replicas=2, ready=1)))
+
+        assert told.status.replicas.summary == "1/4"
+
+    def test_calibration_is_a_copy_with_its_prior(self):
+        key = speed_key(a_sizing().question, a_sizing().flags)
+        learned = SpeedCalibration(
+            bandwidth_efficiency=0.7, busy_steps=1234.4, changed_at_s=NOW_S - 60
+        )
+
+        shown = reported(known=Calibrations(speed={key: learned})).status.calibration
+
+        assert (shown.bandwidth_efficiency, shown.busy_steps) == (0.7, 1234)
+        assert shown.prior_bandwidth_efficiency == 0.82
+        assert shown.changed_at == rfc3339(NOW_S - 60)
+
+    def test_without_calibration_is_the_prior(self):
+        shown = reported().status.calibration
+
+        assert (shown.bandwidth_efficiency, shown.busy_steps, shown.changed_at) == (0.82, 0, None)
+
+    def test_the_table_has_a_word_for_each_column(self):
+        within = {2.0: 50.0, INF: 100.0}
+        engines = tuple(an_engine(pod, waiting=6, ttft_within=within) for pod in "ab")
+
+        display = reported(engines=engines).status.display
+
+        assert display.queue == "12"
+        assert display.slo == "TTFT 50%"
+        assert display.reason == "Demand"
+
+    def test_a_refusal_is_the_reason_in_the_table(self):
+        told = reported(a_state(config_problem="no such key"))
+
+        assert told.status.display.reason == "ModelConfigMissing"
+        assert told.status.plan is None
+
+    def test_an_unknown_class_of_gpu_plans_nothing(self):
+        told = reported(a_state(a_manifest(hardware={"gpu": "H900"}), live=a_deployment_body()))
+
+        assert told.status.display.reason == "UnknownGpu"
+
+    def test_is_within_what_the_crd_accepts(self):
+        for state in (a_state(load=5), a_state(replicas=None), a_state(config_problem="x" * 9000)):
+            told = reported(state)
+
+            assert Status.model_validate_json(told.status.model_dump_json())
