@@ -23,7 +23,7 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.manifests.children import Site, pod_monitor, service
-from tonnage.manifests.names import API_VERSION, MANAGER, SCALE_MANAGER
+from tonnage.manifests.names import API_VERSION, MANAGED_LABEL, MANAGER, SCALE_MANAGER
 from tonnage.manifests.pod import Manifest
 
 LOG = logging.getLogger("tonnage.act")
@@ -36,6 +36,8 @@ class Scale:
     """Replicas to write, if the Deployment still asks for what the decision was made on."""
 
     deployment: str
+    uid: str
+    """Of the Deployment: a namesake is left alone."""
     seen: int
     replicas: int
 
@@ -59,6 +61,8 @@ class Writes:
     model: ModelDeployment | None = None
     scale: Scale | None = None
     template: Manifest | None = None
+    creates: bool = False
+    """No Deployment was seen when this was decided."""
     first_replicas: int | None = None
     """For a Deployment that does not exist yet."""
     check_children: bool = False
@@ -100,7 +104,12 @@ class Writer:
             return False
         return True
 
-    def _check_lead(self) -> None:
+    def check_lead(self) -> None:
+        """Stop before a write that is not ours to make.
+
+        Raises:
+            WorldError: somebody else may lead by now.
+        """
         if not self.may_write():
             raise WorldError("the Lease was lost: nothing is written")
 
@@ -117,7 +126,7 @@ class Writer:
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
         for _ in range(SCALE_ATTEMPTS):
             live = self.kube.get(path)
-            if live is None or (live.get("spec") or {}).get("replicas", 0) != scale.seen:
+            if live is None or _seen(live) != (scale.uid, scale.seen):
                 return  # somebody changed it: decide again on what is there
             try:
                 self._write_scale(path, live["metadata"]["resourceVersion"], scale.replicas)
@@ -127,7 +136,7 @@ class Writer:
             return
 
     def _write_scale(self, path: str, version: str, replicas: int) -> None:
-        self._check_lead()
+        self.check_lead()
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         self.kube.merge_patch(path, body, manager=SCALE_MANAGER)
 
@@ -149,32 +158,50 @@ class Writer:
         """Create without force, or update what is provably ours."""
         path = DEPLOYMENTS.path(writes.namespace, writes.name)
         live = self.kube.get(path)
-        self._check_lead()
+        self.check_lead()
         if live is None:
-            self.kube.apply(path, template, manager=MANAGER, force=False)
+            made = self.kube.apply(path, template, manager=MANAGER, force=False)
             LOG.info("object=%s created Deployment", writes.label)
-            if writes.first_replicas not in {None, 1}:
-                first = Scale(deployment=writes.name, seen=1, replicas=writes.first_replicas or 1)
-                self._move(writes, first)
+            self._move_first(writes, made["metadata"]["uid"])
             return
         if _controller_uid(live) != writes.uid:
             self.taken_names.add((writes.namespace, writes.name))
             raise WorldError(f"Deployment {writes.label} is not ours: it is left alone")
+        if writes.creates:
+            self._show_again(path, live)
+            return
         pinned = template | {"metadata": template["metadata"] | {"uid": live["metadata"]["uid"]}}
         self.kube.apply(path, pinned, manager=MANAGER, force=True)
         LOG.info("object=%s applied template", writes.label)
+
+    def _move_first(self, writes: Writes, uid: str) -> None:
+        """Bring a Deployment up that was just made: it asks for one replica."""
+        wanted = writes.first_replicas or 1
+        if wanted > 1:
+            first = Scale(deployment=writes.name, uid=uid, seen=1, replicas=wanted)
+            self._move(writes, first)
+
+    def _show_again(self, path: str, live: Manifest) -> None:
+        """Label ours again: without the label no watch shows it, nor the flags that it runs with.
+
+        What was to be applied was made without them: nothing but the label is written.
+        """
+        if (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true":
+            return  # just made: the watch will show it
+        metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
+        self.kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
 
     def _ensure(self, resource: Resource, manifest: Manifest) -> None:
         metadata = manifest["metadata"]
         path = resource.path(metadata["namespace"], metadata["name"])
         if self.kube.get(path) is None:
-            self._check_lead()
+            self.check_lead()
             self.kube.apply(path, manifest, manager=MANAGER, force=False)
 
     def _status(self, writes: Writes) -> None:
         if writes.status is None:
             return
-        self._check_lead()
+        self.check_lead()
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -185,6 +212,11 @@ class Writer:
         self.kube.apply(path, body, manager=MANAGER, force=True)
 
 
+def _seen(live: Manifest) -> tuple[str, int]:
+    """Return (uid, replicas) of a Scale, which leaves out a zero."""
+    return live["metadata"]["uid"], (live.get("spec") or {}).get("replicas", 0)
+
+
 def _controller_uid(live: Manifest) -> Any:
     owners = live["metadata"].get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
@@ -193,6 +225,7 @@ def _controller_uid(live: Manifest) -> Any:
 def _posting(writer: Writer, now: str) -> Callable[[Writes], None]:
     def post(writes: Writes) -> None:
         for happening in writes.happenings:
+            writer.check_lead()
             body = _event(writes, happening, now)
             writer.kube.create(EVENTS.path(writes.namespace), body)
 

@@ -68,8 +68,7 @@ def assess(
         return replace(found, refusal=_refusal(refused))
     found = replace(found, chosen=chosen, template=template)
     wanted = _need(found, chosen, drain_s=fleet.settings.backlog_drain_s)
-    memory = replace(_remember_need(memory, fleet, wanted), healed=_edited(state))
-    found = replace(found, memory=memory)
+    found = replace(found, memory=_remember_need(memory, fleet, wanted))
     return replace(
         found,
         observed=observe_engines(state, fleet, chosen.sizing),
@@ -102,7 +101,7 @@ def _runs_as_sized(found: Assessment) -> bool:
 def _template(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
-    is_edited = _edited(state) not in {None, memory.healed}
+    is_edited = edited(state) not in {None, memory.healed}
     if chosen.model.spec.scale_target or not (chosen.must_apply or is_edited):
         return None
     site = Site(
@@ -112,7 +111,7 @@ def _template(
     return deployment(chosen.model, chosen.sizing, site)
 
 
-def _edited(state: ModelState) -> tuple[str, int] | None:
+def edited(state: ModelState) -> tuple[str, int] | None:
     """Return (uid, generation) of a Deployment whose template somebody else wrote to.
 
     An edit is undone once for each generation: what the other left beside our fields stays.

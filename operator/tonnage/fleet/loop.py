@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from tonnage.cluster.calibration_store import CalibrationStore
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import (
+    AUTOSCALERS,
     DEPLOYMENTS,
     MODEL_DEPLOYMENTS,
     PODS,
@@ -18,13 +19,14 @@ from tonnage.cluster.kube import (
 from tonnage.estimate.calibration import Calibrations, is_material
 from tonnage.fleet.act import Writer, Writes
 from tonnage.fleet.assess import Assessment, Refusal, assess, learned
-from tonnage.fleet.measure import measure_traffic
+from tonnage.fleet.measure import Traffics
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.picture import Kind, Picture
 from tonnage.fleet.state import Fleet, Memory, ModelState, ObjectMemory
 from tonnage.fleet.status import recalled, report, rfc3339
-from tonnage.fleet.writes import may_act, writes_for
+from tonnage.fleet.writes import may_act, unwritten, writes_for
 from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.loop")
@@ -35,6 +37,7 @@ RELISTED: Sequence[tuple[Kind, Resource, str]] = (
     (Kind.DEPLOYMENT, DEPLOYMENTS, f"{MANAGED_LABEL}=true"),
     (Kind.REPLICA_SET, REPLICA_SETS, f"{MANAGED_LABEL}=true"),
     (Kind.POD, PODS, f"{MANAGED_LABEL}=true"),
+    (Kind.AUTOSCALER, AUTOSCALERS, ""),
 )
 
 
@@ -68,41 +71,60 @@ class Loop:
         self._relist(now_s)
         fleet = self.observer.observe(self.picture.snapshot(), self.memory.calibrations, now_s)
         found = assess_fleet(fleet, self.memory)
-        self.memory = replace(
-            self.memory, calibrations=learned(found, fleet, self.memory.calibrations)
-        )
+        self._learn(found, fleet)
         writes = self._writes(found, fleet)
-        self.writer.act(writes, now=rfc3339(now_s))
+        failed = self.writer.act(writes, now=rfc3339(now_s))
+        self._write_again(failed)
         self._write_calibration(now_s)
         self.ticks += 1
         return found
 
+    def _learn(self, found: Iterable[Assessment], fleet: Fleet) -> None:
+        for each in found:
+            try:
+                known = learned([each], fleet, self.memory.calibrations)
+            except Exception:
+                LOG.exception("object=%s/%s nothing learned", *each.state.view.key)
+            else:
+                self.memory = replace(self.memory, calibrations=known)
+
     def _writes(self, found: Iterable[Assessment], fleet: Fleet) -> list[Writes]:
         all_writes, objects = [], {}
         for each in found:
-            reported = report(
-                each,
-                self.memory.calibrations,
-                now_s=fleet.now_s,
-                status_interval_s=self.settings.status_interval_s,
-            )
-            writes, objects[each.state.view.uid] = writes_for(each, reported, fleet)
-            _log_decision(each, fleet)
-            all_writes.append(writes)
+            try:
+                writes, memory = self._writes_for(each, fleet)
+            except Exception:
+                LOG.exception("object=%s/%s nothing written", *each.state.view.key)
+                memory = each.memory
+            else:
+                all_writes.append(writes)
+            objects[each.state.view.uid] = memory
         self.memory = replace(self.memory, objects=objects)
         return all_writes
+
+    def _writes_for(self, found: Assessment, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
+        known, interval_s = self.memory.calibrations, self.settings.status_interval_s
+        reported = report(found, known, now_s=fleet.now_s, status_interval_s=interval_s)
+        _log_decision(found, fleet)
+        return writes_for(found, reported, fleet)
+
+    def _write_again(self, failed: frozenset[str]) -> None:
+        """Forget that what failed was written."""
+        known = self.memory.objects
+        forgotten = {uid: unwritten(known[uid]) for uid in failed if uid in known}
+        self.memory = replace(self.memory, objects={**known, **forgotten})
 
     def _relist(self, now_s: float) -> None:
         """Check the picture against lists: a watch is silent about what vanished in a re-list."""
         if now_s - self.relisted_at_s < RELIST_S:
             return
+        namespaces = self.settings.namespaces or (None,)
         for kind, resource, selector in RELISTED:
-            namespaces = self.settings.namespaces or (None,)
-            listed = [
+            listed = (
                 body
                 for namespace in namespaces
                 for body in self.kube.list(resource.path(namespace), label_selector=selector)
-            ]
+            )
             if ghosts := self.picture.reconcile(kind, listed):
                 LOG.warning("kind=%s ghosts=%d removed from the picture", kind, ghosts)
         self.relisted_at_s = now_s
@@ -153,12 +175,19 @@ def _isolated(
     try:
         return assess(state, fleet, known, free_gpus=free_gpus)
     except Exception:
-        LOG.exception("object=%s/%s internal error", state.view.namespace, state.view.name)
+        LOG.exception("object=%s/%s internal error", *state.view.key)
+        message = "see the operator's log"
         return Assessment(
             state=state,
             memory=known,
-            traffics=measure_traffic(state, fleet, known),
-            refusal=Refusal(reason="InternalError", message="see the operator's log"),
+            traffics=Traffics(
+                metrics=Metrics.MISSING,
+                reason="InternalError",
+                message=message,
+                demand=None,
+                lengths=known.lengths,
+            ),
+            refusal=Refusal(reason="InternalError", message=message),
         )
 
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.fleet.act import Happening, Scale, Writes
-from tonnage.fleet.assess import Assessment
+from tonnage.fleet.assess import Assessment, edited
 from tonnage.fleet.state import Fleet, ObjectMemory
 from tonnage.fleet.status import Reported
+from tonnage.manifests.pod import Manifest
 
 CHILDREN_CHECK_S = 300
 EVENT_INTERVAL_S = 600
@@ -18,26 +19,51 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     """Return what is to be written for one object, and the memory of it."""
     view, memory = found.state.view, reported.memory
     acts = may_act(found, fleet)
-    is_check_due = (
-        memory.children_checked_at_s is None
-        or fleet.now_s - memory.children_checked_at_s > CHILDREN_CHECK_S
-    )
-    check_children = acts and _owns_children(found) and (is_check_due or found.template is not None)
-    happenings, posted = _happenings(found, reported, fleet)
+    scale = _scale(found) if acts else None
+    template = _template(found, fleet) if acts else None
+    check_children = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
+    is_scaling = scale is not None or (template is not None and found.state.deployment is None)
+    happenings, posted = _happenings(found, reported, fleet, is_scaling=is_scaling)
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
         uid=view.uid,
         model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
-        scale=_scale(found) if acts else None,
-        template=found.template if acts and fleet.settings.mode == "full" else None,
+        scale=scale,
+        template=template,
+        creates=found.state.deployment is None,
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=check_children,
-        status=reported.status if reported.must_write else None,
-        happenings=happenings,
+        status=reported.status if reported.must_write and not view.is_deleting else None,
+        happenings=() if view.is_deleting else happenings,
     )
-    checked_at_s = fleet.now_s if check_children else memory.children_checked_at_s
-    return writes, replace(memory, children_checked_at_s=checked_at_s, posted=posted)
+    memory = replace(
+        memory,
+        children_checked_at_s=fleet.now_s if check_children else memory.children_checked_at_s,
+        healed=edited(found.state) if template is not None else memory.healed,
+        posted=posted,
+    )
+    return writes, memory
+
+
+def unwritten(memory: ObjectMemory) -> ObjectMemory:
+    """Return the memory of an object whose writes failed: what was to be done is due again."""
+    return replace(memory, healed=None, children_checked_at_s=None, gauges_written_at_s=0.0)
+
+
+def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
+    """Return the Deployment to apply; none is made for no replica, since it asks for one."""
+    is_for_nothing = found.decision is not None and found.decision.replicas < 1
+    is_new = found.state.deployment is None
+    if fleet.settings.mode != "full" or (is_new and is_for_nothing):
+        return None
+    return found.template
+
+
+def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool:
+    checked_at_s = memory.children_checked_at_s
+    is_due = checked_at_s is None or fleet.now_s - checked_at_s > CHILDREN_CHECK_S
+    return is_due or found.template is not None
 
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:
@@ -59,16 +85,21 @@ def _scale(found: Assessment) -> Scale | None:
     is_update_pending = found.template is not None
     if decision.replicas < deployment.replicas and (is_update_pending or deployment.is_rolling):
         return None  # no scale-down during a rollout
-    return Scale(deployment=deployment.name, seen=deployment.replicas, replicas=decision.replicas)
+    return Scale(
+        deployment=deployment.name,
+        uid=deployment.uid,
+        seen=deployment.replicas,
+        replicas=decision.replicas,
+    )
 
 
 def _happenings(
-    found: Assessment, reported: Reported, fleet: Fleet
+    found: Assessment, reported: Reported, fleet: Fleet, *, is_scaling: bool
 ) -> tuple[tuple[Happening, ...], dict[str, float]]:
     """Return Events for changed replicas and for conditions that turned bad, each rarely."""
     posted = dict(found.memory.posted)
     events = []
-    for happening in _candidates(found, reported, fleet):
+    for happening in _candidates(found, reported, is_scaling=is_scaling):
         last = posted.get(happening.reason)
         if last is None or fleet.now_s - last >= EVENT_INTERVAL_S or not happening.is_warning:
             posted[happening.reason] = fleet.now_s
@@ -76,10 +107,10 @@ def _happenings(
     return tuple(events), posted
 
 
-def _candidates(found: Assessment, reported: Reported, fleet: Fleet) -> list[Happening]:
+def _candidates(found: Assessment, reported: Reported, *, is_scaling: bool) -> list[Happening]:
     happenings = []
     decisions, before = reported.memory.decisions, found.memory.decisions
-    if may_act(found, fleet) and decisions and decisions != before:
+    if is_scaling and decisions and decisions != before:
         newest = decisions[0]
         message = f"{newest.from_replicas} -> {newest.to_replicas} replicas: {newest.message}"
         happenings.append(Happening(reason="Scaled", message=message, is_warning=False))

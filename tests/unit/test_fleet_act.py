@@ -1,0 +1,375 @@
+"""The writes themselves, against an API server in memory."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import SITE, a_deployment_body, a_manifest, a_model, a_sizing
+from kube_double import KubeDouble
+from tonnage.api.status import ReplicasStatus, Status
+from tonnage.cluster.errors import ConflictError, KubernetesError
+from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
+from tonnage.fleet.act import Happening, Scale, Writer, Writes
+from tonnage.manifests.children import deployment
+
+NOW = "2026-01-02T00:00:00Z"
+PLACE = DEPLOYMENTS.path("serving", "llama")
+OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
+SERVICE = SERVICES.path("serving", "llama")
+A_STATUS = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary="1/1"))
+TEMPLATE = deployment(a_model(), a_sizing(), SITE)
+SCALED = "patch deployments/llama/scale"
+
+
+def a_kube(*, replicas=2, **metadata):
+    """An object and the Deployment that was made for it."""
+    body = a_deployment_body(replicas=replicas)
+    body["metadata"] |= metadata
+    return KubeDouble([(OBJECT, a_manifest()), (PLACE, body)])
+
+
+def asking(*, name="llama", **changes):
+    made = Writes(namespace="serving", name=name, uid=f"uid-of-{name}", model=a_model(name))
+    return replace(made, **changes)
+
+
+def a_scale(seen, replicas, *, uid="uid-of-deployment-llama"):
+    return Scale(deployment="llama", uid=uid, seen=seen, replicas=replicas)
+
+
+def act(kube, *all_writes, leads=True):
+    writer = Writer(kube=kube, may_write=lambda: leads, site=SITE)
+    return writer.act(all_writes, now=NOW)
+
+
+def done(kube):
+    return [call.short for call in kube.writes]
+
+
+def live_replicas(kube):
+    return kube.objects[PLACE]["spec"].get("replicas")
+
+
+class TestScaling:
+    @pytest.mark.parametrize("replicas", [1, 5])
+    def test_writes_through_the_scale_subresource(self, replicas):
+        kube = a_kube(replicas=2)
+
+        failed = act(kube, asking(scale=a_scale(2, replicas)))
+
+        assert failed == frozenset()
+        assert done(kube) == [SCALED]
+        assert live_replicas(kube) == replicas
+        assert kube.writes[0].manager == "tonnage-scale"
+
+    def test_writes_nothing_when_somebody_else_scaled_meanwhile(self):
+        kube = a_kube(replicas=3)
+
+        act(kube, asking(scale=a_scale(2, 5)))
+
+        assert done(kube) == []
+
+    def test_writes_nothing_to_a_namesake(self):
+        # Ours was deleted and somebody made another while no watch told us.
+        kube = a_kube(uid="uid-of-another")
+
+        act(kube, asking(scale=a_scale(2, 5)))
+
+        assert done(kube) == []
+
+    def test_writes_nothing_when_the_deployment_is_gone(self):
+        kube = KubeDouble([(OBJECT, a_manifest())])
+
+        assert act(kube, asking(scale=a_scale(2, 5))) == frozenset()
+        assert done(kube) == []
+
+    def test_tries_again_when_something_else_changed_meanwhile(self):
+        kube = a_kube(replicas=2)
+
+        def changed_once(verb, path):
+            if verb == "patch":
+                kube.fail = lambda verb, path: None
+                kube.put(PLACE, kube.objects[PLACE])
+
+        kube.fail = changed_once
+        act(kube, asking(scale=a_scale(2, 5)))
+
+        assert live_replicas(kube) == 5
+
+    def test_gives_up_until_the_next_tick_after_three_conflicts(self):
+        kube = a_kube(replicas=2)
+
+        def always_changed(verb, path):
+            if verb == "patch":
+                raise ConflictError("modified", status=409)
+
+        kube.fail = always_changed
+
+        act(kube, asking(scale=a_scale(2, 5)))
+
+        assert live_replicas(kube) == 2
+
+    def test_to_nothing_is_seen_as_nothing(self):
+        kube = a_kube(replicas=0)
+
+        act(kube, asking(scale=a_scale(0, 2)))
+
+        assert live_replicas(kube) == 2
+
+    @pytest.mark.parametrize("uid", [None, "uid-of-the-next"])
+    def test_takes_nothing_away_for_an_object_that_is_gone_or_made_anew(self, uid):
+        kube = a_kube(replicas=2)
+        if uid is None:
+            del kube.objects[OBJECT]
+        else:
+            kube.put(OBJECT, a_manifest(uid=uid))
+
+        failed = act(kube, asking(scale=a_scale(2, 1)))
+
+        assert failed == {"uid-of-llama"}
+        assert done(kube) == []
+
+
+class TestCreating:
+    def test_applies_without_force_and_then_scales(self):
+        kube = KubeDouble([(OBJECT, a_manifest())])
+
+        failed = act(kube, asking(template=TEMPLATE, first_replicas=3, creates=True))
+
+        assert failed == frozenset()
+        assert done(kube) == ["apply deployments/llama", SCALED]
+        assert (kube.writes[0].force, kube.writes[0].manager) == (False, "tonnage")
+        assert "replicas" not in kube.writes[0].body["spec"]
+        assert live_replicas(kube) == 3
+
+    def test_of_one_replica_needs_no_scaling(self):
+        kube = KubeDouble([(OBJECT, a_manifest())])
+
+        act(kube, asking(template=TEMPLATE, first_replicas=1, creates=True))
+
+        assert done(kube) == ["apply deployments/llama"]
+
+    def test_of_a_deployment_that_lost_its_label_shows_it_again_and_keeps_its_flags(self):
+        # No watch shows it, so the template was made without its live flags.
+        kube = a_kube(labels={})
+        before = kube.objects[PLACE]["spec"]["template"]
+
+        failed = act(kube, asking(template=TEMPLATE | {"spec": {}}, first_replicas=4, creates=True))
+
+        assert failed == frozenset()
+        assert done(kube) == ["patch deployments/llama"]
+        assert kube.objects[PLACE]["metadata"]["labels"]["tonnage.dev/managed"] == "true"
+        assert kube.objects[PLACE]["spec"]["template"] == before
+        assert live_replicas(kube) == 2
+
+    def test_of_a_deployment_that_the_watch_has_not_shown_yet_writes_nothing(self):
+        kube = a_kube()
+
+        failed = act(kube, asking(template=TEMPLATE, first_replicas=4, creates=True))
+
+        assert failed == frozenset()
+        assert done(kube) == []
+
+    def test_is_cut_off_anywhere_and_finished_by_the_next_tick(self):
+        kube = KubeDouble([(OBJECT, a_manifest())])
+
+        def breaks_off(verb, path):
+            if verb == "patch":
+                raise KubernetesError("cut off", status=0)
+
+        kube.fail = breaks_off
+        failed = act(kube, asking(template=TEMPLATE, first_replicas=3, creates=True))
+        kube.fail = lambda verb, path: None
+        created = kube.objects[PLACE]["metadata"]["uid"]
+        act(kube, asking(scale=a_scale(1, 3, uid=created)))
+
+        assert failed == {"uid-of-llama"}
+        assert live_replicas(kube) == 3
+
+
+class TestUpdating:
+    def test_applies_with_force_what_is_provably_ours(self):
+        kube = a_kube()
+
+        act(kube, asking(template=TEMPLATE))
+
+        [call] = kube.writes
+        assert call.force is True
+        assert call.body["metadata"]["uid"] == "uid-of-deployment-llama"
+        assert live_replicas(kube) == 2
+
+    @pytest.mark.parametrize(
+        "owners",
+        [
+            [],
+            [{"kind": "Other", "name": "x", "uid": "other", "controller": True}],
+            [{"kind": "ModelDeployment", "name": "llama", "uid": "uid-of-llama"}],
+            [{"kind": "ModelDeployment", "name": "llama", "uid": "earlier", "controller": True}],
+        ],
+    )
+    @pytest.mark.parametrize("creates", [True, False])
+    def test_leaves_a_foreign_deployment_alone(self, owners, creates):
+        kube = a_kube(ownerReferences=owners)
+
+        failed = act(kube, asking(template=TEMPLATE, first_replicas=3, creates=creates))
+
+        assert failed == {"uid-of-llama"}
+        assert done(kube) == []
+
+    def test_does_not_bring_back_what_was_deleted_meanwhile(self):
+        kube = a_kube()
+
+        def deleted(verb, path):
+            if verb == "apply":
+                del kube.objects[PLACE]
+
+        kube.fail = deleted
+
+        assert act(kube, asking(template=TEMPLATE)) == {"uid-of-llama"}
+        assert PLACE not in kube.objects
+
+
+class TestChildren:
+    def test_are_made_where_they_are_missing(self):
+        kube = a_kube()
+
+        act(kube, asking(check_children=True))
+
+        assert done(kube) == ["apply services/llama", "apply podmonitors/llama"]
+        assert all(call.force is False for call in kube.writes)
+
+    def test_are_left_alone_where_they_are(self):
+        kube = a_kube()
+        kube.put(
+            SERVICE, {"kind": "Service", "metadata": {"name": "llama"}, "spec": {"mine": True}}
+        )
+
+        act(kube, asking(check_children=True))
+
+        assert done(kube) == ["apply podmonitors/llama"]
+        assert kube.objects[SERVICE]["spec"] == {"mine": True}
+
+    def test_have_no_pod_monitor_where_there_is_no_such_kind(self):
+        kube = a_kube()
+        alone = replace(SITE, has_pod_monitors=False)
+        writer = Writer(kube=kube, may_write=lambda: True, site=alone)
+
+        writer.act([asking(check_children=True)], now=NOW)
+
+        assert done(kube) == ["apply services/llama"]
+
+
+class TestStatus:
+    def test_is_applied_to_the_very_object_that_was_seen(self):
+        kube = a_kube()
+
+        act(kube, asking(status=A_STATUS))
+
+        [call] = kube.writes
+        assert call.short == "apply modeldeployments/llama/status"
+        assert call.body["metadata"]["uid"] == "uid-of-llama"
+        assert kube.objects[OBJECT]["status"] == A_STATUS.to_dict()
+
+    def test_is_not_given_to_an_object_that_was_made_anew(self):
+        kube = a_kube()
+        kube.put(OBJECT, a_manifest(uid="uid-of-the-next"))
+
+        assert act(kube, asking(status=A_STATUS)) == {"uid-of-llama"}
+        assert "status" not in kube.objects[OBJECT]
+
+
+class TestEvents:
+    HAPPENING = Happening(reason="Scaled", message="x" * 5000, is_warning=False)
+
+    def test_are_about_the_object(self):
+        kube = a_kube()
+
+        act(kube, asking(happenings=(self.HAPPENING,)))
+
+        [call] = kube.writes
+        assert call.verb == "create"
+        assert call.path == "/apis/events.k8s.io/v1/namespaces/serving/events"
+        assert call.body["regarding"]["uid"] == "uid-of-llama"
+        assert call.body["eventTime"] == "2026-01-02T00:00:00.000000Z"
+        assert (call.body["type"], call.body["reason"]) == ("Normal", "Scaled")
+        assert len(call.body["note"]) == 1024
+
+    def test_that_cannot_be_posted_are_no_failure_of_the_object(self):
+        kube = a_kube()
+
+        def no_events(verb, path):
+            if verb == "create":
+                raise KubernetesError("forbidden", status=403)
+
+        kube.fail = no_events
+
+        assert act(kube, asking(happenings=(self.HAPPENING,))) == frozenset()
+
+
+EVERYTHING = {
+    "scale": a_scale(2, 5),
+    "template": TEMPLATE,
+    "check_children": True,
+    "status": A_STATUS,
+    "happenings": (TestEvents.HAPPENING,),
+}
+
+
+class TestAll:
+    def test_scale_comes_before_templates_before_status(self):
+        kube = a_kube()
+
+        act(kube, asking(**EVERYTHING))
+
+        assert done(kube) == [
+            SCALED,
+            "apply deployments/llama",
+            "apply services/llama",
+            "apply podmonitors/llama",
+            "apply modeldeployments/llama/status",
+            "create events",
+        ]
+
+    @pytest.mark.parametrize("creates", [True, False])
+    def test_nothing_at_all_is_written_without_the_lease(self, creates):
+        kube = a_kube() if not creates else KubeDouble([(OBJECT, a_manifest())])
+
+        failed = act(kube, asking(**EVERYTHING | {"creates": creates}), leads=False)
+
+        assert done(kube) == []
+        assert failed == {"uid-of-llama"}
+
+    def test_nothing_more_is_written_once_the_lease_is_lost(self):
+        kube = a_kube()
+        writer = Writer(kube=kube, may_write=lambda: not kube.writes, site=SITE)
+
+        writer.act([asking(**EVERYTHING)], now=NOW)
+
+        assert done(kube) == [SCALED]
+
+    def test_an_object_that_fails_does_not_stop_the_others(self):
+        other = DEPLOYMENTS.path("serving", "other")
+        kube = a_kube()
+        kube.put(OBJECT.replace("llama", "other"), a_manifest("other"))
+        kube.put(other, a_deployment_body(a_model("other")))
+
+        def llama_fails(verb, path):
+            if verb != "get" and "llama" in path:
+                raise KubernetesError("denied by a webhook", status=403)
+
+        kube.fail = llama_fails
+        scale = Scale(deployment="other", uid="uid-of-deployment-other", seen=2, replicas=4)
+        failed = act(kube, asking(**EVERYTHING), asking(name="other", scale=scale, status=A_STATUS))
+
+        assert failed == {"uid-of-llama"}
+        assert [call for call in done(kube) if "other" in call] == [
+            "patch deployments/other/scale",
+            "apply modeldeployments/other/status",
+        ]
+
+    def test_nothing_to_write_writes_nothing(self):
+        kube = a_kube()
+
+        assert act(kube, asking()) == frozenset()
+        assert act(kube) == frozenset()
+        assert done(kube) == []

@@ -1,0 +1,260 @@
+"""From an assessment to writes: only what differs, and only where writing is allowed."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    UNSCHEDULABLE,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_pod_body,
+    a_state,
+    assessed,
+    managed_by,
+)
+from tonnage.estimate.calibration import Calibrations
+from tonnage.fleet.status import report
+from tonnage.fleet.views import model_view
+from tonnage.fleet.writes import CHILDREN_CHECK_S, EVENT_INTERVAL_S, writes_for
+
+RIVAL = "HorizontalPodAutoscaler llama"
+EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
+TARGET = {"engine": None, "scaleTarget": {"name": "llama"}}
+
+
+def asked(state=None, *, memory=None, free_gpus=None, now_s=NOW_S, settings=None, **changes):
+    """(writes, memory) for one object in one tick."""
+    state = state or a_state(**changes)
+    fleet = a_fleet(state, now_s=now_s, settings=settings or {})
+    memory = memory or a_memory(state)
+    found = assessed(state, memory=memory, fleet=fleet, free_gpus=free_gpus)
+    told = report(found, Calibrations(), now_s=now_s, status_interval_s=60)
+    return writes_for(found, told, fleet)
+
+
+def writes(*arguments, **changes):
+    return asked(*arguments, **changes)[0]
+
+
+def manifest_in_mode(mode, **spec):
+    return a_manifest(scaling={"mode": mode, "minReplicas": 1, "maxReplicas": 8}, **spec)
+
+
+def a_change(manifest):
+    """The object asks for another template and another number than runs."""
+    return a_state(manifest, load=5, live=a_deployment_body())
+
+
+class TestScale:
+    def test_is_written_with_what_it_was_decided_on(self):
+        scale = writes(load=3.5, replicas=2).scale
+
+        assert (scale.deployment, scale.seen, scale.replicas) == ("llama", 2, 4)
+        assert scale.uid == "uid-of-deployment-llama"
+
+    def test_is_not_written_when_nothing_changes(self):
+        assert writes(load=1.5, replicas=2).scale is None
+
+    def test_goes_down_one_at_a_time(self):
+        assert writes(load=1, replicas=4).scale.replicas == 3
+
+    def test_does_not_go_down_during_an_update(self):
+        rolling = a_deployment_body(replicas=4)
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert writes(a_state(replicas=4, load=1, live=rolling)).scale is None
+
+    def test_does_not_go_down_when_an_update_is_due(self):
+        changed = a_manifest(contextLength=8000, generation=2)
+
+        assert (
+            writes(a_state(changed, replicas=4, load=1, live=a_deployment_body(replicas=4))).scale
+            is None
+        )
+
+    def test_goes_up_during_an_update(self):
+        rolling = a_deployment_body()
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert writes(a_state(load=5, live=rolling)).scale.replicas == 5
+
+    def test_goes_down_while_a_pod_waits_for_a_gpu(self):
+        pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]
+        live = a_deployment_body(replicas=4, ready=3)
+
+        assert writes(a_state(replicas=4, load=1, pods=pods, live=live)).scale.replicas == 3
+
+
+class TestTemplate:
+    def test_of_a_new_object_is_created_with_its_first_replicas(self):
+        made = writes(replicas=None)
+
+        assert made.template["metadata"]["name"] == "llama"
+        assert made.first_replicas == 4
+        assert made.check_children
+        assert made.creates
+
+    def test_of_a_new_object_is_not_created_when_the_budget_allows_no_replica(self):
+        # A Deployment without replicas asks for one.
+        refused = writes(a_state(replicas=None), free_gpus=1)
+
+        assert refused.template is None
+        assert refused.scale is None
+        assert refused.status is not None
+
+    def test_of_a_new_object_is_created_as_far_as_the_budget_allows(self):
+        assert writes(a_state(replicas=None), free_gpus=5).first_replicas == 2
+
+    def test_stays_while_nothing_changed(self):
+        assert writes().template is None
+        assert not writes().check_children
+
+    def test_is_written_for_a_new_spec(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+
+        made = writes(a_state(changed, live=a_deployment_body()))
+
+        assert made.template is not None
+        assert not made.creates
+
+    def test_is_healed_once(self):
+        state = a_state(live=a_deployment_body(managedFields=EDITED))
+
+        first, memory = asked(state)
+        second, _ = asked(state, memory=memory)
+
+        assert first.template is not None
+        assert second.template is None
+
+    def test_is_healed_when_the_object_is_let_go_again(self):
+        # While it was paused nothing was written: the edit still stands.
+        live = a_deployment_body(managedFields=EDITED)
+        _, memory = asked(a_state(manifest_in_mode("Paused"), live=live))
+
+        after, _ = asked(a_state(live=live), memory=memory)
+
+        assert after.template is not None
+
+
+class TestWhereNothingIsWritten:
+    @pytest.mark.parametrize("mode", ["Recommend", "Paused"])
+    @pytest.mark.parametrize("replicas", [None, 2])
+    def test_in_a_passive_mode(self, mode, replicas):
+        state = a_state(manifest_in_mode(mode, contextLength=16_384), replicas=replicas, load=5)
+
+        passive = writes(state)
+
+        assert (passive.scale, passive.template, passive.check_children) == (None, None, False)
+        assert passive.status is not None
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"live": a_deployment_body(ownerReferences=[])}, "NameConflict"),
+            ({"config_problem": "no such key"}, "ModelConfigMissing"),
+            ({"older_claim": "first"}, "ConflictingOwner"),
+        ],
+    )
+    def test_for_a_refused_object(self, change, reason):
+        refused = writes(a_state(load=5, **change))
+
+        assert (refused.scale, refused.template, refused.check_children) == (None, None, False)
+        assert refused.status.display.reason == reason
+
+    def test_for_a_target_that_is_not_opted_in(self):
+        closed = a_deployment_body(labels={}, ownerReferences=[])
+
+        refused = writes(a_state(a_manifest(**TARGET), live=closed, load=5))
+
+        assert (refused.scale, refused.template) == (None, None)
+        assert refused.status.display.reason == "TargetNotAllowed"
+
+    def test_beside_a_rival(self):
+        state = replace(a_change(a_manifest(contextLength=16_384)), rival_scaler=RIVAL)
+
+        beside = writes(state)
+
+        assert (beside.scale, beside.template, beside.check_children) == (None, None, False)
+
+    def test_for_an_object_that_is_being_deleted(self):
+        manifest = a_manifest(contextLength=16_384)
+        manifest["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+        state = replace(a_change(a_manifest(contextLength=16_384)), view=model_view(manifest))
+
+        leaving = writes(state)
+
+        assert (leaving.scale, leaving.template, leaving.check_children) == (None, None, False)
+        assert (leaving.status, leaving.happenings) == (None, ())
+
+    def test_of_templates_without_the_right_to(self):
+        only = {"mode": "scaleOnly"}
+
+        assert writes(replicas=None, settings=only).template is None
+        ours = writes(a_change(a_manifest(contextLength=16_384)), settings=only)
+        assert (ours.scale, ours.template) == (None, None)
+
+
+class TestAScaleTarget:
+    def test_is_scaled_and_nothing_else(self):
+        live = a_deployment_body(ownerReferences=[], managedFields=EDITED)
+
+        made = writes(
+            a_state(a_manifest(**TARGET), load=5, live=live), settings={"mode": "scaleOnly"}
+        )
+
+        assert made.scale.replicas == 5
+        assert (made.template, made.check_children) == (None, False)
+
+
+class TestChildren:
+    def test_are_looked_at_every_five_minutes(self):
+        state = a_state()
+        checked = a_memory(state, children_checked_at_s=NOW_S - CHILDREN_CHECK_S - 1)
+
+        first, memory = asked(state, memory=checked)
+        second, _ = asked(state, memory=memory, now_s=NOW_S + 15)
+
+        assert (first.check_children, second.check_children) == (True, False)
+
+
+class TestHappenings:
+    def reasons(self, written):
+        return [each.reason for each in written.happenings]
+
+    def test_a_decision_is_one(self):
+        [scaled] = writes(load=3.5).happenings
+
+        assert (scaled.reason, scaled.is_warning) == ("Scaled", False)
+        assert scaled.message.startswith("2 -> 4 replicas: ")
+
+    def test_a_decision_that_is_not_carried_out_is_none(self):
+        rolling = a_deployment_body(replicas=4)
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert self.reasons(writes(a_state(replicas=4, load=1, live=rolling))) == []
+        assert self.reasons(writes(a_state(manifest_in_mode("Recommend"), load=3.5))) == []
+
+    def test_a_condition_that_turns_bad_is_a_warning_once(self):
+        state = a_state(replicas=4, engines=())
+
+        first, memory = asked(state)
+        second, _ = asked(state, memory=memory, now_s=NOW_S + 15)
+
+        assert self.reasons(first) == ["MetricsMissing"]
+        assert first.happenings[0].is_warning
+        assert self.reasons(second) == []
+
+    def test_a_condition_that_wavers_is_told_every_ten_minutes(self):
+        bad, good = a_state(engines=()), a_state(load=1.5)
+        told = []
+        memory = a_memory(good)
+        for tick in range(100):
+            state = bad if tick % 2 else good
+            made, memory = asked(state, memory=memory, now_s=NOW_S + tick * 15)
+            told += self.reasons(made)
+
+        assert told.count("MetricsMissing") == 1 + 100 * 15 // EVENT_INTERVAL_S
