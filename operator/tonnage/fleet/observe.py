@@ -85,7 +85,7 @@ class Observer:
     ) -> ModelState:
         model = parsed(view.manifest)
         if not isinstance(model, ModelDeployment):
-            return ModelState(view=view, model=model, deployment=None)
+            return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
         name = model.spec.scale_target.name if model.spec.scale_target else view.name
         key = (view.namespace, name)
         deployment = snapshot.deployments.get(key) or self._taken(key)
@@ -140,6 +140,13 @@ class Observer:
             problem = f"ConfigMap {reference.name} has no key {reference.key} in {view.namespace}"
         self._configs[view.uid] = (now_s, view.manifest, text, problem)
         return text, problem
+
+
+def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None:
+    """Return what was made for an object that is not valid any more: it takes up GPUs."""
+    deployment = snapshot.deployments.get(view.key)
+    is_ours = deployment is not None and deployment.owner_uid == view.uid
+    return deployment if is_ours else None
 
 
 def _rival(deployment: DeploymentView | None, snapshot: Snapshot) -> str | None:

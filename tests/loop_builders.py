@@ -1,0 +1,167 @@
+"""A whole loop over an API server in memory, a Prometheus of values and a clock that is told."""
+
+from dataclasses import dataclass, field
+
+from fleet_builders import (
+    NOW_S,
+    SITE,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_replica_set_body,
+)
+from kube_double import KubeDouble
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cluster.calibration_store import CalibrationStore
+from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from tonnage.cluster.prometheus import Series
+from tonnage.cluster.queries import TABLE, expression
+from tonnage.fleet.act import Writer
+from tonnage.fleet.loop import RELISTED, Loop
+from tonnage.fleet.observe import Observer
+from tonnage.fleet.picture import Picture
+from tonnage.settings import Settings
+
+SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
+NAMES = {expression(query, SETTINGS): name for name, query in TABLE.items()}
+BUSY = {
+    "running": 20,
+    "waiting": 0,
+    "running_growth": 0,
+    "waiting_growth": 0,
+    "finished": 2,
+    "finished_prompt_tokens": 8000,
+    "finished_output_tokens": 2000,
+    "long_prompt_tokens": 8000,
+    "long_computed_tokens": 8000,
+}
+"""What each pod reports beside its completions: requests of the lengths that ``SPEC`` expects."""
+
+
+@dataclass(kw_only=True)
+class World:
+    """Everything around the loop; a test changes it and lets time pass."""
+
+    kube: KubeDouble
+    now_s: float = NOW_S
+    leads: bool = True
+    completions_per_s: dict[str, float] = field(default_factory=dict)
+    """By pod; a pod that is not named reports nothing."""
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By pod, instead of ``BUSY``."""
+    kv_tokens: int | None = None
+    is_down: bool = False
+
+    def ask(self, text):
+        if self.is_down:
+            raise PrometheusError("Prometheus: ConnectTimeout", reason="PrometheusUnreachable")
+        name = NAMES.get(text)
+        return [
+            self._series(pod, value)
+            for pod, rate in self.completions_per_s.items()
+            if (value := self._value(pod, name, rate)) is not None
+        ]
+
+    def _value(self, pod, name, rate):
+        if name == "cache":
+            return self.kv_tokens and 1
+        own = {"timestamp": self.now_s - 5, "completions": rate}
+        return (BUSY | own | self.figures.get(pod, {})).get(name)
+
+    def _series(self, pod, value):
+        labels = {"namespace": "serving", "pod": pod, "engine": "0"}
+        labels |= {"kv_cache_size_tokens": str(self.kv_tokens)} if self.kv_tokens else {}
+        return Series(labels=labels, value=value, evaluated_at_s=self.now_s)
+
+    def serve(self, name="llama", *, replicas=None, ready=True):
+        """Play the Deployment controller and the kubelets: bring up what is asked for."""
+        model = a_model(name)
+        place = DEPLOYMENTS.path("serving", name)
+        live = self.kube.objects[place]
+        number = live["spec"]["replicas"] if replicas is None else replicas
+        status = {"observedGeneration": live["metadata"].get("generation", 0), "replicas": number}
+        status |= {"updatedReplicas": number, "readyReplicas": number if ready else 0}
+        self.kube.put(place, live | {"status": status})
+        owner = a_replica_set_body(model)
+        owner["metadata"]["ownerReferences"][0]["uid"] = live["metadata"]["uid"]
+        owner["metadata"]["labels"] = {"tonnage.dev/managed": "true"}
+        self.kube.put(REPLICA_SETS.path("serving", owner["metadata"]["name"]), owner)
+        for place in [each for each in self.kube.objects if f"/pods/{name}-" in each]:
+            del self.kube.objects[place]
+        for index in range(number):
+            pod = a_pod_body(f"{name}-{index}", model=model, ready_for_s=3600 if ready else None)
+            pod["metadata"]["labels"] = {"tonnage.dev/managed": "true"}
+            self.kube.put(PODS.path("serving", f"{name}-{index}"), pod)
+        return [f"{name}-{index}" for index in range(number)]
+
+
+def a_world(*manifests):
+    objects = [
+        (MODEL_DEPLOYMENTS.path("serving", each["metadata"]["name"]), each)
+        for each in manifests or [a_manifest()]
+    ]
+    return World(kube=KubeDouble(objects))
+
+
+def a_loop(world, **settings):
+    known = SETTINGS.model_copy(update=settings)
+    writer = Writer(kube=world.kube, may_write=lambda: world.leads, site=SITE)
+    return Loop(
+        picture=Picture(),
+        observer=Observer(
+            kube=world.kube,
+            ask=world.ask,
+            settings=known,
+            gpus=built_in_gpus(),
+            has_pod_monitors=True,
+            taken_names=writer.taken_names,
+        ),
+        writer=writer,
+        store=CalibrationStore(world.kube, namespace="tonnage-system"),
+        settings=known,
+        kube=world.kube,
+        now=lambda: world.now_s,
+    )
+
+
+def show(loop, world):
+    """Play the watches: show the loop what stands on the API server."""
+    for kind, resource, selector in RELISTED:
+        listed = world.kube.list(resource.path(None), label_selector=selector)
+        loop.picture.reconcile(kind, listed)
+
+
+def tick(loop, world, *, after_s=15):
+    """Let time pass, show what is there, and tick; return the writes as short texts."""
+    world.now_s += after_s
+    show(loop, world)
+    before = len(world.kube.writes)
+    loop.tick()
+    return [call.short for call in world.kube.writes[before:]]
+
+
+def served(*manifests, load_per_pod=1.0, **settings):
+    """(loop, world) with everything rolled out and reporting, at rest."""
+    world = a_world(*manifests)
+    loop = a_loop(world, **settings)
+    tick(loop, world)
+    for manifest in manifests or [a_manifest()]:
+        for pod in world.serve(manifest["metadata"]["name"]):
+            world.completions_per_s[pod] = load_per_pod
+    for _ in range(6):
+        tick(loop, world, after_s=60)
+    return loop, world
+
+
+def status_of(world, name="llama"):
+    return world.kube.objects[MODEL_DEPLOYMENTS.path("serving", name)]["status"]
+
+
+def condition(world, kind, name="llama"):
+    [found] = [each for each in status_of(world, name)["conditions"] if each["type"] == kind]
+    return found["status"], found["reason"]
+
+
+def replicas_of(world, name="llama"):
+    return world.kube.objects[DEPLOYMENTS.path("serving", name)]["spec"]["replicas"]

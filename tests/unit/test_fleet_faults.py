@@ -1,0 +1,181 @@
+"""What disturbs the loop: writes that fail, bugs, nonsense, namesakes."""
+
+import pytest
+
+from fleet_builders import a_manifest, a_sizing
+from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
+
+EACH = a_sizing().sustainable_requests_per_s
+FIRST_REPLICAS = a_sizing().replicas
+OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
+PLACE = DEPLOYMENTS.path("serving", "llama")
+
+
+class TestTheWorldFails:
+    def test_a_tick_that_cannot_read_writes_nothing_and_the_next_one_goes_on(self):
+        world = a_world()
+        loop = a_loop(world)
+
+        def down(verb, path):
+            raise KubernetesError("down", status=0)
+
+        world.kube.fail = down
+        with pytest.raises(KubernetesError):
+            loop.tick()
+        world.kube.fail = lambda verb, path: None
+
+        assert "apply deployments/llama" in tick(loop, world)
+
+    def test_each_write_that_fails_is_made_up_for(self):
+        for number in range(6):
+            world = a_world()
+            loop = a_loop(world)
+            asked = iter(range(100))
+
+            def cut_off(verb, path, *, asked=asked, number=number):
+                if verb not in {"get", "list"} and next(asked) == number:
+                    raise KubernetesError("cut off", status=0)
+
+            world.kube.fail = cut_off
+            tick(loop, world)
+            world.kube.fail = lambda verb, path: None
+            for _ in range(3):
+                tick(loop, world)
+
+            assert replicas_of(world) == FIRST_REPLICAS, f"write {number} was cut off"
+            assert len([path for path in world.kube.objects if "llama" in path]) >= 4
+            assert tick(loop, world) == []
+
+    def test_nothing_is_written_without_the_lease(self):
+        world = a_world()
+        world.leads = False
+
+        assert tick(a_loop(world), world) == []
+
+    def test_a_heal_that_failed_is_tried_again(self):
+        loop, world = served()
+        edited = world.kube.objects[PLACE]
+        edited["metadata"]["managedFields"] = [
+            {"manager": "kubectl-edit", "fieldsV1": {"f:spec": {"f:template": {}}}}
+        ]
+
+        def denied(verb, path):
+            if verb == "apply":
+                raise KubernetesError("denied", status=403)
+
+        world.kube.fail = denied
+        tick(loop, world)
+        world.kube.fail = lambda verb, path: None
+
+        assert "apply deployments/llama" in tick(loop, world)
+        assert "apply deployments/llama" not in tick(loop, world)
+
+
+class Explosive(dict):
+    """A catalogue in which one class of GPU is a bug."""
+
+    def __contains__(self, name):
+        if name == "BROKEN":
+            raise RuntimeError("a bug")
+        return super().__contains__(name)
+
+
+class TestOneOfMany:
+    def test_a_bug_in_one_object_does_not_stop_the_others(self):
+        world = a_world(a_manifest("first", hardware={"gpu": "BROKEN"}), a_manifest("second"))
+        loop = a_loop(world)
+        loop.observer.gpus = Explosive(built_in_gpus())
+
+        tick(loop, world)
+
+        assert condition(world, "PlanValid", "first") == ("False", "InternalError")
+        assert replicas_of(world, "second") == FIRST_REPLICAS
+
+    def test_a_status_that_cannot_be_compared_does_not_stop_the_others(self):
+        world = a_world(a_manifest("first") | {"status": {"plan": 7}}, a_manifest("second"))
+
+        tick(a_loop(world), world)
+
+        assert replicas_of(world, "second") == FIRST_REPLICAS
+
+    @pytest.mark.parametrize("value", [1e300, -1.0, float("nan"), float("inf")])
+    def test_a_pod_that_reports_nonsense_does_not_stop_the_others(self, value):
+        loop, world = served(a_manifest("first"), a_manifest("second"))
+        world.figures = {"first-0": dict.fromkeys(["waiting", "running", "completions"], value)}
+        for pod in world.completions_per_s:
+            if pod.startswith("second"):
+                world.completions_per_s[pod] = 1.6 * EACH
+
+        tick(loop, world)
+
+        assert condition(world, "MetricsAvailable", "first") == ("False", "MetricsIncomplete")
+        assert replicas_of(world, "first") == FIRST_REPLICAS
+        assert replicas_of(world, "second") == 7
+
+    def test_an_invalid_object_is_told_so_and_the_others_are_served(self):
+        broken = a_manifest("first")
+        broken["spec"]["scaling"] = {}
+        world = a_world(broken, a_manifest("second"))
+
+        tick(a_loop(world), world)
+
+        assert condition(world, "PlanValid", "first") == ("False", "InvalidSpec")
+        assert replicas_of(world, "second") == FIRST_REPLICAS
+
+
+class TestIdentity:
+    def test_made_anew_under_its_name_nothing_is_remembered(self):
+        loop, world = served()
+        world.kube.put(OBJECT, a_manifest(uid="uid-of-the-next"))
+
+        tick(loop, world)
+
+        assert set(loop.memory.objects) == {"uid-of-the-next"}
+        assert condition(world, "PlanValid") == ("False", "NameConflict")
+
+    def test_deleted_it_is_forgotten(self):
+        loop, world = served()
+        del world.kube.objects[OBJECT]
+
+        assert tick(loop, world) == []
+        assert loop.memory.objects == {}
+
+
+def a_foreign_deployment():
+    return {
+        "metadata": {"name": "llama", "namespace": "serving", "generation": 1},
+        "spec": {"replicas": 3, "template": {}},
+    }
+
+
+class TestNameConflict:
+    @pytest.mark.parametrize("labels", [{}, {"tonnage.dev/managed": "true"}])
+    def test_a_foreign_deployment_is_left_alone_and_told_of(self, labels):
+        world = a_world()
+        body = a_foreign_deployment()
+        body["metadata"]["labels"] = labels
+        world.kube.put(PLACE, body)
+        loop = a_loop(world)
+
+        done = [write for _ in range(4) for write in tick(loop, world)]
+
+        assert set(done) <= {"apply modeldeployments/llama/status", "create events"}
+        assert replicas_of(world) == 3
+        assert condition(world, "PlanValid") == ("False", "NameConflict")
+
+    def test_it_ends_when_the_other_one_goes(self):
+        world = a_world()
+        world.kube.put(PLACE, a_foreign_deployment())
+        loop = a_loop(world)
+        for _ in range(3):
+            tick(loop, world)
+        del world.kube.objects[PLACE]
+
+        for _ in range(2):
+            tick(loop, world)
+
+        assert condition(world, "PlanValid") == ("True", "Planned")
+        assert replicas_of(world) == FIRST_REPLICAS

@@ -1,0 +1,281 @@
+"""The loop called as a function: from nothing to a fleet at rest, and what disturbs it."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from fleet_builders import a_manifest, a_sizing
+from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
+from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
+from tonnage.fleet.loop import RELIST_S
+from tonnage.fleet.picture import Kind
+from tonnage.sizing.step import Step
+
+EACH = a_sizing().sustainable_requests_per_s
+FIRST_REPLICAS = a_sizing().replicas
+OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
+CALIBRATION = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
+
+
+class TestFromNothing:
+    def test_the_first_tick_makes_everything(self):
+        world = a_world()
+
+        done = tick(a_loop(world), world)
+
+        assert done == [
+            "apply deployments/llama",
+            "patch deployments/llama/scale",
+            "apply services/llama",
+            "apply podmonitors/llama",
+            "apply modeldeployments/llama/status",
+            "create events",
+        ]
+        assert replicas_of(world) == FIRST_REPLICAS
+        assert condition(world, "Reconciling") == ("True", "RollingOut")
+
+    def test_the_second_tick_writes_nothing_more_than_what_it_sees(self):
+        world = a_world()
+        loop = a_loop(world)
+        tick(loop, world)
+
+        done = tick(loop, world)
+
+        assert done in ([], ["apply modeldeployments/llama/status"])
+        assert tick(loop, world) == []
+
+
+class TestAtRest:
+    def test_nothing_is_written(self):
+        loop, world = served()
+
+        assert [tick(loop, world) for _ in range(30)] == [[]] * 30
+        assert condition(world, "Ready") == ("True", "MinimumReady")
+
+    def test_nothing_is_written_after_a_restart_either(self):
+        _, world = served()
+        restarted = a_loop(world)
+        restarted.start_leading()
+
+        assert [tick(restarted, world) for _ in range(3)] == [[]] * 3
+
+    def test_nothing_is_written_when_the_picture_wakes_it_often(self):
+        loop, world = served()
+
+        assert [tick(loop, world, after_s=1) for _ in range(20)] == [[]] * 20
+
+
+class TestTraffic:
+    def test_more_of_it_adds_replicas_in_one_step(self):
+        loop, world = served()
+        for pod in world.completions_per_s:
+            world.completions_per_s[pod] = 1.6 * EACH
+
+        done = tick(loop, world)
+
+        assert "patch deployments/llama/scale" in done
+        assert replicas_of(world) == 7
+
+    def test_less_of_it_takes_replicas_away_one_by_one_and_late(self):
+        loop, world = served()
+        for pod in world.completions_per_s:
+            world.completions_per_s[pod] = 0.1
+        numbers = []
+        for _ in range(40):
+            tick(loop, world)
+            numbers.append(replicas_of(world))
+            world.serve()
+
+        window = 300 // 15
+        assert numbers[: window - 1] == [FIRST_REPLICAS] * (window - 1)
+        assert numbers[-1] == 1
+        assert {before - after for before, after in pairwise(numbers)} == {0, 1}
+
+    def test_nothing_happens_while_prometheus_is_down(self):
+        loop, world = served()
+        world.completions_per_s = dict.fromkeys(world.completions_per_s, 0.0)
+        world.is_down = True
+
+        done = [write for _ in range(100) for write in tick(loop, world)]
+
+        assert replicas_of(world) == FIRST_REPLICAS
+        assert condition(world, "MetricsAvailable") == ("False", "PrometheusUnreachable")
+        assert [write for write in done if "scale" in write] == []
+        assert len(done) <= 4  # the status and an Event, not one in each tick
+
+    def test_nothing_happens_while_half_of_the_pods_are_silent(self):
+        loop, world = served()
+        pods = sorted(world.completions_per_s)
+        world.completions_per_s = dict.fromkeys(pods[:2], 0.01)
+
+        for _ in range(60):
+            tick(loop, world)
+
+        assert replicas_of(world) == FIRST_REPLICAS
+
+    def test_a_loss_of_pods_is_no_loss_of_demand(self):
+        loop, world = served()
+        alive = world.serve(replicas=1)
+        world.completions_per_s = {alive[0]: 0.9 * EACH}
+
+        for _ in range(19):  # less than a window
+            tick(loop, world)
+
+        assert replicas_of(world) == FIRST_REPLICAS
+
+
+def in_use(world, *names):
+    """GPUs that these Deployments ask for, two for each replica."""
+    places = [DEPLOYMENTS.path("serving", name) for name in names]
+    found = [world.kube.objects[place] for place in places if place in world.kube.objects]
+    return sum(2 * each["spec"]["replicas"] for each in found)
+
+
+class TestBudget:
+    NAMES = ("a", "b", "c")
+
+    def grown(self, max_gpus):
+        world = a_world(*(a_manifest(name) for name in self.NAMES))
+        loop = a_loop(world, max_gpus=max_gpus)
+        for _ in range(3):
+            tick(loop, world)
+        return world
+
+    @pytest.mark.parametrize("max_gpus", [1, 2, 3, 7, 8, 9, 20, 24, 100])
+    def test_is_never_exceeded(self, max_gpus):
+        assert in_use(self.grown(max_gpus), *self.NAMES) <= max_gpus
+
+    def test_is_shared_in_order(self):
+        world = self.grown(10)
+
+        assert [in_use(world, name) for name in self.NAMES] == [8, 2, 0]
+        assert condition(world, "CapacityAvailable", "c") == ("False", "BudgetExceeded")
+
+    def test_lowered_below_what_runs_takes_nothing_away(self):
+        loop, world = served()
+        loop.observer.settings = loop.settings.model_copy(update={"max_gpus": 2})
+
+        tick(loop, world)
+
+        assert replicas_of(world) == FIRST_REPLICAS
+
+    def test_counts_what_an_invalid_object_still_runs(self):
+        loop, world = served(a_manifest("a"), a_manifest("b"), max_gpus=16)
+        broken = world.kube.objects[MODEL_DEPLOYMENTS.path("serving", "a")]
+        broken["spec"]["scaling"] = {}
+        for pod in world.completions_per_s:
+            world.completions_per_s[pod] = 1.6 * EACH
+
+        tick(loop, world)
+
+        assert in_use(world, "a", "b") <= 16
+
+    def test_a_passive_object_takes_nothing_from_the_others(self):
+        passive = a_manifest("a", scaling={"mode": "Recommend", "maxReplicas": 8})
+        world = a_world(passive, a_manifest("b"))
+
+        tick(a_loop(world, max_gpus=8), world)
+
+        assert in_use(world, "b") == 8
+
+
+class TestTheList:
+    def test_is_read_at_the_start_without_any_watch(self):
+        world = a_world()
+        loop = a_loop(world)
+
+        loop.tick()
+
+        assert replicas_of(world) == FIRST_REPLICAS
+
+    def test_finds_what_the_watches_missed_within_five_minutes(self):
+        loop, world = served()
+        del world.kube.objects[OBJECT]
+
+        world.now_s += RELIST_S
+        found = loop.tick()
+
+        assert found == ()
+
+    def test_finds_that_a_rival_is_gone(self):
+        loop, world = served()
+        rival = AUTOSCALERS.path("serving", "rival")
+        target = {"scaleTargetRef": {"kind": "Deployment", "name": "llama"}}
+        metadata = {"name": "rival", "namespace": "serving"}
+        body = world.kube.put(rival, {"metadata": metadata, "spec": target})
+        loop.picture.note(Kind.AUTOSCALER, "ADDED", body)
+        loop.tick()
+        assert condition(world, "ScalingActive") == ("False", "ConflictingScaler")
+
+        del world.kube.objects[rival]  # and no watch says so
+        world.now_s += RELIST_S
+        loop.tick()
+
+        assert condition(world, "ScalingActive") == ("True", "Scaling")
+
+    def test_stays_within_the_namespaces_that_are_served(self):
+        world = a_world()
+        asked = []
+        world.kube.fail = lambda verb, path: asked.append(path) if verb == "list" else None
+
+        a_loop(world, namespaces=("blue", "green")).tick()
+
+        assert all("/namespaces/blue/" in path or "/namespaces/green/" in path for path in asked)
+        assert len(asked) == 10
+
+
+def busy_figures(*, efficiency):
+    """What an engine reports that achieves so much of the nominal bandwidth."""
+    replica = a_sizing().replica
+    constants = replace(replica.constants, bandwidth_efficiency=efficiency)
+    work = Step(num_sequences=24, context_tokens=120_000)
+    step_s = replace(replica, constants=constants).step(work).total_s
+    return {
+        "kv_usage": 0.2,
+        "computed_prompt_tokens": 0,
+        "steps": 1 / step_s,
+        "output_tokens": 24 / step_s,
+        "token_gaps": 500,
+        "token_gap_s": 500 * step_s,
+    }
+
+
+class TestCalibration:
+    def test_is_written_when_a_constant_moved_and_at_most_once_a_minute(self):
+        loop, world = served()
+        assert CALIBRATION not in world.kube.objects
+        world.kv_tokens = 600_000
+        world.figures = {"llama-0": busy_figures(efficiency=0.6)}
+
+        done = [tick(loop, world) for _ in range(60)]
+
+        written = [number for number, each in enumerate(done) if "configmaps" in str(each)]
+        assert written
+        assert all(after - before >= 60 // 15 for before, after in pairwise(written))
+        state = json.loads(world.kube.objects[CALIBRATION]["data"]["calibration.json"])
+        [entry] = state["speed"].values()
+        assert entry["bandwidthEfficiency"] == pytest.approx(0.6, rel=0.03)
+        assert [entry["kvTokens"] for entry in state["memory"].values()] == [600_000]
+
+    def test_is_taken_up_by_the_next_leader(self):
+        loop, world = served()
+        world.kv_tokens = 600_000
+        tick(loop, world)
+
+        restarted = a_loop(world)
+        restarted.start_leading()
+
+        [entry] = restarted.memory.calibrations.memory.values()
+        assert entry.kv_tokens == 600_000
+        assert tick(restarted, world) == []
+
+    def test_that_cannot_be_read_is_left_aside(self):
+        world = a_world()
+        world.kube.put(CALIBRATION, {"metadata": {}, "data": {"calibration.json": "{"}})
+        loop = a_loop(world)
+
+        loop.start_leading()
+
+        assert loop.memory.calibrations.speed == {}
