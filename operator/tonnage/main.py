@@ -172,7 +172,10 @@ def keep_deciding(
 def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
     """Acquire and renew the Lease until told to stop, then let go of it."""
     while not stop.is_set():
-        leadership.maintain()
+        try:
+            leadership.maintain()
+        except Exception:
+            LOG.exception("the Lease was not renewed, on an internal error")
         stop.wait(RENEW_S / 2)
     try:
         leadership.release()

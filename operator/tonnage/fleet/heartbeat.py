@@ -1,13 +1,17 @@
 """Liveness, readiness and the operator's own metrics, on one small server."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
+CLIENT_S = 10
+"""For a client to say what it wants."""
 STALE_S = 300
 """A loop that has not ended a tick for so long is dead."""
 
@@ -39,11 +43,23 @@ class Heartbeat:
 
 
 class _QuietHandler(WSGIRequestHandler):
+    timeout = CLIENT_S
+
+    def handle(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            super().handle()
+
     def log_message(self, *_: Any) -> None:
         """Probes every few seconds are no news."""
 
 
-def serve(heartbeat: Heartbeat, *, port: int) -> WSGIServer:
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each client: one that says nothing must not hold up the kubelet's probe."""
+
+    daemon_threads = True
+
+
+def serve(heartbeat: Heartbeat, *, port: int, host: str = "") -> WSGIServer:
     """Start the server in a thread of its own; stop it by ``shutdown()``."""
     metrics = make_wsgi_app(heartbeat.registry)
     checks: dict[str, Callable[[], bool]] = {
@@ -66,6 +82,6 @@ def serve(heartbeat: Heartbeat, *, port: int) -> WSGIServer:
         start("200 OK" if is_well else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"ok" if is_well else b"not ok"]
 
-    server = make_server("", port, application, handler_class=_QuietHandler)
+    server = make_server(host, port, application, server_class=_Server, handler_class=_QuietHandler)
     threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
     return server

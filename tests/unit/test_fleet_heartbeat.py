@@ -1,0 +1,81 @@
+"""What the probes say, also beside clients that say nothing."""
+
+import socket
+
+import pytest
+import requests
+
+from tonnage.fleet.heartbeat import STALE_S, Heartbeat, serve
+
+
+@pytest.fixture(scope="module")
+def heartbeat():
+    return Heartbeat(clock=lambda: 0.0)
+
+
+@pytest.fixture(scope="module")
+def address(heartbeat):
+    server = serve(heartbeat, host="127.0.0.1", port=0)
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def ask(address, path, method="GET"):
+    answer = requests.request(method, address + path, timeout=5)
+    return answer.status_code, answer.text
+
+
+class TestBeating:
+    @pytest.mark.parametrize(
+        ("passed_s", "alive"), [(0, True), (STALE_S - 1, True), (STALE_S, False)]
+    )
+    def test_a_loop_that_ends_no_tick_is_dead(self, passed_s, alive):
+        times = iter([0.0, float(passed_s)])
+
+        assert Heartbeat(clock=lambda: next(times)).is_alive() is alive
+
+    def test_a_beat_counts_from_now(self):
+        times = iter([0.0, 1000.0, 1000.0 + STALE_S - 1])
+        heartbeat = Heartbeat(clock=lambda: next(times))
+
+        heartbeat.beat()
+
+        assert heartbeat.is_alive()
+
+
+class TestServing:
+    def test_liveness_and_readiness_are_told(self, heartbeat, address):
+        assert ask(address, "/healthz") == (200, "ok")
+        assert ask(address, "/readyz") == (503, "not ok")
+
+        heartbeat.is_ready = True
+
+        assert ask(address, "/readyz") == (200, "ok")
+
+    def test_metrics_of_its_own_are_told(self, heartbeat, address):
+        heartbeat.leads.set(1)
+
+        status, text = ask(address, "/metrics")
+
+        assert status == 200
+        assert "tonnage_leader 1.0" in text
+        assert "tonnage_failed_ticks_total 0.0" in text
+
+    @pytest.mark.parametrize(
+        ("method", "path", "status"),
+        [
+            ("GET", "/", 404),
+            ("GET", "/../etc/passwd", 404),
+            ("GET", "/healthz/x", 404),
+            ("POST", "/healthz", 405),
+            ("DELETE", "/metrics", 405),
+        ],
+    )
+    def test_nothing_else_is(self, address, method, path, status):
+        assert ask(address, path, method)[0] == status
+
+    def test_a_client_that_says_nothing_holds_nobody_up(self, address):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))):
+            assert ask(address, "/healthz") == (200, "ok")
