@@ -14,7 +14,6 @@ TERA: Final = 10**12
 PETA: Final = 10**15
 MILLION: Final = 10**6
 MS_PER_S: Final = 1000
-MICRO: Final = 1e-6
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 DAY_S: Final = 86_400
@@ -22,12 +21,6 @@ HOURS_PER_MONTH: Final = 730.5
 
 _DURATION = re.compile(r"(?P<amount>[1-9][0-9]{0,6})(?P<unit>ms|s|m|h)")
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
-DURATION_PATTERN: Final = "^[1-9][0-9]{0,6}(ms|s|m|h)$"
-_QUANTITY = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)(?P<suffix>m|k|M|G|T|Ki|Mi|Gi|Ti)?")
-_SUFFIX: Final = {
-    "": 1, "m": 1 / KB, "k": KB, "M": MB, "G": GB, "T": TERA,
-    "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
-}  # fmt: skip
 
 
 def seconds(duration: str) -> float:
@@ -43,21 +36,6 @@ def seconds(duration: str) -> float:
     if not match:
         raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h")
     return int(match["amount"]) * _UNIT_S[match["unit"]]
-
-
-def quantity(text: str | int | float) -> float:
-    """Read a Kubernetes quantity such as ``4``, ``"500m"`` or ``"80Gi"``.
-
-    Raises:
-        ValueError: it is not a quantity.
-
-    >>> quantity("500m"), quantity("1Ki")
-    (0.5, 1024.0)
-    """
-    match = _QUANTITY.fullmatch(str(text))
-    if not match:
-        raise ValueError(f"{text!r} is not a quantity like 2, 0.5, 500m or 80Gi")
-    return float(match["amount"]) * _SUFFIX[match["suffix"] or ""]
 
 
 def format_bytes(amount_bytes: float) -> str:

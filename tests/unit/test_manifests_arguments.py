@@ -44,7 +44,9 @@ SOME = Flags(
 
 def a_serving(**changes):
     constants = find_engine("0.33").constants
-    return replace(Serving(kv_format="fp8", constants=constants, has_experts=False), **changes)
+    return replace(
+        Serving(kv_format="fp8", has_bf16=True, constants=constants, has_experts=False), **changes
+    )
 
 
 def arguments(model=None, chosen=SOME, **serving):

@@ -159,7 +159,7 @@ def test_slots_never_exceed_the_memory_ceiling(replica, workload, limit_s, quant
     assume(held >= replica.num_queues)
 
     slots = slots_for(
-        load_line(replica, workload, slo), slo, memory_ceiling=held, num_queues=replica.num_queues
+        load_line(replica, workload, slo), slo, ceiling=held, num_queues=replica.num_queues
     )
 
     assert 1 <= slots <= held / replica.num_queues

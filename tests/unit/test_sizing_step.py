@@ -9,7 +9,7 @@ from tonnage.catalog.engine import TEXTBOOK_SPEED
 from tonnage.sizing.memory import KvShare
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import ExpertShare
-from tonnage.sizing.steady import at_rate, load_line, slots_for, steady_state, tpot_ceiling, upper
+from tonnage.sizing.steady import load_line, slots_for, steady_state, tpot_ceiling, upper
 from tonnage.sizing.step import Step, step_time, weights_read_bytes
 from tonnage.sizing.workload import Promise, Slo
 from tonnage.units import GB
@@ -143,13 +143,6 @@ class TestTheSteadyState:
             state.prefill_tokens_per_step
         )
 
-    def test_is_found_again_from_its_rate(self):
-        state = steady_state(a_replica(), a_workload(), num_decoding=20)
-
-        found = at_rate(a_replica(), a_workload(), state.requests_per_s)
-
-        assert found.num_decoding == pytest.approx(20)
-
     def test_sees_exponential_outputs_at_their_full_mean(self):
         # E[out^2] / (2 E[out]) = 2 * 500^2 / (2 * 500) = 500
         assert a_workload().mean_context_tokens == 2500
@@ -218,5 +211,5 @@ class TestTheLoadLine:
         slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
         line = load_line(a_replica(), decoding_only(2000), slo)
 
-        assert slots_for(line, slo, memory_ceiling=190, num_queues=1) == 54
-        assert slots_for(line, slo, memory_ceiling=40.9, num_queues=1) == 40
+        assert slots_for(line, slo, ceiling=190, num_queues=1) == 54
+        assert slots_for(line, slo, ceiling=40.9, num_queues=1) == 40

@@ -198,11 +198,14 @@ class Spec(ApiModel):
         ),
         rule("has(self.scaleTarget) || has(self.engine)", "engine is required without scaleTarget"),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
-        rule(
-            "!has(self.demand) || !has(self.demand.promptTokens.p99) || "
-            "self.demand.promptTokens.p99 <= self.contextLength",
-            "promptTokens.p99 exceeds contextLength",
-            fieldPath=".demand.promptTokens.p99",
+        *(
+            rule(
+                f"!has(self.demand) || !has(self.demand.{name}.p99) || "
+                f"self.demand.{name}.p99 <= self.contextLength",
+                f"{name}.p99 exceeds contextLength",
+                fieldPath=f".demand.{name}.p99",
+            )
+            for name in ("promptTokens", "outputTokens")
         ),
         rule(
             "!has(self.demand) || self.demand.promptTokens.mean + self.demand.outputTokens.mean "
@@ -244,11 +247,12 @@ class Spec(ApiModel):
                     f"demand: promptTokens.mean + outputTokens.mean = {total} exceed "
                     f"contextLength {self.context_length}"
                 )
-            if (prompt.p99 or 0) > self.context_length:
-                raise ValueError(
-                    f"demand: promptTokens.p99 {prompt.p99} exceeds contextLength "
-                    f"{self.context_length}"
-                )
+            for name, counts in (("promptTokens", prompt), ("outputTokens", output)):
+                if (counts.p99 or 0) > self.context_length:
+                    raise ValueError(
+                        f"demand: {name}.p99 {counts.p99} exceeds contextLength "
+                        f"{self.context_length}"
+                    )
 
     def to_digestible(self) -> dict[str, Any]:
         """Return the part of the spec that a pod template is made from."""

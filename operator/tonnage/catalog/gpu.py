@@ -54,6 +54,11 @@ class Price:
 
     rent_usd_per_hour: _PositiveFloat | None = None
     purchase_usd: _PositiveFloat | None = None
+    amortization_hours: _PositiveFloat | None = None
+    """Set by an administrator who owns the GPUs: the purchase price is then spread over it."""
+    power_usd_per_kwh: _PositiveFloat | None = None
+    upkeep_usd_per_hour: float = 0.0
+    """Of one owned GPU: space, cooling, people."""
     source: Source | None = None
     """Of the rent; that of the purchase price stands with the other sources of the class."""
 
@@ -82,6 +87,8 @@ class Gpu:
     gpus_per_node: _PositiveInt = 8
     product_labels: tuple[str, ...] = ()
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
+    has_bf16: bool = True
+    """False: 16-bit weights and caches are float16."""
     tdp_watts: _PositiveFloat | None = None
     price: Price = field(default_factory=Price)
     sources: tuple[Source, ...] = ()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from tonnage.catalog.gpu import UnknownModelError
+from tonnage.catalog.gpu import CatalogError, UnknownModelError
 from tonnage.catalog.models import built_in_model
 from tonnage.cli.console import Failure
 from tonnage.units import MIB
@@ -30,6 +30,8 @@ def config_from_hub(
         built_in_model(model_id)
     except UnknownModelError:
         return _fetch(model_id, revision or "main", environment)
+    except CatalogError:
+        return None  # known, and refused: the plan says why
     return None
 
 

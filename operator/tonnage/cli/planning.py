@@ -252,4 +252,12 @@ def _other_gpus(question: Question, gpus: Iterable[Gpu]) -> Iterator[Offer]:
         except CatalogError:  # the class lacks a figure that this question needs
             continue
         for sizing in found:
-            yield Offer(changes=(f"hardware.gpu: {gpu.name}",), sizing=sizing)
+            yield Offer(changes=_changes_to(gpu, sizing, question), sizing=sizing)
+
+
+def _changes_to(gpu: Gpu, sizing: Sizing, question: Question) -> tuple[str, ...]:
+    """Return the changes that lead to this sizing: a number of GPUs that stays must be right."""
+    num_gpus = sizing.flags.parallelism.num_gpus
+    if question.num_gpus in {None, num_gpus}:
+        return (f"hardware.gpu: {gpu.name}",)
+    return f"hardware.gpu: {gpu.name}", f"hardware.gpusPerReplica: {num_gpus}"

@@ -155,11 +155,15 @@ def reconciling(found: Assessment) -> Finding:
 
 
 def _is_rolling_out(found: Assessment) -> bool:
-    """Tell whether a template change is under way, or the first replicas are still awaited."""
-    deployment = found.state.deployment
-    if deployment is None:
+    """Tell whether a template change is under way, or its replicas are still awaited.
+
+    Once a change is through, a replica that fails or is added later is no change of spec.
+    """
+    deployment, known = found.state.deployment, found.memory.conditions
+    if deployment is None or deployment.updated < deployment.total:
         return True
-    return deployment.is_rolling or ready(found).state != "True"
+    is_under_way = not known or "Reconciling" in known
+    return is_under_way and ready(found).state != "True"
 
 
 def stalled(found: Assessment) -> Finding:

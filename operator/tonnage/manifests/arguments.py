@@ -13,7 +13,8 @@ from tonnage.sizing.question import Flags
 SHUTDOWN_TIMEOUT_S = 45
 LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""
-KV_CACHE_DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
+HALF_TYPES = {True: "bfloat16", False: "float16"}
+"""By whether the GPU has bf16 units."""
 LATENCY_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05,
     0.06, 0.07, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0,
@@ -34,6 +35,7 @@ class Serving:
     """What the arguments say beside the capacity flags."""
 
     kv_format: str
+    has_bf16: bool
     constants: EngineVersion
     has_experts: bool
     quantization: str | None = None
@@ -52,6 +54,8 @@ def _model(spec: Spec, serving: Serving) -> Iterator[str]:
         yield from ("--served-model-name", spec.model.id)
     if spec.model.revision:
         yield from ("--revision", spec.model.revision)
+    if not serving.has_bf16:
+        yield from ("--dtype", HALF_TYPES[False])
     if serving.quantization:
         yield from ("--quantization", serving.quantization)
 
@@ -76,7 +80,7 @@ def _kv_cache_dtype(spec: Spec, serving: Serving) -> str:
     """Return the format in force; both 16-bit ones cost the same, so only the spec tells them."""
     if spec.model.kv_cache == "float16":
         return "float16"
-    return KV_CACHE_DTYPES[serving.kv_format]
+    return "fp8" if serving.kv_format == "fp8" else HALF_TYPES[serving.has_bf16]
 
 
 def _operation(serving: Serving) -> Iterator[str]:

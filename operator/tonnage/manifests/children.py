@@ -128,6 +128,7 @@ def _figures(sizing: Sizing, site: Site) -> PodFigures:
         flags=sizing.flags,
         serving=Serving(
             kv_format=question.kv_format,
+            has_bf16=question.gpu.has_bf16,
             constants=question.engine.constants,
             has_experts=any(isinstance(group.ffn, MoeFfn) for group in question.shape.groups),
             quantization=_quantization(sizing),

@@ -21,7 +21,8 @@ def memory_budget(question: Question, shard: Shard, flags: Flags) -> MemoryBudge
             graphs_bytes=0,
         )
     tensor = flags.parallelism.tensor
-    is_spread = tensor * flags.parallelism.data > 1
+    # The large buffers of spread engines are NVLink's (symmetric memory): PCIe nodes show none.
+    is_spread = tensor * flags.parallelism.data > 1 and gpu.interconnect == "nvlink"
     return MemoryBudget(
         total_bytes=gpu.memory_bytes,
         utilization_fraction=flags.gpu_memory_utilization,

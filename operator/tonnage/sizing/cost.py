@@ -22,16 +22,21 @@ def usd_per_user(*, usd: float, num_users: float) -> float:
 
 
 def owned_usd_per_hour(
-    *, purchase_usd: float, amortization_hours: float, watts: float, usd_per_kwh: float
+    *,
+    purchase_usd: float,
+    amortization_hours: float,
+    watts: float = 0.0,
+    usd_per_kwh: float = 0.0,
+    upkeep_usd_per_hour: float = 0.0,
 ) -> float:
-    """Return the hourly cost of an owned GPU: its price over its life, and its power.
+    """Return the hourly cost of an owned GPU: its price over its life, its power, its upkeep.
 
     >>> owned_usd_per_hour(purchase_usd=30_000, amortization_hours=30_000, watts=700,
     ...     usd_per_kwh=0.1)
     1.07
     """
     power_usd = watts / KB * usd_per_kwh
-    return purchase_usd / amortization_hours + power_usd
+    return purchase_usd / amortization_hours + power_usd + upkeep_usd_per_hour
 
 
 def bandwidth_per_usd(*, memory_bytes_per_s: float, price_usd: float) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tonnage.sizing.cost import usd_per_million_tokens
+from tonnage.sizing.cost import usd_per_million_tokens, usd_per_user
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.report import attention_name, bottleneck, intensity, ridge, usd_per_hour
 from tonnage.sizing.roofline import batch_at_ridge
@@ -76,12 +76,14 @@ def _batch(sizing: Sizing) -> Answer:
     )
     ceiling = sizing.slo_ceiling
     slo = "no TPOT promised" if ceiling is None else f"TPOT allows {significant(ceiling)}"
-    side = "below" if state.num_decoding < at_ridge else "above"
+    side = "below" if intensity(sizing) < ridge(sizing) else "above"
+    queues = sizing.replica.num_queues
     return Answer(
         question="What limits the batch?",
         answer=(
             f"{sizing.line.limited_by}, at {significant(state.num_decoding)} decoding requests, "
-            f"{side} the {significant(at_ridge)} at the ridge; max-num-seqs "
+            f"{side} the ridge (where weights alone would put it: {significant(at_ridge * queues)}"
+            f" requests); max-num-seqs "
             f"{sizing.flags.max_num_seqs}"
         ),
         lines=(
@@ -142,7 +144,7 @@ def _cost(sizing: Sizing) -> Answer:
         per_million = usd_per_million_tokens(
             usd_per_hour=one, tokens_per_s=sizing.output_tokens_per_s
         )
-        per_user = one / sizing.at_capacity.num_running
+        per_user = usd_per_user(usd=one, num_users=sizing.at_capacity.num_running)
         answer = (
             f"{fleet:.2f} USD per hour, {per_million:.2f} USD per million output tokens at the "
             "load line"

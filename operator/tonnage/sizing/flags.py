@@ -8,7 +8,7 @@ from tonnage.sizing.memory import check_fits, kv_bytes_of_sequence
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question
 from tonnage.sizing.shard import Shard
-from tonnage.sizing.steady import LoadLine, Replica, load_line, slots_for
+from tonnage.sizing.steady import LoadLine, Replica, load_line, slots_for, tpot_ceiling
 
 FIRST_GUESS_SEQS = 256
 MAX_ROUNDS = 8
@@ -34,10 +34,14 @@ def settle(question: Question, shard: Shard, parallelism: Parallelism) -> tuple[
 
 def _slots(question: Question, replica: Replica, line: LoadLine) -> int:
     """Return the slots that the load line asks for; the engine refuses more than its budget."""
+    ceilings = [
+        replica.sequences_held(question.workload.mean_context_tokens),
+        tpot_ceiling(replica, question.workload, question.slo),
+    ]
     wanted = slots_for(
         line,
         question.slo,
-        memory_ceiling=replica.sequences_held(question.workload.mean_context_tokens),
+        ceiling=min(ceiling for ceiling in ceilings if ceiling is not None),
         num_queues=replica.num_queues,
     )
     return min(wanted, replica.max_batched_tokens)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.budget import memory_budget
+from tonnage.sizing.cost import owned_usd_per_hour
 from tonnage.sizing.errors import (
     ContextTooLongError,
     InvalidParallelismError,
@@ -254,8 +255,20 @@ def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> Non
 
 
 def usd_per_hour_per_gpu(gpu: Gpu) -> float | None:
-    """Return what an hour of one GPU costs, None where the class has no rental price."""
-    return gpu.price.rent_usd_per_hour
+    """Return what an hour of one GPU costs: owned where an administrator says so, else rented.
+
+    None where the class has neither.
+    """
+    price = gpu.price
+    if price.purchase_usd is None or price.amortization_hours is None:
+        return price.rent_usd_per_hour
+    return owned_usd_per_hour(
+        purchase_usd=price.purchase_usd,
+        amortization_hours=price.amortization_hours,
+        watts=gpu.tdp_watts or 0.0,
+        usd_per_kwh=price.power_usd_per_kwh or 0.0,
+        upkeep_usd_per_hour=price.upkeep_usd_per_hour,
+    )
 
 
 def alternatives(question: Question, gpus: Iterable[Gpu]) -> list[Sizing]:

@@ -15,7 +15,7 @@ from tonnage.catalog.shape import (
     MoeFfn,
     WeightFormat,
 )
-from tonnage.sizing.memory import KvShare, kv_elements_per_layer
+from tonnage.sizing.memory import KvShare, kv_bytes_per_token
 from tonnage.sizing.parallelism import Parallelism, on_rank
 
 WIDE_BYTES = 2
@@ -93,10 +93,10 @@ def _kv_shares(
 ) -> Iterator[KvShare]:
     for num_layers, attention in shape.attentions():
         mine = on_rank(attention, parallelism.tensor)
-        elements = kv_elements_per_layer(mine)
         window = attention.window_tokens if isinstance(attention, GroupedAttention) else None
         yield KvShare(
-            bytes_per_token=stage * num_layers * elements * kv_element_bytes,
+            bytes_per_token=stage
+            * kv_bytes_per_token([(num_layers, mine)], kv_element_bytes=kv_element_bytes),
             window_tokens=window,
             flop_per_pair=stage * num_layers * flop_per_pair(mine),
         )

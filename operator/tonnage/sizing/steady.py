@@ -47,6 +47,10 @@ class Replica:
     def step(self, step: Step) -> StepTime:
         return step_time(self.shard, self.speeds, self.constants, step)
 
+    def prefill_room(self, num_decoding: float) -> float:
+        """Return the tokens per step that decoding leaves one rank for prefill."""
+        return max(1.0, self.max_batched_tokens - num_decoding / self.num_queues)
+
     def sequences_held(self, context_tokens: float) -> float:
         """Return how many sequences of this length the cache of all ranks holds."""
         each = kv_bytes_of_sequence(self.shard.kv, context_tokens)
@@ -79,8 +83,7 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
     chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
     time = replica.step(mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk))
     rate = num_decoding / (workload.output_tokens * time.total_s)
-    room = max(1.0, replica.max_batched_tokens - num_decoding)
-    steps_of_prefill = max(1.0, workload.new_prompt_tokens / room)
+    steps_of_prefill = max(1.0, workload.new_prompt_tokens / replica.prefill_room(num_decoding))
     return SteadyState(
         num_decoding=num_decoding,
         num_prefilling=rate * time.total_s * steps_of_prefill,
@@ -114,18 +117,6 @@ def prefill_context_tokens(workload: Workload) -> float:
     """Return the earlier tokens that a new prompt token attends to, in the mean."""
     cached = workload.prompt.mean_tokens - workload.new_prompt_tokens
     return cached + workload.new_prompt_tokens / 2
-
-
-def at_rate(replica: Replica, workload: Workload, requests_per_s: float) -> SteadyState:
-    """Return the steady state at an arrival rate that the replica can sustain.
-
-    Beyond that rate: the state in which the batch fills the whole token budget.
-    """
-
-    def is_below(num_decoding: float) -> bool:
-        return steady_state(replica, workload, num_decoding).requests_per_s <= requests_per_s
-
-    return steady_state(replica, workload, _highest(is_below, replica.max_batched_tokens))
 
 
 def upper(mean: float, quantile: float, *, num_queues: int = 1) -> float:
@@ -225,10 +216,11 @@ def tpot_ceiling(replica: Replica, workload: Workload, slo: Slo) -> float | None
     return min(ceilings, default=None)
 
 
-def slots_for(line: LoadLine, slo: Slo, *, memory_ceiling: float, num_queues: int) -> int:
+def slots_for(line: LoadLine, slo: Slo, *, ceiling: float, num_queues: int) -> int:
     """Return ``--max-num-seqs``: running sequences at capacity and their fluctuation, exactly.
 
-    Per data-parallel rank, as the flag counts. Never beyond the memory ceiling.
+    Per data-parallel rank, as the flag counts. ``ceiling``: what memory holds, or what TPOT allows
+    where that is less; the flag is never beyond it.
     """
     crowd = upper(line.state.num_running, slot_quantile(slo), num_queues=num_queues)
-    return max(1, min(math.ceil(crowd / num_queues), math.floor(memory_ceiling / num_queues)))
+    return max(1, min(math.ceil(crowd / num_queues), math.floor(ceiling / num_queues)))

@@ -39,8 +39,7 @@ def own_prefill_s(replica: Replica, workload: Workload, state: SteadyState, prom
     budget that the decoding sequences leave. On an idle replica no weights are read for others.
     """
     new = prompt * (1 - workload.cached_fraction)
-    room = max(1.0, replica.max_batched_tokens - state.num_decoding)
-    num_steps = math.ceil(new / room)
+    num_steps = math.ceil(new / replica.prefill_room(state.num_decoding))
     chunk = new / num_steps
     time = replica.step(
         Step(
@@ -153,8 +152,9 @@ def _prefill_tail(
     queueing: Queueing,
 ) -> float:
     # A prompt waits for others only where their tokens fill the budget of whole steps.
-    room = max(1.0, replica.max_batched_tokens - state.num_decoding)
-    full_step_s = replica.step(mixed_step(workload, state.num_decoding, room)).total_s
+    room = replica.prefill_room(state.num_decoding)
+    crowded = mixed_step(workload, state.num_decoding, room * replica.num_queues)
+    full_step_s = replica.step(crowded).total_s
     service_s = workload.new_prompt_tokens / room * full_step_s
     utilization = state.requests_per_s * service_s / replica.num_queues
     if utilization >= 1:

@@ -47,6 +47,10 @@ class Lengths:
         """Squared coefficient of variation of the lognormal distribution."""
         return math.exp(self.sigma**2) - 1
 
+    @property
+    def second_moment(self) -> float:
+        return self.mean_tokens**2 * (1 + self.scv)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
