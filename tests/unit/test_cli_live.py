@@ -190,8 +190,8 @@ def test_top_shows_a_row_for_each_model(a_cluster):
 
     assert header.split()[:4] == ["name", "model", "GPU", "mode"]
     assert first.split()[0] == "serving/llama-70b"
-    # 2 replicas are ready: their capacity is twice the 1.229 requests/s of the plan
-    assert {"2/6", "2.10", "2.46", "42", "61%", "0.77", "0.82", "81.0%"} <= set(first.split())
+    # 2 replicas are ready: their capacity is twice the 1.223 requests/s of the plan
+    assert {"2/6", "2.10", "2.45", "42", "61%", "0.77", "0.82", "81.0%"} <= set(first.split())
     assert second.split()[0] == "serving/other"
 
 

@@ -259,4 +259,6 @@ class Spec(ApiModel):
         return self.model_dump(
             mode="json",
             include={"model", "hardware", "context_length", "engine", "pods", "slo"},
+            exclude_defaults=True,  # a field added later must not change what stands
+            exclude_none=True,
         )

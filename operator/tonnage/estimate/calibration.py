@@ -54,6 +54,7 @@ def speed_key(question: Question, flags: Flags) -> str:
         split.pipeline,
         split.data,
         question.engine.minor,
+        question.engine_digest,
     )
 
 

@@ -40,13 +40,16 @@ def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
 
 
 def measure_demand(
-    samples: Sequence[EngineSamples], *, ready_pods: frozenset[str]
+    samples: Sequence[EngineSamples],
+    *,
+    ready_pods: frozenset[str],
+    stale_pods: frozenset[str] = frozenset(),
 ) -> MeasuredDemand | None:
     """Return arrivals per second and the queue; None when no engine says either.
 
     ``arrivals = completions + growth of (running + waiting) + rejections``: completions alone
     cannot see saturation. A replica that does not report makes the figure incomplete: it may
-    raise the fleet, never lower it.
+    raise the fleet, never lower it. ``stale_pods``: those with an engine that is silent by now.
     """
     known = [each for each in samples if each.completions_per_s is not None]
     if not known:
@@ -58,7 +61,7 @@ def measure_demand(
         for each in known
     )
     silent = {each.pod for each in samples if not _says_all(each)}
-    reporting = frozenset(each.pod for each in known) - silent
+    reporting = frozenset(each.pod for each in known) - silent - stale_pods
     return MeasuredDemand(
         requests_per_s=max(0.0, arrivals),
         waiting=sum(each.waiting or 0.0 for each in known),

@@ -19,11 +19,13 @@ HIGHEST_OF_PRIOR = 1.25
 HIGHEST = 0.98
 OUTLIER_FACTOR = 1.5
 """An observation beyond the band by more than this is an error, not a slow GPU."""
-GAIN = 0.25
-LARGEST_STEP = 0.05
+GAIN = 0.4
+LARGEST_STEP = 0.08
 """Of the prior, in one update."""
 MIN_STEPS = 50
 """Engine steps in a window before it says anything about their time."""
+MIN_BUSY_FRACTION = 0.9
+"""Below, the window holds the edge of a burst, and means over it mix busy and idle."""
 MIN_SEQUENCES = 1.5
 """Below, the engine is idle between requests: overhead decides, not memory."""
 MAX_PREFILL_FRACTION = 0.5
@@ -37,6 +39,8 @@ class BusyStep:
     step_s: float
     num_steps: float
     work: Step
+    busy_fraction: float
+    """Share of the window in which steps ran; what it says of speed is believed from 0.9 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +99,14 @@ def busy_step(
     if steps * window_s < MIN_STEPS or sequences < MIN_SEQUENCES:
         return None
     batches = parallelism.data * parallelism.pipeline
+    busy_fraction = min(1.0, steps * gap_s / gaps)
     return BusyStep(
+        busy_fraction=busy_fraction,
         step_s=gap_s / gaps,
         num_steps=steps * window_s,
         work=Step(
             num_sequences=sequences * batches,
-            context_tokens=usage * kv_tokens * parallelism.data,
+            context_tokens=usage / busy_fraction * kv_tokens * parallelism.data,
             prefill_tokens=prefill / steps * batches,
             prefill_context_tokens=prompts.context_tokens,
             prefill_chunk_tokens=prompts.chunk_tokens,
@@ -125,7 +131,8 @@ def observed_efficiency(machine: Machine, busy: BusyStep) -> float | None:
     beside_s = time.overhead_s + time.prefill_s + time.communication_s
     memory_s = busy.step_s - beside_s
     too_much_prefill = time.prefill_s > MAX_PREFILL_FRACTION * busy.step_s
-    if memory_s <= 0 or too_much_prefill or not time.is_memory_bound:
+    is_edge = busy.busy_fraction < MIN_BUSY_FRACTION
+    if is_edge or memory_s <= 0 or too_much_prefill or not time.is_memory_bound:
         return None
     return machine.constants.bandwidth_efficiency * time.memory_s / memory_s
 
@@ -136,7 +143,7 @@ def learn(
     """Move a calibration towards an observation, by a bounded step within a stated band.
 
     The band is 0.4 to 1.25 times the prior and never above 0.98; observations beyond it by half
-    again are dropped. One update moves by a quarter of the difference, at most 5 % of the prior.
+    again are dropped. One update moves by 40 % of the difference, at most 8 % of the prior.
     """
     low, high = LOWEST_OF_PRIOR * prior, min(HIGHEST, HIGHEST_OF_PRIOR * prior)
     if not low / OUTLIER_FACTOR <= observed <= high * OUTLIER_FACTOR:

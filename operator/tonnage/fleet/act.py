@@ -84,25 +84,26 @@ class Writer:
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
-    def act(self, all_writes: Iterable[Writes], *, now: str) -> frozenset[str]:
-        """Write what differs; return the UIDs of objects whose writes failed."""
+    def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, str]:
+        """Write what differs; return {UID: what was said} of objects whose writes failed."""
         todo = list(all_writes)
-        failed: set[str] = set()
+        failed: dict[str, str] = {}
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
             for phase in (self._scale, self._template, self._status):
-                done = pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo)
-                failed |= {writes.uid for writes, ok in zip(todo, done, strict=True) if not ok}
+                said = pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo)
+                problems = zip(todo, said, strict=True)
+                failed |= {writes.uid: problem for writes, problem in problems if problem}
             list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
-        return frozenset(failed)
+        return failed
 
-    def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> bool:
-        """Run one object's phase; the world's failures stay with that object and are logged."""
+    def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> str | None:
+        """Run one object's phase; return the world's failure, which stays with that object."""
         try:
             phase(writes)
         except WorldError as error:
             LOG.warning("object=%s write failed: %s", writes.label, error)
-            return False
-        return True
+            return str(error)
+        return None
 
     def check_lead(self) -> None:
         """Stop before a write that is not ours to make.

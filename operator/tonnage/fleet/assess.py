@@ -1,13 +1,18 @@
 """One object in one tick: measure, size, decide, and say what is to be written. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
-from tonnage.estimate.calibration import Calibrations
+from tonnage.cluster.queries import RATE_SCRAPES
 from tonnage.fleet.chosen import Chosen, RefusedError, choose
-from tonnage.fleet.measure import Observed, Traffics, learn_from, measure_traffic, observe_engines
+from tonnage.fleet.learning import Observation, observe_constants
+from tonnage.fleet.measure import (
+    Observed,
+    Traffics,
+    measure_traffic,
+    observe_engines,
+)
 from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.manifests.children import NotServableError, Site, deployment
 from tonnage.manifests.pod import Manifest
@@ -20,6 +25,8 @@ from tonnage.sizing.plan import Sizing, requests_per_s_asked
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
 COLD_START_GAIN = 0.5
+GAP_TICKS = 4
+"""Without a tick for so many intervals, the window is not known to be quiet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +71,13 @@ def assess(
     try:
         chosen = choose(state, fleet, memory)
         template = _template(state, fleet, chosen, memory)
+        if template:
+            _check_budget(state, chosen, free_gpus)
     except REFUSALS as refused:
         return replace(found, refusal=_refusal(refused))
     found = replace(found, chosen=chosen, template=template)
     wanted = _need(found, chosen, drain_s=fleet.settings.backlog_drain_s)
-    found = replace(found, memory=_remember_need(memory, fleet, wanted))
+    found = replace(found, memory=_remember_need(found, wanted, fleet))
     return replace(
         found,
         observed=observe_engines(state, fleet, chosen.sizing),
@@ -81,14 +90,13 @@ def _refusal(refused: Exception) -> Refusal:
     return Refusal(reason=reason.removesuffix("Error"), message=str(refused))
 
 
-def learned(assessments: Sequence[Assessment], fleet: Fleet, known: Calibrations) -> Calibrations:
-    """Return what is known after this tick, over all objects that share keys."""
-    for each in assessments:
-        if each.chosen and _runs_as_sized(each):
-            known = learn_from(
-                each.state, fleet, each.chosen.sizing, known, prior=each.chosen.prior_efficiency
-            )
-    return known
+def constants_of(found: Assessment, fleet: Fleet) -> Observation | None:
+    """Return what an object's engines say about the learned constants; None: not theirs to say."""
+    if found.chosen is None or not _runs_as_sized(found):
+        return None
+    return observe_constants(
+        found.state, fleet, found.chosen.sizing, prior=found.chosen.prior_efficiency
+    )
 
 
 def _runs_as_sized(found: Assessment) -> bool:
@@ -111,15 +119,15 @@ def _template(
     return deployment(chosen.model, chosen.sizing, site)
 
 
-def edited(state: ModelState) -> tuple[str, int] | None:
-    """Return (uid, generation) of a Deployment whose template somebody else wrote to.
+def edited(state: ModelState) -> tuple[str, str] | None:
+    """Return (uid, digest of the template) of a Deployment whose pods somebody else wrote to.
 
-    An edit is undone once for each generation: what the other left beside our fields stays.
+    An edit is undone once for each template: what the other left beside our fields stays.
     """
     deployment = state.deployment
     if deployment is None or not deployment.template_managers:
         return None
-    return deployment.uid, deployment.generation
+    return deployment.uid, deployment.template_digest
 
 
 def _remember(
@@ -139,6 +147,10 @@ def _remember(
     return replace(
         memory,
         ready_pods=frozenset(ready),
+        last_replicas=asked,
+        stepped=(fleet.now_s, memory.last_replicas)
+        if memory.last_replicas not in {None, asked}
+        else memory.stepped,
         lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
@@ -167,12 +179,39 @@ def _need(found: Assessment, chosen: Chosen, *, drain_s: float) -> Need:
     return need(chosen.sizing, traffic, drain_s=drain_s)
 
 
-def _remember_need(memory: ObjectMemory, fleet: Fleet, wanted: Need) -> ObjectMemory:
-    window_s = fleet.settings.scale_down_window_s
-    recent = [
-        (at_s, replicas) for at_s, replicas in memory.recent_needs if fleet.now_s - at_s < window_s
-    ]
-    return replace(memory, recent_needs=(*recent, (fleet.now_s, wanted.replicas_with_margin)))
+def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemory:
+    """Add this moment to the window that scaling down looks at.
+
+    A need that stands on missing data proves nothing: what is there counts as needed. After a
+    gap without ticks the window begins anew.
+    """
+    memory, settings = found.memory, fleet.settings
+    recent = memory.recent_needs
+    if recent and fleet.now_s - recent[-1][0] > GAP_TICKS * settings.tick_s:
+        memory, recent = replace(memory, since_s=fleet.now_s), ()
+    needed = wanted.replicas_with_margin
+    if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
+        needed = max(needed, found.state.deployment.replicas)
+    kept = [entry for entry in recent if fleet.now_s - entry[0] < settings.scale_down_window_s]
+    return replace(memory, recent_needs=(*kept, (fleet.now_s, needed)))
+
+
+def _check_budget(state: ModelState, chosen: Chosen, free_gpus: int | None) -> None:
+    """Refuse a template whose replicas take more GPUs than the fleet's budget leaves.
+
+    Raises:
+        RefusedError: with both numbers.
+    """
+    live = state.deployment
+    if free_gpus is None or live is None:
+        return
+    grown = live.replicas * (chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica)
+    if grown > max(0, free_gpus):
+        raise RefusedError(
+            "GPUBudget",
+            f"{live.replicas} replicas would take {grown} more GPUs, the fleet's budget leaves "
+            f"{max(0, free_gpus)}",
+        )
 
 
 def _situation(
@@ -190,10 +229,12 @@ def _situation(
         recent_needs=memory.recent_needs,
         watching_since_s=memory.since_s,
         lost_at_s=memory.lost_at_s,
+        stepped=memory.stepped,
         gpus_per_replica=chosen.sizing.flags.parallelism.num_gpus,
         free_budget_gpus=free_gpus,
         settings=PolicySettings(
             scale_down_window_s=fleet.settings.scale_down_window_s,
             max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
+            pace_s=RATE_SCRAPES * fleet.settings.scrape_interval_s,
         ),
     )

@@ -7,13 +7,13 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
 from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
-from tonnage.manifests.arguments import read_flags
+from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.errors import SizingError, SLOInfeasibleError
 from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, size
-from tonnage.sizing.question import Flags, Input, Question, ask
-from tonnage.sizing.workload import Lengths, Workload
+from tonnage.sizing.question import Flags, Input, Question, ask, digest_of
+from tonnage.sizing.workload import Lengths, Slo, Workload
 from tonnage.units import significant
 
 GAIN_WORTH_A_RESTART = 0.05
@@ -36,6 +36,8 @@ class Chosen:
     sizing: Sizing
     prior_efficiency: float
     must_apply: bool
+    problem: str | None = None
+    """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
@@ -58,10 +60,23 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
     if live and is_current:
-        sizing = size(calibrated(question, live, fleet.calibrations))
-        return Chosen(model=model, sizing=sizing, prior_efficiency=prior, must_apply=False)
+        sizing, problem = _as_it_runs(calibrated(question, live, fleet.calibrations))
+        return Chosen(
+            model=model, sizing=sizing, prior_efficiency=prior, must_apply=False, problem=problem
+        )
     sizing = _freely(question, live, fleet.calibrations)
     return Chosen(model=model, sizing=sizing, prior_efficiency=prior, must_apply=True)
+
+
+def _as_it_runs(question: Question) -> tuple[Sizing, str | None]:
+    """Size what runs. A learned constant or longer prompts must not freeze it in overload.
+
+    Where no rate keeps the SLO any more, the fleet is sized for throughput and the reason given.
+    """
+    try:
+        return size(question), None
+    except SLOInfeasibleError as infeasible:
+        return size(replace(question, slo=Slo())), str(infeasible)
 
 
 def checked(state: ModelState) -> ModelDeployment:
@@ -92,6 +107,10 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
                 f"Deployment {target.name} must exist and carry the label "
                 'tonnage.dev/managed: "true" on itself and on its pod template',
             )
+        if deployment.owner_uid is not None:
+            raise RefusedError(
+                "TargetNotAllowed", f"Deployment {target.name} is controlled by another object"
+            )
     elif deployment is not None and deployment.owner_uid != model.uid:
         raise RefusedError(
             "NameConflict",
@@ -105,6 +124,9 @@ def _question(
     version = _image_version(state) if model.spec.scale_target else None
     known = look_up(model.spec, fleet.gpus, model_config=state.model_config, engine_version=version)
     question = ask(model.spec, known)
+    if model.spec.scale_target and state.deployment:
+        own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))
+        question = replace(question, engine_digest=digest_of(own))
     lengths = memory.lengths
     if lengths is None:
         return question

@@ -36,6 +36,8 @@ def plan_valid(found: Assessment) -> Finding:
             found.refusal.reason,
             found.refusal.message,
         )
+    if found.chosen and found.chosen.problem:
+        return Finding("PlanValid", "False", "SLOInfeasible", found.chosen.problem)
     return Finding("PlanValid", "True", "Planned", "the plan is in status.plan")
 
 
@@ -132,7 +134,11 @@ def ready(found: Assessment) -> Finding:
     up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
     trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
     counts = f"{deployment.ready} replicas ready, minReplicas {minimum}"
-    if up_to_date >= minimum and deployment.observed_generation >= deployment.generation:
+    if found.template is not None and found.mode == "Auto":
+        return Finding(
+            "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
+        )
+    if up_to_date >= minimum:
         return Finding("Ready", "True", "MinimumReady", counts)
     if trouble:
         message = f"{counts}; containers: {', '.join(trouble)}"
@@ -168,10 +174,13 @@ def _is_rolling_out(found: Assessment) -> bool:
 
 def stalled(found: Assessment) -> Finding:
     """Present only while nothing goes on without a person."""
-    state: State | None = "True" if found.refusal else None
-    reason = found.refusal.reason if found.refusal else "Planned"
-    message = found.refusal.message if found.refusal else ""
-    return Finding("Stalled", state, reason, message)
+    if found.refusal:
+        return Finding("Stalled", "True", found.refusal.reason, found.refusal.message)
+    if found.memory.write_problem:
+        return Finding("Stalled", "True", "WriteRefused", found.memory.write_problem)
+    deployment = found.state.deployment
+    stuck = dict(deployment.problems).get("Progressing") if deployment else None
+    return Finding("Stalled", "True" if stuck else None, "RolloutStuck", stuck or "")
 
 
 RULES: tuple[Rule, ...] = (

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tonnage.cluster.calibration_store import CalibrationStore
@@ -18,7 +18,8 @@ from tonnage.cluster.kube import (
 )
 from tonnage.estimate.calibration import Calibrations, is_material
 from tonnage.fleet.act import Writer, Writes
-from tonnage.fleet.assess import Assessment, Refusal, assess, learned
+from tonnage.fleet.assess import Assessment, Refusal, assess, constants_of, edited
+from tonnage.fleet.learning import learn_from
 from tonnage.fleet.measure import Traffics
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.picture import Kind, Picture
@@ -80,13 +81,19 @@ class Loop:
         return found
 
     def _learn(self, found: Iterable[Assessment], fleet: Fleet) -> None:
+        observations = []
         for each in found:
             try:
-                known = learned([each], fleet, self.memory.calibrations)
+                observations.append(constants_of(each, fleet))
             except Exception:
                 LOG.exception("object=%s/%s nothing learned", *each.state.view.key)
-            else:
-                self.memory = replace(self.memory, calibrations=known)
+        known, learned_at_s = learn_from(
+            [each for each in observations if each],
+            self.memory.calibrations,
+            self.memory.learned_at_s,
+            fleet,
+        )
+        self.memory = replace(self.memory, calibrations=known, learned_at_s=learned_at_s)
 
     def _writes(self, found: Iterable[Assessment], fleet: Fleet) -> list[Writes]:
         all_writes, objects = [], {}
@@ -108,11 +115,17 @@ class Loop:
         _log_decision(found, fleet)
         return writes_for(found, reported, fleet)
 
-    def _write_again(self, failed: frozenset[str]) -> None:
-        """Forget that what failed was written."""
-        known = self.memory.objects
-        forgotten = {uid: unwritten(known[uid]) for uid in failed if uid in known}
-        self.memory = replace(self.memory, objects={**known, **forgotten})
+    def _write_again(self, failed: Mapping[str, str]) -> None:
+        """Forget that what failed was written, and remember why; what succeeded has no problem."""
+        self.memory = replace(
+            self.memory,
+            objects={
+                uid: unwritten(known, failed[uid])
+                if uid in failed
+                else replace(known, write_problem=None)
+                for uid, known in self.memory.objects.items()
+            },
+        )
 
     def _relist(self, now_s: float) -> None:
         """Check the picture against lists: a watch is silent about what vanished in a re-list."""
@@ -138,7 +151,8 @@ class Loop:
             if is_material(_efficiency(memory.written, key), entry.bandwidth_efficiency)
         }
         is_new = memory.calibrations.memory != memory.written.memory
-        if not (moved or is_new) or now_s - memory.written_at_s < CALIBRATION_INTERVAL_S:
+        is_due = now_s - memory.written_at_s >= CALIBRATION_INTERVAL_S
+        if not (moved or is_new) or not is_due or not self.writer.may_write():
             return
         stamped = {key: replace(entry, changed_at_s=now_s) for key, entry in moved.items()}
         known = replace(memory.calibrations, speed={**memory.calibrations.speed, **stamped})
@@ -160,12 +174,20 @@ def assess_fleet(fleet: Fleet, memory: Memory) -> tuple[Assessment, ...]:
     found = []
     free_gpus = _free_gpus(fleet)
     for state in fleet.models:
-        known = memory.objects.get(state.view.uid) or recalled(state.view, now_s=fleet.now_s)
+        known = memory.objects.get(state.view.uid) or _first_sight(state, fleet)
         assessment = _isolated(state, fleet, known, free_gpus)
         if free_gpus is not None:
             free_gpus -= _growth_gpus(assessment, fleet)
         found.append(assessment)
     return tuple(found)
+
+
+def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
+    """Remember an object anew: what somebody edited before we looked counts as dealt with.
+
+    A new version of the operator would otherwise undo old edits with its own template.
+    """
+    return replace(recalled(state.view, now_s=fleet.now_s), healed=edited(state))
 
 
 def _isolated(

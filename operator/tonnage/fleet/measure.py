@@ -4,13 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tonnage.cluster.queries import LONG_SCRAPES, RATE_SCRAPES
-from tonnage.estimate.calibration import (
-    Calibrations,
-    MemoryCalibration,
-    is_material,
-    memory_key,
-    speed_key,
-)
 from tonnage.estimate.demand import (
     MeasuredDemand,
     MeasuredLengths,
@@ -23,10 +16,7 @@ from tonnage.estimate.speed import (
     BusyStep,
     Machine,
     PromptShape,
-    SpeedCalibration,
     busy_step,
-    learn,
-    observed_efficiency,
     observed_mbu,
 )
 from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
@@ -86,7 +76,8 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     interval_s = fleet.settings.scrape_interval_s
     ready = settled(state.pods, now_s=fleet.now_s, after_s=SETTLE_SCRAPES * interval_s)
     fresh = [each for each in state.engines if is_fresh(each, scrape_interval_s=interval_s)]
-    demand = measure_demand(fresh, ready_pods=ready)
+    stale = frozenset(each.pod for each in state.engines if each not in fresh)
+    demand = measure_demand(fresh, ready_pods=ready, stale_pods=stale)
     lengths = measure_lengths(state.long, window_s=LONG_SCRAPES * interval_s) or memory.lengths
     metrics, reason, message = _trust(fleet, memory, demand, ready)
     return Traffics(metrics=metrics, reason=reason, message=message, demand=demand, lengths=lengths)
@@ -114,8 +105,8 @@ def _trust(
 
 def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed:
     """Return the gauges that people look at; None where no engine was busy or asked."""
-    busy = list(_busy(state, fleet, sizing))
-    machine = _machine(sizing)
+    busy = list(busy_steps(state, fleet, sizing))
+    machine = machine_of(sizing)
     slo = sizing.question.slo
     return Observed(
         step_s=_mean([each.step_s for each in busy]),
@@ -147,12 +138,12 @@ def _attainments(
             yield Attainment(name=name, quantile=promise.quantile, fraction=fraction)
 
 
-def _machine(sizing: Sizing) -> Machine:
+def machine_of(sizing: Sizing) -> Machine:
     replica = sizing.replica
     return Machine(shard=replica.shard, speeds=replica.speeds, constants=replica.constants)
 
 
-def _busy(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
+def busy_steps(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
     interval_s = fleet.settings.scrape_interval_s
     workload = sizing.question.workload
     prompts = PromptShape(
@@ -171,34 +162,3 @@ def _busy(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]
             )
             if step:
                 yield step
-
-
-def learn_from(
-    state: ModelState, fleet: Fleet, sizing: Sizing, known: Calibrations, *, prior: float
-) -> Calibrations:
-    """Return what is known after this tick: the mean of all busy engines counts once."""
-    machine = _machine(sizing)
-    key = speed_key(sizing.question, sizing.flags)
-    calibrations = _learn_memory(state, fleet, sizing, known)
-    observations = [
-        (efficiency, step.num_steps)
-        for step in _busy(state, fleet, sizing)
-        if (efficiency := observed_efficiency(machine, step)) is not None
-    ]
-    if not observations:
-        return calibrations
-    efficiency = sum(each for each, _ in observations) / len(observations)
-    num_steps = sum(steps for _, steps in observations)
-    before = calibrations.speed.get(key) or SpeedCalibration(bandwidth_efficiency=prior)
-    return calibrations.with_speed(key, learn(before, efficiency, prior=prior, num_steps=num_steps))
-
-
-def _learn_memory(
-    state: ModelState, fleet: Fleet, sizing: Sizing, known: Calibrations
-) -> Calibrations:
-    tokens = min((each.kv_tokens for each in state.engines if each.kv_tokens), default=None)
-    key = memory_key(sizing.question, sizing.flags)
-    before = known.memory.get(key)
-    if tokens is None or not is_material(before.kv_tokens if before else None, tokens):
-        return known
-    return known.with_memory(key, MemoryCalibration(kv_tokens=tokens, changed_at_s=fleet.now_s))

@@ -24,7 +24,7 @@ CONFIG_AGE_S = 300
 """A config.json is read again after this time, or when its ModelDeployment changed."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def parsed(manifest: str) -> ModelDeployment | InvalidSpecError:
     """Parse a manifest once for each version of it."""
     try:
@@ -49,6 +49,8 @@ class Observer:
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
         """Return the fleet; a Prometheus that does not answer leaves everything unmeasured."""
         models = [snapshot.models[key] for key in sorted(snapshot.models)]
+        uids = {view.uid for view in models}
+        self._configs = {uid: known for uid, known in self._configs.items() if uid in uids}
         problem: tuple[str, str] | None = None
         answers = Scrape(engines={}, long={})
         try:
@@ -133,6 +135,8 @@ class Observer:
         try:
             found = self.kube.get(CONFIG_MAPS.path(view.namespace, reference.name))
         except WorldError as error:
+            if known and known[1] == view.manifest:
+                return known[2], known[3]  # what was read last holds until it can be read again
             return None, f"ConfigMap {reference.name}: {error}"
         text = ((found or {}).get("data") or {}).get(reference.key)
         problem = None

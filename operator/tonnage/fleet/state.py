@@ -57,6 +57,10 @@ class ObjectMemory:
     recent_needs: tuple[tuple[float, int], ...] = ()
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
+    last_replicas: int | None = None
+    """That the Deployment asked for at the last tick."""
+    stepped: tuple[float, int] | None = None
+    """(time, replicas before) when they last changed."""
     traffic: Traffic | None = None
     """Last measured demand."""
     lengths: MeasuredLengths | None = None
@@ -68,8 +72,10 @@ class ObjectMemory:
     frozen_plan: str | None = None
     """JSON of the plan while the object is paused."""
     cold_start_s: float | None = None
-    healed: tuple[str, int] | None = None
-    """(uid, generation) of the Deployment when a foreign edit was last undone."""
+    healed: tuple[str, str] | None = None
+    """(uid, template digest) of the Deployment when a foreign edit was last undone."""
+    write_problem: str | None = None
+    """What the API server said to the last write of the template, if it refused it."""
     children_checked_at_s: float | None = None
     gauges_written_at_s: float = 0.0
     posted: Mapping[str, float] = field(default_factory=dict)
@@ -82,6 +88,8 @@ class Memory:
 
     objects: Mapping[str, ObjectMemory] = field(default_factory=dict)
     calibrations: Calibrations = field(default_factory=Calibrations)
+    learned_at_s: Mapping[str, float] = field(default_factory=dict)
+    """When each speed key last moved."""
     written: Calibrations = field(default_factory=Calibrations)
     """As the ConfigMap holds it."""
     written_at_s: float = 0.0

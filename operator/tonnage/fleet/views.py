@@ -1,5 +1,6 @@
 """Slim, immutable projections of what the loop watches: only what a decision can depend on."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +66,9 @@ class DeploymentView:
     image: str
     gpus_per_replica: int
     template_managers: frozenset[str]
-    """Field managers other than ours with fields in the pod template."""
+    """Field managers other than ours with fields in the pod template's spec."""
+    template_digest: str
+    """Of the pod template as it stands."""
     scale_manager: str | None
     """Who else wrote ``spec.replicas`` last, if it was not us."""
     problems: tuple[tuple[str, str], ...]
@@ -171,7 +174,8 @@ def deployment_view(body: Object) -> DeploymentView:
         arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
         image=container.get("image", ""),
         gpus_per_replica=_num_gpus((container.get("resources") or {}).get("limits")),
-        template_managers=_managers(metadata, "f:template"),
+        template_managers=_template_managers(metadata),
+        template_digest=_digest(template),
         scale_manager=next(iter(sorted(_managers(metadata, "f:replicas"))), None),
         problems=tuple(_problems(status)),
     )
@@ -190,6 +194,24 @@ def _managers(metadata: Object, field: str) -> frozenset[str]:
         if field in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
         and entry.get("manager") not in OURS
     )
+
+
+def _template_managers(metadata: Object) -> frozenset[str]:
+    """Return the managers, not ours, that own fields of the pods' spec.
+
+    Annotations and labels of the template are no edit: ``kubectl rollout restart`` writes one.
+    """
+    return frozenset(
+        entry.get("manager", "")
+        for entry in metadata.get("managedFields") or ()
+        if "f:spec" in (((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {})
+        and entry.get("manager") not in OURS
+    )
+
+
+def _digest(template: Object) -> str:
+    text = json.dumps(template, sort_keys=True, default=dict)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _problems(status: Object) -> list[tuple[str, str]]:

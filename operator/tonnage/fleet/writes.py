@@ -46,9 +46,15 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     return writes, memory
 
 
-def unwritten(memory: ObjectMemory) -> ObjectMemory:
+def unwritten(memory: ObjectMemory, problem: str) -> ObjectMemory:
     """Return the memory of an object whose writes failed: what was to be done is due again."""
-    return replace(memory, healed=None, children_checked_at_s=None, gauges_written_at_s=0.0)
+    return replace(
+        memory,
+        healed=None,
+        children_checked_at_s=None,
+        gauges_written_at_s=0.0,
+        write_problem=problem,
+    )
 
 
 def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
@@ -82,8 +88,8 @@ def _scale(found: Assessment) -> Scale | None:
     deployment, decision = found.state.deployment, found.decision
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
-    is_update_pending = found.template is not None
-    if decision.replicas < deployment.replicas and (is_update_pending or deployment.is_rolling):
+    is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
+    if is_down and not is_stuck and (found.template is not None or deployment.is_rolling):
         return None  # no scale-down during a rollout
     return Scale(
         deployment=deployment.name,
@@ -91,6 +97,11 @@ def _scale(found: Assessment) -> Scale | None:
         seen=deployment.replicas,
         replicas=decision.replicas,
     )
+
+
+def _is_stuck(found: Assessment) -> bool:
+    """Tell whether pods wait for GPUs: what is taken away may be what a rollout waits for."""
+    return any(pod.unschedulable is not None for pod in found.state.pods)
 
 
 def _happenings(

@@ -128,3 +128,16 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         flag, equals, value = here.partition("=")
         if flag.startswith("-"):
             yield flag, value if equals else following
+
+
+CAPACITY_FLAGS = frozenset(
+    {"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
+     "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size",
+     "-dp"}
+)  # fmt: skip
+
+
+def without_capacity_flags(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return what else the arguments say, as ``flag=value`` texts."""
+    pairs = (pair for pair in _pairs(arguments) if pair[0] not in CAPACITY_FLAGS)
+    return tuple(f"{flag}={value}" for flag, value in pairs)

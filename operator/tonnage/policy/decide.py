@@ -15,8 +15,8 @@ def decide(situation: Situation, limits: Sequence[Limit] | None = None) -> Decis
 
 
 def never_lower_on_missing_data(decision: Decision, situation: Situation) -> Decision:
-    """Missing data holds or raises."""
-    if situation.metrics is not Metrics.MISSING or decision.replicas >= situation.current:
+    """Missing data holds or raises; so does a fleet of which nothing is Ready yet."""
+    if situation.metrics is Metrics.COMPLETE or decision.replicas >= situation.current:
         return decision
     message = f"metrics are missing: {situation.current} stay, {decision.replicas} not trusted"
     return decision.limited_to(situation.current, "MetricsMissing", message)
@@ -42,6 +42,9 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
     window_s = situation.settings.scale_down_window_s
     if situation.now_s - situation.watching_since_s < window_s:
         return "JustStarted", f"no scale-down in the first {format_s(window_s)} of watching"
+    if situation.is_pacing:
+        pace = format_s(situation.settings.pace_s)
+        return "Pacing", f"replicas changed less than {pace} ago: its effect is awaited"
     if situation.lost_at_s is not None and situation.now_s - situation.lost_at_s < window_s:
         ago = format_s(situation.now_s - situation.lost_at_s)
         return "ReplicaLost", f"a replica was lost {ago} ago and its demand with it: no scale-down"
@@ -49,11 +52,15 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
 
 
 def cap_step_up(decision: Decision, situation: Situation) -> Decision:
-    """Bound what one decision may add; the first one brings up a whole fleet."""
-    most = situation.current + situation.settings.max_scale_up_replicas
+    """Bound what the decisions of one rate window add; the first one brings up a whole fleet."""
+    base = situation.current
+    if situation.is_pacing and situation.stepped is not None:
+        base = min(base, situation.stepped[1])
+    most = base + situation.settings.max_scale_up_replicas
     if situation.current == 0 or decision.replicas <= most:
         return decision
     added = situation.settings.max_scale_up_replicas
+    most = max(most, situation.current)
     return decision.limited_to(most, "StepCap", f"at most {added} more in one step: {most}")
 
 

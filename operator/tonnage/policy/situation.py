@@ -35,6 +35,8 @@ class PolicySettings:
 
     scale_down_window_s: float
     max_scale_up_replicas: int
+    pace_s: float
+    """Time in which the effect of a step shows in the rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,17 @@ class Situation:
     """Since when this process has seen the object."""
     lost_at_s: float | None
     """When a Ready replica was last lost without being scaled away."""
+    stepped: tuple[float, int] | None
+    """(time, replicas before) of the last change of the Deployment's replicas."""
     gpus_per_replica: int
     free_budget_gpus: int | None
     """GPUs that the fleet may still take; None: no budget is set."""
     settings: PolicySettings
+
+    @property
+    def is_pacing(self) -> bool:
+        """Tell whether the last step is too young for its effect to be measured."""
+        return self.stepped is not None and self.now_s - self.stepped[0] < self.settings.pace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

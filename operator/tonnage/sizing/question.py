@@ -1,5 +1,7 @@
 """The question that a plan answers, put together from a spec and from what is known."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +17,7 @@ from tonnage.units import DAY_S, format_bytes, format_si, significant
 Origin = Literal["given", "looked up", "guessed", "measured"]
 KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
 PERCENT = 100
+DIGEST_LENGTH = 12
 GUESSED_PROMPT_TOKENS = 2048
 GUESSED_OUTPUT_TOKENS = 512
 
@@ -76,6 +79,8 @@ class Question:
     """Flags that run and stay: capacity is asked for them. None: they are to be chosen."""
     measured_kv_tokens: float | None = None
     """Of one data-parallel rank, as a running engine with these flags reports it."""
+    engine_digest: str = ""
+    """Of the image and the user's own flags: they change speed and memory too."""
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
@@ -109,9 +114,19 @@ def ask(spec: Spec, known: Known) -> Question:
         demand=expected_demand(spec.demand),
         num_gpus=spec.hardware.gpus_per_replica,
         max_replicas=spec.scaling.max_replicas,
+        engine_digest=_engine_digest(spec),
         routing=Routing(spec.scaling.routing),
     )
     return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
+
+
+def _engine_digest(spec: Spec) -> str:
+    return digest_of((spec.engine.image or "", *spec.engine.args)) if spec.engine else ""
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """Return a short digest of texts, in their order."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def as_textbook(question: Question) -> Question:
