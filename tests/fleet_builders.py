@@ -113,8 +113,9 @@ def a_deployment_body(model=None, *, replicas=2, ready=None, sizing=None, **meta
 
 
 def managed_by(manager, field, **more):
-    """An entry of managedFields: a manager that owns a field of the spec."""
-    entry = {"manager": manager, "operation": "Apply", "fieldsV1": {"f:spec": {field: {}}}}
+    """An entry of managedFields: a manager that owns something in a field of the spec."""
+    fields = {"f:spec": {field: {"f:spec": {}}}}
+    entry = {"manager": manager, "operation": "Apply", "fieldsV1": fields}
     return [entry | more]
 
 
@@ -236,6 +237,7 @@ def a_memory(state, *, needs=1, **changes):
         since_s=OLD_S,
         recent_needs=((NOW_S - 15, needs),),
         ready_pods=ready,
+        last_replicas=state.deployment.replicas if state.deployment else None,
         children_checked_at_s=NOW_S,
     )
     return replace(memory, **changes)

@@ -60,4 +60,6 @@ def with_efficiency(machine, bandwidth_efficiency):
 def a_busy_step(machine, *, num_steps=1000, **work):
     """A step of 20 sequences with 2,000 tokens each, exactly as long as the machine takes."""
     step = Step(**{"num_sequences": 20, "context_tokens": 40_000, **work})
-    return BusyStep(step_s=machine.step(step).total_s, num_steps=num_steps, work=step)
+    return BusyStep(
+        step_s=machine.step(step).total_s, num_steps=num_steps, work=step, busy_fraction=1.0
+    )

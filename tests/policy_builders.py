@@ -7,6 +7,7 @@ from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 
 NOW_S = 1_000_000.0
 WINDOW_S = 300.0
+PACE_S = 60.0
 
 
 def a_need(replicas=4, *, with_margin=None):
@@ -32,8 +33,11 @@ def a_situation(*, current=4, need=4, recent=None, **changes):
         recent_needs=tuple((NOW_S - 10, each) for each in seen),
         watching_since_s=0,
         lost_at_s=None,
+        stepped=None,
         gpus_per_replica=2,
         free_budget_gpus=None,
-        settings=PolicySettings(scale_down_window_s=WINDOW_S, max_scale_up_replicas=8),
+        settings=PolicySettings(
+            scale_down_window_s=WINDOW_S, max_scale_up_replicas=8, pace_s=PACE_S
+        ),
     )
     return replace(situation, **changes)

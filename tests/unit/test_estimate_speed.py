@@ -181,12 +181,12 @@ def learned(*observations, start=PRIOR, prior=PRIOR):
 
 
 class TestLearning:
-    def test_moves_a_quarter_of_the_way(self):
-        assert learned(0.72).bandwidth_efficiency == pytest.approx(0.80 - 0.25 * 0.08)
+    def test_moves_four_tenths_of_the_way(self):
+        assert learned(0.72).bandwidth_efficiency == pytest.approx(0.80 - 0.4 * 0.08)
 
-    def test_moves_by_five_percent_of_the_prior_at_most(self):
-        assert learned(0.40).bandwidth_efficiency == pytest.approx(0.80 - 0.05 * 0.80)
-        assert learned(0.98, start=0.4).bandwidth_efficiency == pytest.approx(0.40 + 0.05 * 0.80)
+    def test_moves_by_eight_percent_of_the_prior_at_most(self):
+        assert learned(0.40).bandwidth_efficiency == pytest.approx(0.80 - 0.08 * 0.80)
+        assert learned(0.98, start=0.4).bandwidth_efficiency == pytest.approx(0.40 + 0.08 * 0.80)
 
     def test_counts_the_steps_that_it_stands_on(self):
         assert learned(0.7, 0.7, 0.7).busy_steps == 300
@@ -210,7 +210,7 @@ class TestLearning:
         for observed in observations:
             after = learn(known, observed, prior=prior, num_steps=1)
 
-            assert abs(after.bandwidth_efficiency - known.bandwidth_efficiency) <= 0.0501 * prior
+            assert abs(after.bandwidth_efficiency - known.bandwidth_efficiency) <= 0.0801 * prior
             assert 0.4 * prior - 1e-9 <= after.bandwidth_efficiency <= HIGHEST + 1e-9
             known = after
 

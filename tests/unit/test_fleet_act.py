@@ -39,7 +39,7 @@ def a_scale(seen, replicas, *, uid="uid-of-deployment-llama"):
 
 def act(kube, *all_writes, leads=True):
     writer = Writer(kube=kube, may_write=lambda: leads, site=SITE)
-    return writer.act(all_writes, now=NOW)
+    return frozenset(writer.act(all_writes, now=NOW))
 
 
 def done(kube):

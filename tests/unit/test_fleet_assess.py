@@ -182,12 +182,21 @@ class TestScalingDown:
 
     def test_forgets_what_was_needed_before_the_window(self):
         state = a_state(replicas=4, load=1)
-        memory = a_memory(state, recent_needs=((NOW_S - 301, 9), (NOW_S - 200, 2)))
+        memory = a_memory(state, recent_needs=((NOW_S - 301, 9), (NOW_S - 30, 2)))
 
         found = assessed(state, memory=memory)
 
         assert found.decision.replicas == 3
         assert [need for _, need in found.memory.recent_needs] == [2, 2]
+
+    def test_begins_its_window_anew_after_a_gap_without_ticks(self):
+        state = a_state(replicas=4, load=1)
+        memory = a_memory(state, recent_needs=((NOW_S - 290, 2), (NOW_S - 200, 2)))
+
+        found = assessed(state, memory=memory)
+
+        assert found.decision.replicas == 4
+        assert found.decision.limited_by == "JustStarted"
 
     def test_goes_on_while_a_pod_waits_for_a_gpu(self):
         pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]

@@ -215,12 +215,14 @@ class TestAChangedSpec:
 class TestAForeignEdit:
     EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
 
-    def test_is_undone_once_for_each_generation(self):
+    def test_is_undone_once_for_each_template(self):
         state = a_state(live=running(CHOSEN, managedFields=self.EDITED))
+        dealt_with = (state.deployment.uid, state.deployment.template_digest)
 
         first = assessed(state)
-        again = assessed(state, memory=replace(first.memory, healed=(state.deployment.uid, 3)))
-        newer = running(CHOSEN, managedFields=self.EDITED, generation=4)
+        again = assessed(state, memory=replace(first.memory, healed=dealt_with))
+        newer = running(CHOSEN, managedFields=self.EDITED)
+        newer["spec"]["template"]["spec"]["containers"][0]["image"] = "elsewhere/vllm:v0.33.0"
         later = assessed(a_state(live=newer), memory=again.memory)
 
         assert first.template is not None

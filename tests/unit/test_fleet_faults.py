@@ -59,7 +59,10 @@ class TestTheWorldFails:
         loop, world = served()
         edited = world.kube.objects[PLACE]
         edited["metadata"]["managedFields"] = [
-            {"manager": "kubectl-edit", "fieldsV1": {"f:spec": {"f:template": {}}}}
+            {
+                "manager": "kubectl-edit",
+                "fieldsV1": {"f:spec": {"f:template": {"f:spec": {}}}},
+            }
         ]
 
         def denied(verb, path):

@@ -17,7 +17,8 @@ from fleet_builders import (
 )
 from measured_builders import an_engine
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
-from tonnage.fleet.assess import learned
+from tonnage.fleet.assess import constants_of
+from tonnage.fleet.learning import learn_from
 from tonnage.fleet.measure import observe_engines
 from tonnage.sizing.step import Step
 
@@ -46,9 +47,16 @@ def a_busy_engine(pod="a", *, efficiency=PRIOR, **changes):
     return an_engine(pod, **(busy | changes))
 
 
+def learned(found, fleet, known, last=None):
+    """Return what is known after a tick, and when each key last moved."""
+    said = [constants_of(each, fleet) for each in found]
+    return learn_from([each for each in said if each], known, last or {}, fleet)
+
+
 def known_after(state, *, before=None):
     fleet = a_fleet(state)
-    return learned([assessed(state)], fleet, before or Calibrations())
+    known, _ = learned([assessed(state)], fleet, before or Calibrations())
+    return known
 
 
 class TestSpeed:
@@ -58,7 +66,7 @@ class TestSpeed:
         known = known_after(a_state(engines=engines))
 
         assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(
-            PRIOR + 0.25 * (0.7 - PRIOR)
+            PRIOR + 0.4 * (0.7 - PRIOR)
         )
         assert known.speed[SPEED].busy_steps > 1000
 
@@ -79,7 +87,7 @@ class TestSpeed:
         known = Calibrations()
         for _ in range(60):
             fleet = a_fleet(state, calibrations=known)
-            known = learned([assessed(state, fleet=fleet)], fleet, known)
+            known, _ = learned([assessed(state, fleet=fleet)], fleet, known)
 
         assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(0.6, rel=1e-3)
 
@@ -91,6 +99,7 @@ class TestSpeed:
             {"steps_per_s": 0.1},
             {"kv_tokens": None},
             {"output_tokens_per_s": 0},
+            {"steps_per_s": 3.0},  # steps ran for a small part of the window: the edge of a burst
         ],
     )
     def test_is_not_learned_from_an_engine_that_does_not_show_it(self, change):
@@ -120,6 +129,23 @@ class TestMemory:
         known = known_after(a_state(engines=engines))
 
         assert known.memory[MEMORY].kv_tokens == 590_000
+
+    def test_is_not_believed_far_from_the_estimate(self):
+        assert known_after(a_state(engines=(a_busy_engine(kv_tokens=16),))).memory == {}
+
+    def test_of_several_objects_is_the_smallest(self):
+        first = a_state(engines=(a_busy_engine(kv_tokens=600_000),))
+        second = a_state(
+            a_manifest("other"),
+            live=a_deployment_body(a_model("other")),
+            engines=(a_busy_engine(kv_tokens=500_000),),
+        )
+
+        known, _ = learned(
+            [assessed(first), assessed(second)], a_fleet(first, second), Calibrations()
+        )
+
+        assert known.memory[MEMORY].kv_tokens == 500_000
 
     def test_stays_as_it_is_for_a_small_difference(self):
         first = known_after(a_state(engines=(a_busy_engine(kv_tokens=600_000),)))
@@ -174,11 +200,21 @@ class TestWhoseFigures:
         )
         fleet = a_fleet(first, second)
 
-        both = learned([assessed(first), assessed(second)], fleet, Calibrations())
+        both, _ = learned([assessed(first), assessed(second)], fleet, Calibrations())
 
         assert list(both.speed) == [SPEED]
-        one = known_after(first).speed[SPEED].bandwidth_efficiency
-        assert both.speed[SPEED].bandwidth_efficiency < one
+        one = known_after(first).speed[SPEED]
+        assert both.speed[SPEED].bandwidth_efficiency == pytest.approx(one.bandwidth_efficiency)
+        assert both.speed[SPEED].busy_steps == pytest.approx(2 * one.busy_steps)
+
+    def test_a_key_moves_once_per_window_however_often_it_is_looked_at(self):
+        state = a_state(engines=(a_busy_engine(efficiency=0.7),))
+        fleet = a_fleet(state)
+        once, last = learned([assessed(state)], fleet, Calibrations())
+
+        again, _ = learned([assessed(state)], fleet, once, last)
+
+        assert again == once
 
 
 class TestObserved:
