@@ -354,3 +354,51 @@ class TestMeasuredLengths:
     def test_no_prompt_is_taken_to_be_longer_than_the_promised_context(self):
         # 7,000 over 4,000, around 6,000: 10,500 tokens do not fit into 8,192.
         assert self.question(prompt_tokens=6000).workload.prompt.p99_tokens == 8192
+
+
+class TestOutOfReach:
+    """What runs must not be frozen because no rate keeps the SLO any more."""
+
+    def overloaded(self):
+        flags, sizing = CHOSEN, a_sizing()
+        slow = SpeedCalibration(bandwidth_efficiency=0.25)
+        known = Calibrations(speed={speed_key(sizing.question, flags): slow})
+        promises = {"timePerOutputToken": {"p95": "18ms"}}
+        model = a_model(slo=promises)
+        state = a_state(a_manifest(slo=promises), live=running(flags, model))
+        return assessed(state, fleet=a_fleet(state, calibrations=known))
+
+    def test_it_is_sized_for_throughput_and_says_why(self):
+        found = self.overloaded()
+
+        assert found.refusal is None
+        assert found.decision is not None
+        assert "timePerOutputToken" in found.chosen.problem
+
+
+def test_a_target_that_another_object_controls_is_refused():
+    controlled = a_target(
+        ownerReferences=[{"kind": "ModelDeployment", "name": "b", "uid": "u", "controller": True}]
+    )
+
+    found = assessed(a_state(a_manifest(**TARGET), live=controlled))
+
+    assert found.refusal.reason == "TargetNotAllowed"
+    assert "controlled by another object" in found.refusal.message
+
+
+def test_a_template_that_takes_more_gpus_than_the_budget_leaves_is_refused():
+    wider = a_manifest(hardware={"gpu": "H200", "gpusPerReplica": 4}, generation=4)
+
+    found = assessed(a_state(wider, live=running(CHOSEN)), free_gpus=3)
+
+    assert found.refusal.reason == "GPUBudget"
+    assert "2 replicas would take 4 more GPUs" in found.refusal.message
+
+
+def test_the_image_and_the_flags_are_part_of_the_key():
+    eager = a_model(engine={"version": "0.33", "args": ["--enforce-eager"]})
+
+    keys = {speed_key(s.question, s.flags) for s in (a_sizing(), a_sizing(eager))}
+
+    assert len(keys) == 2

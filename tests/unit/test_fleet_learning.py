@@ -65,9 +65,7 @@ class TestSpeed:
 
         known = known_after(a_state(engines=engines))
 
-        assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(
-            PRIOR + 0.4 * (0.7 - PRIOR)
-        )
+        assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(PRIOR + 0.4 * (0.7 - PRIOR))
         assert known.speed[SPEED].busy_steps > 1000
 
     def test_of_several_engines_counts_once(self):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_builders import NOW_S, WINDOW_S, a_need, a_situation
+from policy_builders import NOW_S, PACE_S, WINDOW_S, a_need, a_situation
 from strategies import numbers
 from tonnage.policy.decide import (
     LIMITS,
@@ -240,3 +240,26 @@ def test_following_decisions_comes_to_rest(situation):
     assert path[-1] == path[-2]
     assert path in (sorted(path), sorted(path, reverse=True))
     assert decide(replace(settled, current=path[-1])).replicas == path[-1]
+
+
+class TestPace:
+    """A step is given the time in which its effect shows in the rates."""
+
+    def test_no_second_step_down_before_the_first_shows(self):
+        paced = decide(a_situation(current=4, need=1, stepped=(NOW_S - PACE_S + 1, 5)))
+        later = decide(a_situation(current=4, need=1, stepped=(NOW_S - PACE_S - 1, 5)))
+
+        assert (paced.replicas, paced.limited_by) == (4, "Pacing")
+        assert later.replicas == 3
+
+    def test_the_cap_counts_from_where_the_window_began(self):
+        first = decide(a_situation(current=2, need=20))
+        again = decide(a_situation(current=10, need=20, stepped=(NOW_S - 1, 2)))
+        later = decide(a_situation(current=10, need=20, stepped=(NOW_S - PACE_S - 1, 2)))
+
+        assert [each.replicas for each in (first, again, later)] == [10, 10, 18]
+
+    def test_a_fleet_of_which_nothing_is_ready_is_not_lowered(self):
+        loading = a_situation(current=6, need=2, metrics=Metrics.NEVER)
+
+        assert decide(loading).replicas == 6
