@@ -89,12 +89,38 @@ class TestBusyStep:
         assert step.work.prefill_tokens == 8 * 160
 
     def test_over_pipeline_stages_holds_one_microbatch_of_each(self):
-        # A sequence is in one microbatch at a time, and its cache in all stages.
-        step = a_step_of(an_engine(), parallelism=Parallelism(pipeline=4))
+        # A sequence is in one microbatch at a time, and its cache in all stages. Four of them pass
+        # in the 40 ms between two tokens of a sequence.
+        samples = an_engine(
+            steps_per_s=100, output_tokens_per_s=2000, computed_prompt_tokens_per_s=16_000
+        )
+
+        step = a_step_of(samples, parallelism=Parallelism(pipeline=4))
 
         assert step.work.num_sequences == 4 * 20
         assert step.work.context_tokens == 50_000
         assert step.work.prefill_tokens == 4 * 160
+
+    @pytest.mark.parametrize(
+        ("steps_per_s", "split", "busy"),
+        [
+            (25, Parallelism(), 1.0),  # of 40 ms each
+            (10, Parallelism(), 0.4),
+            (20, Parallelism(data=2), 0.8),
+            (40, Parallelism(pipeline=4), 0.4),  # four microbatches pass in one round of 40 ms
+            (30, Parallelism(), 1.0),
+        ],
+    )
+    def test_knows_how_much_of_the_window_was_busy(self, steps_per_s, split, busy):
+        samples = an_engine(steps_per_s=steps_per_s, output_tokens_per_s=20 * steps_per_s)
+
+        assert a_step_of(samples, parallelism=split).busy_fraction == pytest.approx(busy)
+
+    def test_holds_the_context_of_busy_time(self):
+        # Half of the window is idle and its cache empty: the steps saw twice the mean.
+        samples = an_engine(steps_per_s=12.5, output_tokens_per_s=250, kv_usage_fraction=0.2)
+
+        assert a_step_of(samples).work.context_tokens == pytest.approx(0.4 * 100_000)
 
 
 class TestObservedMbu:
@@ -156,6 +182,12 @@ class TestObservedEfficiency:
         }
 
         assert seen == {0.6}
+
+    @pytest.mark.parametrize(("busy_fraction", "tells"), [(0.89, False), (0.91, True)])
+    def test_says_nothing_at_the_edge_of_a_burst(self, busy_fraction, tells):
+        step = replace(a_busy_step(a_machine()), busy_fraction=busy_fraction)
+
+        assert (observed_efficiency(a_machine(), step) is not None) is tells
 
     def test_says_nothing_where_overhead_alone_explains_the_step(self):
         step = replace(a_busy_step(a_machine()), step_s=1e-5)

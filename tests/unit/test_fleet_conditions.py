@@ -173,6 +173,24 @@ class TestStalled:
         assert said("PlanValid", found) == ("False", reason)
         assert said("ScalingActive", found) == ("False", "PlanInvalid")
 
+    def test_while_an_update_does_not_come_through(self):
+        stuck = a_deployment_body()
+        stuck["status"]["conditions"] = [
+            {"type": "Progressing", "status": "False", "message": "deadline exceeded"}
+        ]
+
+        found = assessed(a_state(live=stuck))
+
+        assert said("Stalled", found) == ("True", "RolloutStuck")
+        assert shown(found)["Stalled"].message == "deadline exceeded"
+
+    def test_while_the_api_server_refuses_our_writes(self):
+        state = a_state()
+        found = assessed(state, memory=a_memory(state, write_problem="denied by a webhook"))
+
+        assert said("Stalled", found) == ("True", "WriteRefused")
+        assert shown(found)["Stalled"].message == "denied by a webhook"
+
     def test_is_absent_otherwise(self):
         assert said("Stalled") is None
 

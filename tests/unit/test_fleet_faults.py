@@ -3,7 +3,7 @@
 import pytest
 
 from fleet_builders import a_manifest, a_sizing
-from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
+from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
@@ -48,6 +48,42 @@ class TestTheWorldFails:
             assert replicas_of(world) == FIRST_REPLICAS, f"write {number} was cut off"
             assert len([path for path in world.kube.objects if "llama" in path]) >= 4
             assert tick(loop, world) == []
+
+    def test_a_refusal_calls_for_a_person_until_it_ends(self):
+        world = a_world()
+        loop = a_loop(world)
+
+        def denied(verb, path):
+            if verb == "apply" and path.endswith("deployments/llama"):
+                raise KubernetesError("denied by a webhook", status=403)
+
+        world.kube.fail = denied
+        for _ in range(2):
+            tick(loop, world)
+        assert condition(world, "Stalled") == ("True", "WriteRefused")
+
+        world.kube.fail = lambda verb, path: None
+        for _ in range(2):
+            tick(loop, world)
+        assert "Stalled" not in {each["type"] for each in status_of(world)["conditions"]}
+
+    @pytest.mark.parametrize("status", [0, 401, 409, 429, 500, 503])
+    def test_a_failure_of_a_moment_calls_for_nobody(self, status):
+        loop, world = served()
+        for pod in world.completions_per_s:
+            world.completions_per_s[pod] = 1.6 * EACH
+
+        def down(verb, path):
+            if verb in {"apply", "patch"}:
+                raise KubernetesError("not now", status=status)
+
+        world.kube.fail = down
+        tick(loop, world)
+        world.kube.fail = lambda verb, path: None
+        tick(loop, world)
+
+        assert replicas_of(world) == 7
+        assert "Stalled" not in {each["type"] for each in status_of(world)["conditions"]}
 
     def test_nothing_is_written_without_the_lease(self):
         world = a_world()

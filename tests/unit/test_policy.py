@@ -148,6 +148,7 @@ def situations(draw, **fixed):
         ),
         "watching_since_s": draw(times),
         "lost_at_s": draw(st.none() | times),
+        "stepped": draw(st.none() | st.tuples(times, st.integers(0, 40))),
         "gpus_per_replica": draw(st.sampled_from([1, 2, 8])),
         "free_budget_gpus": draw(st.none() | st.integers(-20, 100)),
     }
@@ -175,8 +176,10 @@ def test_never_exceeds_the_maximum_or_the_need_and_the_minimum(situation):
     assert decide(situation).replicas <= max(situation.minimum, min(allowed, situation.maximum))
 
 
-@given(situations(metrics=Metrics.MISSING))
-def test_missing_data_never_lowers(situation):
+@given(situations(), st.sampled_from([Metrics.MISSING, Metrics.NEVER]))
+def test_missing_data_never_lowers(situation, metrics):
+    situation = replace(situation, metrics=metrics)
+
     assert decide(situation).replicas >= min(situation.current, situation.maximum)
 
 
@@ -223,6 +226,25 @@ def test_waiting_pods_allow_no_growth_beyond_the_minimum(situation):
     assert decide(situation).replicas <= allowed
 
 
+@given(situations(), st.integers(1, 8))
+def test_one_window_adds_no_more_than_a_step(situation, ticks):
+    # Carried out tick after tick within one window, under a need that nothing satisfies.
+    situation = replace(situation, need=a_need(1000), stepped=(NOW_S, situation.current))
+    current = situation.current
+    for _ in range(ticks):
+        current = decide(replace(situation, current=current)).replicas
+
+    is_free = situation.current == 0 or situation.current < situation.minimum
+    assert is_free or current <= max(situation.current + 8, situation.minimum)
+
+
+@given(situations(), times)
+def test_nothing_is_taken_away_before_the_last_step_shows(situation, at_s):
+    situation = replace(situation, stepped=(max(at_s, NOW_S - PACE_S + 1), 3))
+
+    assert decide(situation).replicas >= min(situation.current, situation.maximum)
+
+
 @given(situations())
 def test_the_same_situation_gives_the_same_decision(situation):
     assert decide(situation) == decide(situation)
@@ -231,7 +253,7 @@ def test_the_same_situation_gives_the_same_decision(situation):
 @given(situations(unschedulable=0, free_budget_gpus=None, metrics=Metrics.COMPLETE))
 def test_following_decisions_comes_to_rest(situation):
     # Carried out again and again under a steady need, the number moves one way and then stays.
-    settled = replace(situation, watching_since_s=0, lost_at_s=None)
+    settled = replace(situation, watching_since_s=0, lost_at_s=None, stepped=None)
     settled = replace(settled, recent_needs=((NOW_S, settled.need.replicas_with_margin),))
     path = [settled.current]
     for _ in range(60):

@@ -99,7 +99,7 @@ def busy_step(
     if steps * window_s < MIN_STEPS or sequences < MIN_SEQUENCES:
         return None
     batches = parallelism.data * parallelism.pipeline
-    busy_fraction = min(1.0, steps * gap_s / gaps)
+    busy_fraction = min(1.0, steps / parallelism.pipeline * gap_s / gaps)
     return BusyStep(
         busy_fraction=busy_fraction,
         step_s=gap_s / gaps,

@@ -84,10 +84,10 @@ class Writer:
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
-    def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, str]:
+    def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, WorldError]:
         """Write what differs; return {UID: what was said} of objects whose writes failed."""
         todo = list(all_writes)
-        failed: dict[str, str] = {}
+        failed: dict[str, WorldError] = {}
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
             for phase in (self._scale, self._template, self._status):
                 said = pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo)
@@ -96,13 +96,13 @@ class Writer:
             list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
         return failed
 
-    def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> str | None:
+    def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
         """Run one object's phase; return the world's failure, which stays with that object."""
         try:
             phase(writes)
         except WorldError as error:
             LOG.warning("object=%s write failed: %s", writes.label, error)
-            return str(error)
+            return error
         return None
 
     def check_lead(self) -> None:

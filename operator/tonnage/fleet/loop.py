@@ -115,7 +115,7 @@ class Loop:
         _log_decision(found, fleet)
         return writes_for(found, reported, fleet)
 
-    def _write_again(self, failed: Mapping[str, str]) -> None:
+    def _write_again(self, failed: Mapping[str, WorldError]) -> None:
         """Forget that what failed was written, and remember why; what succeeded has no problem."""
         self.memory = replace(
             self.memory,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.fleet.act import Happening, Scale, Writes
 from tonnage.fleet.assess import Assessment, edited
 from tonnage.fleet.state import Fleet, ObjectMemory
@@ -46,14 +47,18 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     return writes, memory
 
 
-def unwritten(memory: ObjectMemory, problem: str) -> ObjectMemory:
-    """Return the memory of an object whose writes failed: what was to be done is due again."""
+def unwritten(memory: ObjectMemory, problem: WorldError) -> ObjectMemory:
+    """Return the memory of an object whose writes failed: what was to be done is due again.
+
+    A server that is down for a moment is no reason to call for a person.
+    """
+    is_refused = isinstance(problem, KubernetesError) and problem.is_refusal
     return replace(
         memory,
         healed=None,
         children_checked_at_s=None,
         gauges_written_at_s=0.0,
-        write_problem=problem,
+        write_problem=str(problem) if is_refused else memory.write_problem,
     )
 
 
