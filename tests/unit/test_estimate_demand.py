@@ -105,6 +105,11 @@ class TestMissing:
 
         assert not measure_demand(ranks, ready_pods=READY).is_complete
 
+    def test_a_pod_with_a_stale_rank_is_incomplete(self):
+        demand = measure_demand([an_engine("a")], ready_pods=READY, stale_pods=frozenset({"a"}))
+
+        assert not demand.is_complete
+
     def test_a_pod_that_is_not_ready_may_stay_silent(self):
         assert measure_demand([an_engine("a")], ready_pods=READY).is_complete
 

@@ -16,6 +16,7 @@ from tonnage.manifests.arguments import (
     Serving,
     engine_arguments,
     read_flags,
+    without_capacity_flags,
 )
 from tonnage.manifests.children import deployment, flags_from_annotation, write_flags
 from tonnage.sizing.parallelism import Parallelism
@@ -206,6 +207,21 @@ class TestReading:
     @given(st.lists(st.text(max_size=30), max_size=8))
     def test_never_fails_on_any_arguments(self, live):
         assert read_flags(live, default_utilization=UTILIZATION) is None or live
+
+
+@pytest.mark.parametrize(
+    ("more", "same"),
+    [
+        (["--max-num-seqs=99", "-tp", "4"], True),
+        (["--enforce-eager"], False),
+        (["--seed=7"], False),
+        (["--kv-cache-dtype", "auto"], False),
+    ],
+)
+def test_what_is_not_capacity_tells_engines_apart(more, same):
+    plain = without_capacity_flags(arguments())
+
+    assert (without_capacity_flags([*arguments(), *more]) == plain) is same
 
 
 class TestAnnotation:

@@ -1,0 +1,282 @@
+"""The picture and the answers of Prometheus, joined into one fleet."""
+
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_replica_set_body,
+)
+from kube_double import KubeDouble
+from tonnage.api.objects import InvalidSpecError
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cluster.errors import KubernetesError, PrometheusError
+from tonnage.cluster.prometheus import Series
+from tonnage.cluster.queries import TABLE
+from tonnage.estimate.calibration import Calibrations
+from tonnage.fleet.observe import CONFIG_AGE_S, Observer
+from tonnage.fleet.picture import Kind, Picture
+from tonnage.settings import Settings
+
+CONFIG_PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
+CONFIGURED = {
+    "id": "my/model",
+    "config": {"configMapKeyRef": {"name": "my-model", "key": "config.json"}},
+}
+
+
+def an_observer(kube=None, *, ask=lambda text: [], **settings):
+    return Observer(
+        kube=kube or KubeDouble(),
+        ask=ask,
+        settings=Settings(prometheus_url="http://prometheus.test:9090", **settings),
+        gpus=built_in_gpus(),
+        has_pod_monitors=True,
+    )
+
+
+def a_picture(*bodies):
+    """A picture of (kind, body) pairs."""
+    picture = Picture()
+    for kind, body in bodies:
+        picture.note(kind, None, body)
+    return picture
+
+
+def served(name="llama", *, namespace="serving", pods=("a", "b")):
+    """Everything about one object that runs."""
+    model = a_model(name, namespace=namespace)
+    return [
+        (Kind.MODEL, a_manifest(name, namespace=namespace)),
+        (Kind.DEPLOYMENT, a_deployment_body(model)),
+        (Kind.REPLICA_SET, a_replica_set_body(model)),
+        *((Kind.POD, a_pod_body(pod, model=model)) for pod in pods),
+    ]
+
+
+def observed(observer, *bodies, now_s=NOW_S):
+    return observer.observe(a_picture(*bodies).snapshot(), Calibrations(), now_s)
+
+
+def one(observer, *bodies, now_s=NOW_S):
+    [state] = observed(observer, *bodies, now_s=now_s).models
+    return state
+
+
+def running_on(*pods):
+    """A Prometheus that knows these (namespace, pod) pairs."""
+
+    def ask(text):
+        if text != "max by (namespace, pod, engine) (vllm:num_requests_running)":
+            return []
+        return [
+            Series(
+                labels={"namespace": namespace, "pod": pod, "engine": "0"},
+                value=number,
+                evaluated_at_s=NOW_S,
+            )
+            for number, (namespace, pod) in enumerate(pods, start=1)
+        ]
+
+    return ask
+
+
+class TestJoining:
+    def test_an_object_has_its_deployment_pods_and_series(self):
+        state = one(an_observer(ask=running_on(("serving", "a"))), *served())
+
+        assert state.model == a_model()
+        assert state.deployment.name == "llama"
+        assert [pod.name for pod in state.pods] == ["a", "b"]
+        assert [each.running for each in state.engines] == [1]
+
+    def test_series_of_other_pods_do_not_count(self):
+        ask = running_on(("serving", "gone"), ("elsewhere", "a"), ("serving", "b"))
+
+        state = one(an_observer(ask=ask), *served())
+
+        assert [(each.pod, each.running) for each in state.engines] == [("b", 3)]
+
+    def test_tenants_with_pods_of_the_same_name_are_kept_apart(self):
+        ask = running_on(("blue", "a"), ("green", "a"))
+        bodies = [
+            *served("llama", namespace="blue", pods="a"),
+            *served("mixtral", namespace="green", pods="a"),
+        ]
+
+        blue, green = observed(an_observer(ask=ask), *bodies).models
+
+        assert [each.running for each in blue.engines] == [1]
+        assert [each.running for each in green.engines] == [2]
+
+    def test_objects_come_in_one_order_whatever_was_seen_first(self):
+        bodies = [(Kind.MODEL, a_manifest(name)) for name in ("b", "c", "a")]
+
+        fleet = observed(an_observer(), *bodies)
+
+        assert [state.view.name for state in fleet.models] == ["a", "b", "c"]
+
+    def test_an_invalid_object_keeps_what_was_made_for_it(self):
+        broken = a_manifest()
+        broken["spec"]["scaling"] = {}
+
+        ours = one(an_observer(), (Kind.MODEL, broken), *served()[1:])
+        foreign = (Kind.DEPLOYMENT, a_deployment_body(ownerReferences=[]))
+        alone = one(an_observer(), (Kind.MODEL, broken), foreign)
+
+        assert isinstance(ours.model, InvalidSpecError)
+        assert ours.deployment.replicas == 2
+        assert alone.deployment is None
+
+    def test_a_field_of_tomorrow_in_a_stored_object_is_skipped(self):
+        state = one(an_observer(), (Kind.MODEL, a_manifest(fieldOfTomorrow={"x": 1})))
+
+        assert state.model == a_model()
+
+
+class TestPrometheus:
+    def test_is_asked_as_often_for_a_fleet_as_for_one_object(self):
+        asked = []
+
+        def ask(text):
+            asked.append(text)
+            return []
+
+        observed(an_observer(ask=ask), *((Kind.MODEL, a_manifest(f"m{n}")) for n in range(50)))
+
+        assert len(asked) == len(TABLE)
+
+    def test_is_not_asked_without_objects(self):
+        def ask(text):
+            raise AssertionError(text)
+
+        assert observed(an_observer(ask=ask)).models == ()
+
+    def test_that_fails_leaves_everything_unmeasured(self):
+        def ask(text):
+            raise PrometheusError("Prometheus: ReadTimeout", reason="PrometheusUnreachable")
+
+        fleet = observed(an_observer(ask=ask), *served())
+
+        assert fleet.metrics_problem == ("PrometheusUnreachable", "Prometheus: ReadTimeout")
+        assert fleet.models[0].engines == ()
+        assert fleet.models[0].deployment is not None
+
+
+class TestModelConfig:
+    def config(self, kube, observer=None, *, now_s=NOW_S, **spec):
+        body = a_manifest(model=CONFIGURED, **spec)
+        state = one(observer or an_observer(kube), (Kind.MODEL, body), now_s=now_s)
+        return state.model_config, state.config_problem
+
+    def test_is_read_from_the_config_map(self):
+        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": "{}"}})])
+
+        assert self.config(kube) == ("{}", None)
+
+    def test_is_not_read_where_none_is_named(self):
+        def nothing(verb, path):
+            raise AssertionError(path)
+
+        state = one(an_observer(KubeDouble(fail=nothing)), (Kind.MODEL, a_manifest()))
+
+        assert (state.model_config, state.config_problem) == (None, None)
+
+    @pytest.mark.parametrize("body", [None, {}, {"data": None}, {"data": {"other": "{}"}}])
+    def test_that_is_not_there_is_named(self, body):
+        kube = KubeDouble([] if body is None else [(CONFIG_PLACE, body)])
+
+        text, problem = self.config(kube)
+
+        assert text is None
+        assert problem == "ConfigMap my-model has no key config.json in serving"
+
+    def test_is_read_again_after_a_while_or_with_another_spec(self):
+        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": "old"}})])
+        observer = an_observer(kube)
+        self.config(kube, observer)
+        kube.put(CONFIG_PLACE, {"data": {"config.json": "new"}})
+
+        soon = self.config(kube, observer, now_s=NOW_S + CONFIG_AGE_S - 1)
+        changed = self.config(kube, observer, now_s=NOW_S + 1, generation=2)
+        late = self.config(kube, observer, now_s=NOW_S + 2 * CONFIG_AGE_S)
+
+        assert [soon[0], changed[0], late[0]] == ["old", "new", "new"]
+
+    def test_that_was_read_once_holds_while_it_cannot_be_read(self):
+        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": "{}"}})])
+        observer = an_observer(kube)
+        self.config(kube, observer)
+
+        def down(verb, path):
+            raise KubernetesError("down", status=0)
+
+        kube.fail = down
+
+        assert self.config(kube, observer, now_s=NOW_S + CONFIG_AGE_S) == ("{}", None)
+
+    def test_that_never_could_be_read_is_a_problem(self):
+        def denied(verb, path):
+            raise KubernetesError("forbidden", status=403)
+
+        assert self.config(KubeDouble(fail=denied)) == (None, "ConfigMap my-model: forbidden")
+
+
+def an_autoscaler(name="hpa", *, kind="Deployment", target="llama", namespace="serving"):
+    reference = {"apiVersion": "apps/v1", "kind": kind, "name": target}
+    metadata = {"name": name, "namespace": namespace, "uid": f"uid-of-{name}"}
+    return Kind.AUTOSCALER, {"metadata": metadata, "spec": {"scaleTargetRef": reference}}
+
+
+class TestRivals:
+    def test_an_autoscaler_of_the_same_deployment_is_one(self):
+        state = one(an_observer(), *served(), an_autoscaler("b"), an_autoscaler("a"))
+
+        assert state.rival_scaler == "HorizontalPodAutoscaler a"
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            an_autoscaler(kind="StatefulSet"),
+            an_autoscaler(target="other"),
+            an_autoscaler(namespace="elsewhere"),
+        ],
+    )
+    def test_of_anything_else_is_none(self, other):
+        assert one(an_observer(), *served(), other).rival_scaler is None
+
+    def test_there_is_none_before_there_is_a_deployment(self):
+        bodies = [(Kind.MODEL, a_manifest()), an_autoscaler()]
+
+        assert one(an_observer(), *bodies).rival_scaler is None
+
+
+def claiming(name, created, *, target="my-vllm", namespace="serving"):
+    body = a_manifest(name, engine=None, scaleTarget={"name": target}, namespace=namespace)
+    body["metadata"]["creationTimestamp"] = created
+    return Kind.MODEL, body
+
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+class TestClaims:
+    def claims(self, *bodies):
+        return {s.view.name: s.older_claim for s in observed(an_observer(), *bodies).models}
+
+    def test_the_older_one_wins_and_the_other_says_so(self):
+        assert self.claims(claiming("a", NEW), claiming("b", OLD)) == {"a": "b", "b": None}
+
+    def test_of_the_same_age_one_wins_in_any_order(self):
+        first, second = claiming("a", OLD), claiming("b", OLD)
+
+        assert self.claims(first, second) == self.claims(second, first) == {"a": None, "b": "a"}
+
+    @pytest.mark.parametrize("change", [{"target": "other"}, {"namespace": "elsewhere"}])
+    def test_on_something_else_are_none(self, change):
+        found = observed(an_observer(), claiming("a", OLD), claiming("b", NEW, **change))
+
+        assert [state.older_claim for state in found.models] == [None, None]
