@@ -35,7 +35,7 @@ from tonnage.cluster.kube import (
 )
 from tonnage.lab import assets, controlplane, site
 from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.processes import free_ports, run
+from tonnage.lab.processes import run
 from tonnage.lab.runner.__main__ import obstacle
 from tonnage.lab.site import NAMESPACE, GpuNode, SiteConfig
 
@@ -208,17 +208,26 @@ class Site:
     def start_operator(self) -> None:
         self.plane.kubectl("scale", "deployment/tonnage", "--replicas=1", "-n", NAMESPACE)
         until(
-            lambda: site.operator_is_ready(self.plane.kubectl),
-            "the operator is Ready",
+            lambda: site.operator_is_ready(self.plane.kubectl) and self.num_ticks(),
+            "the operator decides",
             timeout_s=60,
         )
 
     def upgrade_operator(self, **changes: Any) -> None:
-        """``helm upgrade`` with further values, and wait until the new operator is Ready."""
+        """``helm upgrade`` with further values, and wait until the new operator decides."""
         before = {pod["metadata"]["uid"] for pod in self.operator_pods()}
+        self.apply_chart(**changes)
+
+        def is_replaced() -> bool:
+            now = {pod["metadata"]["uid"] for pod in self.operator_pods()}
+            is_there = now and site.operator_is_ready(self.plane.kubectl)
+            return bool(is_there and not now & before and self.num_ticks())
+
+        until(is_replaced, "another operator decides", timeout_s=60)
+
+    def apply_chart(self, **changes: Any) -> None:
+        """``helm upgrade`` with the values of the start and these."""
         values = yaml.safe_load((self.plane.folder / "values.yaml").read_text())
-        (port,) = free_ports(1)
-        values["settings"]["probePort"] = port
         run(
             [
                 assets.ensure(["helm"])["helm"], "upgrade", "tonnage",
@@ -227,12 +236,6 @@ class Site:
             ],
             text=json.dumps(values | changes),
         )  # fmt: skip
-
-        def is_replaced() -> bool:
-            now = {pod["metadata"]["uid"] for pod in self.operator_pods()}
-            return not now & before and site.operator_is_ready(self.plane.kubectl)
-
-        until(is_replaced, "another operator is Ready", timeout_s=60)
 
     def ask_prometheus(self, query: str, *, at_s: float) -> list[Object]:
         """Return the result of an instant query."""
@@ -321,7 +324,7 @@ class Tenant:
             for kind, resource in kinds.items()
         }
 
-    def settled(self, what: str, *, num_ticks: int = 3, tick_s: float = 1.0) -> None:
+    def settled(self, what: str, *, num_ticks: int = 2, tick_s: float = 1.0) -> None:
         """Wait until the operator has left this namespace alone for so many ticks."""
 
         def is_quiet() -> bool:
@@ -329,7 +332,7 @@ class Tenant:
             return not any(each.namespace == self.namespace for each in writes)
 
         began_s = time.time()
-        until(lambda: time.time() - began_s > num_ticks * tick_s and is_quiet(), what, every_s=0.5)
+        until(lambda: time.time() - began_s > num_ticks * tick_s and is_quiet(), what, every_s=0.2)
 
 
 @contextmanager
@@ -347,9 +350,11 @@ def a_tenant(found: Site) -> Iterator[Tenant]:
 def a_site(
     folder: Path, programs: Mapping[str, Path], *, truth: Mapping[str, Any], **changes: Any
 ) -> Iterator[Site]:
-    """Start a site with eight H200, and stop it in the end."""
-    nodes = (GpuNode(name="gpu-0", product="NVIDIA-H200", num_gpus=8),)
-    config = SiteConfig(nodes=nodes, truth=truth, **changes)
+    """Start a site with sixteen H200, and stop it in the end."""
+    nodes = [
+        GpuNode(name=f"gpu-{number}", product="NVIDIA-H200", num_gpus=8) for number in range(2)
+    ]
+    config = SiteConfig(nodes=tuple(nodes), truth=truth, **changes)
     plane = controlplane.start(folder, programs=programs, crds=CRDS)
     client = load_client(str(plane.kubeconfig))
     try:
@@ -365,7 +370,7 @@ def a_site(
 @contextmanager
 def a_quick_site(folder: Path, programs: Mapping[str, Path]) -> Iterator[Site]:
     """Start a site that scrapes and decides every second, with engines that are there at once."""
-    settings = {"tickS": 1, "scaleDownWindowS": 4, "statusIntervalS": 1}
+    settings = {"tickS": 1, "scaleDownWindowS": 3, "statusIntervalS": 1}
     with a_site(
         folder, programs, truth=QUICK_TRUTH, scrape_interval_s=1, settings=settings
     ) as made:

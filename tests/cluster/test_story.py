@@ -37,7 +37,7 @@ HIDDEN = 0.60
 SCRAPE_S = 5
 TICK_S = 5
 WINDOW_SCRAPES = 4
-DOWN_WINDOW_S = 40
+DOWN_WINDOW_S = 30
 BASE_PER_S = 2.5
 SURGE_PER_S = 3 * BASE_PER_S
 LOW_PER_S = 0.5
@@ -45,7 +45,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS, MAX_TOKENS = 500, 200, 2000
 TTFT_S, TPOT_S = 2.0, 0.05
 LEARNED_BEFORE_SURGE = 0.72
 """As the ConfigMap has it: well below the prior, so that a loss would show."""
-STEADY_S = 25.0
+STEADY_S = 20.0
 """Of the high load after the queue drained."""
 TITLE = "Story: load triples, the operator is killed, load falls"
 

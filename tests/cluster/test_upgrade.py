@@ -26,9 +26,9 @@ def changed_class():
 
 @pytest.fixture
 def upgraded(quick_site):
-    """Return a way to upgrade; the operator is as it was afterwards."""
+    """Return a way to upgrade; the operator becomes as it was afterwards."""
     yield lambda: quick_site.upgrade_operator(gpuClasses={"h200.toml": changed_class()})
-    quick_site.upgrade_operator()
+    quick_site.apply_chart()
 
 
 def running(tenant):
