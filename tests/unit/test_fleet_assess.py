@@ -198,6 +198,22 @@ class TestScalingDown:
         assert found.decision.replicas == 4
         assert found.decision.limited_by == "JustStarted"
 
+    def test_waits_for_a_whole_window_after_metrics_came_back(self):
+        # What was not measured was not seen to be unnecessary.
+        state = a_state(replicas=4, load=1)
+        dark = assessed(state, fleet=a_fleet(state, metrics_problem=DOWN)).memory
+
+        def after(seconds):
+            later = [NOW_S + each for each in range(15, seconds + 1, 15)]
+            memory = dark
+            for now_s in later:
+                found = assessed(state, memory=memory, fleet=a_fleet(state, now_s=now_s))
+                memory = found.memory
+            return found.decision
+
+        assert after(285).limited_by == "Stabilizing"
+        assert after(300).replicas == 3
+
     def test_goes_on_while_a_pod_waits_for_a_gpu(self):
         pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]
         state = a_state(replicas=4, pods=pods, engines=tuple(an_engine(n) for n in "abc"))
