@@ -67,7 +67,7 @@ class TestTheFixedPoint:
 
         assert not again.must_write
 
-    @settings(max_examples=30)
+    @settings(max_examples=12)
     @given(
         st.lists(st.tuples(numbers(0.97, 1.03), numbers(0.97, 1.03)), min_size=1, max_size=12),
     )
