@@ -185,10 +185,7 @@ def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
 
 def run(settings_path: str) -> int:
     """Run the operator until it is told to stop; return the exit status."""
-    logging.basicConfig(
-        level=logging.INFO,
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
         settings = read_settings(settings_path)
