@@ -114,7 +114,7 @@ class TestDeployment:
 
         assert deployment_view(body).is_rolling is rolling
 
-    def test_names_who_else_wrote_its_template_or_its_replicas(self):
+    def test_names_who_else_wrote_its_template(self):
         fields = [
             *managed_by("tonnage", "f:template"),
             *managed_by("tonnage-scale", "f:replicas", subresource="scale"),
@@ -126,7 +126,6 @@ class TestDeployment:
         view = deployment_view(a_deployment_body(managedFields=fields))
 
         assert view.template_managers == {"kubectl-edit"}
-        assert view.scale_manager == "argocd-controller"
 
     def test_survives_managed_fields_of_any_form(self):
         fields = [{}, {"manager": "x", "fieldsV1": None}, {"fieldsV1": {"f:spec": None}}]

@@ -69,8 +69,6 @@ class DeploymentView:
     """Field managers other than ours with fields in the pod template's spec."""
     template_digest: str
     """Of the pod template as it stands."""
-    scale_manager: str | None
-    """Who else wrote ``spec.replicas`` last, if it was not us."""
     problems: tuple[tuple[str, str], ...]
     """(type, message) of conditions that say what is wrong."""
 
@@ -176,7 +174,6 @@ def deployment_view(body: Object) -> DeploymentView:
         gpus_per_replica=_num_gpus((container.get("resources") or {}).get("limits")),
         template_managers=_template_managers(metadata),
         template_digest=_digest(template),
-        scale_manager=next(iter(sorted(_managers(metadata, "f:replicas"))), None),
         problems=tuple(_problems(status)),
     )
 
@@ -184,16 +181,6 @@ def deployment_view(body: Object) -> DeploymentView:
 def _controller_uid(metadata: Object) -> str | None:
     owners = metadata.get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
-
-
-def _managers(metadata: Object, field: str) -> frozenset[str]:
-    """Return the managers, not ours, that own this field of the spec."""
-    return frozenset(
-        entry.get("manager", "")
-        for entry in metadata.get("managedFields") or ()
-        if field in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-        and entry.get("manager") not in OURS
-    )
 
 
 def _template_managers(metadata: Object) -> frozenset[str]:
