@@ -54,13 +54,25 @@ class Snapshot:
     replica_sets: Mapping[Key, ReplicaSetView]
     autoscalers: Mapping[Key, AutoscalerView]
 
+    pods_by_deployment: Mapping[str, tuple[PodView, ...]]
+    """By uid of the Deployment, sorted by name."""
+
     def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:
         """Return the pods that a ReplicaSet of this Deployment owns, whatever their labels say."""
-        owned = {
-            each.uid for each in self.replica_sets.values() if each.deployment_uid == deployment.uid
-        }
-        pods = (pod for pod in self.pods.values() if pod.replica_set_uid in owned)
-        return tuple(sorted(pods, key=lambda pod: pod.name))
+        return self.pods_by_deployment.get(deployment.uid, ())
+
+
+def by_deployment(
+    pods: Iterable[PodView], replica_sets: Iterable[ReplicaSetView]
+) -> Mapping[str, tuple[PodView, ...]]:
+    """Join pods to Deployments through the ReplicaSets that own them, once for the whole fleet."""
+    owners = {each.uid: each.deployment_uid for each in replica_sets}
+    found: dict[str, list[PodView]] = defaultdict(list)
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        owner = owners.get(pod.replica_set_uid or "")
+        if owner:
+            found[owner].append(pod)
+    return {uid: tuple(each) for uid, each in found.items()}
 
 
 class Picture:
@@ -117,7 +129,8 @@ class Picture:
         """Return the picture as it is now."""
         with self._lock:
             copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
-        return Snapshot(**copies)
+        pods, replica_sets = copies[Kind.POD].values(), copies[Kind.REPLICA_SET].values()
+        return Snapshot(**copies, pods_by_deployment=by_deployment(pods, replica_sets))
 
 
 def _without_echo(view: View | None) -> View | None:
