@@ -19,7 +19,7 @@ PROBE = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 2}
 OPERATOR = Path(__file__).parents[1] / "operator"
 
 
-def eventually(condition, what, *, timeout_s=30):
+def eventually(condition, what, *, timeout_s=90):
     wait_until(condition, what=what, timeout_s=timeout_s, needs={})
 
 

@@ -87,7 +87,7 @@ def a_model(name: str = NAME, **spec: Any) -> Object:
 
 
 def until(
-    ask: Callable[[], Any], what: str, *, timeout_s: float = 30, every_s: float = POLL_S
+    ask: Callable[[], Any], what: str, *, timeout_s: float = 90, every_s: float = POLL_S
 ) -> Any:
     """Ask until the answer is true, and return it; fail when that takes too long."""
     deadline_s = time.monotonic() + timeout_s
