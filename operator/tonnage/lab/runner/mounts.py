@@ -26,6 +26,23 @@ class Bind:
     read_only: bool = False
 
 
+def shown_again(binds: Sequence[Bind], folders: Sequence[str]) -> list[Bind]:
+    """Return binds for folders of this machine that a volume at or above them would hide.
+
+    An image brings its own program; here it is this machine's, which may be installed under a
+    folder such as /tmp that a pod mounts a volume on.
+
+    >>> binds = [Bind(source="/volumes/tmp", target="/tmp")]
+    >>> [each.target for each in shown_again(binds, ["/tmp/venv", "/usr/lib"])]
+    ['/tmp/venv']
+    """
+
+    def is_hidden(folder: str) -> bool:
+        return any(folder == b.target or folder.startswith(f"{b.target}/") for b in binds)
+
+    return [Bind(source=folder, target=folder) for folder in folders if is_hidden(folder)]
+
+
 def submounts(mountinfo: str) -> list[str]:
     r"""Return the folders that an overlay of ``/`` alone would show empty, parents first.
 

@@ -1,5 +1,6 @@
 """Where one pod runs: its network, folders and devices, and what its containers are given."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,10 +8,11 @@ from typing import Any, Final
 
 import aiohttp
 
+import tonnage
 from tonnage.lab.runner.api import Api
 from tonnage.lab.runner.config import ImageConfig, RunnerConfig
 from tonnage.lab.runner.environment import NotStartableError, PodFacts, command_line, environment
-from tonnage.lab.runner.mounts import script
+from tonnage.lab.runner.mounts import script, shown_again
 from tonnage.lab.runner.network import Block, PodNetwork
 from tonnage.lab.runner.process import Launch, program
 from tonnage.lab.runner.source import ObjectSource
@@ -21,6 +23,10 @@ Json = Mapping[str, Any]
 CLUSTER_API: Final = ("10.96.0.1", "443")
 """Where pods of a real cluster find the API server; from a pod's network it leads nowhere here."""
 GPU: Final = "nvidia.com/gpu"
+PROGRAM_FOLDERS: Final = tuple(
+    sorted({sys.prefix, sys.base_prefix, str(Path(tonnage.__file__).parents[1])})
+)
+"""What the local programs are run from: the interpreter, its packages, and this one's source."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,10 +120,11 @@ class Place:
         scratch = self.folder / "containers" / str(container["name"])
         scratch.mkdir(parents=True, exist_ok=True)
         path = scratch.with_suffix(".sh")
+        volumes = binds(container, self.pod["spec"].get("volumes") or [], self.folders)
         path.write_text(
             script(
                 scratch=str(scratch),
-                binds=binds(container, self.pod["spec"].get("volumes") or [], self.folders),
+                binds=[*volumes, *shown_again(volumes, PROGRAM_FOLDERS)],
                 lower=self.runtime.lower,
                 mount=program("mount"),
             )
