@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from builders import a_shard, some_speeds
+from builders import a_replica
 from tonnage.catalog.engine import prior_speed
 from tonnage.estimate.samples import EngineSamples, LongSamples
-from tonnage.estimate.speed import BusyStep, Machine
+from tonnage.estimate.speed import BusyStep
 from tonnage.sizing.step import Step
 
 
@@ -48,8 +48,7 @@ def long_samples(**changes):
 
 def a_machine(**changes):
     """``a_shard`` at ``some_speeds`` with the constants that hold before any is learned."""
-    machine = Machine(shard=a_shard(), speeds=some_speeds(), constants=prior_speed())
-    return replace(machine, **changes)
+    return replace(a_replica(constants=prior_speed()), **changes)
 
 
 def with_efficiency(machine, bandwidth_efficiency):

@@ -7,11 +7,10 @@ The correction is bounded, gated and slow, so that no bad scrape moves a fleet.
 
 from dataclasses import dataclass, replace
 
-from tonnage.catalog.engine import SpeedConstants
 from tonnage.estimate.samples import EngineSamples
 from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.shard import Shard
-from tonnage.sizing.step import Speeds, Step, StepTime, step_time
+from tonnage.sizing.steady import Replica
+from tonnage.sizing.step import Step
 from tonnage.sizing.utilization import observed_mbu_fraction
 
 LOWEST_OF_PRIOR = 0.4
@@ -51,18 +50,6 @@ class SpeedCalibration:
     busy_steps: float = 0.0
     changed_at_s: float = 0.0
     """Unix time of the last written change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The model on its GPUs, as the formula sees it."""
-
-    shard: Shard
-    speeds: Speeds
-    constants: SpeedConstants
-
-    def step(self, work: Step) -> StepTime:
-        return step_time(self.shard, self.speeds, self.constants, work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,27 +101,27 @@ def busy_step(
     )
 
 
-def observed_mbu(machine: Machine, busy: BusyStep) -> float:
+def observed_mbu(replica: Replica, busy: BusyStep) -> float:
     """Return bytes per step over step time over nominal bandwidth, per rank, in busy time."""
-    time = machine.step(busy.work)
-    stages = machine.shard.parallelism.pipeline
+    time = replica.step(busy.work)
+    stages = replica.shard.parallelism.pipeline
     return observed_mbu_fraction(
         step_bytes=stages * time.decode_bytes,
         step_s=busy.step_s,
-        memory_bytes_per_s=machine.speeds.memory_bytes_per_s,
+        memory_bytes_per_s=replica.speeds.memory_bytes_per_s,
     )
 
 
-def observed_efficiency(machine: Machine, busy: BusyStep) -> float | None:
+def observed_efficiency(replica: Replica, busy: BusyStep) -> float | None:
     """Return the bandwidth efficiency that explains a measured step; None: it cannot tell."""
-    time = machine.step(busy.work)
+    time = replica.step(busy.work)
     beside_s = time.overhead_s + time.prefill_s + time.communication_s
     memory_s = busy.step_s - beside_s
     too_much_prefill = time.prefill_s > MAX_PREFILL_FRACTION * busy.step_s
     is_edge = busy.busy_fraction < MIN_BUSY_FRACTION
     if is_edge or memory_s <= 0 or too_much_prefill or not time.is_memory_bound:
         return None
-    return machine.constants.bandwidth_efficiency * time.memory_s / memory_s
+    return replica.constants.bandwidth_efficiency * time.memory_s / memory_s
 
 
 def learn(

@@ -13,7 +13,7 @@ from tonnage.estimate.calibration import (
 )
 from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.speed import SpeedCalibration, learn, observed_efficiency
-from tonnage.fleet.measure import busy_steps, machine_of
+from tonnage.fleet.measure import busy_steps
 from tonnage.fleet.state import Fleet, ModelState
 from tonnage.sizing.memory import kv_bytes_of_sequence
 from tonnage.sizing.plan import Sizing
@@ -40,11 +40,10 @@ def observe_constants(
     state: ModelState, fleet: Fleet, sizing: Sizing, *, prior: float
 ) -> Observation:
     """Return what this object's engines say in this tick."""
-    machine = machine_of(sizing)
     found = [
         (efficiency, step.num_steps)
         for step in busy_steps(state, fleet, sizing)
-        if (efficiency := observed_efficiency(machine, step)) is not None
+        if (efficiency := observed_efficiency(sizing.replica, step)) is not None
     ]
     return Observation(
         speed_key=speed_key(sizing.question, sizing.flags),

@@ -214,7 +214,7 @@ def _isolated(
 
 
 def _free_gpus(fleet: Fleet) -> int | None:
-    """Return what the budget leaves; GPUs of Deployments whose size is unknown count whole."""
+    """Return what the budget leaves; a model without a Deployment uses none."""
     if fleet.settings.max_gpus is None:
         return None
     return fleet.settings.max_gpus - sum(_gpus_in_use(state) for state in fleet.models)

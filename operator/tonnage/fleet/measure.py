@@ -14,7 +14,6 @@ from tonnage.estimate.demand import (
 )
 from tonnage.estimate.speed import (
     BusyStep,
-    Machine,
     PromptShape,
     busy_step,
     observed_mbu,
@@ -76,7 +75,9 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     interval_s = fleet.settings.scrape_interval_s
     ready = settled(state.pods, now_s=fleet.now_s, after_s=SETTLE_SCRAPES * interval_s)
     fresh = [each for each in state.engines if is_fresh(each, scrape_interval_s=interval_s)]
-    stale = frozenset(each.pod for each in state.engines if each not in fresh)
+    stale = frozenset(
+        each.pod for each in state.engines if not is_fresh(each, scrape_interval_s=interval_s)
+    )
     demand = measure_demand(fresh, ready_pods=ready, stale_pods=stale)
     lengths = measure_lengths(state.long, window_s=LONG_SCRAPES * interval_s) or memory.lengths
     metrics, reason, message = _trust(fleet, memory, demand, ready)
@@ -106,11 +107,10 @@ def _trust(
 def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed:
     """Return the gauges that people look at; None where no engine was busy or asked."""
     busy = list(busy_steps(state, fleet, sizing))
-    machine = machine_of(sizing)
     slo = sizing.question.slo
     return Observed(
         step_s=_mean([each.step_s for each in busy]),
-        mbu=_mean([observed_mbu(machine, each) for each in busy]),
+        mbu=_mean([observed_mbu(sizing.replica, each) for each in busy]),
         kv_tokens=_kv_tokens_of_replica(state, sizing),
         attainments=(
             *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
@@ -136,11 +136,6 @@ def _attainments(
         fraction = attainment(within, limit_s=promise.limit_s)
         if fraction is not None:
             yield Attainment(name=name, quantile=promise.quantile, fraction=fraction)
-
-
-def machine_of(sizing: Sizing) -> Machine:
-    replica = sizing.replica
-    return Machine(shard=replica.shard, speeds=replica.speeds, constants=replica.constants)
 
 
 def busy_steps(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
