@@ -58,7 +58,7 @@ def status_of(url):
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
-    except urllib.error.URLError:
+    except OSError:  # refused, or reset while the listener closes
         return None
 
 
