@@ -77,7 +77,11 @@ def test_no_name_alias_or_label_means_two_classes() -> None:
 
 
 def test_memory_is_what_start_up_logs_print_in_gib() -> None:
-    printed = {"H100": 79.18, "A100-80GB": 79.15, "A100-40GB": 39.49, "H200": 139.8, "B200": 178.35}
+    printed = {
+        "H100": 79.18, "A100-80GB": 79.15, "A100-40GB": 39.49, "H200": 139.8, "B200": 178.35,
+        "L40S": 44.39, "L4": 22.06, "A10G": 22.06, "T4": 14.56, "RTX-3090": 23.56,
+        "RTX-4090": 23.53, "RTX-PRO-6000": 94.97, "V100-16GB": 15.77,
+    }  # fmt: skip
 
     for name, gib in printed.items():
         assert built_in_gpus()[name].memory_bytes == pytest.approx(gib * GIB, abs=0.005 * GIB)
@@ -95,6 +99,12 @@ def test_memory_is_what_start_up_logs_print_in_gib() -> None:
         ("L40S", 0.864e12, "bf16", 362.05e12, 32e9),
         ("L4", 0.3e12, "fp8", 242e12, 32e9),
         ("RTX-4090", 1.008e12, "bf16", 165.2e12, 32e9),
+        ("H20", 4.0e12, "fp8", 296e12, 450e9),
+        ("V100-32GB", 0.9e12, "bf16", 125e12, 150e9),
+        ("V100-PCIe-16GB", 0.9e12, "bf16", 112e12, 16e9),
+        ("A40", 0.696e12, "int8", 299.3e12, 32e9),
+        ("L40", 0.864e12, "fp8", 362e12, 32e9),
+        ("RTX-6000-Ada", 0.96e12, "fp8", 728.5e12, 32e9),
     ],
 )
 def test_figures_are_dense_one_way_and_per_gpu(
@@ -105,6 +115,15 @@ def test_figures_are_dense_one_way_and_per_gpu(
     assert gpu.memory_bytes_per_s == bandwidth
     assert gpu.peak_flop_per_s[precision] == peak
     assert gpu.interconnect_bytes_per_s == link
+
+
+@pytest.mark.parametrize("name", ["T4", "V100-16GB", "V100-PCIe-32GB"])
+def test_the_older_classes_serve_in_float16_only(name: str) -> None:
+    assert not built_in_gpus()[name].has_bf16
+
+
+def test_a_spark_node_has_one_gpu() -> None:
+    assert built_in_gpus()["GB10"].gpus_per_node == 1
 
 
 def test_ridge_points_agree_with_the_documents() -> None:
