@@ -92,7 +92,11 @@ def test_compressed_tensors_multiply_in_the_precision_of_the_activations(
 @pytest.mark.parametrize(
     ("model", "name", "wide"),
     [
-        ("openai/gpt-oss-120b", "mxfp4", {"attention", "dense_ffn", "shared_experts"}),
+        (
+            "openai/gpt-oss-120b",
+            "mxfp4",
+            {"attention", "state_attention", "dense_ffn", "shared_experts"},
+        ),
         ("moonshotai/Kimi-K2.5", "int4", {"attention", "dense_ffn", "shared_experts"}),
         ("nvidia/Kimi-K2.5-NVFP4", "nvfp4", {"attention"}),
         ("nvidia/Kimi-K2.6-NVFP4", "nvfp4", {"attention", "dense_ffn", "shared_experts"}),

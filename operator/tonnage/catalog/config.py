@@ -1,27 +1,30 @@
 """From a parsed Hugging Face ``config.json`` to the shape that sizing reads."""
 
-import hashlib
-import json
 import re
 import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from tonnage.catalog.config_architectures import (
     ARCHITECTURES,
     UNDERSTOOD,
+    WRAPPED_TYPES,
     WRAPPERS,
-    Architecture,
-    vector_parameters,
 )
 from tonnage.catalog.config_attention import derived_head_dim
+from tonnage.catalog.config_document import check_document, digest
 from tonnage.catalog.config_keys import (
     DecoderKeys,
     ModelConfigError,
     UnknownArchitectureError,
     read_keys,
 )
+from tonnage.catalog.config_mixed import is_mixed, mixed_weights, with_expert_format
+from tonnage.catalog.config_modules import Layer
+from tonnage.catalog.config_names import own_names, refuse_other_values, usual_names
 from tonnage.catalog.config_quantization import (
     BF16,
     FP16,
@@ -30,18 +33,17 @@ from tonnage.catalog.config_quantization import (
     stored_weights,
 )
 from tonnage.catalog.config_refusals import refuse_unknown_parts
+from tonnage.catalog.config_towers import read_towers
+from tonnage.catalog.config_traits import Architecture, outer_vector_parameters, vector_parameters
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.shape import (
     Attention,
-    Ffn,
     GroupedAttention,
     LayerGroup,
     ModelShape,
     WeightFormat,
 )
 
-DIGEST_LENGTH = 12
-MAX_NESTING = 50
 _QUANTIZED_NAME = re.compile(
     r"(?<![a-z0-9])(fp8|(nv|mx)?fp4|int[48]|w[48]a(8|16)|awq|gptq)(?![a-z0-9])", re.IGNORECASE
 )
@@ -50,7 +52,7 @@ _QUANTIZED_NAME = re.compile(
 def shape_from_config(config: Mapping[str, object], *, name: str) -> ModelShape:
     """Return the shape of the model that this configuration describes.
 
-    Of a multimodal model only the part that generates text counts.
+    Of a multimodal model the part that generates text counts, and the encoders beside it.
 
     Raises:
         ModelConfigError: a key is missing, of the wrong type, out of bounds or contradictory.
@@ -63,24 +65,31 @@ def shape_from_config(config: Mapping[str, object], *, name: str) -> ModelShape:
 
 
 def _shape(config: Mapping[str, object], name: str) -> ModelShape:
-    _check_nesting(config)
+    check_document(config)
     block = _text_block(config)
-    architecture = _architecture(block)
-    keys = _keys(block, architecture)
-    attentions, ffns = architecture.attention(keys), architecture.ffn(keys)
-    weights, cache = _formats(config, block, architecture, ffns)
+    architecture = _architecture(config, block)
+    with _naming_keys_as_written(block, architecture):
+        keys = _keys(block, architecture)
+        layers = list(zip(architecture.attention(keys), architecture.ffn(keys), strict=True))
+        outer_vectors = outer_vector_parameters(architecture, keys)
+    weights, cache = _formats(config, block, architecture, layers)
+    towers = read_towers(config, text_path=block.path, text_width=keys.hidden_size)
     return ModelShape(
         name=name,
         hidden_size=keys.hidden_size,
         vocab_size=keys.vocab_size,
         tied_embeddings=_is_tied(config, keys, architecture),
-        groups=_groups(architecture, keys, attentions, ffns),
+        groups=_groups(architecture, keys, layers),
         weight_format=weights,
         max_position_tokens=_max_position_tokens(keys, block),
         kv_cache_format=cache,
-        digest=_digest(config),
-        vector_parameters=architecture.num_outer_norms * keys.hidden_size,
-        notes=tuple(_notes(name, block, weights)),
+        digest=digest(config),
+        vector_parameters=outer_vectors,
+        tower_parameters=towers.num_parameters,
+        table_parameters=architecture.tables(keys) if architecture.tables else 0,
+        tables_on_host=architecture.keeps_tables_on_host,
+        num_draft_layers=keys.num_draft_layers or 0,
+        notes=(*towers.notes, *_notes(name, weights)),
     )
 
 
@@ -96,7 +105,6 @@ class _TextBlock:
 
 
 def _text_block(config: Mapping[str, object]) -> _TextBlock:
-    refuse_unknown_parts(config)
     model_type = config.get("model_type")
     path = WRAPPERS.get(model_type, ()) if isinstance(model_type, str) else ()
     values = config
@@ -106,54 +114,68 @@ def _text_block(config: Mapping[str, object]) -> _TextBlock:
             where = ".".join(path[: depth + 1])
             raise ModelConfigError(f"{where} = {reprlib.repr(inner)} is no object")
         values = inner
+    if isinstance(model_type, str) and model_type in WRAPPED_TYPES and "model_type" not in values:
+        values = {"model_type": WRAPPED_TYPES[model_type], **values}
     return _TextBlock(values=values, path=path)
 
 
-def _architecture(block: _TextBlock) -> Architecture:
+def _architecture(config: Mapping[str, object], block: _TextBlock) -> Architecture:
     model_type = block.values.get("model_type")
     if not isinstance(model_type, str):
         raise ModelConfigError(
             f"{block.key('model_type')} = {reprlib.repr(model_type)} names no kind of model"
         )
-    if model_type not in ARCHITECTURES:
-        raise UnknownArchitectureError(
-            f"models with {block.key('model_type')} = {reprlib.repr(model_type)} are not "
-            f"understood yet; understood: {', '.join(UNDERSTOOD)}"
-        )
-    return ARCHITECTURES[model_type]
+    architecture = ARCHITECTURES.get(model_type)
+    kind = f"models with {block.key('model_type')} = {reprlib.repr(model_type)}"
+    refuse_unknown_parts(config, architecture.understands if architecture else frozenset(), kind)
+    if architecture is None:
+        near = get_close_matches(model_type, UNDERSTOOD)
+        hint = f" (near: {', '.join(near)})" if near else f"; {len(UNDERSTOOD)} others are"
+        raise UnknownArchitectureError(f"{kind} are not understood yet{hint}")
+    return architecture
+
+
+@contextmanager
+def _naming_keys_as_written(block: _TextBlock, architecture: Architecture) -> Iterator[None]:
+    try:
+        yield
+    except ModelConfigError as error:
+        message = own_names(str(error), block.values, architecture.names)
+        raise ModelConfigError(block.key(message)) from error
 
 
 def _keys(block: _TextBlock, architecture: Architecture) -> DecoderKeys:
-    values = dict(block.values)
-    if block.path:
-        values = {**architecture.sparse_defaults, **values}
-    try:
-        keys = read_keys(values)
-        return derived_head_dim(keys) if architecture.derives_head_dim else keys
-    except ModelConfigError as error:
-        raise ModelConfigError(block.key(str(error))) from error
+    refuse_other_values(block.values, architecture.only)
+    sparse = architecture.sparse_defaults if block.path else {}
+    written = usual_names(block.values, architecture.names)
+    values = {**architecture.defaults, **sparse, **written}
+    listed = values.get(architecture.layer_list) if architecture.layer_list else None
+    if isinstance(listed, list):
+        values.setdefault("num_hidden_layers", len(listed))
+    keys = read_keys(values)
+    return derived_head_dim(keys) if architecture.derives_head_dim else keys
 
 
 def _groups(
-    architecture: Architecture, keys: DecoderKeys, attentions: list[Attention], ffns: list[Ffn]
+    architecture: Architecture, keys: DecoderKeys, layers: list[Layer]
 ) -> tuple[LayerGroup, ...]:
     """Merge layers that are alike, in the order of their first."""
-    kinds = Counter(
-        (_with_bias(architecture, attention), ffn)
-        for attention, ffn in zip(attentions, ffns, strict=True)
-    )
+    kinds = Counter((_with_bias(architecture, attention), ffn) for attention, ffn in layers)
     return tuple(
         LayerGroup(
             num_layers=num_layers,
             attention=attention,
             ffn=ffn,
             vector_parameters=vector_parameters(architecture, keys, attention, ffn),
+            replicated_parameters=(
+                architecture.replicated(keys, attention) if architecture.replicated else 0
+            ),
         )
         for (attention, ffn), num_layers in kinds.items()
     )
 
 
-def _with_bias(architecture: Architecture, attention: Attention) -> Attention:
+def _with_bias(architecture: Architecture, attention: Attention | None) -> Attention | None:
     if architecture.query_bias and isinstance(attention, GroupedAttention):
         return replace(attention, has_bias=True)
     return attention
@@ -168,14 +190,18 @@ def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Arch
 
 
 def _formats(
-    config: Mapping[str, object], block: _TextBlock, architecture: Architecture, ffns: list[Ffn]
+    config: Mapping[str, object], block: _TextBlock, architecture: Architecture, layers: list[Layer]
 ) -> tuple[WeightFormat, str]:
     outer, inner = config.get("quantization_config"), block.values.get("quantization_config")
     quantization = inner if outer is None else outer
     if quantization is None:
         return _plain_format(config, block), "bf16"
     keys = read_quantization(quantization)
-    return stored_weights(keys, ffns, architecture.module_names), cache_format(keys)
+    read = mixed_weights if is_mixed(keys) else stored_weights
+    weights = read(keys, layers, architecture.module_names)
+    if "expert_dtype" in architecture.understands:
+        weights = with_expert_format(weights, keys, block.values.get("expert_dtype", "fp4"))
+    return weights, cache_format(keys)
 
 
 def _plain_format(config: Mapping[str, object], block: _TextBlock) -> WeightFormat:
@@ -204,40 +230,10 @@ def _max_position_tokens(keys: DecoderKeys, block: _TextBlock) -> int | None:
     return longest
 
 
-def _notes(name: str, block: _TextBlock, weights: WeightFormat) -> Iterator[str]:
-    if block.path:
-        yield f"only {'.'.join(block.path)} counts: other towers need memory beside it"
+def _notes(name: str, weights: WeightFormat) -> Iterator[str]:
     hint = _QUANTIZED_NAME.search(name)
     if hint and weights in {BF16, FP16}:
         yield (
             f"the name says {hint[0]}, but config.json has no quantization_config (it may stand in "
             "hf_quant_config.json): two bytes per parameter are counted"
         )
-
-
-def _digest(config: Mapping[str, object]) -> str:
-    """Return a short name for the content: the same for the same keys in any order.
-
-    Raises:
-        ModelConfigError: it is not what JSON can hold.
-    """
-    try:
-        text = json.dumps(config, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise ModelConfigError(f"the configuration is not JSON: {error}") from error
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def _check_nesting(config: object) -> None:
-    level = [config]
-    for _ in range(MAX_NESTING):
-        level = [child for value in level for child in _children(value)]
-        if not level:
-            return
-    raise ModelConfigError(f"the configuration is nested deeper than {MAX_NESTING} levels")
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return list(value) if isinstance(value, list) else []

@@ -1,49 +1,19 @@
-"""The kinds of model that are understood, by ``model_type``, and what makes each of them special.
+"""The kinds of model that are understood, by ``model_type``.
 
 An entry exists only where the whole cost of the model is known: its cache, its weights and its
 work. A model of any other kind is refused by name.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
 
 from tonnage.catalog import config_attention as attention
 from tonnage.catalog import config_ffn as ffn
-from tonnage.catalog.config_keys import DecoderKeys
-from tonnage.catalog.shape import Attention, Ffn, GroupedAttention, LatentAttention, MoeFfn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """How to read the configuration of one kind of model."""
-
-    attention: Callable[[DecoderKeys], list[Attention]]
-    ffn: Callable[[DecoderKeys], list[Ffn]] = ffn.dense
-    is_tied: bool = False
-    """Embedding and head are one table when the file does not say."""
-    derives_head_dim: bool = True
-    """A missing ``head_dim`` means width over heads; else it must be given."""
-    num_norms: int = 2
-    """Vectors of the model's width per layer."""
-    num_outer_norms: int = 1
-    """The same, outside the layers."""
-    query_bias: bool | None = None
-    """Of query, key and value. None: as ``attention_bias`` says."""
-    output_bias: bool | None = None
-    """Of the output projection. None: as ``attention_bias`` says."""
-    qk_norm: Literal["none", "head", "by key"] = "none"
-    """Norms on queries and keys: none, one head wide, or as ``use_qk_norm`` says."""
-    has_sinks: bool = False
-    """One learned score per query head."""
-    router_bias: bool = False
-    """One bias per expert."""
-    module_names: Mapping[str, str] = field(default_factory=dict)
-    """Of the parts that a list of unquantized modules calls by another than the usual name."""
-    sparse_defaults: Mapping[str, object] = field(default_factory=dict)
-    """What a nested block means by leaving a key out: transformers does not write the values
-    that equal the defaults of the class there."""
-
+from tonnage.catalog.config_hybrid import HYBRID, HYBRID_WRAPPERS
+from tonnage.catalog.config_plain import PLAIN, PLAIN_WRAPPERS
+from tonnage.catalog.config_plain_moe import PLAIN_MOE
+from tonnage.catalog.config_sharing import SHARING, SHARING_WRAPPERS
+from tonnage.catalog.config_sparse import SPARSE, SPARSE_WRAPPERS
+from tonnage.catalog.config_traits import Architecture
 
 _QWEN3 = Architecture(attention=attention.window_if_used, derives_head_dim=False, qk_norm="head")
 _QWEN3_MOE = Architecture(
@@ -69,17 +39,13 @@ _GEMMA3 = Architecture(
         "max_position_embeddings": 131_072,
     },
 )
-_GEMMA4 = Architecture(
-    attention=attention.wide_global_heads,
-    ffn=ffn.experts_beside_dense,
-    module_names={"experts": "experts.0", "shared_experts": "mlp"},
-    is_tied=True,
-    derives_head_dim=False,
-    num_norms=4,
-    qk_norm="head",
-)
 
 ARCHITECTURES: Mapping[str, Architecture] = {
+    **HYBRID,
+    **PLAIN,
+    **PLAIN_MOE,
+    **SHARING,
+    **SPARSE,
     "bloom": Architecture(
         attention=attention.plain,
         ffn=ffn.dense_ungated,
@@ -96,8 +62,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         attention=attention.alternating_windows, is_tied=True, derives_head_dim=False, num_norms=4
     ),
     "gemma3_text": _GEMMA3,
-    "gemma4_text": _GEMMA4,
-    "gemma4_unified_text": _GEMMA4,
     "glm4_moe": Architecture(
         attention=attention.full,
         ffn=ffn.dense_then_experts,
@@ -114,7 +78,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         router_bias=True,
     ),
     "kimi_k2": _LATENT,
-    "llama": Architecture(attention=attention.plain),
+    "llama": Architecture(
+        attention=attention.plain,
+        sparse_defaults={
+            "vocab_size": 32_000,
+            "hidden_size": 4096,
+            "intermediate_size": 11_008,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "max_position_embeddings": 2048,
+        },
+    ),
     "llama4_text": _LLAMA4,
     "mimo_v2_flash": Architecture(
         attention=attention.mimo_windows,
@@ -151,6 +125,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 WRAPPERS: Mapping[str, tuple[str, ...]] = {
+    **HYBRID_WRAPPERS,
+    **PLAIN_WRAPPERS,
+    **SHARING_WRAPPERS,
+    **SPARSE_WRAPPERS,
     "gemma3": ("text_config",),
     "gemma4": ("text_config",),
     "gemma4_unified": ("text_config",),
@@ -166,53 +144,7 @@ WRAPPERS: Mapping[str, tuple[str, ...]] = {
 }
 """Multimodal models: the path to the part that generates text."""
 
+WRAPPED_TYPES: Mapping[object, str] = {"minimax_m3_vl": "minimax_m3_vl_text"}
+"""The kind of that part where it does not name its own."""
+
 UNDERSTOOD = tuple(sorted({*ARCHITECTURES, *WRAPPERS}))
-
-
-def vector_parameters(
-    architecture: Architecture, keys: DecoderKeys, layer: Attention, block: Ffn
-) -> int:
-    """Return the norms, biases and other small vectors of one layer."""
-    return (
-        architecture.num_norms * keys.hidden_size
-        + _attention_vectors(architecture, keys, layer)
-        + _ffn_vectors(architecture, keys, block)
-    )
-
-
-def _attention_vectors(architecture: Architecture, keys: DecoderKeys, layer: Attention) -> int:
-    if isinstance(layer, LatentAttention):
-        return (layer.q_lora_rank or 0) + layer.kv_lora_rank
-    total = keys.attention_out_bias * keys.hidden_size
-    if _says(architecture.query_bias, keys.attention_bias):
-        total += layer.num_heads * layer.head_dim
-        total += layer.num_kv_heads * (layer.head_dim + layer.num_value_dims)
-    if _says(architecture.output_bias, keys.attention_bias):
-        total += keys.hidden_size
-    if architecture.has_sinks:
-        total += layer.num_heads
-    return total + _qk_norm(architecture, keys, layer)
-
-
-def _says(always: bool | None, key: bool) -> bool:
-    return key if always is None else always
-
-
-def _qk_norm(architecture: Architecture, keys: DecoderKeys, layer: GroupedAttention) -> int:
-    match architecture.qk_norm:
-        case "head":
-            return 2 * layer.head_dim
-        case "by key" if keys.use_qk_norm and keys.qk_norm_type == "per_layer":
-            return (layer.num_heads + layer.num_kv_heads) * layer.head_dim
-        case "by key" if keys.use_qk_norm:
-            return 2 * layer.head_dim
-        case _:
-            return 0
-
-
-def _ffn_vectors(architecture: Architecture, keys: DecoderKeys, block: Ffn) -> int:
-    if isinstance(block, MoeFfn):
-        return block.num_experts if architecture.router_bias else 0
-    if keys.mlp_bias:
-        return (block.num_matrices - 1) * block.intermediate_size + keys.hidden_size
-    return 0

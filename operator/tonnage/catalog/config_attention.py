@@ -8,20 +8,20 @@ from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention
 
 def full(keys: DecoderKeys) -> list[Attention]:
     """Every layer reads every earlier token."""
-    return [_grouped(keys)] * keys.num_hidden_layers
+    return [grouped(keys)] * keys.num_hidden_layers
 
 
 def plain(keys: DecoderKeys) -> list[Attention]:
     """One window or none for all; without KV heads in the file, as many as query heads."""
-    grouped = _grouped(_with_kv_heads(keys))
-    return [_windowed(keys, grouped, keys.sliding_window)] * keys.num_hidden_layers
+    attention = grouped(with_kv_heads(keys))
+    return [windowed(keys, attention, keys.sliding_window)] * keys.num_hidden_layers
 
 
 def window_everywhere(keys: DecoderKeys) -> list[Attention]:
     """Every layer has the window, or none when it is null (Mistral)."""
     if not keys.was_given("sliding_window"):
         raise ModelConfigError("sliding_window is missing (null means none)")
-    return [_windowed(keys, _grouped(keys), keys.sliding_window)] * keys.num_hidden_layers
+    return [windowed(keys, grouped(keys), keys.sliding_window)] * keys.num_hidden_layers
 
 
 def window_if_used(keys: DecoderKeys) -> list[Attention]:
@@ -37,19 +37,20 @@ def window_if_used(keys: DecoderKeys) -> list[Attention]:
 
 def alternating_windows(keys: DecoderKeys) -> list[Attention]:
     """Window and full in turn, window first, unless ``layer_types`` says it (Gemma 2, gpt-oss)."""
-    return by_layer_type(keys, _pattern(keys, 2))
+    return by_layer_type(keys, windows_with_full(keys, 2))
 
 
 def five_windows_to_one(keys: DecoderKeys) -> list[Attention]:
     """Every sixth layer is full, unless the file says otherwise (Gemma 3)."""
-    return by_layer_type(keys, _pattern(keys, keys.sliding_window_pattern or 6))
+    return by_layer_type(keys, windows_with_full(keys, keys.sliding_window_pattern or 6))
 
 
 _SLIDING, _FULL, _CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 LAYER_TYPES = frozenset({_SLIDING, _FULL, _CHUNKED})
 
 
-def _pattern(keys: DecoderKeys, period: int) -> list[str]:
+def windows_with_full(keys: DecoderKeys, period: int) -> list[str]:
+    """Return the types of layers of which every ``period``-th is full, the others have windows."""
     return [
         _FULL if layer % period == period - 1 else _SLIDING
         for layer in range(keys.num_hidden_layers)
@@ -66,11 +67,12 @@ def by_layer_type(keys: DecoderKeys, default: list[str]) -> list[Attention]:
 def _of_type(keys: DecoderKeys, layer_type: str) -> Attention:
     match layer_type:
         case "sliding_attention":
-            return _windowed(keys, _grouped(keys), needed(keys, "sliding_window"))
+            return windowed(keys, grouped(keys), needed(keys, "sliding_window"))
         case "chunked_attention":
-            return _windowed(keys, _grouped(keys), needed(keys, "attention_chunk_size"))
+            chunk = windowed(keys, grouped(keys), needed(keys, "attention_chunk_size"))
+            return replace(chunk, is_chunked=chunk.window_tokens is not None)
         case _:
-            return _grouped(keys)
+            return grouped(keys)
 
 
 def chunked_with_full(keys: DecoderKeys) -> list[Attention]:
@@ -86,19 +88,20 @@ def chunked_with_full(keys: DecoderKeys) -> list[Attention]:
 
 
 def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
-    """Gemma 4: the full layers have fewer and wider KV heads than the window layers."""
+    """Gemma 4: the full layers have wider KV heads than the window layers, and may have fewer."""
     if keys.layer_types is None:
         raise ModelConfigError("layer_types is missing")
+    fewer = keys.num_global_key_value_heads if keys.attention_k_eq_v else None
     wide = _checked(
         keys.num_attention_heads,
         GroupedAttention(
             num_heads=keys.num_attention_heads,
-            num_kv_heads=needed(keys, "num_global_key_value_heads"),
+            num_kv_heads=fewer or needed(keys, "num_key_value_heads"),
             head_dim=needed(keys, "global_head_dim"),
             has_bias=keys.attention_bias,
             values_are_keys=keys.attention_k_eq_v,
         ),
-        key="num_global_key_value_heads",
+        key="num_global_key_value_heads" if fewer else "num_key_value_heads",
     )
     narrow = by_layer_type(keys, [])
     return [
@@ -113,7 +116,7 @@ def mimo_windows(keys: DecoderKeys) -> list[Attention]:
     if pattern is None:
         raise ModelConfigError("hybrid_layer_pattern is missing")
     check_length("hybrid_layer_pattern", pattern, keys.num_hidden_layers)
-    wide = replace(_grouped(keys), value_head_dim=needed(keys, "v_head_dim"))
+    wide = replace(grouped(keys), value_head_dim=needed(keys, "v_head_dim"))
     heads = needed(keys, "swa_num_attention_heads")
     local = GroupedAttention(
         num_heads=heads,
@@ -123,11 +126,11 @@ def mimo_windows(keys: DecoderKeys) -> list[Attention]:
         has_bias=keys.attention_bias,
     )
     local = _checked(heads, local, key="swa_num_key_value_heads")
-    local = _windowed(keys, local, needed(keys, "sliding_window"))
+    local = windowed(keys, local, needed(keys, "sliding_window"))
     return [local if is_window else wide for is_window in pattern]
 
 
-def latent(keys: DecoderKeys) -> list[Attention]:
+def latent(keys: DecoderKeys) -> list[LatentAttention]:
     """Multi-head latent attention. ``num_key_value_heads`` and ``head_dim`` mean nothing here."""
     if not keys.was_given("q_lora_rank"):
         raise ModelConfigError("q_lora_rank is missing (null means none)")
@@ -158,13 +161,15 @@ def derived_head_dim(keys: DecoderKeys) -> DecoderKeys:
     return keys.model_copy(update={"head_dim": keys.hidden_size // keys.num_attention_heads})
 
 
-def _with_kv_heads(keys: DecoderKeys) -> DecoderKeys:
+def with_kv_heads(keys: DecoderKeys) -> DecoderKeys:
+    """Fill in as many KV heads as query heads where the file does not say."""
     if keys.num_key_value_heads is not None:
         return keys
     return keys.model_copy(update={"num_key_value_heads": keys.num_attention_heads})
 
 
-def _grouped(keys: DecoderKeys) -> GroupedAttention:
+def grouped(keys: DecoderKeys) -> GroupedAttention:
+    """Read the heads that most families have; the KV heads must be given."""
     attention = GroupedAttention(
         num_heads=keys.num_attention_heads,
         num_kv_heads=needed(keys, "num_key_value_heads"),
@@ -182,7 +187,7 @@ def _checked(num_heads: int, attention: GroupedAttention, *, key: str) -> Groupe
     return attention
 
 
-def _windowed(
+def windowed(
     keys: DecoderKeys, attention: GroupedAttention, window_tokens: int | None
 ) -> GroupedAttention:
     """Give the layer a window, unless no request can be longer than that."""

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from tonnage.catalog.config_keys import ModelConfigError, UnknownArchitectureError, first_problem
-from tonnage.catalog.config_modules import unquantized_parts
-from tonnage.catalog.shape import Ffn, WeightFormat
+from tonnage.catalog.config_modules import Layer, unquantized_parts
+from tonnage.catalog.shape import WeightFormat
 
 SCALE_BYTES: Final = 2
 """Of a group of int4 or int8 weights: one fp16 number."""
@@ -44,7 +44,10 @@ def integer_group_format(
     shared = SCALE_BYTES + (width_bytes if has_zero_points else 0)
     overhead = shared / group_size if group_size > 0 else 0.0
     return WeightFormat(
-        name=name or f"int{bits}", bytes_per_parameter=width_bytes + overhead, compute="bf16"
+        name=name or f"int{bits}",
+        bytes_per_parameter=width_bytes + overhead,
+        compute="bf16",
+        block_size=group_size if group_size > 0 else None,
     )
 
 
@@ -73,7 +76,9 @@ class _Tensor(_Block):
     symmetric: bool = True
 
 
-class _Group(_Block):
+class QuantizedGroup(_Block):
+    """Matrices that are stored alike."""
+
     weights: _Tensor | None = None
     input_activations: _Tensor | None = None
     targets: Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=100_000)] = []
@@ -91,6 +96,7 @@ class QuantizationKeys(_Block):
 
     quant_method: Annotated[str, Field(max_length=100)] | None = None
     quant_algo: Annotated[str, Field(max_length=100)] | None = None
+    moe_quant_algo: Annotated[str, Field(max_length=100)] | None = None
     format: Annotated[str, Field(max_length=100)] | None = None
     bits: Annotated[int, Field(ge=1, le=16)] | None = None
     group_size: Annotated[int, Field(ge=-1, le=100_000)] | None = None
@@ -99,7 +105,7 @@ class QuantizationKeys(_Block):
         Annotated[list[Annotated[int, Field(gt=0, le=100_000)]], Field(min_length=2, max_length=2)]
         | None
     ) = None
-    config_groups: Annotated[dict[str, _Group], Field(max_length=500)] | None = None
+    config_groups: Annotated[dict[str, QuantizedGroup], Field(max_length=500)] | None = None
     ignore: _Names | None = Field(
         default=None,
         validation_alias=AliasChoices("ignore", "modules_to_not_convert", "exclude_modules"),
@@ -138,18 +144,18 @@ def read_quantization(block: object) -> QuantizationKeys:
 
 
 def stored_weights(
-    keys: QuantizationKeys, ffns: Sequence[Ffn], own_names: Mapping[str, str]
+    keys: QuantizationKeys, layers: Sequence[Layer], own_names: Mapping[str, str]
 ) -> WeightFormat:
-    """Return how the checkpoint stores its weights, given the feed-forward block of each layer.
+    """Return how the checkpoint stores the weights of these layers.
 
     Raises:
         ModelConfigError: a key is missing.
         UnknownArchitectureError: the format, or a mixture of formats, is not understood.
     """
     found = _weight_format(keys)
-    ignored = unquantized_parts(keys.ignore or [], ffns, own_names)
+    ignored = unquantized_parts(keys.ignore or [], layers, own_names)
     if keys.method == "mxfp4":  # gpt-oss: the experts only, whatever the list says
-        ignored |= {"attention", "dense_ffn", "shared_experts"}
+        ignored |= {"attention", "state_attention", "dense_ffn", "shared_experts"}
     return replace(found, unquantized=frozenset(ignored))
 
 
@@ -177,7 +183,8 @@ def _block_fp8(keys: QuantizationKeys) -> WeightFormat:
     if keys.weight_block_size is None:
         return FP8
     rows, columns = keys.weight_block_size
-    return replace(FP8, bytes_per_parameter=1 + BLOCK_SCALE_BYTES / (rows * columns))
+    scale = BLOCK_SCALE_BYTES / (rows * columns)
+    return replace(FP8, bytes_per_parameter=1 + scale, block_size=max(rows, columns))
 
 
 def _integer(keys: QuantizationKeys) -> WeightFormat:
@@ -205,7 +212,18 @@ def _modelopt(keys: QuantizationKeys) -> WeightFormat:
 
 def _compressed_tensors(keys: QuantizationKeys) -> WeightFormat:
     group = _same_weights(keys)
-    if group is None or group.weights is None:
+    if group is None:
+        raise _unknown("format", keys.format)
+    return group_format(group, keys)
+
+
+def group_format(group: QuantizedGroup, keys: QuantizationKeys) -> WeightFormat:
+    """Return the format of one of these groups of matrices.
+
+    Raises:
+        UnknownArchitectureError: it is not understood.
+    """
+    if group.weights is None:
         raise _unknown("format", keys.format)
     weights, inputs = group.weights, group.input_activations
     match weights.type, weights.num_bits:
@@ -230,11 +248,13 @@ def _compute(inputs: _Tensor | None) -> str:
     """Return the precision of the products: that of the activations, or 16 bits."""
     if inputs is None:
         return "bf16"
+    if inputs.type not in {"float", "int"}:
+        raise _unknown("config_groups", f"activations of the type {inputs.type}")
     widths = {("float", 4): "fp4", ("float", 8): "fp8", ("int", 8): "int8"}
     return widths.get((inputs.type, inputs.num_bits), "bf16")
 
 
-def _same_weights(keys: QuantizationKeys) -> _Group | None:
+def _same_weights(keys: QuantizationKeys) -> QuantizedGroup | None:
     """Return the group of all matrices; several that differ in the weights are not understood."""
     groups = list((keys.config_groups or {}).values())
     if any(group.weights != groups[0].weights for group in groups):

@@ -54,34 +54,43 @@ MARKS: Mapping[str, str] = {
     "cross_attention_layers": "cross-attention layers",
     "num_attention_groups": "layers with factorized queries",
     "use_double_wide_mlp": "layers with a doubled feed-forward block",
+    "vision_n_layers": "vision layers inside the text part",
     "is_encoder_decoder": "encoder layers",
 }
-"""Keys that mean an unpriced part whenever their value is not null, false, zero or empty."""
+"""Keys that mean an unpriced part whenever their value is not null, false, zero or empty; but for
+the kinds of model that read them."""
 
 TEXT_BLOCKS = ("text_config", "thinker_config", "llm_config", "language_config")
 """Where multimodal models keep the configuration of the text model."""
 
 
-def refuse_unknown_parts(block: Mapping[str, object]) -> None:
+def refuse_unknown_parts(
+    block: Mapping[str, object], understands: frozenset[str], kind: str
+) -> None:
     """Refuse a configuration that names a part which no formula here covers, nested or not.
+
+    ``understands`` are the keys and layer types that this kind of model reads; ``kind`` is what
+    the message calls it.
 
     Raises:
         UnknownArchitectureError: names the part, the key and its value.
     """
-    for what, where in _unknown_parts(block):
-        raise UnknownArchitectureError(f"{what} ({where}) are not understood yet")
+    for what, where in _unknown_parts(block, understands):
+        raise UnknownArchitectureError(f"{what} ({where}) are not understood yet in {kind}")
     for key in TEXT_BLOCKS:
         inner = block.get(key)
         if isinstance(inner, Mapping):
-            refuse_unknown_parts(inner)
+            refuse_unknown_parts(inner, understands, kind)
 
 
-def _unknown_parts(block: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    yield from _odd_entries(block, "layer_types", understood=LAYER_TYPES)
+def _unknown_parts(
+    block: Mapping[str, object], understands: frozenset[str]
+) -> Iterator[tuple[str, str]]:
+    yield from _odd_entries(block, "layer_types", understood=LAYER_TYPES | understands)
     yield from _odd_entries(block, "attn_type_list", understood=frozenset({1}))
     for key, what in MARKS.items():
         value = block.get(key)
-        if value:
+        if value and key not in understands:
             yield what, f"{key} = {reprlib.repr(value)}"
 
 

@@ -1,9 +1,8 @@
 """How many parameters a model has, counted from its shape."""
 
-from collections.abc import Iterator
-
 from tonnage.catalog.shape import (
     Attention,
+    CompressedAttention,
     DenseFfn,
     Ffn,
     GroupedAttention,
@@ -11,6 +10,7 @@ from tonnage.catalog.shape import (
     LayerGroup,
     ModelShape,
     MoeFfn,
+    StateAttention,
 )
 
 
@@ -21,25 +21,28 @@ def num_parameters(shape: ModelShape) -> int:
     towers, and layers for speculative decoding.
     """
     layers = sum(
-        group.num_layers * (attention + ffn + group.vector_parameters)
-        for group, attention, ffn in _parts(shape)
+        group.num_layers * _layer_parameters(group, shape.hidden_size) for group in shape.groups
     )
-    return _tables(shape) + shape.vector_parameters + layers
+    return _tables(shape) + shape.table_parameters + shape.vector_parameters + layers
 
 
 def num_active_parameters(shape: ModelShape) -> int:
     """Return the parameters that one token meets: all but the experts that it is not sent to.
 
-    The tables are counted whole, as they are in ``num_parameters``.
+    Embedding and head are counted whole, as they are in ``num_parameters``; of further tables a
+    token meets a few rows: they are left out.
     """
     idle = sum(
         group.num_layers * _idle_experts(group.ffn, shape.hidden_size) for group in shape.groups
     )
-    return num_parameters(shape) - idle
+    return num_parameters(shape) - shape.table_parameters - idle
 
 
 def attention_parameters(attention: Attention, *, hidden_size: int) -> int:
     """Return the matrices of one layer's attention.
+
+    Given the attention of one rank (its heads divided), returns what that rank holds: matrices
+    that no head owns are whole.
 
     >>> llama_70b = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
     >>> attention_parameters(llama_70b, hidden_size=8192)
@@ -47,34 +50,38 @@ def attention_parameters(attention: Attention, *, hidden_size: int) -> int:
     """
     match attention:
         case GroupedAttention():
-            queries = attention.num_heads * (1 + attention.has_output_gate)
-            keys = attention.num_kv_heads
-            values = 0 if attention.values_are_keys else attention.num_kv_heads
-            key_rows = (queries + keys) * attention.head_dim
-            value_rows = (values + attention.num_heads) * attention.num_value_dims
-            return hidden_size * (key_rows + value_rows)
+            return _grouped_parameters(attention, hidden_size)
         case LatentAttention():
             return _latent_parameters(attention, hidden_size)
+        case CompressedAttention():
+            return _compressed_parameters(attention, hidden_size)
+        case StateAttention():
+            return _state_parameters(attention, hidden_size)
 
 
 def ffn_parameters(ffn: Ffn, *, hidden_size: int) -> int:
-    """Return the matrices of one layer's feed-forward block, with all experts and the router."""
+    """Return the matrices of one layer's feed-forward block, with all experts and the router.
+
+    Experts on a narrower vector share one projection to it and one back.
+    """
     match ffn:
         case DenseFfn():
             return ffn.num_matrices * hidden_size * ffn.intermediate_size
         case MoeFfn():
             shared = ffn.num_matrices * hidden_size * ffn.shared_intermediate_size
             router = hidden_size * ffn.num_experts
-            return router + shared + ffn.num_experts * _expert_parameters(ffn, hidden_size)
+            narrowing = 2 * hidden_size * (ffn.latent_size or 0)
+            experts = ffn.num_experts * _expert_parameters(ffn, hidden_size)
+            return router + narrowing + shared + experts
 
 
 def _expert_parameters(ffn: MoeFfn, hidden_size: int) -> int:
-    matrices = ffn.num_matrices * hidden_size * ffn.expert_intermediate_size
-    return matrices + ffn.expert_vector_parameters
+    width = hidden_size if ffn.latent_size is None else ffn.latent_size
+    return ffn.num_matrices * width * ffn.expert_intermediate_size + ffn.expert_vector_parameters
 
 
-def _idle_experts(ffn: Ffn, hidden_size: int) -> int:
-    if isinstance(ffn, DenseFfn):
+def _idle_experts(ffn: Ffn | None, hidden_size: int) -> int:
+    if not isinstance(ffn, MoeFfn):
         return 0
     return (ffn.num_experts - ffn.experts_per_token) * _expert_parameters(ffn, hidden_size)
 
@@ -83,13 +90,24 @@ def _tables(shape: ModelShape) -> int:
     return shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
 
 
-def _parts(shape: ModelShape) -> Iterator[tuple[LayerGroup, int, int]]:
-    for group in shape.groups:
-        yield (
-            group,
-            attention_parameters(group.attention, hidden_size=shape.hidden_size),
-            ffn_parameters(group.ffn, hidden_size=shape.hidden_size),
-        )
+def _layer_parameters(group: LayerGroup, hidden_size: int) -> int:
+    total = group.vector_parameters + group.replicated_parameters
+    if group.attention is not None:
+        total += attention_parameters(group.attention, hidden_size=hidden_size)
+    if group.ffn is not None:
+        total += ffn_parameters(group.ffn, hidden_size=hidden_size)
+    return total
+
+
+def _grouped_parameters(attention: GroupedAttention, hidden_size: int) -> int:
+    queries = attention.num_heads * (1 + attention.has_output_gate)
+    keys = attention.num_kv_heads * attention.owns_cache
+    values = keys * (not attention.values_are_keys)
+    key_rows = (queries + keys) * attention.head_dim
+    value_rows = (values + attention.num_heads) * attention.num_value_dims
+    indexer = attention.indexer
+    index_rows = (indexer.num_heads + 1) * indexer.head_dim if indexer else 0
+    return hidden_size * (key_rows + value_rows + index_rows)
 
 
 def _latent_parameters(attention: LatentAttention, hidden_size: int) -> int:
@@ -102,4 +120,54 @@ def _latent_parameters(attention: LatentAttention, hidden_size: int) -> int:
     down = hidden_size * (attention.kv_lora_rank + attention.qk_rope_head_dim)
     up_dims = attention.qk_nope_head_dim + attention.value_head_dim
     up = attention.kv_lora_rank * attention.num_heads * up_dims
-    return query + down + up + attention.num_heads * attention.value_head_dim * hidden_size
+    output = attention.num_heads * attention.value_head_dim * hidden_size
+    index = _index_queries(attention, hidden_size)
+    if attention.indexer is not None:
+        index += hidden_size * attention.indexer.head_dim
+    return query + down + up + output * (1 + attention.has_output_gate) + index
+
+
+def _compressed_parameters(attention: CompressedAttention, hidden_size: int) -> int:
+    """Return all but what compresses: that stays wide, on every rank.
+
+    Sources:
+        [vllm-source] models/deepseek_v4/attention.py.
+    """
+    down = hidden_size * (attention.q_lora_rank + attention.head_dim)
+    rows = attention.num_heads * attention.head_dim
+    output = attention.output_lora_rank * (rows + attention.output_groups * hidden_size)
+    index = _index_queries(attention, hidden_size)
+    return down + attention.q_lora_rank * rows + output + index
+
+
+def _index_queries(attention: LatentAttention | CompressedAttention, hidden_size: int) -> int:
+    """Return queries from the compressed query, and the weight of each head."""
+    indexer = attention.indexer
+    if indexer is None:
+        return 0
+    query_width = indexer.num_heads * indexer.head_dim
+    return (attention.q_lora_rank or 0) * query_width + hidden_size * indexer.num_heads
+
+
+def _state_parameters(attention: StateAttention, hidden_size: int) -> int:
+    """Return projections in and out, and the convolution.
+
+    Sources:
+        [vllm-source] model_executor/layers/mamba: gdn/qwen_gdn_linear_attn.py,
+        gdn/kimi_gdn_linear_attn.py and mamba_mixer2.py.
+    """
+    heads, head_dim = attention.num_value_heads, attention.value_head_dim
+    width = heads * head_dim
+    convolution = attention.conv_dim * attention.conv_kernel
+    common = hidden_size * (attention.conv_dim + width) + convolution
+    match attention.kind:
+        case "gated_delta_net":  # output gate; decay and step of each head
+            return common + hidden_size * (width + 2 * heads)
+        case "short_conv":  # a gate before it and one after
+            return common + 2 * hidden_size * width
+        case "mamba2":  # output gate; step of each head
+            return common + hidden_size * (width + heads)
+        case "kimi_delta":  # decay of each channel through a narrow vector; step of each head
+            narrow = head_dim * (hidden_size + width)
+            gate = hidden_size * width if attention.has_full_rank_gate else narrow
+            return common + narrow + gate + hidden_size * heads

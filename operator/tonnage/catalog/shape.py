@@ -1,7 +1,24 @@
 """The shape of a model: what decides its bytes and its work, independent of any config format."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Literal
+
+OVERLAPPING_RATIO = 4
+"""The one compression of DeepSeek V4 whose stretches of tokens overlap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """What picks the tokens that a sparse layer attends to, and keeps a key of its own for each.
+
+    Every rank holds it whole: neither its weights nor its keys are split.
+    """
+
+    num_heads: int
+    head_dim: int
+    key_bytes: int
+    """That one token adds to the cache of one layer, whatever the format of the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +38,11 @@ class GroupedAttention:
     """The query projection is doubled to hold a gate."""
     values_are_keys: bool = False
     """There is no value projection: the cache still holds both."""
+    is_chunked: bool = False
+    """The window is a chunk of fixed place (Llama 4), not one that slides."""
+    owns_cache: bool = True
+    """False: it reads the cache of an earlier layer and keeps none."""
+    indexer: Indexer | None = None
 
     @property
     def num_value_dims(self) -> int:
@@ -37,9 +59,73 @@ class LatentAttention:
     qk_nope_head_dim: int
     value_head_dim: int
     q_lora_rank: int | None
+    has_output_gate: bool = False
+    is_sparse: bool = False
+    """Only chosen tokens are attended to, chosen by this layer's indexer or by an earlier one's."""
+    indexer: Indexer | None = None
 
 
-Attention = GroupedAttention | LatentAttention
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """Latent attention over a short window and one entry for every so many tokens (DeepSeek V4)."""
+
+    num_heads: int
+    head_dim: int
+    qk_rope_head_dim: int
+    q_lora_rank: int
+    output_groups: int
+    output_lora_rank: int
+    window_tokens: int
+    compress_ratio: int | None
+    """Tokens behind the window that share one entry. None: the window is all there is."""
+    indexer: Indexer | None = None
+    """Its keys are compressed alike."""
+
+    @property
+    def overlap(self) -> int:
+        """Entries that one token takes part in: short stretches overlap by half."""
+        return 2 if self.compress_ratio == OVERLAPPING_RATIO else 1
+
+    @property
+    def compressed_widths(self) -> tuple[int, ...]:
+        """Of what is compressed: the entries, and the keys of an indexer."""
+        if self.compress_ratio is None:
+            return ()
+        return (self.head_dim, self.indexer.head_dim) if self.indexer else (self.head_dim,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateAttention:
+    """Linear attention or a state-space layer: a state per sequence, nothing per token.
+
+    The state is the tail of a short convolution over keys, queries and values, and one matrix of
+    ``key_head_dim`` x ``value_head_dim`` per value head. For Mamba-2 a key head is a group and
+    ``key_head_dim`` the size of its state. A convolution alone (LFM2) has no keys: both are 0.
+    """
+
+    kind: Literal["gated_delta_net", "kimi_delta", "mamba2", "short_conv"]
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int
+    state_element_bytes: int
+    """Of the matrices: 4 for float32."""
+    has_full_rank_gate: bool = False
+    """Kimi delta: the output gate is one matrix instead of two narrow ones."""
+
+    @property
+    def num_heads(self) -> int:
+        return self.num_value_heads
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the convolution."""
+        keys = 2 * self.num_key_heads * self.key_head_dim
+        return keys + self.num_value_heads * self.value_head_dim
+
+
+Attention = GroupedAttention | LatentAttention | CompressedAttention | StateAttention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +149,8 @@ class MoeFfn:
     num_matrices: int = 3
     expert_vector_parameters: int = 0
     """Biases of one expert."""
+    latent_size: int | None = None
+    """Experts work on a vector of this width, projected down and up once per layer."""
 
 
 Ffn = DenseFfn | MoeFfn
@@ -70,13 +158,16 @@ Ffn = DenseFfn | MoeFfn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """So many layers of one kind."""
+    """So many layers of one kind. A layer may lack either half (Nemotron-H)."""
 
     num_layers: int
-    attention: Attention
-    ffn: Ffn
+    attention: Attention | None
+    ffn: Ffn | None
     vector_parameters: int = 0
     """Norms, biases and the like of one layer: small, and never quantized."""
+    replicated_parameters: int = 0
+    """Of one layer's matrices that every rank holds whole, in 16 bits: hyper-connections and
+    other streams beside attention and feed-forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +175,76 @@ class WeightFormat:
     """How the checkpoint stores its weights.
 
     ``bytes_per_parameter`` holds for the matrices that are quantized, with their scales counted
-    in; embedding, head, norms and routers stay at two bytes, and so does every part named in
-    ``unquantized``.
+    in; embedding, head, norms, routers and what narrows the vector for experts stay at two bytes,
+    and so does every part named in ``unquantized``.
     """
 
     name: str
-    """bf16, fp8, int8, int4, mxfp4, nvfp4."""
+    """bf16, fp8, int8, int4, mxfp4, nvfp4, float32."""
     bytes_per_parameter: float
+    block_size: int | None = None
+    """Weights in a row that share a scale: a rank's share of a matrix must be whole blocks."""
+    wide_bytes_per_parameter: float = 2.0
+    """Of what is not quantized."""
     compute: str
     """The precision in which matrices are multiplied: a key of ``Gpu.peak_flop_per_s``."""
+    experts_bytes_per_parameter: float | None = None
+    """Of routed experts that have a format of their own. None: as the rest."""
     unquantized: frozenset[str] = frozenset()
-    """Of ``attention``, ``dense_ffn``, ``experts``, ``shared_experts``."""
+    """Of ``attention``, ``state_attention`` (layers of ``StateAttention``), ``dense_ffn``,
+    ``experts``, ``shared_experts``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPart:
+    """The tensors of one part of a checkpoint."""
+
+    num_bytes: int = 0
+    """As the engine holds them: numbers of 32 and 64 bits in 16."""
+    num_tensors: int = 0
+
+
+_NOTHING = StoredPart()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeights:
+    """What the files of a checkpoint hold, by the parts that ranks split differently.
+
+    Of the whole model, scales and zero points with the part that they belong to.
+    """
+
+    embedding: StoredPart = _NOTHING
+    head: StoredPart = _NOTHING
+    tables: StoredPart = _NOTHING
+    """Further embedding tables, one row of which a token meets."""
+    attention: StoredPart = _NOTHING
+    state_attention: StoredPart = _NOTHING
+    """Linear attention and state-space layers."""
+    dense_ffn: StoredPart = _NOTHING
+    experts: StoredPart = _NOTHING
+    shared_experts: StoredPart = _NOTHING
+    replicated: StoredPart = _NOTHING
+    """Norms, routers and other small tensors that every rank holds whole."""
+    towers: StoredPart = _NOTHING
+    """Vision and audio encoders and what projects them."""
+    draft: StoredPart = _NOTHING
+    """Layers for speculative decoding: loaded only when asked for."""
+    skipped: StoredPart = _NOTHING
+    """What the engine never loads: a speech decoder, tables of rotary angles, a tied head."""
+    other: StoredPart = _NOTHING
+    """Names that no rule here knows."""
+    notes: tuple[str, ...] = ()
+
+    def parts(self) -> Iterator[tuple[str, StoredPart]]:
+        """Yield every part by its name."""
+        return ((each.name, getattr(self, each.name)) for each in fields(self)[:-1])
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Of all parts that are loaded for serving without speculative decoding."""
+        idle = self.draft.num_bytes + self.skipped.num_bytes
+        return sum(part.num_bytes for _, part in self.parts()) - idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +266,16 @@ class ModelShape:
     """Of the configuration that this was read from: part of every calibration key."""
     vector_parameters: int = 0
     """Of the norms outside the layers."""
+    tower_parameters: int = 0
+    """Of vision and audio encoders and what projects them, in 16 bits on every rank."""
+    table_parameters: int = 0
+    """Of further embedding tables, which are split over the ranks: looked up, never read whole."""
+    tables_on_host: bool = False
+    """Those tables are in the memory of the host: they take none of a GPU."""
+    num_draft_layers: int = 0
+    """For speculative decoding, in the checkpoint: loaded only when asked for."""
+    stored: StoredWeights | None = None
+    """From the files of the checkpoint. None: its bytes are counted from the shape."""
     notes: tuple[str, ...] = ()
     """What the configuration has and this shape leaves out."""
 
@@ -125,8 +285,12 @@ class ModelShape:
 
     @property
     def num_heads(self) -> int:
-        return max(group.attention.num_heads for group in self.groups)
+        return max(attention.num_heads for _, attention in self.attentions())
 
     def attentions(self) -> Iterator[tuple[int, Attention]]:
-        """Yield (number of layers, attention) for each group."""
-        return ((group.num_layers, group.attention) for group in self.groups)
+        """Yield (number of layers, attention) for each group that has any."""
+        return (
+            (group.num_layers, group.attention)
+            for group in self.groups
+            if group.attention is not None
+        )
