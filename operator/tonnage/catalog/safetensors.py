@@ -1,0 +1,234 @@
+"""What safetensors files say of themselves: name, type, shape and bytes of every tensor.
+
+A file is a number of eight bytes, a JSON header of so many bytes, and the tensors one after the
+other. Only the header is read here, and as strictly as the library that loads the file reads it.
+
+Sources:
+    [safetensors] README.md and the reader of version 0.8.0: types, limits and what is refused.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tonnage.catalog.gpu import CatalogError
+from tonnage.units import MB
+
+LENGTH_BYTES: Final = 8
+MAX_HEADER_BYTES: Final = 100 * MB
+MAX_DIMENSIONS: Final = 64
+MAX_NUMBER: Final = (1 << 63) - 1
+METADATA: Final = "__metadata__"
+LFS_POINTER: Final = b"version "
+BITS_PER_BYTE: Final = 8
+DTYPE_BITS: Final[Mapping[str, int]] = {
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+}
+"""Of one element; narrow ones are packed."""
+
+
+class CheckpointError(CatalogError):
+    """The files of a checkpoint are damaged, incomplete, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor in a file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The tensors of all files of a model."""
+
+    tensors: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self.tensors)
+
+
+def header_end(start: bytes, *, file: str) -> int:
+    """Return how many bytes of a file the header and its length take, given the first eight.
+
+    Raises:
+        CheckpointError: there are no eight, or the header is longer than any that is read.
+    """
+    if len(start) < LENGTH_BYTES:
+        raise CheckpointError(
+            f"{file}: cut off: {len(start)} bytes, but the header's length alone takes "
+            f"{LENGTH_BYTES}"
+        )
+    if start.startswith(LFS_POINTER):
+        raise CheckpointError(f"{file}: a Git LFS pointer; the file itself was not fetched")
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"{file}: no safetensors file: its header would have {length} bytes; at most "
+            f"{MAX_HEADER_BYTES} are read"
+        )
+    return LENGTH_BYTES + length
+
+
+def read_header(content: bytes, *, file: str, file_bytes: int | None = None) -> tuple[Tensor, ...]:
+    """Return the tensors of one file, in the order of their bytes.
+
+    ``content`` is the beginning of the file, at least to the end of the header. ``file_bytes`` is
+    the size of the whole file, where it is known.
+
+    Raises:
+        CheckpointError: names the file, the tensor and what is wrong.
+    """
+    end = header_end(content, file=file)
+    if len(content) < end:
+        raise CheckpointError(
+            f"{file}: cut off: the header ends at byte {end}, the file at {len(content)}"
+        )
+    header = json_object(content[LENGTH_BYTES:end], file=file)
+    _check_metadata(header.pop(METADATA, None), file)
+    placed = sorted(
+        (_placed(name, entry, file) for name, entry in header.items()), key=lambda each: each[:2]
+    )
+    data_bytes = _without_gaps(placed, file)
+    if file_bytes is not None and file_bytes != end + data_bytes:
+        fault = "cut off" if file_bytes < end + data_bytes else "not all of it is tensors"
+        raise CheckpointError(
+            f"{file}: {fault}: header and tensors take {end + data_bytes} bytes, the file has "
+            f"{file_bytes}"
+        )
+    return tuple(tensor for _, _, tensor in placed)
+
+
+def json_object(content: bytes, *, file: str) -> dict[str, Any]:
+    """Read a JSON object, to the letter.
+
+    Raises:
+        CheckpointError: it is none, a key stands twice, or it is not UTF-8.
+    """
+    try:
+        values = json.loads(
+            content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{file}: not UTF-8 text at byte {error.start}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not JSON: {str(error)[:300]}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{file}: the JSON is no object")
+    return values
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    block = dict(pairs)
+    if len(block) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"key {twice!r:.200} stands twice")
+    return block
+
+
+def _no_constant(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number that JSON has")
+
+
+def _check_metadata(metadata: object, file: str) -> None:
+    is_text = isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())
+    if metadata is not None and not is_text:
+        raise CheckpointError(f"{file}: {METADATA} is no table of texts")
+
+
+def _placed(name: str, entry: object, file: str) -> tuple[int, int, Tensor]:
+    """Return where a tensor begins and ends, and the tensor."""
+    try:
+        dtype, shape, begin, end = _described(entry)
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: tensor {name!r:.200}: {error}") from error
+    return begin, end, Tensor(name=name, dtype=dtype, shape=shape, num_bytes=end - begin)
+
+
+def _described(entry: object) -> tuple[str, tuple[int, ...], int, int]:
+    if not isinstance(entry, dict):
+        raise CheckpointError("its description is no object")
+    dtype, shape = _dtype(entry.get("dtype")), _shape(entry.get("shape"))
+    begin, end = _offsets(entry.get("data_offsets"))
+    num_bits = math.prod(shape) * DTYPE_BITS[dtype]
+    if num_bits != (end - begin) * BITS_PER_BYTE:
+        raise CheckpointError(
+            f"{dtype} of shape {list(shape)!r:.100} takes {num_bits} bits, data_offsets give it "
+            f"{end - begin} bytes"
+        )
+    return dtype, shape, begin, end
+
+
+def _dtype(dtype: object) -> str:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise CheckpointError(f"dtype = {dtype!r:.100} is none of {', '.join(DTYPE_BITS)}")
+    return dtype
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, list) or not all(_is_number(each) and each >= 0 for each in shape):
+        raise CheckpointError(f"shape = {shape!r:.100} is no list of whole numbers from 0 on")
+    if len(shape) > MAX_DIMENSIONS:
+        raise CheckpointError(f"{len(shape)} dimensions; at most {MAX_DIMENSIONS} are read")
+    return tuple(shape)
+
+
+def _offsets(offsets: object) -> tuple[int, int]:
+    match offsets:
+        case [int() as begin, int() as end] if _is_number(begin) and _is_number(end):
+            pass
+        case _:
+            raise CheckpointError(f"data_offsets = {offsets!r:.100} are not two whole numbers")
+    if begin < 0:
+        raise CheckpointError(f"data_offsets = {offsets!r:.100} begin before the data")
+    if end < begin:
+        raise CheckpointError(f"data_offsets = {offsets!r:.100} end before they begin")
+    return begin, end
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether it is a whole number of 64 bits, which true and false are not."""
+    return type(value) is int and abs(value) <= MAX_NUMBER
+
+
+def _without_gaps(placed: Iterable[tuple[int, int, Tensor]], file: str) -> int:
+    """Return where the last tensor ends, each one beginning where the one before it ends."""
+    last = 0
+    for begin, end, tensor in placed:
+        if begin != last:
+            fault = "overlaps the tensor before it" if begin < last else "leaves a gap before it"
+            raise CheckpointError(
+                f"{file}: tensor {tensor.name!r:.200} {fault}: it begins at byte {begin} of the "
+                f"data, where {last} is next"
+            )
+        last = end
+    return last

@@ -1,0 +1,219 @@
+"""Which part of a model a tensor belongs to, by the name that its publisher gave it.
+
+Names are read by their parts between dots, so that scales, zero points and packed weights count
+to the matrix that they belong to, whatever the method that quantized it calls them.
+
+Sources:
+    [vllm-source] model_executor/models: the names that each model maps its checkpoints from, and
+    MultiModelKeys for what is a tower.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_LAYERS: Final = frozenset({"layers", "h", "blocks", "block"})
+_SKIPPED: Final = frozenset(
+    {"talker", "token2wav", "code2wav", "inv_freq", "cos_cached", "sin_cached"}
+)
+_TOWERS: Final = frozenset(
+    {
+        "visual", "vision", "vision_tower", "vision_model", "vision_encoder", "vision_backbone",
+        "vision_adapter", "vision_embedding", "vision_embedder", "vision_projection",
+        "vision_language_adapter", "vision_embed_tokens", "vpm", "vit_merger", "vit_downsampler",
+        "vit_downsampler2", "vit_large_projector", "sam_model", "qwen2_model", "image_newline",
+        "view_seperator", "patch_merger", "patch_merge_mlp", "pre_mm_projector_norm", "merger",
+        "resampler", "qformer", "connector", "projector", "linear_proj", "mlp1", "mlp_AR",
+        "multi_modal_projector", "mm_projector", "mm_whisper_embeddings", "language_projection",
+        "audio_tower", "audio_model", "audio_encoder", "audio_projection", "audio_language_adapter",
+        "whisper_encoder", "sound_encoder", "sound_projection", "embed_vision", "embed_audio",
+        "embed_tokens_extend", "spatial_projectors", "layerwise_projectors",
+    }
+)  # fmt: skip
+_TABLES: Final = frozenset({"embed_tokens_per_layer", "engram", "ple_embedding"})
+_OUTSIDE: Final[Mapping[str, str]] = {
+    "embed_tokens": "embedding",
+    "wte": "embedding",
+    "word_embeddings": "embedding",
+    "tok_embeddings": "embedding",
+    "embed_in": "embedding",
+    "embeddings": "embedding",
+    "embed": "embedding",
+    "lm_head": "head",
+    "embed_out": "head",
+    "output_layer": "head",
+    "output": "head",
+    "head": "head",
+    "wpe": "replicated",
+    "embed_positions": "replicated",
+    "per_layer_model_projection": "replicated",
+    "altup_projections": "replicated",
+    "altup_unembed_projections": "replicated",
+}
+_BLOCKS: Final[Mapping[str, str]] = {
+    "self_attn": "attention",
+    "self_attention": "attention",
+    "attn": "attention",
+    "attention": "attention",
+    "cross_attn": "attention",
+    "linear_attn": "state_attention",
+    "mamba": "state_attention",
+    "short_conv": "state_attention",
+    "conv": "state_attention",
+    "mlp": "dense_ffn",
+    "mlps": "dense_ffn",
+    "feed_forward": "dense_ffn",
+    "ffn": "dense_ffn",
+    "block_sparse_moe": "dense_ffn",
+    "residual_mlp": "dense_ffn",
+    "fc1": "dense_ffn",
+    "fc2": "dense_ffn",
+    "moe": "experts",
+    "mixer": "state_attention",
+    "experts": "experts",
+    "shared_mlp": "shared_experts",
+    "share_expert": "shared_experts",
+    "shared_expert": "shared_experts",
+    "shared_experts": "shared_experts",
+    "gate": "replicated",
+    "router": "replicated",
+    "ple": "replicated",
+    "altup": "replicated",
+    "laurel": "replicated",
+    "layer_scalar": "replicated",
+    "per_layer_input_gate": "replicated",
+    "per_layer_projection": "replicated",
+}
+"""Modules of a layer; more is told by what stands in them."""
+_IN_FFN: Final[Mapping[str, str]] = {
+    "gate": "replicated",
+    "router": "replicated",
+    "shared_expert_gate": "replicated",
+    "moe_statics": "replicated",
+    "router_bias": "replicated",
+    "gate_bias": "replicated",
+    "expert_bias": "replicated",
+    "correction_bias": "replicated",
+    "e_score_correction_bias": "replicated",
+    "fc1_latent_proj": "replicated",
+    "fc2_latent_proj": "replicated",
+    "routed_expert_down_proj": "replicated",
+    "routed_expert_up_proj": "replicated",
+    "shared_mlp": "shared_experts",
+    "share_expert": "shared_experts",
+    "shared_expert": "shared_experts",
+    "shared_experts": "shared_experts",
+    "experts": "experts",
+    "input_linear": "experts",
+    "output_linear": "experts",
+}
+_IN_MIXER: Final[Mapping[str, str]] = {
+    **_IN_FFN,
+    "q_proj": "attention",
+    "k_proj": "attention",
+    "v_proj": "attention",
+    "qkv_proj": "attention",
+    "o_proj": "attention",
+    "up_proj": "dense_ffn",
+    "gate_proj": "dense_ffn",
+    "down_proj": "dense_ffn",
+}
+"""Nemotron-H calls every kind of layer so."""
+_NUMBER: Final = re.compile("[0-9]{1,5}")
+_NORM: Final = re.compile("norm|(^|_)ln(_|[0-9]|$)")
+_STREAM: Final = re.compile("hc_|.*(hyper_connection|_res_proj)")
+"""Residual streams beside attention and feed-forward."""
+_STATE_MARK: Final = "A_log"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor stands: its part, and the layer and module that decide about doubts."""
+
+    part: str
+    layer: int | None = None
+    module: str = ""
+
+
+def places(names: Iterable[str], *, num_layers: int) -> dict[str, Place]:
+    """Return the place of every tensor of a model with so many layers; further ones are drafts.
+
+    Some names say what they are only beside others: an attention module with a decay is linear,
+    and a dense block in a layer with experts is what all tokens share.
+    """
+    found = {name: place_of(name, num_layers=num_layers) for name in names}
+    states = {place.module for name, place in found.items() if name.endswith(f".{_STATE_MARK}")}
+    sparse = {place.layer for place in found.values() if place.part == "experts"}
+    return {name: _settled(place, states, sparse) for name, place in found.items()}
+
+
+def _settled(place: Place, states: set[str], sparse: set[int | None]) -> Place:
+    if place.part == "attention" and place.module in states:
+        return Place("state_attention", place.layer, place.module)
+    if place.part == "dense_ffn" and place.layer in sparse:
+        return Place("shared_experts", place.layer, place.module)
+    return place
+
+
+def place_of(name: str, *, num_layers: int) -> Place:
+    """Return the place that a name alone tells.
+
+    >>> place_of("model.layers.3.mlp.experts.7.up_proj.weight_scale_inv", num_layers=61).part
+    'experts'
+    >>> place_of("model.layers.61.self_attn.o_proj.weight", num_layers=61).part
+    'draft'
+    """
+    words = name.split(".")
+    named = _named(words)
+    if named is not None:
+        return Place(named)
+    depth = _layer_at(words)
+    if depth is None:
+        return Place(_outside(words))
+    layer = int(words[depth])
+    return _inside(words, depth, layer) if layer < num_layers else Place("draft", layer)
+
+
+def _named(words: list[str]) -> str | None:
+    """Return the part that one word tells, wherever it stands."""
+    if any(word.startswith("mtp") for word in words):
+        return "draft"
+    told = ((_SKIPPED, "skipped"), (_TOWERS, "towers"), (_TABLES, "tables"))
+    return next((part for known, part in told if not known.isdisjoint(words)), None)
+
+
+def _layer_at(words: list[str]) -> int | None:
+    """Return where the number of the layer stands."""
+    numbered = (
+        at
+        for at in range(1, len(words))
+        if words[at - 1] in _LAYERS and _NUMBER.fullmatch(words[at])
+    )
+    return next(numbered, None)
+
+
+def _outside(words: list[str]) -> str:
+    if any(_NORM.search(word) or _STREAM.match(word) for word in words):
+        return "replicated"
+    return _first(words, _OUTSIDE) or "other"
+
+
+def _inside(words: list[str], depth: int, layer: int) -> Place:
+    inner = words[depth + 1 :]
+    at = next((at for at, word in enumerate(inner) if word in _BLOCKS), None)
+    module = ".".join(words[: depth + 2 + (at or 0)])
+    if any(_NORM.search(word) or _STREAM.match(word) for word in inner):
+        return Place("replicated", layer, module)
+    if at is None:
+        return Place("other", layer, module)
+    block, rest = _BLOCKS[inner[at]], inner[at + 1 :]
+    if inner[at] == "mixer":
+        return Place(_first(rest, _IN_MIXER) or block, layer, module)
+    if block in {"dense_ffn", "experts"}:
+        return Place(_first(rest, _IN_FFN) or block, layer, module)
+    return Place(block, layer, module)
+
+
+def _first(words: Iterable[str], known: Mapping[str, str]) -> str | None:
+    return next((known[word] for word in words if word in known), None)
