@@ -17,7 +17,7 @@ from tonnage.catalog.shape import (
     MoeFfn,
     WeightFormat,
 )
-from tonnage.sizing.memory import KvShare
+from tonnage.sizing.cache import KvShare
 from tonnage.sizing.question import Demand, Question
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.steady import Replica

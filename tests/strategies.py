@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from builders import BF16, a_layer_group, a_replica, a_shape, an_expert_ffn, an_slo
 from tonnage.catalog.engine import SpeedConstants
 from tonnage.catalog.shape import DenseFfn, GroupedAttention, LatentAttention
-from tonnage.sizing.memory import KvShare, kv_bytes_of_sequence
-from tonnage.sizing.parallelism import Parallelism, check_parallelism
+from tonnage.sizing.cache import KvShare, kv_bytes_of_sequence
+from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import ExpertShare, Shard
+from tonnage.sizing.split_rules import check_parallelism
 from tonnage.sizing.staffing import Team
 from tonnage.sizing.steady import load_line, slots_for, steady_state
 from tonnage.sizing.step import Speeds, Step
@@ -131,7 +132,7 @@ def splits(draw):
     """A shape and a split of it that the engine accepts."""
     shape, parallelism = draw(shapes), draw(parallelisms)
     try:
-        check_parallelism(shape, parallelism)
+        check_parallelism(shape, shape.weight_format, parallelism)
     except Exception:
         parallelism = Parallelism()
     return shape, parallelism

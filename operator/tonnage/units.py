@@ -38,6 +38,15 @@ def seconds(duration: str) -> float:
     return int(match["amount"]) * _UNIT_S[match["unit"]]
 
 
+def round_up(number: int, multiple: int) -> int:
+    """Return the next multiple.
+
+    >>> round_up(2880, 256)
+    3072
+    """
+    return -(-number // multiple) * multiple
+
+
 def format_bytes(amount_bytes: float) -> str:
     """Write an amount of memory for a person, in binary units.
 

@@ -9,9 +9,11 @@ import yaml
 from builders import a_gpu
 from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import GroupedAttention
-from tonnage.sizing.memory import KvShare, kv_bytes_per_token, weight_bytes
+from tonnage.sizing.cache import KvShare
+from tonnage.sizing.kv import flop_per_pair, kv_bytes_per_token
+from tonnage.sizing.memory import weight_bytes
 from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.shard import FLOP_PER_PARAMETER, Shard, flop_per_pair
+from tonnage.sizing.shard import FLOP_PER_PARAMETER, Shard
 from tonnage.sizing.step import Speeds
 from tonnage.units import GB, PETA, TERA
 

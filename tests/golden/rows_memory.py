@@ -4,12 +4,12 @@ import math
 
 from builders import a_latent_attention, a_replica, a_shard, an_attention
 from golden.documents import ELEMENT_BYTES, TABLE, Totals, gpu, model, row
+from tonnage.sizing.cache import KvShare, kv_bytes_of_sequence
+from tonnage.sizing.kv import kv_bytes_per_token
 from tonnage.sizing.memory import (
-    KvShare,
+    BudgetPart,
     MemoryBudget,
     Need,
-    kv_bytes_of_sequence,
-    kv_bytes_per_token,
     min_gpus,
     sequences_held,
     ways_out,
@@ -34,10 +34,10 @@ def pool(*, memory_bytes, weights_bytes, utilization=1.0, reserve_bytes=0):
     return MemoryBudget(
         total_bytes=memory_bytes,
         utilization_fraction=utilization,
-        weights_bytes=weights_bytes,
-        activation_bytes=reserve_bytes,
-        non_torch_bytes=0,
-        graphs_bytes=0,
+        parts=(
+            BudgetPart(name="weights", num_bytes=weights_bytes),
+            BudgetPart(name="reserve", num_bytes=reserve_bytes),
+        ),
     ).kv_pool_bytes
 
 

@@ -5,7 +5,8 @@ import math
 from builders import a_replica, a_workload, decoding_only
 from golden.documents import TABLE, gpu, model, napkin_shard, nominal_speeds, row
 from tonnage.catalog.engine import TEXTBOOK_SPEED
-from tonnage.sizing.memory import KvShare, weight_bytes
+from tonnage.sizing.cache import KvShare
+from tonnage.sizing.memory import weight_bytes
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import FLOP_PER_PARAMETER, Shard
 from tonnage.sizing.staffing import replicas_for_throughput

@@ -46,7 +46,8 @@ SOME = Flags(
 def a_serving(**changes):
     constants = find_engine("0.33").constants
     return replace(
-        Serving(kv_format="fp8", has_bf16=True, constants=constants, has_experts=False), **changes
+        Serving(kv_format="fp8", has_bf16=True, constants=constants, has_whole_experts=False),
+        **changes,
     )
 
 
@@ -101,7 +102,7 @@ class TestWriting:
     def test_experts_are_spread_over_data_parallel_ranks(self):
         ranks = replace(SOME, parallelism=Parallelism(data=8))
 
-        assert as_read(arguments(chosen=ranks, has_experts=True)).enable_expert_parallel
+        assert as_read(arguments(chosen=ranks, has_whole_experts=True)).enable_expert_parallel
         assert not as_read(arguments(chosen=ranks)).enable_expert_parallel
 
     def test_both_latencies_have_the_ladder_of_bounds(self):

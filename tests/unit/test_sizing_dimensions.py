@@ -8,13 +8,14 @@ import pytest
 
 from builders import a_shard
 from tonnage.catalog.engine import prior_speed
+from tonnage.sizing.cache import KvShare
 from tonnage.sizing.cost import (
     bandwidth_per_usd,
     owned_usd_per_hour,
     usd_per_million_tokens,
     usd_per_user,
 )
-from tonnage.sizing.memory import KvShare, MemoryBudget, weight_bytes
+from tonnage.sizing.memory import BudgetPart, MemoryBudget, weight_bytes
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.roofline import batch_at_ridge, ridge_flop_per_byte
 from tonnage.sizing.step import Speeds, Step, step_time
@@ -54,10 +55,12 @@ def test_what_a_budget_leaves_is_bytes():
     budget = MemoryBudget(
         total_bytes=80 * gigabyte,
         utilization_fraction=0.9,
-        weights_bytes=16 * gigabyte,
-        activation_bytes=2 * gigabyte,
-        non_torch_bytes=1 * gigabyte,
-        graphs_bytes=1 * gigabyte,
+        parts=(
+            BudgetPart(name="weights", num_bytes=16 * gigabyte),
+            BudgetPart(name="activations", num_bytes=2 * gigabyte),
+            BudgetPart(name="runtime", num_bytes=1 * gigabyte),
+            BudgetPart(name="CUDA graphs", num_bytes=1 * gigabyte),
+        ),
     )
 
     assert budget.kv_pool_bytes.to("GB").magnitude == pytest.approx(52)

@@ -22,7 +22,8 @@ from strategies import (
     tpot_limits_s,
     workloads,
 )
-from tonnage.sizing.memory import kv_bytes_of_sequence, kv_bytes_per_token
+from tonnage.sizing.cache import cache_layout
+from tonnage.sizing.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import shard_of
 from tonnage.sizing.staffing import replicas_for
@@ -90,12 +91,13 @@ def test_half_the_element_is_half_the_cache(attention, num_layers, tensor):
 
 
 @given(shards, st.integers(0, 200_000), st.integers(1, 256))
-def test_blocks_round_up_by_less_than_one_block_for_each_kind_of_layer(shard, context, block):
-    exact = kv_bytes_of_sequence(shard.kv, context, block_tokens=None)
-    held = kv_bytes_of_sequence(shard.kv, context, block_tokens=block)
+def test_blocks_round_up_by_less_than_one_and_a_window_by_one_more(shard, context, block):
+    layout = cache_layout(shard.kv[:1], block_tokens=block)
 
-    one_block = sum(kind.bytes_per_token * block for kind in shard.kv)
-    assert exact / ROUNDING <= held <= exact + one_block
+    exact = shard.kv[0].bytes_per_token * shard.kv[0].tokens_held(context)
+    held = layout.bytes_of_sequence(context)
+    is_window = shard.kv[0].window_tokens is not None
+    assert exact / ROUNDING <= held <= exact + (1 + is_window) * layout.bytes_per_block
 
 
 @given(splits())

@@ -62,7 +62,7 @@ class TestMemory:
         )
 
         lost_bytes = few.budget.kv_pool_bytes - many.budget.kv_pool_bytes
-        factor = a_question().engine.constants.sampler_peak_factor
+        factor = a_question().engine.memory.sampler_factor.value
         assert lost_bytes == pytest.approx(factor * 512 * 128_256 * 4)
 
     def test_a_measured_cache_replaces_the_estimate(self):

@@ -3,25 +3,25 @@
 import pytest
 
 from builders import (
-    BF16,
     a_latent_attention,
     a_layer_group,
     a_shape,
     an_attention,
     an_expert_ffn,
 )
+from tonnage.catalog.config_quantization import BF16
 from tonnage.catalog.parameters import attention_parameters
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.errors import InvalidParallelismError
-from tonnage.sizing.memory import kv_elements_per_layer
+from tonnage.sizing.kv import kv_elements_per_layer
 from tonnage.sizing.parallelism import (
     Parallelism,
-    candidates,
-    check_parallelism,
-    explain_no_candidate,
     on_rank,
 )
 from tonnage.sizing.shard import shard_of
+from tonnage.sizing.split_rules import check_parallelism
+from tonnage.sizing.splits import candidates, explain_no_candidate
+from tonnage.units import GIB
 
 
 def share_of(shape, *, weights=BF16, kv_element_bytes=2, **split):
@@ -46,7 +46,18 @@ def latent_model():
 
 def test_a_dense_model_has_the_parameters_that_its_authors_count():
     # Llama 3 8B: 8,030,261,248 in the published checkpoint.
-    assert share_of(a_shape()).weights_bytes / 2 == pytest.approx(8.03026e9, rel=1e-4)
+    share = share_of(a_shape(max_position_tokens=None))
+
+    assert share.weights_bytes / 2 == pytest.approx(8.03026e9, rel=1e-4)
+
+
+def test_rotary_tables_lie_beside_the_weights_on_every_rank():
+    # Start-up logs of Llama 3.1 8B: 14.99 GiB, 7.51 on each of two GPUs, 3.77 on each of four.
+    shape = a_shape(max_position_tokens=131_072)
+
+    printed = [share_of(shape, tensor=tensor).weights_bytes / GIB for tensor in (1, 2, 4)]
+
+    assert printed == pytest.approx([14.99, 7.51, 3.77], abs=0.005)
 
 
 def test_a_mixture_of_experts_has_the_parameters_that_its_authors_count():
@@ -58,13 +69,13 @@ def test_a_mixture_of_experts_has_the_parameters_that_its_authors_count():
 
 
 def test_the_embedding_table_is_resident_but_never_read_whole():
-    share = share_of(a_shape(tied_embeddings=False))
+    share = share_of(a_shape(tied_embeddings=False, max_position_tokens=None))
 
     assert share.weights_bytes - share.dense_read_bytes == 128_256 * 4096 * 2
 
 
 def test_a_tied_table_is_there_once_and_read_as_the_head():
-    share = share_of(a_shape(tied_embeddings=True))
+    share = share_of(a_shape(tied_embeddings=True, max_position_tokens=None))
 
     assert share.weights_bytes == share.dense_read_bytes
 
@@ -73,7 +84,8 @@ def test_quantization_halves_what_it_covers_and_leaves_embedding_and_head():
     tables_bytes = 2 * 128_256 * 4096 * 2
     fp8 = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8")
 
-    whole, halved = share_of(a_shape()), share_of(a_shape(), weights=fp8)
+    shape = a_shape(max_position_tokens=None)
+    whole, halved = share_of(shape), share_of(shape, weights=fp8)
 
     quantized_bytes = whole.weights_bytes - tables_bytes
     assert halved.weights_bytes - tables_bytes == pytest.approx(quantized_bytes / 2, rel=1e-4)
@@ -123,7 +135,7 @@ def test_data_parallel_attention_repeats_attention_and_spreads_experts():
 )
 def test_heads_that_do_not_divide_are_refused_with_the_numbers(tensor, words):
     with pytest.raises(InvalidParallelismError, match=words):
-        check_parallelism(a_shape(), Parallelism(tensor=tensor))
+        check_parallelism(a_shape(), BF16, Parallelism(tensor=tensor))
 
 
 def test_kv_heads_that_do_not_divide_are_refused_with_the_numbers():
@@ -131,16 +143,16 @@ def test_kv_heads_that_do_not_divide_are_refused_with_the_numbers():
     shape = a_shape(groups=(a_layer_group(attention=attention),))
 
     with pytest.raises(InvalidParallelismError, match="TP 4 and the 6 KV heads"):
-        check_parallelism(shape, Parallelism(tensor=4))
+        check_parallelism(shape, BF16, Parallelism(tensor=4))
 
 
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(InvalidParallelismError, match="PP 33 exceeds the 32 layers"):
-        check_parallelism(a_shape(), Parallelism(pipeline=33))
+        check_parallelism(a_shape(), BF16, Parallelism(pipeline=33))
 
 
 def test_splits_come_smallest_first_and_tensor_parallel_first():
-    splits = list(candidates(a_shape(), num_gpus=None, gpus_per_node=8))
+    splits = list(candidates(a_shape(), BF16, num_gpus=None, gpus_per_node=8))
 
     assert [str(split) for split in splits[:4]] == ["TP1", "TP2", "PP2", "TP4"]
     assert [split.num_gpus for split in splits] == sorted(split.num_gpus for split in splits)
@@ -148,7 +160,7 @@ def test_splits_come_smallest_first_and_tensor_parallel_first():
 
 
 def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
-    splits = [str(s) for s in candidates(latent_model(), num_gpus=8, gpus_per_node=8)]
+    splits = [str(s) for s in candidates(latent_model(), BF16, num_gpus=8, gpus_per_node=8)]
 
     assert splits[:2] == ["TP8", "DP8"]
 
@@ -157,4 +169,4 @@ def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
     ("num_gpus", "words"), [(3, "TP 3 does not divide"), (12, "no whole number of nodes of 8")]
 )
 def test_a_number_of_gpus_that_will_not_do_is_explained(num_gpus, words):
-    assert words in explain_no_candidate(a_shape(), num_gpus=num_gpus, gpus_per_node=8)
+    assert words in explain_no_candidate(a_shape(), BF16, num_gpus=num_gpus, gpus_per_node=8)

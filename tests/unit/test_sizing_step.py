@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_replica, a_shard, a_workload, decoding_only, some_speeds
 from tonnage.catalog.engine import TEXTBOOK_SPEED
-from tonnage.sizing.memory import KvShare
+from tonnage.sizing.cache import KvShare
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import ExpertShare
 from tonnage.sizing.steady import load_line, slots_for, steady_state, tpot_ceiling, upper

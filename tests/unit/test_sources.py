@@ -19,7 +19,7 @@ def keys_in_docstrings() -> set[str]:
     return {
         key
         for path in PACKAGE.rglob("*.py")
-        for block in re.findall(r"Sources?:\n((?:(?: {4})+.+\n)+)", path.read_text())
+        for block in re.findall(r'Sources?:\n((?:(?: {4})+(?!""").+\n)+)', path.read_text())
         for key in re.findall(r"\[([a-z0-9-]+)\]", block)
     }
 

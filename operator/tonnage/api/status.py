@@ -25,6 +25,8 @@ class ParallelismStatus(ApiModel):
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
+    context: int | None = None
+    """Decode context parallel, within the tensor-parallel ranks; absent: 1."""
 
 
 class PlanStatus(ApiModel):
@@ -55,6 +57,9 @@ class EstimateStatus(ApiModel):
     kv_bytes_per_token: int
     """On one GPU."""
     kv_tokens: int
+    kv_tokens_low: int
+    """The truth lies between low and high nine times in ten; both are the truth once measured."""
+    kv_tokens_high: int
     """That the cache of one replica holds."""
     concurrency_at_context_length: float
     """Requests that the cache holds at the length promised."""

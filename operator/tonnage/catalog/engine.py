@@ -2,14 +2,15 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
+from tonnage.catalog.engine_memory import MemoryConstants, memory_constants
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError
 from tonnage.units import GIB
 
@@ -17,17 +18,41 @@ ENGINES_FOLDER = Path(__file__).parent / "engines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRules:
+    """How a version cuts the cache into blocks."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    manages_windows: bool = True
+    """Layers with a window keep only what it can see. False: they keep every token."""
+    state_blocks: int = 2
+    """Blocks per sequence of a layer with a state: a second one with prefix caching."""
+    counts_async_batches: bool = True
+    """Windows keep the tokens of all batches in flight, not of one."""
+    tokens_from_concurrency: bool = True
+    """The logged tokens are concurrency times length, not blocks times their size."""
+    latent_state_alignment: int = 128
+    """Tokens to whose multiples blocks of latent attention grow beside layers with a state."""
+    latent_elements: int | None = None
+    """What a token of latent attention was padded to. None: not padded."""
+    latent_head_elements: int | None = None
+    """Keys and values of one head, of versions that cached latent attention unfolded."""
+    merges_latent_projections: bool = False
+    """Decoding had matrices of its own, each the product of two of the checkpoint's."""
+
+
+CURRENT_CACHE_RULES = CacheRules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineVersion:
-    """The memory constants and the flags of vLLM from one minor version on."""
+    """The defaults, the cache rules and the flags of vLLM from one minor version on."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     since: str
     gpu_memory_utilization: float
-    sampler_peak_factor: float
-    non_torch_bytes: int
-    non_torch_tensor_bytes: int
-    graph_bytes: int
+    cache: CacheRules
     shutdown_timeout: bool = False
     """``--shutdown-timeout`` exists: requests in flight are finished on SIGTERM."""
     custom_histogram_buckets: bool = False
@@ -97,26 +122,52 @@ class KnownEngine:
 
     minor: str
     constants: EngineVersion
+    memory: MemoryConstants
     is_guess: bool
     """Newer than any version whose sources were read: treated like the newest of those."""
 
 
 def find_engine(version: str) -> KnownEngine:
-    """Look up the constants of a vLLM version.
+    """Look up the constants of a vLLM version that can be run.
 
     Raises:
-        CatalogError: not a version, or older than any that is known.
+        CatalogError: not a version, or older than any that is supported.
+    """
+    oldest = _vllm()["oldest"]["version"]
+    if parse_version(version) < parse_version(oldest):
+        raise UnsupportedEngineError(
+            f"engine.version {version}: vLLM before {oldest} is not supported"
+        )
+    return known_engine(version)
+
+
+def known_engine(version: str) -> KnownEngine:
+    """Look up the constants of any vLLM version, also of those too old to be run.
+
+    Raises:
+        CatalogError: not a version, or older than any whose memory is known.
     """
     asked = parse_version(version)
     versions = TypeAdapter(list[EngineVersion]).validate_python(_vllm()["versions"])
-    older = [entry for entry in versions if parse_version(entry.since) <= asked]
+    newest = parse_version(_vllm()["newest"]["version"])
+    return KnownEngine(
+        minor=f"{asked[0]}.{asked[1]}",
+        constants=_latest(versions, asked),
+        memory=_latest(memory_constants(), asked),
+        is_guess=asked > newest,
+    )
+
+
+_Dated = TypeVar("_Dated", EngineVersion, MemoryConstants)
+
+
+def _latest(entries: Sequence[_Dated], asked: tuple[int, int]) -> _Dated:
+    older = [entry for entry in entries if parse_version(entry.since) <= asked]
     if not older:
         raise UnsupportedEngineError(
-            f"engine.version {version}: vLLM before {versions[0].since} is not supported"
+            f"vLLM {asked[0]}.{asked[1]} is older than {entries[0].since}: nothing is known of it"
         )
-    newest = parse_version(_vllm()["newest"]["version"])
-    minor = f"{asked[0]}.{asked[1]}"
-    return KnownEngine(minor=minor, constants=older[-1], is_guess=asked > newest)
+    return older[-1]
 
 
 @cache

@@ -13,7 +13,7 @@ from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import ModelShape
 from tonnage.cli.console import Failure, output, show
-from tonnage.sizing.memory import kv_bytes_per_token
+from tonnage.sizing.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import KV_ELEMENT_BYTES
 from tonnage.sizing.shard import shard_of

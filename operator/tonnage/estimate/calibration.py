@@ -55,6 +55,7 @@ def speed_key(question: Question, flags: Flags) -> str:
         split.data,
         question.engine.minor,
         question.engine_digest,
+        *([split.context] if split.context > 1 else []),
     )
 
 

@@ -15,7 +15,6 @@ from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.speed import SpeedCalibration, learn, observed_efficiency
 from tonnage.fleet.measure import busy_steps
 from tonnage.fleet.state import Fleet, ModelState
-from tonnage.sizing.memory import kv_bytes_of_sequence
 from tonnage.sizing.plan import Sizing
 
 KV_BAND = 4
@@ -70,9 +69,8 @@ def _believable_kv_tokens(state: ModelState, fleet: Fleet, sizing: Sizing) -> fl
         ),
         default=None,
     )
-    context = sizing.question.context_tokens
-    each_bytes = kv_bytes_of_sequence(sizing.shard.kv, context)
-    estimate = sizing.budget.kv_pool_bytes / each_bytes * context
+    each_bytes = sizing.replica.bytes_per_reported_token(sizing.question.context_tokens)
+    estimate = sizing.budget.kv_pool_bytes / each_bytes
     if tokens is None or estimate <= 0:
         return tokens
     return tokens if estimate / KV_BAND <= tokens <= estimate * KV_BAND else None

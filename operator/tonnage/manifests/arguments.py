@@ -37,7 +37,7 @@ class Serving:
     kv_format: str
     has_bf16: bool
     constants: EngineVersion
-    has_experts: bool
+    has_whole_experts: bool
     quantization: str | None = None
     """For ``--quantization``: weights that the engine quantizes while it loads them."""
 
@@ -70,10 +70,12 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     yield from ("--tensor-parallel-size", str(split.tensor))
     if split.pipeline > 1:
         yield from ("--pipeline-parallel-size", str(split.pipeline))
+    if split.context > 1:
+        yield from ("--decode-context-parallel-size", str(split.context))
     if split.data > 1:
         yield from ("--data-parallel-size", str(split.data))
-        if serving.has_experts:
-            yield "--enable-expert-parallel"
+    if serving.has_whole_experts:
+        yield "--enable-expert-parallel"
 
 
 def _kv_cache_dtype(spec: Spec, serving: Serving) -> str:
@@ -107,6 +109,7 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
                 tensor=int(found.get("--tensor-parallel-size", found.get("-tp", 1))),
                 pipeline=int(found.get("--pipeline-parallel-size", found.get("-pp", 1))),
                 data=int(found.get("--data-parallel-size", found.get("-dp", 1))),
+                context=int(found.get("--decode-context-parallel-size", found.get("-dcp", 1))),
             ),
         )
     except (KeyError, ValueError):
@@ -117,7 +120,7 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
 def is_runnable(flags: Flags) -> bool:
     """Tell whether an engine would start with these figures, which somebody may have edited."""
     split = flags.parallelism
-    sizes = (split.tensor, split.pipeline, split.data)
+    sizes = (split.tensor, split.pipeline, split.data, split.context)
     counts = (flags.max_num_seqs, flags.max_num_batched_tokens, *sizes)
     are_counts = all(1 <= count <= LARGEST_COUNT for count in counts)
     return are_counts and 0 < flags.gpu_memory_utilization <= 1
@@ -133,7 +136,7 @@ def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 CAPACITY_FLAGS = frozenset(
     {"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
      "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size",
-     "-dp"}
+     "-dp", "--decode-context-parallel-size", "-dcp"}
 )  # fmt: skip
 
 

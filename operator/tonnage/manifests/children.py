@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.shape import MoeFfn
 from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
@@ -19,6 +18,7 @@ from tonnage.manifests.pod import HTTP_PORT, Manifest, PodFigures, pod_template,
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.question import Flags
+from tonnage.sizing.split_rules import has_whole_experts
 from tonnage.units import MS_PER_S
 
 DIGEST_LENGTH = 16
@@ -130,7 +130,7 @@ def _figures(sizing: Sizing, site: Site) -> PodFigures:
             kv_format=question.kv_format,
             has_bf16=question.gpu.has_bf16,
             constants=question.engine.constants,
-            has_experts=any(isinstance(group.ffn, MoeFfn) for group in question.shape.groups),
+            has_whole_experts=has_whole_experts(question.shape, question.weights, split),
             quantization=_quantization(sizing),
         ),
         weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
@@ -166,6 +166,7 @@ def write_flags(flags: Flags) -> str:
             "tensor": split.tensor,
             "pipeline": split.pipeline,
             "data": split.data,
+            **({"context": split.context} if split.context > 1 else {}),
         }
     )
 
@@ -182,6 +183,7 @@ def flags_from_annotation(text: str) -> Flags | None:
                 tensor=int(figures["tensor"]),
                 pipeline=int(figures["pipeline"]),
                 data=int(figures["data"]),
+                context=int(figures.get("context", 1)),
             ),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -1,61 +1,150 @@
 """The memory budget and the speeds of a question's GPU, from the catalogue's figures."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tonnage.catalog.engine_memory import Fitted, MemoryConstants
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.shape import DenseFfn, ModelShape
-from tonnage.sizing.memory import MemoryBudget, forward_peak_bytes, sampler_peak_bytes
+from tonnage.catalog.shape import DenseFfn, Ffn, ModelShape, MoeFfn
+from tonnage.sizing.memory import (
+    BudgetPart,
+    MemoryBudget,
+    expert_workspace_bytes,
+    forward_peak_bytes,
+    hidden_bytes,
+    logits_bytes,
+)
+from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.step import Speeds
 
+COUNTED_SPREAD = 0.01
+"""Of weights counted from a configuration: nine of ten logs are nearer."""
+STORED_SPREAD = 0.002
+"""Of weights summed up from the headers of their files."""
+HIDDEN_COPIES = 2
+"""Hidden states that the sampler's dummy run finds in memory."""
+WIDE_BYTES = 2
+PAIR = 2
+
 
 def memory_budget(question: Question, shard: Shard, flags: Flags) -> MemoryBudget:
     """Return where the memory of the fullest GPU goes; textbook: nominal, weights only."""
-    gpu, constants = question.gpu, question.engine.constants
+    gpu = question.gpu
     if question.is_textbook:
         return MemoryBudget(
             total_bytes=gpu.nominal_memory_bytes,
             utilization_fraction=flags.gpu_memory_utilization,
-            weights_bytes=shard.weights_bytes,
-            activation_bytes=0,
-            non_torch_bytes=0,
-            graphs_bytes=0,
+            parts=(BudgetPart(name="weights", num_bytes=shard.weights_bytes),),
         )
-    tensor = flags.parallelism.tensor
-    # The large buffers of spread engines are NVLink's (symmetric memory): PCIe nodes show none.
-    is_spread = tensor * flags.parallelism.data > 1 and gpu.interconnect == "nvlink"
     return MemoryBudget(
         total_bytes=gpu.memory_bytes,
         utilization_fraction=flags.gpu_memory_utilization,
-        weights_bytes=shard.weights_bytes,
-        activation_bytes=max(
-            sampler_peak_bytes(
-                factor=constants.sampler_peak_factor,
-                max_num_seqs=flags.max_num_seqs,
-                vocab_size=question.shape.vocab_size,
-            ),
-            forward_peak_bytes(
-                batched_tokens=flags.max_num_batched_tokens,
-                intermediate_size=widest_ffn(question.shape),
-                hidden_size=question.shape.hidden_size,
-                tensor=tensor,
-            ),
+        parts=budget_parts(
+            question.shape,
+            shard,
+            flags,
+            question.engine.memory,
+            has_nvlink=gpu.interconnect == "nvlink",
         ),
-        non_torch_bytes=(
-            constants.non_torch_tensor_bytes if is_spread else constants.non_torch_bytes
-        ),
-        graphs_bytes=constants.graph_bytes,
     )
 
 
-def widest_ffn(shape: ModelShape) -> int:
-    """Return the feed-forward width that one token passes, in its widest layer."""
-    return max(
-        group.ffn.intermediate_size
-        if isinstance(group.ffn, DenseFfn)
-        else group.ffn.experts_per_token * group.ffn.expert_intermediate_size
-        + group.ffn.shared_intermediate_size
-        for group in shape.groups
+def budget_parts(
+    shape: ModelShape, shard: Shard, flags: Flags, memory: MemoryConstants, *, has_nvlink: bool
+) -> tuple[BudgetPart, ...]:
+    """Return what the engine holds beside the cache on the fullest GPU, weights first."""
+    return (
+        BudgetPart(
+            name="weights",
+            num_bytes=shard.weights_bytes,
+            spread_bytes=shard.weights_bytes * (STORED_SPREAD if shape.stored else COUNTED_SPREAD),
+        ),
+        _activations(shape, flags, memory),
+        _fitted("runtime", _runtime(flags.parallelism, memory, has_nvlink=has_nvlink)),
+        _fitted("CUDA graphs", memory.graphs_bytes),
     )
+
+
+def _fitted(name: str, constant: Fitted) -> BudgetPart:
+    return BudgetPart(name=name, num_bytes=constant.value, spread_bytes=constant.spread)
+
+
+def _runtime(split: Parallelism, memory: MemoryConstants, *, has_nvlink: bool) -> Fitted:
+    ranks = split.tensor * split.data
+    if ranks == 1:
+        return memory.runtime_bytes
+    if not has_nvlink:
+        return memory.runtime_pcie_bytes
+    return memory.runtime_nvlink_bytes if ranks <= PAIR else memory.runtime_nvlink_many_bytes
+
+
+def _activations(shape: ModelShape, flags: Flags, memory: MemoryConstants) -> BudgetPart:
+    terms = activation_terms(shape, flags, memory.expert_workspace)
+    sampler = memory.sampler_factor.value * terms.logits_bytes + terms.beside_sampler_bytes
+    forward = memory.forward_factor.value * terms.forward_bytes
+    if sampler < forward:
+        spread = memory.forward_factor.spread * terms.forward_bytes
+        return BudgetPart(name="activations", num_bytes=forward, spread_bytes=spread)
+    return BudgetPart(
+        name="activations",
+        num_bytes=sampler,
+        spread_bytes=memory.sampler_factor.spread * terms.logits_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationTerms:
+    """What the profile run of an engine may peak with."""
+
+    logits_bytes: float
+    """One copy of the logits of every slot."""
+    beside_sampler_bytes: float
+    """Two hidden states, and the buffers of fused experts where the engine keeps them."""
+    forward_bytes: float
+    """Of a pass over the whole token budget."""
+
+
+def activation_terms(shape: ModelShape, flags: Flags, expert_workspace: str) -> ActivationTerms:
+    """Return the peaks of the sampler's dummy run and of a forward pass, before any constant.
+
+    Experts in narrow formats have kernels with small buffers of their own.
+    """
+    tokens = flags.max_num_batched_tokens
+    workspace = 0.0
+    if expert_workspace != "none":
+        workspace = expert_workspace_bytes(
+            shape, batched_tokens=tokens, tensor=flags.parallelism.tensor
+        )
+    is_wide = shape.weight_format.bytes_per_parameter == WIDE_BYTES
+    is_kept = expert_workspace == "kept" and is_wide
+    hidden = hidden_bytes(batched_tokens=tokens, hidden_size=shape.hidden_size)
+    return ActivationTerms(
+        logits_bytes=logits_bytes(max_num_seqs=flags.max_num_seqs, vocab_size=shape.vocab_size),
+        beside_sampler_bytes=HIDDEN_COPIES * hidden + (workspace if is_kept else 0),
+        forward_bytes=max(
+            workspace + _pass_bytes(shape, flags, _shared_width),
+            _pass_bytes(shape, flags, _dense_width),
+        ),
+    )
+
+
+def _pass_bytes(shape: ModelShape, flags: Flags, width: Callable[[Ffn | None], int]) -> float:
+    return forward_peak_bytes(
+        batched_tokens=flags.max_num_batched_tokens,
+        intermediate_size=max(width(group.ffn) for group in shape.groups),
+        hidden_size=shape.hidden_size,
+        tensor=flags.parallelism.tensor,
+    )
+
+
+def _dense_width(ffn: Ffn | None) -> int:
+    return ffn.intermediate_size if isinstance(ffn, DenseFfn) else 0
+
+
+def _shared_width(ffn: Ffn | None) -> int:
+    return ffn.shared_intermediate_size if isinstance(ffn, MoeFfn) else 0
 
 
 def speeds(gpu: Gpu, precision: str) -> Speeds:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tonnage.sizing.comparison import compared_splits
 from tonnage.sizing.cost import usd_per_million_tokens, usd_per_user
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.report import attention_name, bottleneck, intensity, ridge, usd_per_hour
@@ -45,8 +46,20 @@ def _fit(sizing: Sizing) -> Answer:
             f"{significant(sizing.memory_ceiling_promised)} requests; at the "
             f"{significant(question.workload.mean_context_tokens)} tokens that occur: "
             f"{significant(sizing.memory_ceiling_typical)}",
+            *_kv_range(sizing),
+            *(f"of the same GPUs, {answer}" for answer in compared_splits(sizing)),
         ),
     )
+
+
+def _kv_range(sizing: Sizing) -> Iterator[str]:
+    """Say how sure an estimated cache is; a measured one is what it is."""
+    low, high = sizing.kv_tokens_range
+    if low < high:
+        yield (
+            f"KV tokens of a replica at the promised length = {sizing.kv_tokens:,.0f}, "
+            f"9 times in 10 between {low:,.0f} and {high:,.0f}"
+        )
 
 
 def _bottleneck(sizing: Sizing) -> Answer:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.sizing.budget import memory_budget, speeds
-from tonnage.sizing.memory import check_fits, kv_bytes_of_sequence
+from tonnage.sizing.kv import default_block_tokens
+from tonnage.sizing.memory import check_fits
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question
 from tonnage.sizing.shard import Shard
@@ -63,18 +64,25 @@ def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
     Raises:
         DoesNotFitError: the cache does not hold one request of the promised length.
     """
-    budget = memory_budget(question, shard, flags)
-    sequence_bytes = kv_bytes_of_sequence(shard.kv, question.context_tokens)
-    pool_bytes = budget.kv_pool_bytes
-    if question.measured_kv_tokens is not None:
-        pool_bytes = question.measured_kv_tokens / question.context_tokens * sequence_bytes
-    else:
-        check_fits(budget, sequence_bytes=sequence_bytes, context_tokens=question.context_tokens)
-    return Replica(
+    replica = Replica(
         shard=shard,
         speeds=speeds(question.gpu, question.weights.compute),
         constants=question.speed,
-        kv_pool_bytes=pool_bytes,
+        kv_pool_bytes=0.0,
         max_batched_tokens=flags.max_num_batched_tokens,
         max_num_seqs=flags.max_num_seqs,
+        block_tokens=default_block_tokens(question.shape),
+        cache_rules=question.engine.constants.cache,
     )
+    return replace(replica, kv_pool_bytes=_pool_bytes(question, replica, flags))
+
+
+def _pool_bytes(question: Question, replica: Replica, flags: Flags) -> float:
+    """Return the cache of one rank: as a running engine reports it, else what the budget leaves."""
+    context, measured = question.context_tokens, question.measured_kv_tokens
+    if measured is not None:
+        return measured * replica.bytes_per_reported_token(context)
+    budget = memory_budget(question, replica.shard, flags)
+    request_bytes = replica.blocks_reserved(context) * replica.layout.bytes_per_block
+    check_fits(budget, request_bytes=request_bytes, context_tokens=context)
+    return budget.kv_pool_bytes

@@ -4,17 +4,15 @@ Every figure is for one GPU (rank) unless its name says otherwise.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention
+from tonnage.catalog.shape import ModelShape, MoeFfn
 from tonnage.sizing.errors import DoesNotFitError
-from tonnage.sizing.parallelism import on_rank
 from tonnage.units import format_bytes
 
 LOGIT_BYTES = 4
 ACTIVATION_BYTES = 2
-DEFAULT_BLOCK_TOKENS = 16
 
 
 def weight_bytes(*, num_parameters: float, bytes_per_parameter: float) -> float:
@@ -24,83 +22,6 @@ def weight_bytes(*, num_parameters: float, bytes_per_parameter: float) -> float:
     35300000000.0
     """
     return num_parameters * bytes_per_parameter
-
-
-def kv_elements_per_layer(attention: Attention) -> int:
-    """Return the elements that one token adds to the cache of one layer.
-
-    Grouped attention keeps a key and a value per KV head::
-
-        num_kv_heads * (head_dim + value_head_dim)
-
-    Latent attention keeps one compressed vector and one rotary key::
-
-        kv_lora_rank + qk_rope_head_dim
-
-    Counts what is given: for one rank's share give that rank's attention.
-
-    Sources:
-        [kwon2023] section 1 (grouped); [deepseek2024] section 2.1 (latent);
-        [vllm-source] kv_cache_interface.py.
-    """
-    match attention:
-        case GroupedAttention():
-            return attention.num_kv_heads * (attention.head_dim + attention.num_value_dims)
-        case LatentAttention():
-            return attention.kv_lora_rank + attention.qk_rope_head_dim
-
-
-def kv_bytes_per_token(
-    attentions: Iterable[tuple[int, Attention]], *, kv_element_bytes: float, tensor: int = 1
-) -> float:
-    """Return the cache bytes of one token over all layers, each layer's window still open.
-
-    On one of ``tensor`` ranks.
-
-    Example:
-        >>> llama_70b = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
-        >>> kv_bytes_per_token([(80, llama_70b)], kv_element_bytes=2)
-        327680
-    """
-    elements = sum(
-        num_layers * kv_elements_per_layer(on_rank(attention, tensor))
-        for num_layers, attention in attentions
-    )
-    return elements * kv_element_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvShare:
-    """The cache of the layers of one kind on one rank."""
-
-    bytes_per_token: float
-    window_tokens: int | None = None
-    flop_per_pair: float = 0.0
-    """Attention work of one query token on one cached token: scores and weighted sum."""
-
-    def tokens_held(self, context_tokens: float) -> float:
-        """Return how many of a sequence's tokens these layers keep and read."""
-        if self.window_tokens is None:
-            return context_tokens
-        return min(context_tokens, self.window_tokens)
-
-
-def kv_bytes_of_sequence(
-    shares: Sequence[KvShare],
-    context_tokens: float,
-    *,
-    block_tokens: int | None = DEFAULT_BLOCK_TOKENS,
-) -> float:
-    """Return the cache bytes that one sequence of this length holds on one rank.
-
-    Counts whole blocks; ``block_tokens=None`` leaves the rounding out.
-    """
-
-    def held(share: KvShare) -> float:
-        tokens = share.tokens_held(context_tokens)
-        return math.ceil(tokens / block_tokens) * block_tokens if block_tokens else tokens
-
-    return sum(share.bytes_per_token * held(share) for share in shares)
 
 
 def block_rounding_fraction(lengths: Iterable[int], *, block_tokens: int) -> float:
@@ -116,15 +37,23 @@ def block_rounding_fraction(lengths: Iterable[int], *, block_tokens: int) -> flo
     return (held - used) / held
 
 
-def sampler_peak_bytes(*, factor: float, max_num_seqs: int, vocab_size: int) -> float:
-    """Return the activation peak of the sampler's dummy run: ``factor * seqs * vocab * 4``.
+def logits_bytes(*, max_num_seqs: int, vocab_size: int) -> float:
+    """Return one copy of the logits of every slot, in 32 bits.
 
-    The logits of every slot are gathered on every rank, so tensor parallelism does not help.
+    The sampler's dummy run gathers them on every rank, so tensor parallelism does not help.
 
     Sources:
-        [vllm-source] v1/worker/gpu/model_runner.py; [kv-logs] 3.7 to 4.4 times in 19 budgets.
+        [vllm-source] v1/worker/gpu/model_runner.py.
+
+    >>> logits_bytes(max_num_seqs=1024, vocab_size=128_256)
+    525336576
     """
-    return factor * max_num_seqs * vocab_size * LOGIT_BYTES
+    return max_num_seqs * vocab_size * LOGIT_BYTES
+
+
+def hidden_bytes(*, batched_tokens: int, hidden_size: int) -> float:
+    """Return one copy of the hidden states of a full token budget."""
+    return batched_tokens * hidden_size * ACTIVATION_BYTES
 
 
 def forward_peak_bytes(
@@ -132,13 +61,48 @@ def forward_peak_bytes(
 ) -> float:
     """Return the activation peak of a forward pass over a full token budget.
 
-    ``batched_tokens * 2 B * (3 * intermediate / tensor + 6 * hidden)``, a fit.
+    Both inputs of the gate and their product, and three hidden states::
+
+        batched_tokens * 2 B * (3 * intermediate / tensor + 3 * hidden)
+
+    ``intermediate_size``: of what every token passes; experts have ``expert_workspace_bytes``.
 
     Sources:
-        [kv-logs] 1.03 against 1.05 to 1.10 GiB on ranks without the head, Llama 3.1 8B.
+        [kv-logs] 2.07 and 2.99 GiB for 20,000 and 29,000 tokens of Llama 3.1 8B; 2.53 GiB for
+        40,000 tokens on two GPUs.
     """
-    width = 3 * intermediate_size / tensor + 6 * hidden_size
+    width = 3 * intermediate_size / tensor + 3 * hidden_size
     return batched_tokens * ACTIVATION_BYTES * width
+
+
+def expert_workspace_bytes(shape: ModelShape, *, batched_tokens: int, tensor: int) -> float:
+    """Return the two buffers that fused experts keep for every token and each of its experts.
+
+    ``tokens * experts_per_token * 2 B * (max(I, H) + max(2 I, H))`` with a rank's width I.
+
+    Sources:
+        [vllm-source] model_executor/layers/fused_moe (workspace shapes).
+    """
+    blocks = [group.ffn for group in shape.groups if isinstance(group.ffn, MoeFfn)]
+    return max(
+        (_workspace_bytes(ffn, shape.hidden_size, batched_tokens, tensor) for ffn in blocks),
+        default=0.0,
+    )
+
+
+def _workspace_bytes(ffn: MoeFfn, hidden: int, batched_tokens: int, tensor: int) -> float:
+    width, in_and_out = ffn.expert_intermediate_size / tensor, ffn.latent_size or hidden
+    elements = max(width, in_and_out) + max(2 * width, in_and_out)
+    return batched_tokens * ffn.experts_per_token * ACTIVATION_BYTES * elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPart:
+    """One use of a GPU's memory: the truth lies within ``spread_bytes`` of it nine times in ten."""
+
+    name: str
+    num_bytes: float
+    spread_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +111,8 @@ class MemoryBudget:
 
     total_bytes: float
     utilization_fraction: float
-    weights_bytes: float
-    activation_bytes: float
-    non_torch_bytes: float
-    graphs_bytes: float
+    parts: tuple[BudgetPart, ...]
+    """All that the engine holds beside the cache, weights first."""
 
     @property
     def usable_bytes(self) -> float:
@@ -159,17 +121,24 @@ class MemoryBudget:
     @property
     def kv_pool_bytes(self) -> float:
         """What is left for the cache. Negative: by how much the rest does not fit."""
-        overheads = self.activation_bytes + self.non_torch_bytes + self.graphs_bytes
-        return self.usable_bytes - self.weights_bytes - overheads
+        return self.usable_bytes - sum(part.num_bytes for part in self.parts)
+
+    @property
+    def kv_pool_spread_bytes(self) -> float:
+        """The parts err independently of one another: their spreads add up as squares do."""
+        return math.hypot(*(part.spread_bytes for part in self.parts))
+
+    def bytes_of(self, name: str) -> float:
+        """Return one part's bytes, 0 where it is not in the budget."""
+        return sum(part.num_bytes for part in self.parts if part.name == name)
 
     def __str__(self) -> str:
-        return (
+        parts = [f"{format_bytes(part.num_bytes)} {part.name}" for part in self.parts]
+        usable = (
             f"{format_bytes(self.usable_bytes)} usable ({self.utilization_fraction:.0%} of "
-            f"{format_bytes(self.total_bytes)}) - {format_bytes(self.weights_bytes)} weights - "
-            f"{format_bytes(self.activation_bytes)} activations - "
-            f"{format_bytes(self.non_torch_bytes)} runtime - "
-            f"{format_bytes(self.graphs_bytes)} CUDA graphs"
+            f"{format_bytes(self.total_bytes)})"
         )
+        return " - ".join([usable, *parts])
 
 
 def sequences_held(*, pool_bytes: float, bytes_per_sequence: float) -> float:
@@ -186,16 +155,22 @@ def min_gpus(*, num_bytes: float, bytes_per_gpu: float) -> int:
     return math.ceil(num_bytes / bytes_per_gpu)
 
 
-def check_fits(budget: MemoryBudget, *, sequence_bytes: float, context_tokens: int) -> None:
-    """Refuse a budget that cannot hold one request of the promised length.
+def check_fits(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> None:
+    """Refuse a budget that may leave nothing, or less than one request of the promised length.
 
     Raises:
         DoesNotFitError: with the whole budget in numbers.
     """
-    if budget.kv_pool_bytes < sequence_bytes:
+    left, spread = budget.kv_pool_bytes, budget.kv_pool_spread_bytes
+    if left < request_bytes:
         raise DoesNotFitError(
             f"{budget} {_remainder(budget)}; one request of {context_tokens} tokens needs "
-            f"{format_bytes(sequence_bytes)} of KV cache per GPU"
+            f"{format_bytes(request_bytes)} of KV cache per GPU"
+        )
+    if left <= spread:
+        raise DoesNotFitError(
+            f"{budget} leaves {format_bytes(left)} for the KV cache, but the estimate is off by up "
+            f"to {format_bytes(spread)}: there may be none"
         )
 
 

@@ -15,9 +15,10 @@ from tonnage.sizing.errors import (
 )
 from tonnage.sizing.flags import replica_under, settle
 from tonnage.sizing.memory import MemoryBudget
-from tonnage.sizing.parallelism import Parallelism, candidates, explain_no_candidate
+from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question
 from tonnage.sizing.shard import Shard, shard_of
+from tonnage.sizing.splits import candidates, explain_no_candidate
 from tonnage.sizing.staffing import Team, replicas_for
 from tonnage.sizing.steady import (
     LoadLine,
@@ -57,8 +58,8 @@ class Sizing:
 
     @property
     def memory_ceiling_promised(self) -> float:
-        """Requests of the promised context length that the cache of a replica holds."""
-        return self.replica.sequences_held(self.question.context_tokens)
+        """Requests of the promised context length that a replica admits at once."""
+        return self.replica.requests_reserved(self.question.context_tokens)
 
     @property
     def memory_ceiling_typical(self) -> float:
@@ -73,6 +74,14 @@ class Sizing:
     def kv_tokens(self) -> float:
         """Tokens that the cache of a replica holds in requests of the promised length."""
         return self.memory_ceiling_promised * self.question.context_tokens
+
+    @property
+    def kv_tokens_range(self) -> tuple[float, float]:
+        """Between which they lie nine times in ten; a measured number is what it is."""
+        if self.question.measured_kv_tokens is not None:
+            return self.kv_tokens, self.kv_tokens
+        pool, spread = self.budget.kv_pool_bytes, self.budget.kv_pool_spread_bytes
+        return self.kv_tokens * max(0.0, pool - spread) / pool, self.kv_tokens * (1 + spread / pool)
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -102,13 +111,17 @@ def size(question: Question) -> Sizing:
         return size_with(question, question.flags.parallelism)
     splits = list(
         candidates(
-            question.shape, num_gpus=question.num_gpus, gpus_per_node=question.gpu.gpus_per_node
+            question.shape,
+            question.weights,
+            num_gpus=question.num_gpus,
+            gpus_per_node=question.gpu.gpus_per_node,
         )
     )
     if not splits:
         raise InvalidParallelismError(
             explain_no_candidate(
                 question.shape,
+                question.weights,
                 num_gpus=question.num_gpus or 1,
                 gpus_per_node=question.gpu.gpus_per_node,
             )

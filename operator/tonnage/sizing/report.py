@@ -74,7 +74,10 @@ def plan_status(
         max_num_batched_tokens=flags.max_num_batched_tokens,
         gpus_per_replica=split.num_gpus,
         parallelism=ParallelismStatus(
-            tensor=split.tensor, pipeline=split.pipeline, data=split.data
+            tensor=split.tensor,
+            pipeline=split.pipeline,
+            data=split.data,
+            context=split.context if split.context > 1 else None,
         ),
         limited_by=sizing.line.limited_by,
         reasons=reasons or sizing_reasons(sizing),
@@ -87,10 +90,13 @@ def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateS
     fleet_usd = usd_per_hour(sizing, sizing.replicas if replicas is None else replicas)
     one_usd = usd_per_hour(sizing, 1)
     ceiling = sizing.slo_ceiling
+    low, high = sizing.kv_tokens_range
     return EstimateStatus(
         weights_bytes_per_gpu=round(sizing.shard.weights_bytes),
         kv_bytes_per_token=round(sum(share.bytes_per_token for share in sizing.shard.kv)),
         kv_tokens=math.floor(sizing.kv_tokens),
+        kv_tokens_low=math.floor(low),
+        kv_tokens_high=math.floor(high),
         concurrency_at_context_length=rounded(sizing.memory_ceiling_promised),
         concurrency_at_typical_length=rounded(sizing.memory_ceiling_typical),
         slo_concurrency=None if ceiling is None else rounded(ceiling),

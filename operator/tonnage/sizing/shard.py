@@ -4,22 +4,29 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.parameters import attention_parameters
 from tonnage.catalog.shape import (
-    Attention,
     DenseFfn,
-    GroupedAttention,
-    LatentAttention,
     LayerGroup,
     ModelShape,
     MoeFfn,
+    StateAttention,
     WeightFormat,
 )
-from tonnage.sizing.memory import KvShare, kv_bytes_per_token
+from tonnage.sizing.beside_layers import (
+    StoredFactors,
+    absorbed_bytes,
+    beside_layers_parameters,
+)
+from tonnage.sizing.cache import KvShare
+from tonnage.sizing.kv import exchange_bytes, kv_shares
 from tonnage.sizing.parallelism import Parallelism, on_rank
+from tonnage.sizing.split_rules import VOCAB_ALIGNMENT
+from tonnage.units import round_up
 
-WIDE_BYTES = 2
-"""Of a parameter that no checkpoint quantizes: embedding, head, norms, routers."""
+MXFP4_HIDDEN_ALIGNMENT = 256
+MXFP4_INNER_ALIGNMENT = 128
 FLOP_PER_PARAMETER = 2
 
 
@@ -48,6 +55,8 @@ class Shard:
     kv: tuple[KvShare, ...] = ()
     flop_per_token: float = 0.0
     """Matrix products of one token on this rank: two per active parameter."""
+    context_exchange_bytes: float = 0.0
+    """That decode context parallelism moves to and from this rank for one token, in all layers."""
     num_layers: int = 0
     num_moe_layers: int = 0
     hidden_size: int = 0
@@ -55,7 +64,12 @@ class Shard:
 
 
 def shard_of(
-    shape: ModelShape, *, weights: WeightFormat, kv_element_bytes: float, parallelism: Parallelism
+    shape: ModelShape,
+    *,
+    weights: WeightFormat,
+    kv_element_bytes: float,
+    parallelism: Parallelism,
+    rules: CacheRules = CURRENT_CACHE_RULES,
 ) -> Shard:
     """Return the share of the fullest rank.
 
@@ -64,8 +78,15 @@ def shard_of(
     larger of embedding and head.
     """
     stage = math.ceil(shape.num_layers / parallelism.pipeline) / shape.num_layers
-    groups = [_GroupShare(group, shape.hidden_size, weights, parallelism) for group in shape.groups]
-    table_bytes = shape.vocab_size * shape.hidden_size * WIDE_BYTES / parallelism.tensor
+    stored = StoredFactors(shape)
+    groups = [
+        _GroupShare(group, shape.hidden_size, weights, parallelism, stored)
+        for group in shape.groups
+    ]
+    wide_bytes = weights.wide_bytes_per_parameter
+    rows = round_up(shape.vocab_size, VOCAB_ALIGNMENT)
+    table_bytes = rows * shape.hidden_size * wide_bytes / parallelism.tensor
+    head_bytes = table_bytes * stored.factor("embedding" if shape.tied_embeddings else "head")
     layers_bytes = stage * sum(group.dense_bytes for group in groups)
     experts = tuple(share for group in groups for share in group.experts(stage))
     head_parameters = shape.vocab_size * shape.hidden_size / parallelism.tensor
@@ -74,10 +95,23 @@ def shard_of(
     return Shard(
         weights_bytes=layers_bytes
         + sum(share.resident_bytes for share in experts)
-        + table_bytes * (2 if both_tables else 1),
-        dense_read_bytes=layers_bytes + table_bytes,
+        + head_bytes
+        + (table_bytes * stored.factor("embedding") if both_tables else 0)
+        + beside_layers_parameters(shape, parallelism, stored) * wide_bytes
+        + stored.other_bytes
+        + stage * absorbed_bytes(shape, weights, rules, parallelism),
+        dense_read_bytes=layers_bytes + head_bytes,
         experts=experts,
-        kv=tuple(_kv_shares(shape, kv_element_bytes, parallelism, stage)),
+        kv=tuple(
+            kv_shares(
+                shape,
+                kv_element_bytes=kv_element_bytes,
+                parallelism=parallelism,
+                stage_fraction=stage,
+                rules=rules,
+            )
+        ),
+        context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),
         flop_per_token=FLOP_PER_PARAMETER * active,
         num_layers=math.ceil(stage * shape.num_layers),
         num_moe_layers=math.ceil(
@@ -88,58 +122,51 @@ def shard_of(
     )
 
 
-def _kv_shares(
-    shape: ModelShape, kv_element_bytes: float, parallelism: Parallelism, stage: float
-) -> Iterator[KvShare]:
-    for num_layers, attention in shape.attentions():
-        mine = on_rank(attention, parallelism.tensor)
-        window = attention.window_tokens if isinstance(attention, GroupedAttention) else None
-        yield KvShare(
-            bytes_per_token=stage
-            * kv_bytes_per_token([(num_layers, mine)], kv_element_bytes=kv_element_bytes),
-            window_tokens=window,
-            flop_per_pair=stage * num_layers * flop_per_pair(mine),
-        )
-
-
-def flop_per_pair(attention: Attention) -> float:
-    """Return the work of one query token on one cached token in one layer.
-
-    Two operations per element of the score and of the weighted sum, for every query head; latent
-    attention works on the compressed vector.
-
-    >>> flop_per_pair(GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128))
-    32768
-    """
-    match attention:
-        case GroupedAttention():
-            return 2 * attention.num_heads * (attention.head_dim + attention.num_value_dims)
-        case LatentAttention():
-            widths = 2 * attention.kv_lora_rank + attention.qk_rope_head_dim
-            return 2 * attention.num_heads * widths
+def _exchange_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
+    return sum(
+        num_layers * exchange_bytes(on_rank(attention, parallelism.tensor), parallelism.context)
+        for num_layers, attention in shape.attentions()
+    )
 
 
 class _GroupShare:
     """The layers of one kind on one rank: parameters by how they are stored and split."""
 
     def __init__(
-        self, group: LayerGroup, hidden: int, weights: WeightFormat, parallelism: Parallelism
+        self,
+        group: LayerGroup,
+        hidden: int,
+        weights: WeightFormat,
+        parallelism: Parallelism,
+        stored: StoredFactors,
     ) -> None:
         self._group, self._hidden, self._weights = group, hidden, weights
-        self._parallelism = parallelism
-        self._attention = attention_parameters(
-            on_rank(group.attention, parallelism.tensor), hidden_size=hidden
+        self._parallelism, self._stored = parallelism, stored
+        attention = group.attention
+        self._attention = (
+            attention_parameters(on_rank(attention, parallelism.tensor), hidden_size=hidden)
+            if attention
+            else 0
         )
 
     def _bytes(self, part: str) -> float:
-        is_wide = part in self._weights.unquantized
-        return WIDE_BYTES if is_wide else self._weights.bytes_per_parameter
+        return self._counted_bytes(part) * self._stored.factor(part)
+
+    def _counted_bytes(self, part: str) -> float:
+        weights = self._weights
+        if part == "replicated":
+            return weights.wide_bytes_per_parameter
+        is_wide = part in weights.unquantized
+        if part == "experts" and weights.experts_bytes_per_parameter is not None:
+            return weights.experts_bytes_per_parameter
+        return weights.wide_bytes_per_parameter if is_wide else weights.bytes_per_parameter
 
     @property
     def dense_bytes(self) -> float:
-        attention = self._attention * self._bytes("attention")
-        norms = self._group.vector_parameters * WIDE_BYTES
-        return self._group.num_layers * (attention + norms + self._ffn_bytes())
+        attention = self._attention * self._bytes(_attention_part(self._group))
+        vectors = self._group.vector_parameters + self._group.replicated_parameters
+        wide = vectors * self._bytes("replicated")
+        return self._group.num_layers * (attention + wide + self._ffn_bytes())
 
     def _ffn_bytes(self) -> float:
         tensor, ffn = self._parallelism.tensor, self._group.ffn
@@ -148,35 +175,59 @@ class _GroupShare:
                 parameters = ffn.num_matrices * self._hidden * ffn.intermediate_size / tensor
                 return parameters * self._bytes("dense_ffn")
             case MoeFfn():
-                router = self._hidden * ffn.num_experts * WIDE_BYTES
+                narrowing = 2 * (ffn.latent_size or 0)
+                router = self._hidden * (ffn.num_experts + narrowing) * self._bytes("replicated")
                 shared = ffn.num_matrices * self._hidden * ffn.shared_intermediate_size / tensor
                 return router + shared * self._bytes("shared_experts")
+            case None:
+                return 0.0
 
     def experts(self, stage: float) -> Iterator[ExpertShare]:
         ffn = self._group.ffn
         if isinstance(ffn, MoeFfn):
             ranks = self._parallelism.tensor * self._parallelism.data
-            parameters = ffn.num_matrices * self._hidden * ffn.expert_intermediate_size
+            each = self._expert_parameters(ffn) * self._bytes("experts")
+            each += ffn.expert_vector_parameters * self._weights.wide_bytes_per_parameter
             layers = stage * self._group.num_layers
             yield ExpertShare(
                 num_experts=ffn.num_experts,
                 experts_per_token=ffn.experts_per_token,
-                resident_bytes=layers
-                * parameters
-                * ffn.num_experts
-                * self._bytes("experts")
-                / ranks,
+                resident_bytes=layers * each * ffn.num_experts / ranks,
             )
+
+    def _expert_parameters(self, ffn: MoeFfn) -> float:
+        """Return an expert's matrices; those in mxfp4 are padded to what its kernels take.
+
+        Sources:
+            [vllm-source] model_executor/layers/quantization/mxfp4.py;
+            [kv-logs] 65.97 GiB of gpt-oss-120b, whose checkpoint has 60.8.
+        """
+        width, inner = ffn.latent_size or self._hidden, ffn.expert_intermediate_size
+        if self._weights.name == "mxfp4":
+            tensor = self._parallelism.tensor
+            width = round_up(width, MXFP4_HIDDEN_ALIGNMENT)
+            inner = tensor * round_up(math.ceil(inner / tensor), MXFP4_INNER_ALIGNMENT)
+        return ffn.num_matrices * width * inner
 
     @property
     def active_parameters(self) -> float:
         """Parameters on this rank that one token is multiplied with."""
+        return self._group.num_layers * (self._attention + self._active_ffn_parameters())
+
+    def _active_ffn_parameters(self) -> float:
         ffn, tensor = self._group.ffn, self._parallelism.tensor
         match ffn:
             case DenseFfn():
-                width = float(ffn.intermediate_size)
+                return ffn.num_matrices * self._hidden * ffn.intermediate_size / tensor
             case MoeFfn():
-                routed = ffn.experts_per_token * ffn.expert_intermediate_size
-                width = routed + ffn.shared_intermediate_size
-        active = self._attention + ffn.num_matrices * self._hidden * width / tensor
-        return self._group.num_layers * active
+                width = ffn.latent_size or self._hidden
+                routed = width * ffn.experts_per_token * ffn.expert_intermediate_size
+                shared = self._hidden * ffn.shared_intermediate_size
+                narrowing = 2 * self._hidden * (ffn.latent_size or 0)
+                return ffn.num_matrices * (routed + shared) / tensor + narrowing
+            case None:
+                return 0.0
+
+
+def _attention_part(group: LayerGroup) -> str:
+    return "state_attention" if isinstance(group.attention, StateAttention) else "attention"

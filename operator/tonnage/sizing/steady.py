@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist
 
-from tonnage.catalog.engine import SpeedConstants
-from tonnage.sizing.memory import kv_bytes_of_sequence, sequences_held
+from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules, SpeedConstants
+from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, cache_layout
+from tonnage.sizing.memory import sequences_held
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.step import Speeds, Step, StepTime, step_time
 from tonnage.sizing.workload import Promise, Slo, Workload
@@ -38,6 +39,8 @@ class Replica:
     max_batched_tokens: int
     max_num_seqs: int | None = None
     """None: to be chosen."""
+    block_tokens: int = DEFAULT_BLOCK_TOKENS
+    cache_rules: CacheRules = CURRENT_CACHE_RULES
 
     @property
     def num_queues(self) -> int:
@@ -51,11 +54,44 @@ class Replica:
         """Return the tokens per step that decoding leaves one rank for prefill."""
         return max(1.0, self.max_batched_tokens - num_decoding / self.num_queues)
 
+    @property
+    def layout(self) -> CacheLayout:
+        return cache_layout(
+            self.shard.kv,
+            block_tokens=self.block_tokens * self.shard.parallelism.context,
+            rules=self.cache_rules,
+        )
+
     def sequences_held(self, context_tokens: float) -> float:
-        """Return how many sequences of this length the cache of all ranks holds."""
-        each = kv_bytes_of_sequence(self.shard.kv, context_tokens)
+        """Return how many decoding sequences of this length the cache of all ranks holds."""
+        each = self.layout.bytes_of_sequence(context_tokens)
         held = sequences_held(pool_bytes=self.kv_pool_bytes, bytes_per_sequence=each)
         return held * self.num_queues
+
+    def requests_reserved(self, context_tokens: int) -> float:
+        """Return how many requests of this length all ranks admit at once, each kept whole.
+
+        What the engine logs as its maximum concurrency: a request that is still in prefill keeps
+        more of a window than one that decodes.
+        """
+        blocks = self.kv_pool_bytes / self.layout.bytes_per_block
+        return blocks / self.blocks_reserved(context_tokens) * self.num_queues
+
+    def blocks_reserved(self, context_tokens: int) -> int:
+        """Return the blocks of one rank that a request of this length may need."""
+        return self.layout.blocks_reserved(context_tokens, in_flight_tokens=self._in_flight_tokens)
+
+    def bytes_per_reported_token(self, context_tokens: int) -> float:
+        """Return the cache bytes of one rank behind each token that its engine reports to have."""
+        tokens = self.layout.tokens_per_block(
+            context_tokens, in_flight_tokens=self._in_flight_tokens
+        )
+        return self.layout.bytes_per_block / tokens
+
+    @property
+    def _in_flight_tokens(self) -> int:
+        pipeline = self.shard.parallelism.pipeline
+        return self.layout.in_flight_tokens(self.max_batched_tokens, pipeline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

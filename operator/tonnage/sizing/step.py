@@ -124,7 +124,8 @@ def communication_s(
 
     Tensor parallelism: two ring all-reduces per layer, each moving ``2 * (tp - 1) / tp`` of its
     bytes over every link, and a latency per doubling of the group. Data-parallel attention: the
-    tokens of a layer go to their experts and come back.
+    tokens of a layer go to their experts and come back. Decode context parallelism: queries are
+    gathered and outputs scattered, two more exchanges per layer.
     """
     tensor, data = shard.parallelism.tensor, shard.parallelism.data
     link = speeds.interconnect_bytes_per_s
@@ -133,6 +134,10 @@ def communication_s(
         moved = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
         ring_s = 2 * 2 * (tensor - 1) / tensor * moved / link
         total_s += shard.num_layers * (constants.per_all_reduce_s * math.log2(tensor) + ring_s)
+    if shard.parallelism.context > 1:
+        latency_s = 2 * constants.per_all_reduce_s * math.log2(shard.parallelism.context)
+        total_s += shard.num_layers * latency_s
+        total_s += num_tokens * shard.context_exchange_bytes / link
     if data > 1 and shard.experts:
         sent = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
         copies = max(share.experts_per_token for share in shard.experts)
@@ -147,7 +152,8 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
 
     Per rank of one pipeline stage, with n sequences, C context tokens and p prefill tokens::
 
-        decode_bytes = mean_weights_read(n, p) + sum over kinds of kv_bytes_per_token * tokens held
+        decode_bytes = mean_weights_read(n, p) + sum over kinds of
+            kv_bytes_per_token * tokens held + 2 * state_bytes, for each of n
         t = per_step + per_layer * layers + per_sequence * n
           + max(decode_bytes / (BW * bandwidth_efficiency), decode_flop / (PEAK * compute_eff))
           + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
@@ -167,7 +173,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     sequences = max(1.0, sequences)
     context = max(step.context_tokens, 0.0) / num_sequences
 
-    kv_bytes = sum(kind.bytes_per_token * kind.tokens_held(context) for kind in shard.kv)
+    kv_bytes = sum(kind.read_bytes(context) for kind in shard.kv)
     weights_bytes = mean_weights_read_bytes(
         shard,
         decode_tokens=sequences * parallelism.data,

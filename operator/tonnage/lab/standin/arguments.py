@@ -35,6 +35,7 @@ class Arguments:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
     enable_expert_parallel: bool = False
     dtype: str = "auto"
     quantization: str | None = None
@@ -121,6 +122,7 @@ def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tensor-parallel-size", "-tp", type=positive, default=1)
     serve.add_argument("--pipeline-parallel-size", "-pp", type=positive, default=1)
     serve.add_argument("--data-parallel-size", "-dp", type=positive, default=1)
+    serve.add_argument("--decode-context-parallel-size", "-dcp", type=positive, default=1)
     serve.add_argument("--block-size", type=positive)
     serve.add_argument("--num-gpu-blocks-override", type=positive)
     serve.add_argument("--watermark", type=float, default=0.0)
@@ -170,6 +172,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         tensor_parallel_size=read.tensor_parallel_size,
         pipeline_parallel_size=read.pipeline_parallel_size,
         data_parallel_size=read.data_parallel_size,
+        decode_context_parallel_size=read.decode_context_parallel_size,
         enable_expert_parallel=read.enable_expert_parallel,
         dtype=read.dtype,
         quantization=read.quantization,

@@ -89,7 +89,6 @@ VALUED: Final = (
     "dbo-decode-token-threshold",
     "dbo-prefill-token-threshold",
     "dcp-comm-backend",
-    "decode-context-parallel-size",
     "default-chat-template-kwargs",
     "distributed-executor-backend",
     "download-dir",

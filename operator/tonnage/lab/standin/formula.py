@@ -58,6 +58,7 @@ def flags(arguments: Arguments) -> Flags:
             tensor=arguments.tensor_parallel_size,
             pipeline=arguments.pipeline_parallel_size,
             data=arguments.data_parallel_size,
+            context=arguments.decode_context_parallel_size,
         ),
     )
 

@@ -1,0 +1,209 @@
+"""Fit the constants of the memory budget on printed start-up logs, and write them as data.
+
+    python tests/bench/fit_memory.py            shows what it would write
+    python tests/bench/fit_memory.py --write    writes operator/tonnage/catalog/engines/memory.toml
+
+Each constant is the median of what its rows say, taken over all versions in which the engine is
+known to have done the same; its spread holds nine of ten of them, and is never below what a log
+rounds to. The rows stand beside the constants, in memory_rows.csv.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low, quantiles
+from typing import Literal
+
+import click
+
+from tonnage.catalog.engine_memory import MEMORY_FILE, Fitted, MemoryConstants
+from tonnage.catalog.models import built_in_model
+from tonnage.sizing.budget import PAIR, activation_terms
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.question import Flags
+from tonnage.units import GIB
+
+ROWS_FILE = MEMORY_FILE.with_name("memory_rows.csv")
+Row = Mapping[str, str]
+Workspace = Literal["none", "in pass", "kept"]
+
+ERAS = ("0.2", "0.8", "0.17", "0.18", "0.20")
+"""First versions: the engine of before 0.8, the next one, another sampler kernel, larger buffers
+between GPUs, CUDA graphs within the budget."""
+WORKSPACE: Mapping[str, Workspace] = {
+    "0.2": "none", "0.8": "in pass", "0.17": "kept", "0.18": "kept", "0.20": "kept",
+}  # fmt: skip
+GRAPHS_SINCE = "0.20"
+SAMPLER_ERAS = {"0.2": "0.2", "0.8": "0.8", "0.17": "0.17", "0.18": "0.17", "0.20": "0.17"}
+RUNTIME_ERAS = {"0.2": "0.2", "0.8": "0.8", "0.17": "0.8", "0.18": "0.18", "0.20": "0.18"}
+FORWARD_SHARE = 0.75
+"""A peak of which the forward sum is more than this is a forward peak."""
+LEAST_SPREAD_BYTES = 0.05 * GIB
+LEAST_SAMPLER_SPREAD = 0.2
+LEAST_FORWARD_SPREAD = 0.1
+UNMEASURED = 1.0
+"""Of a constant without a row: as far off as it is large."""
+NVLINK_GPUS = ("H100", "H200", "B200", "A100", "V100")
+
+
+NOTHING = Fitted(value=0.0, spread=0.0, num_rows=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One measured value of a constant."""
+
+    era: str
+    value: float
+    row: str
+
+
+def era_of(row: Row) -> str:
+    """Return the first version of the era that a row belongs to."""
+    if row["engine"] == "v0":
+        return ERAS[0]
+    minor = int(row["vllm_version"].partition(".")[2])
+    return [era for era in ERAS if int(era.partition(".")[2]) <= minor][-1]
+
+
+def activation_samples(rows: Iterable[Row]) -> tuple[list[Sample], list[Sample]]:
+    """Return copies of the logits, and shares of the forward peak: whichever a row is bound by."""
+    sampler, forward = [], []
+    for row in rows:
+        if not row["activation_gib"] or int(row["pipeline"]) > 1:
+            continue
+        era, peak = era_of(row), float(row["activation_gib"]) * GIB
+        flags = Flags(
+            max_num_seqs=int(row["max_num_seqs"]),
+            max_num_batched_tokens=int(row["max_num_batched_tokens"]),
+            gpu_memory_utilization=1.0,
+            parallelism=Parallelism(tensor=int(row["tensor"])),
+        )
+        terms = activation_terms(built_in_model(row["model"]), flags, WORKSPACE[era])
+        copies = (peak - terms.beside_sampler_bytes) / terms.logits_bytes
+        share = peak / terms.forward_bytes
+        is_forward = terms.forward_bytes > FORWARD_SHARE * peak
+        target, value = (forward, share) if is_forward else (sampler, copies)
+        target.append(Sample(era=era, value=value, row=row["id"]))
+    return sampler, forward
+
+
+def runtime_samples(rows: Iterable[Row], accept: Callable[[Row], bool]) -> list[Sample]:
+    return [
+        Sample(era=era_of(row), value=float(row["runtime_gib"]) * GIB, row=row["id"])
+        for row in rows
+        if row["runtime_gib"] and int(row["pipeline"]) == 1 and accept(row)
+    ]
+
+
+def is_alone(row: Row) -> bool:
+    return int(row["tensor"]) == 1
+
+
+def is_nvlink_pair(row: Row) -> bool:
+    return int(row["tensor"]) == PAIR and _has_nvlink(row)
+
+
+def is_nvlink_many(row: Row) -> bool:
+    return int(row["tensor"]) > PAIR and _has_nvlink(row)
+
+
+def is_pcie(row: Row) -> bool:
+    return not is_alone(row) and not _has_nvlink(row)
+
+
+def _has_nvlink(row: Row) -> bool:
+    return any(name in row["gpu"] for name in NVLINK_GPUS)
+
+
+def fitted(samples: Sequence[Sample], *, least_spread: float) -> Fitted:
+    """Return the median, and the distance from it that holds nine of ten."""
+    if not samples:
+        return NOTHING
+    values = [sample.value for sample in samples]
+    middle = median_low(values)
+    away = [abs(value - middle) for value in values]
+    ninth = quantiles(away, n=10, method="inclusive")[-1] if len(away) > 1 else UNMEASURED * middle
+    return Fitted(value=middle, spread=max(least_spread, ninth), num_rows=len(values))
+
+
+def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
+    """Return the constants of every era."""
+    sampler, forward = activation_samples(rows)
+    graphs = [
+        Sample(era=GRAPHS_SINCE, value=float(row["graphs_gib"]) * GIB, row=row["id"])
+        for row in rows
+        if row["graphs_gib"]
+    ]
+    alone, pair, many, pcie = (
+        runtime_samples(rows, accept)
+        for accept in (is_alone, is_nvlink_pair, is_nvlink_many, is_pcie)
+    )
+
+    def shared(samples: list[Sample], eras: Mapping[str, str], era: str, least: float) -> Fitted:
+        same = [sample for sample in samples if eras[sample.era] == eras[era]]
+        return fitted(same or samples, least_spread=least)
+
+    return tuple(
+        MemoryConstants(
+            since=era,
+            expert_workspace=WORKSPACE[era],
+            sampler_factor=shared(sampler, SAMPLER_ERAS, era, LEAST_SAMPLER_SPREAD),
+            forward_factor=fitted(forward, least_spread=LEAST_FORWARD_SPREAD),
+            runtime_bytes=shared(alone, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
+            runtime_nvlink_bytes=shared(pair, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
+            runtime_nvlink_many_bytes=shared(many, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
+            runtime_pcie_bytes=fitted(pcie, least_spread=LEAST_SPREAD_BYTES),
+            graphs_bytes=fitted(graphs, least_spread=LEAST_SPREAD_BYTES)
+            if era == GRAPHS_SINCE
+            else NOTHING,
+        )
+        for era in ERAS
+    )
+
+
+def read_rows() -> list[dict[str, str]]:
+    with ROWS_FILE.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def as_toml(constants: Sequence[MemoryConstants]) -> str:
+    """Return the file that the catalogue reads."""
+    names = [
+        "sampler_factor", "forward_factor", "runtime_bytes", "runtime_nvlink_bytes",
+        "runtime_nvlink_many_bytes", "runtime_pcie_bytes", "graphs_bytes",
+    ]  # fmt: skip
+    lines = [HEADER]
+    for each in constants:
+        lines += ["", "[[versions]]", f'since = "{each.since}"']
+        lines.append(f'expert_workspace = "{each.expert_workspace}"')
+        for name in names:
+            found: Fitted = getattr(each, name)
+            digits = 0 if name.endswith("bytes") else 3
+            lines.append(
+                f"{name} = {{value = {found.value:.{digits}f}, spread = {found.spread:.{digits}f}, "
+                f"num_rows = {found.num_rows}}}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+HEADER = """# What vLLM holds of a GPU beside weights and cache, by the first version of an era.
+# Written by tests/bench/fit_memory.py from the rows in memory_rows.csv. Do not edit by hand.
+# value: the median. spread: nine of ten rows lie within it. num_rows: how many there were.
+# A constant without rows in its era is taken from the rows of all eras.
+
+source = "kv-logs\""""
+
+
+@click.command()
+@click.option("--write", is_flag=True, help="Write the file of the catalogue.")
+def main(*, write: bool) -> None:
+    """Fit, and show or write the constants."""
+    text = as_toml(fit(read_rows()))
+    if write:
+        MEMORY_FILE.write_text(text)
+    click.echo(text)
+
+
+if __name__ == "__main__":
+    main()
