@@ -12,10 +12,13 @@ import click
 import yaml
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.catalog import known_gpus
+from tonnage.cli.checkpoint import checkpoint_in
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
-from tonnage.cli.hub import config_from_hub
+from tonnage.cli.hub import checkpoint_from_hub, config_from_hub
 from tonnage.cli.manifest import Manifests, Resource, load, parse, read_text
+from tonnage.cli.plan_html import page
 from tonnage.cli.plan_text import answered
 from tonnage.cli.planning import Planned, Refused, Terms, answer
 from tonnage.cli.scale_target import ScaleTarget, scale_target
@@ -36,6 +39,8 @@ Examples:
   tonnage plan -f model.yaml --requests-per-second 40      another load than the spec expects
   tonnage plan -f model.yaml --model-config config.json    a model that the catalogue lacks
   tonnage plan -f model.yaml --hub                         the same, its config.json fetched
+  tonnage plan -f model.yaml --checkpoint DIR              with the bytes that its files have
+  tonnage plan -f models/ --html plan.html                 as a page with its pictures
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
@@ -51,6 +56,7 @@ class _Inputs:
     manifests: Manifests
     terms: Terms
     model_config: str | None
+    checkpoint: Checkpoint | None
     asks_hub: bool
 
 
@@ -80,6 +86,12 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     help="json and yaml print what status would hold: plan and estimate.",
 )
 @click.option(
+    "--html",
+    "page_file",
+    metavar="FILE|-",
+    help="Write a page with the pictures of each plan; '-' prints it in place of the text.",
+)
+@click.option(
     "--textbook", is_flag=True, help="Nominal memory, no overhead, efficiency 1: napkin arithmetic."
 )
 @click.option(
@@ -95,10 +107,18 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     help="A config.json that replaces the one of the catalogue.",
 )
 @click.option(
+    "--checkpoint",
+    "checkpoint_folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of a checkpoint: the headers of its safetensors files give the bytes of the "
+    "weights, its config.json the model.",
+)
+@click.option(
     "--hub",
     "asks_hub",
     is_flag=True,
-    help="Fetch the config.json of models that the catalogue lacks from the Hugging Face hub.",
+    help="Fetch from the Hugging Face hub: the config.json of models that the catalogue lacks, and "
+    "the headers of safetensors files.",
 )
 @click.option(
     "--requests-per-second",
@@ -111,18 +131,23 @@ def plan(  # noqa: PLR0913  (one argument per option)
     *,
     names: tuple[str, ...],
     form: str,
+    page_file: str | None,
     textbook: bool,
     gpus_folder: Path | None,
     config_file: str | None,
+    checkpoint_folder: Path | None,
     asks_hub: bool,
     requests_per_s: float | None,
 ) -> None:
+    if page_file == "-" and form != "text":
+        raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
     terms = Terms(gpus=known_gpus(gpus_folder), is_textbook=textbook, requests_per_s=requests_per_s)
     manifests = load(names)
     inputs = _Inputs(
         manifests=manifests,
         terms=terms,
-        model_config=_config_text(config_file),
+        model_config=_config_text(config_file, checkpoint_folder),
+        checkpoint=checkpoint_in(checkpoint_folder) if checkpoint_folder else None,
         asks_hub=asks_hub,
     )
     for problem in manifests.problems:
@@ -131,22 +156,32 @@ def plan(  # noqa: PLR0913  (one argument per option)
     if not manifests.model_deployments and not manifests.problems:
         raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
     answers = [found for each in manifests.model_deployments if (found := _answer(each, inputs))]
-    _print(answers, form)
+    if page_file is not None and answers:
+        _write_page(page_file, answers)
+    if page_file != "-":
+        _print(answers, form)
     expected = len(manifests.model_deployments)
     is_yes = len(answers) == expected and all(isinstance(each, Planned) for each in answers)
     sys.exit(OK if is_yes and not manifests.problems else NO)
 
 
-def _config_text(config_file: str | None) -> str | None:
-    if config_file is None:
+def _config_text(config_file: str | None, checkpoint_folder: Path | None) -> str | None:
+    """Return the config.json that was given, else that of the checkpoint."""
+    if config_file is not None:
+        return _checked_text(config_file, option="--model-config")
+    if checkpoint_folder is None or not (path := checkpoint_folder / "config.json").is_file():
         return None
+    return _checked_text(str(path), option="--checkpoint")
+
+
+def _checked_text(config_file: str, *, option: str) -> str:
     try:
         text = read_text(config_file)
         check_json(text, source=config_file)
     except ManifestError as error:
-        raise Failure(f"--model-config {error}") from error
+        raise Failure(f"{option} {error}") from error
     except OSError as error:
-        raise Failure(f"--model-config {config_file}: {error.strerror}") from error
+        raise Failure(f"{option} {config_file}: {error.strerror}") from error
     return text
 
 
@@ -170,7 +205,25 @@ def _answer(resource: Resource, inputs: _Inputs) -> Planned | Refused | None:
     except ManifestError as error:
         complain(str(error))
         return None
-    return answer(deployment, inputs.terms, model_config=config, target=target)
+    return answer(
+        deployment,
+        inputs.terms,
+        model_config=config,
+        target=target,
+        checkpoint=_checkpoint_of(deployment, inputs),
+    )
+
+
+def _checkpoint_of(deployment: ModelDeployment, inputs: _Inputs) -> Checkpoint | None:
+    """Return the checkpoint that was given, else the one that the hub has, if it has one."""
+    if inputs.checkpoint is not None or not inputs.asks_hub:
+        return inputs.checkpoint
+    model = deployment.spec.model
+    try:
+        return checkpoint_from_hub(model.id, model.revision)
+    except Failure as failure:
+        remark(f"Note: {failure.message}; the weights of {model.id} are counted from config.json")
+        return None
 
 
 def _config_of(deployment: ModelDeployment, resource: Resource, manifests: Manifests) -> str | None:
@@ -209,6 +262,18 @@ def _target_of(
             "files; engine version and flags are read from it, so add its manifest with -f"
         )
     return scale_target(found)
+
+
+def _write_page(page_file: str, answers: list[Planned | Refused]) -> None:
+    """Write the page of all answers to a file or, for ``-``, to standard output."""
+    if page_file == "-":
+        click.echo(page(answers), nl=False)
+        return
+    try:
+        Path(page_file).write_text(page(answers), encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"--html {page_file}: {error.strerror}") from error
+    remark(f"Wrote {page_file}")
 
 
 def _print(answers: list[Planned | Refused], form: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import takewhile, zip_longest
 from typing import Final
 
 from rich import box
@@ -10,14 +10,23 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.report import bottleneck
 from tonnage.sizing.steady import LoadLine, SteadyState, limits, steady_state
-from tonnage.units import format_bytes, format_s, significant
+from tonnage.units import GIB, KIB, MIB, format_bytes, format_s, significant
 
 BAR_CELLS: Final = 60
-LEGEND_COLUMNS: Final = 3
+LEGEND_WIDTH: Final = 77
+"""What an indented legend may take of a screen of 80 columns."""
+LEGEND_COLUMNS: Final = (3, 2, 1)
+LEGEND_GAP: Final = 3
+NARROWEST: Final = 0.05
+"""Of a spread in the amount's unit: less would read as nothing."""
+EDGE_NOTE: Final = "KV cache begins, 9 times in 10"
 MAX_BATCHES: Final = 12
+BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
+BATCH_NOTE: Final = "over: judged at the promised percentile of the batch, n + z * sqrt(n)"
 DIM: Final = "dim"
 BOUNDS: Final = {
     "MemoryBandwidth": "memory",
@@ -34,34 +43,62 @@ LIMITS: Final = {
 }
 
 
+UNIT_BYTES: Final = {"TiB": KIB * GIB, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
+MARKS: Final = {
+    "weights": ("█", "W", "blue"),
+    "activations": ("▓", "A", "magenta"),
+    "runtime": ("▒", "R", "yellow"),
+    "CUDA graphs": ("░", "G", "cyan"),
+    "KV cache": ("▚", "K", "green"),
+    "unused": ("·", ".", DIM),
+}
+OTHER_MARK: Final = ("▞", "O", "red")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part of the memory of one GPU, and how it is drawn."""
+    """A part of the memory of one GPU; the truth lies within the spread nine times in ten."""
 
     name: str
     num_bytes: float
-    mark: str
-    ascii_mark: str
-    style: str
+    spread_bytes: float = 0.0
+
+    def mark(self, *, is_ascii: bool) -> str:
+        return MARKS.get(self.name, OTHER_MARK)[1 if is_ascii else 0]
+
+    @property
+    def style(self) -> str:
+        return MARKS.get(self.name, OTHER_MARK)[2]
 
 
-def memory_segments(sizing: Sizing) -> list[Segment]:
+def memory_segments(budget: MemoryBudget) -> list[Segment]:
     """Return the parts of the fullest GPU's memory; those that are empty are left out."""
-    budget = sizing.budget
-    unused = budget.total_bytes - budget.usable_bytes
-    parts = (
-        ("weights", budget.weights_bytes, "█", "W", "blue"),
-        ("activations", budget.activation_bytes, "▓", "A", "magenta"),
-        ("runtime", budget.non_torch_bytes, "▒", "R", "yellow"),
-        ("CUDA graphs", budget.graphs_bytes, "░", "G", "cyan"),
-        ("KV cache", budget.kv_pool_bytes, "▚", "K", "green"),
-        ("unused", unused, "·", ".", DIM),
-    )
-    return [
-        Segment(name=name, num_bytes=num_bytes, mark=mark, ascii_mark=ascii_mark, style=style)
-        for name, num_bytes, mark, ascii_mark, style in parts
-        if num_bytes > 0
+    parts = [
+        Segment(name=part.name, num_bytes=part.num_bytes, spread_bytes=part.spread_bytes)
+        for part in budget.parts
     ]
+    cache = Segment(
+        name="KV cache", num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
+    )
+    unused = Segment(name="unused", num_bytes=budget.total_bytes - budget.usable_bytes)
+    return [segment for segment in (*parts, cache, unused) if segment.num_bytes > 0]
+
+
+def ranged(num_bytes: float, spread_bytes: float, *, is_ascii: bool = False) -> str:
+    """Write an amount of memory and, where it is known, how far it may be off.
+
+    The spread is in the amount's unit, or in its own where that suits it better.
+
+    >>> ranged(41.2 * GIB, 0.6 * GIB), ranged(41.2 * GIB, 5 * MIB), ranged(GIB, 0)
+    ('41.2 GiB ± 0.6', '41.2 GiB ± 5.0 MiB', '1.0 GiB')
+    """
+    amount = format_bytes(num_bytes)
+    if spread_bytes <= 0:
+        return amount
+    in_unit = spread_bytes / UNIT_BYTES[amount.split()[1]]
+    reads_well = NARROWEST <= in_unit < KIB
+    spread = f"{in_unit:.1f}" if reads_well else format_bytes(spread_bytes)
+    return f"{amount} {'+-' if is_ascii else '±'} {spread}"
 
 
 def cells(amounts: Sequence[float], num_cells: int) -> list[int]:
@@ -77,21 +114,58 @@ def cells(amounts: Sequence[float], num_cells: int) -> list[int]:
 
 
 def memory_bar(sizing: Sizing, *, is_ascii: bool = False) -> Group:
-    """Return a bar of one GPU's memory and, below it, what its parts are."""
-    segments = memory_segments(sizing)
-    marks = [segment.ascii_mark if is_ascii else segment.mark for segment in segments]
+    """Return a bar of one GPU's memory and, below it, what its parts are and how sure that is."""
+    segments = memory_segments(sizing.budget)
     shares = cells([segment.num_bytes for segment in segments], BAR_CELLS)
-    bar, legend = Text(), Table.grid(padding=(0, 3, 0, 0))
-    entries = []
-    for segment, mark, share in zip(segments, marks, shares, strict=True):
+    bar, entries = Text(), []
+    for segment, share in zip(segments, shares, strict=True):
+        mark = segment.mark(is_ascii=is_ascii)
         bar.append(mark * share, style=segment.style)
-        amount = format_bytes(segment.num_bytes)
+        amount = ranged(segment.num_bytes, segment.spread_bytes, is_ascii=is_ascii)
         entries.append(Text.assemble((mark, segment.style), f" {segment.name} {amount}"))
     bar.append(f" {format_bytes(sizing.budget.total_bytes)}")
-    rest = iter(entries)
-    while row := list(islice(rest, LEGEND_COLUMNS)):
+    edge = edge_line(segments, shares, is_ascii=is_ascii)
+    return Group(bar, *([Text(edge, style=DIM)] if edge else []), _legend(entries))
+
+
+def edge_line(segments: Sequence[Segment], shares: Sequence[int], *, is_ascii: bool) -> str | None:
+    """Return a line that marks where the cache may begin; None where that is within one cell."""
+    begins = next((k for k, each in enumerate(segments) if each.name == "KV cache"), None)
+    if begins is None:
+        return None
+    total_bytes = sum(segment.num_bytes for segment in segments)
+    half = segments[begins].spread_bytes / total_bytes * BAR_CELLS
+    if 2 * half < 1:
+        return None
+    edge = sum(shares[:begins])
+    start, end = max(0, round(edge - half)), min(BAR_CELLS, round(edge + half))
+    left, line, right, only = "|-||" if is_ascii else "├─┤│"
+    drawn = f"{left}{line * (end - start - 2)}{right}" if end - start > 1 else only
+    if start > len(EDGE_NOTE):
+        return f"{EDGE_NOTE} {drawn}".rjust(start + len(drawn))
+    return f"{' ' * start}{drawn} {EDGE_NOTE}"
+
+
+def _legend(entries: Sequence[Text]) -> Table:
+    """Return the entries in as many columns as a narrow screen holds."""
+    rows = next(
+        rows
+        for num_columns in LEGEND_COLUMNS
+        if _width(rows := list(_rows(entries, num_columns))) <= LEGEND_WIDTH or num_columns == 1
+    )
+    legend = Table.grid(padding=(0, LEGEND_GAP, 0, 0))
+    for row in rows:
         legend.add_row(*row)
-    return Group(bar, legend)
+    return legend
+
+
+def _rows(entries: Sequence[Text], num_columns: int) -> Iterator[Sequence[Text]]:
+    return (entries[k : k + num_columns] for k in range(0, len(entries), num_columns))
+
+
+def _width(rows: Sequence[Sequence[Text]]) -> int:
+    columns = zip_longest(*rows, fillvalue=Text())
+    return sum(max(map(len, column)) + LEGEND_GAP for column in columns)
 
 
 def batches(sizing: Sizing) -> list[float]:
@@ -102,40 +176,75 @@ def batches(sizing: Sizing) -> list[float]:
     return sorted({*powers[-MAX_BATCHES:], capacity})
 
 
-def batch_table(sizing: Sizing) -> Table:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRow:
+    """What one replica does with so many decoding requests, as numbers and as written."""
+
+    state: SteadyState
+    cells: tuple[str, ...]
+    is_load_line: bool
+    over: tuple[str, ...]
+    """Limits that this batch breaks, judged at the promised percentile."""
+    remark: str
+
+
+def batch_rows(sizing: Sizing) -> list[BatchRow]:
     """Return what one replica does at different numbers of decoding requests."""
+    return [_batch_row(sizing, num_decoding) for num_decoding in batches(sizing)]
+
+
+def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
+    state = steady_state(sizing.replica, sizing.question.workload, num_decoding)
+    is_load_line = num_decoding == sizing.at_capacity.num_decoding
+    over = () if is_load_line else _over(sizing, num_decoding)
+    limit = LIMITS.get(sizing.line.limited_by, sizing.line.limited_by)
+    remark = f"load line ({limit})" if is_load_line else f"over {', '.join(over)}" if over else ""
+    return BatchRow(
+        state=state,
+        cells=tuple(_batch_cells(sizing, state)),
+        is_load_line=is_load_line,
+        over=over,
+        remark=remark,
+    )
+
+
+def batch_table(sizing: Sizing) -> Table:
+    """Return the batches as a table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     table.caption_justify, table.caption_style = "left", DIM
-    for name in ("decoding", "TPOT", "tokens/s", "KV cache"):
+    for name in BATCH_NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound by", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.caption = Text("over: judged at the promised percentile of the batch, n + z * sqrt(n)")
-    for batch in batches(sizing):
-        state = steady_state(sizing.replica, sizing.question.workload, batch)
-        is_load_line = batch == sizing.at_capacity.num_decoding
-        table.add_row(*_batch_cells(sizing, state), style="bold" if is_load_line else "")
+    table.caption = Text(BATCH_NOTE)
+    for row in batch_rows(sizing):
+        table.add_row(*row.cells, row.remark, style="bold" if row.is_load_line else "")
     return table
 
 
 def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
     there = replace(sizing, line=LoadLine(state=state, limited_by=""))
-    is_whole = state.num_decoding == int(state.num_decoding)
-    yield f"{state.num_decoding:.0f}" if is_whole else significant(state.num_decoding)
+    yield requests_written(state.num_decoding)
     yield format_s(state.step_s)
     yield significant(state.requests_per_s * sizing.question.workload.output_tokens)
     yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
     yield BOUNDS[bottleneck(there)]
-    yield _remark(sizing, state)
 
 
-def _remark(sizing: Sizing, state: SteadyState) -> str:
-    if state.num_decoding == sizing.at_capacity.num_decoding:
-        return f"load line ({LIMITS.get(sizing.line.limited_by, sizing.line.limited_by)})"
+def requests_written(number: float) -> str:
+    """Write a number of requests; only a mean has decimals.
+
+    >>> requests_written(64.0), requests_written(52.97)
+    ('64', '53.0')
+    """
+    return f"{number:.0f}" if number == int(number) else significant(number)
+
+
+def _over(sizing: Sizing, num_decoding: float) -> tuple[str, ...]:
     replica, question = sizing.replica, sizing.question
     over = [
         LIMITS.get(name, name)
         for name, holds in limits(replica, question.workload, question.slo)
-        if name != "MaxNumSeqs" and not holds(state.num_decoding)
+        if name != "MaxNumSeqs" and not holds(num_decoding)
     ]
-    return f"over {', '.join(dict.fromkeys(over))}" if over else ""
+    return tuple(dict.fromkeys(over))

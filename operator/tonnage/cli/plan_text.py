@@ -23,6 +23,7 @@ from tonnage.units import format_s
 
 INDENT = 3
 BOUNDS = frozenset({"MaxReplicas", "MinReplicas"})
+OFFER_NUMBERS = ("GPUs", "max-num-seqs", "TPOT", "USD/hour")
 ORIGIN_STYLE = {"given": "", "looked up": "", "guessed": "yellow", "measured": "green"}
 
 
@@ -34,14 +35,14 @@ def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
         2: batch_table(sizing),
     }
     parts: list[RenderableType] = [_title(answer), headline(answer)]
-    for number, each in enumerate(_answers(answer)):
+    for number, each in enumerate(answers(answer)):
         parts += [Text(), *_question(number + 1, each, figures.get(number))]
     parts += [Text(), Text("What it stands on", style="bold"), _inputs(sizing)]
     parts += [Text(), Text("Plan", style="bold"), _summary(answer)]
     return Group(*parts)
 
 
-def _answers(answer: Planned) -> tuple[Answer, ...]:
+def answers(answer: Planned) -> tuple[Answer, ...]:
     """Return the questions; replicas and cost are answered within the bounds of the spec."""
     *earlier, replicas, _ = explain(answer.sizing)
     *_, cost = explain(replace(answer.sizing, replicas=answer.replicas))
@@ -53,10 +54,15 @@ def _answers(answer: Planned) -> tuple[Answer, ...]:
 
 def _title(answer: Planned | Refused) -> RenderableType:
     deployment = answer.deployment
-    spec: Spec = deployment.spec
     name = f"{deployment.namespace}/{deployment.name}"
-    title = Text(f"{name}: {spec.model.id} on {spec.hardware.gpu}", style="bold")
+    title = Text(f"{name}: {subject(answer)}", style="bold")
     return Rule(title, align="left", style=DIM)
+
+
+def subject(answer: Planned | Refused) -> str:
+    """Return what is asked about: the model and the GPU class."""
+    spec: Spec = answer.deployment.spec
+    return f"{spec.model.id} on {spec.hardware.gpu}"
 
 
 def headline(answer: Planned) -> Text:
@@ -109,10 +115,11 @@ def _inputs(sizing: Sizing) -> RenderableType:
     return Padding(grid, (0, 0, 0, INDENT), expand=False)
 
 
-def _summary(answer: Planned) -> RenderableType:
+def summary(answer: Planned) -> dict[str, str]:
+    """Return what is to be run, and what limits it."""
     flags, split = answer.sizing.flags, answer.sizing.flags.parallelism
     each = f"{split}, {counted(split.num_gpus, 'GPU')} per replica"
-    rows = {
+    return {
         "replicas": str(answer.replicas),
         "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
         "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
@@ -120,8 +127,11 @@ def _summary(answer: Planned) -> RenderableType:
         "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
         "limited by": answer.sizing.line.limited_by,
     }
+
+
+def _summary(answer: Planned) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in rows.items():
+    for name, value in summary(answer).items():
         grid.add_row(name, value)
     for reason in answer.reasons:
         grid.add_row(*_reason(reason))
@@ -152,19 +162,23 @@ def refused(answer: Refused) -> RenderableType:
 def _offers(offers: Iterable[Offer]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("change in the spec")
-    for name in ("GPUs", "max-num-seqs", "TPOT", "USD/hour"):
+    for name in OFFER_NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     for offer in offers:
-        sizing = offer.sizing
-        usd = usd_per_hour(sizing, sizing.replicas)
-        table.add_row(
-            "\n".join(offer.changes),
-            f"{sizing.replicas} x {sizing.flags.parallelism.num_gpus}",
-            str(sizing.flags.max_num_seqs),
-            format_s(sizing.at_capacity.step_s),
-            "no price" if usd is None else f"{usd:.2f}",
-        )
+        table.add_row("\n".join(offer.changes), *offer_numbers(offer))
     return table
+
+
+def offer_numbers(offer: Offer) -> tuple[str, ...]:
+    """Return what a way out takes: GPUs, slots, time per token, price."""
+    sizing = offer.sizing
+    usd = usd_per_hour(sizing, sizing.replicas)
+    return (
+        f"{sizing.replicas} x {sizing.flags.parallelism.num_gpus}",
+        str(sizing.flags.max_num_seqs),
+        format_s(sizing.at_capacity.step_s),
+        "no price" if usd is None else f"{usd:.2f}",
+    )
 
 
 def answered(answer: Planned | Refused, *, is_ascii: bool = False) -> RenderableType:

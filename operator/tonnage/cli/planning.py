@@ -11,6 +11,8 @@ from tonnage.api.spec import Scaling, Spec
 from tonnage.api.status import Reason
 from tonnage.catalog.config_quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.safetensors import Checkpoint
+from tonnage.cli.checkpoint import WIDE_FORMATS, as_stored
 from tonnage.cli.scale_target import ScaleTarget, TargetError
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.known import look_up
@@ -22,7 +24,6 @@ from tonnage.units import significant
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
 CONTEXT_STEP_TOKENS: Final = 512
 MAX_OFFERS: Final = 6
-WIDE_FORMATS: Final = frozenset({"bf16", "fp16"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,18 @@ def answer(
     *,
     model_config: str | None = None,
     target: ScaleTarget | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Planned | Refused:
     """Size one object.
 
     ``model_config``: the text of the config.json that its spec refers to.
     ``target``: the Deployment that its spec scales; its flags stay as they are.
+    ``checkpoint``: what the files of its model hold; without it weights are counted.
     """
     try:
         question = _question(deployment.spec, terms, model_config, target)
+        if checkpoint is not None:
+            question = as_stored(question, checkpoint)
     except (CatalogError, TargetError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
@@ -217,7 +222,9 @@ def _other_numbers(question: Question) -> Iterator[Offer]:
 def _smaller(question: Question) -> Iterator[Offer]:
     """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
     if question.weights.name in WIDE_FORMATS:
-        yield from _offer(replace(question, weights=WEIGHT_FORMATS["fp8"]), "model.weights: fp8")
+        counted = replace(question.shape, stored=None)
+        narrow = replace(question, weights=WEIGHT_FORMATS["fp8"], shape=counted)
+        yield from _offer(narrow, "model.weights: fp8")
     if question.kv_format != "fp8":
         yield from _offer(replace(question, kv_format="fp8"), "model.kvCache: fp8")
     longest = question.workload.prompt.mean_tokens + question.workload.output_tokens
