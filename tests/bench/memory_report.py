@@ -1,0 +1,240 @@
+"""The errors of predicted KV caches against printed ones, as a page that can be read."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median, quantiles
+from typing import Any
+
+from fit_memory import fit, read_rows
+from memory_cases import case_of, version_of
+from rivals import REQUIREMENTS, relative_error, rival_answers
+
+from tonnage.catalog.engine_memory import memory_constants
+from tonnage.catalog.gpu import CatalogError
+from tonnage.sizing.errors import SizingError
+from tonnage.units import GIB
+
+Row = Mapping[str, str]
+Found = Mapping[str, object]
+Predict = Callable[..., Found]
+OUTSIDE = 0.06
+"""A row whose error exceeds this is listed."""
+COMPONENTS = {
+    "weights": "measured_weights_gib",
+    "activations": "measured_activation_gib",
+    "runtime": "measured_non_torch_gib",
+    "KV pool": "measured_available_kv_gib",
+}
+
+
+def report(
+    rows: Sequence[Row],
+    configs: Mapping[str, Any],
+    found: Sequence[Found],
+    *,
+    predict: Predict,
+    with_rivals: bool,
+) -> str:
+    """Return the page."""
+    errors = {row["id"]: error_of(row, each) for row, each in zip(rows, found, strict=True)}
+    left_out = left_out_errors(rows, configs, predict)
+    sections = [
+        _head(rows, found, errors, left_out),
+        _table("By family", rows, errors, lambda row: family_of(row, configs)),
+        _table("By vLLM version", rows, errors, _era),
+        _table("By GPU", rows, errors, lambda row: row["gpu"].replace("NVIDIA ", "")),
+        _components(rows, configs),
+        _outside(rows, found, errors),
+    ]
+    if with_rivals:
+        sections.append(_rivals(rows, configs, errors))
+    return "\n\n".join(sections) + "\n"
+
+
+def measured_tokens(row: Row) -> float | None:
+    if row["measured_kv_tokens"]:
+        return float(row["measured_kv_tokens"])
+    if row["measured_gpu_blocks"] and row["block_size"]:
+        return float(row["measured_gpu_blocks"]) * float(row["block_size"])
+    return None
+
+
+def error_of(row: Row, found: Found) -> float | None:
+    """Return the relative error of concurrency, else of tokens; None where neither is known."""
+    if found.get("kv_tokens") is None:
+        return None
+    if row["measured_max_concurrency"] and row["max_model_len"]:
+        return float(str(found["max_concurrency"])) / float(row["measured_max_concurrency"]) - 1
+    tokens = measured_tokens(row)
+    return None if tokens is None else float(str(found["kv_tokens"])) / tokens - 1
+
+
+def left_out_errors(
+    rows: Sequence[Row], configs: Mapping[str, Any], predict: Predict
+) -> dict[str, float | None]:
+    """Return the errors with the source of each row left out of the fit."""
+    samples = read_rows()
+    errors = {}
+    for row in rows:
+        rest = [sample for sample in samples if sample["source"] != row["source"]]
+        memories = memory_constants() if len(rest) == len(samples) else fit(rest)
+        errors[row["id"]] = error_of(row, predict(row, configs, memories))
+    return errors
+
+
+def within_range(rows: Sequence[Row], found: Sequence[Found]) -> tuple[int, int]:
+    """Return how many measured token counts lie in the stated range, and how many there are."""
+    judged = [
+        float(str(each["low_kv_tokens"])) <= tokens <= float(str(each["high_kv_tokens"]))
+        for row, each in zip(rows, found, strict=True)
+        if (tokens := measured_tokens(row)) is not None and each.get("kv_tokens") is not None
+    ]
+    return sum(judged), len(judged)
+
+
+def spread(errors: Iterable[float | None]) -> str:
+    """Return median and 90th percentile of the size, and the median error, as table cells."""
+    known = [error for error in errors if error is not None]
+    if not known:
+        return "0 | - | - | -"
+    size = [abs(error) for error in known]
+    ninth = quantiles(size, n=10, method="inclusive")[-1] if len(size) > 1 else size[0]
+    return f"{len(known)} | {median(size):.1%} | {ninth:.1%} | {median(known):+.1%}"
+
+
+_HEADER = "| | rows | median | p90 | bias |\n|---|---|---|---|---|"
+
+
+def _head(
+    rows: Sequence[Row],
+    found: Sequence[Found],
+    errors: Mapping[str, float | None],
+    left_out: Mapping[str, float | None],
+) -> str:
+    inside, judged = within_range(rows, found)
+    refused = sum(1 for each in found if each.get("kv_tokens") is None)
+    supported = [row["id"] for row in rows if _minor(row) >= OLDEST]
+    stated = [row["id"] for row in rows if row["gpu_memory_utilization"]]
+    lines = [
+        "# KV cache: predicted against printed",
+        "",
+        "Errors of concurrency at the longest length, else of tokens. Positive: too much.",
+        "",
+        _HEADER,
+        f"| all rows | {spread(errors.values())} |",
+        f"| source of the row left out of the fit | {spread(left_out.values())} |",
+        f"| versions that the operator runs (0.{OLDEST} on) | "
+        f"{spread(errors[each] for each in supported)} |",
+        f"| the same, source left out | {spread(left_out[each] for each in supported)} |",
+        f"| rows that state the utilization | {spread(errors[each] for each in stated)} |",
+        "",
+        f"The stated range holds the truth in {inside} of {judged} rows. "
+        f"{refused} of {len(rows)} rows are refused.",
+    ]
+    return "\n".join(lines)
+
+
+OLDEST = 11
+
+
+def _minor(row: Row) -> int:
+    return int(version_of(row["vllm_version"]).partition(".")[2])
+
+
+def _era(row: Row) -> str:
+    minor = _minor(row)
+    names = {8: "before 0.8", 11: "0.8 to 0.10", 17: "0.11 to 0.16", 20: "0.17 to 0.19"}
+    return next((name for first, name in names.items() if minor < first), "0.20 on")
+
+
+def family_of(row: Row, configs: Mapping[str, Any]) -> str:
+    """Name the kind of cache: what the arithmetic differs by."""
+    try:
+        case = case_of(row, configs, memory_constants())
+    except (CatalogError, SizingError, KeyError):
+        return "refused"
+    kinds = {type(attention).__name__ for _, attention in case.shape.attentions()}
+    if "StateAttention" in kinds:
+        return "with states"
+    if "LatentAttention" in kinds:
+        return "latent"
+    return "windows" if len(case.layout.groups) > 1 else "grouped"
+
+
+def _table(
+    title: str,
+    rows: Sequence[Row],
+    errors: Mapping[str, float | None],
+    key: Callable[[Row], str],
+) -> str:
+    groups: defaultdict[str, list[float | None]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(errors[row["id"]])
+    lines = [f"| {name} | {spread(members)} |" for name, members in sorted(groups.items())]
+    return "\n".join([f"## {title}", "", _HEADER, *lines])
+
+
+def _components(rows: Sequence[Row], configs: Mapping[str, Any]) -> str:
+    """Errors in GiB per GPU of what logs print beside the tokens."""
+    gaps: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, gap in _gaps(row, configs):
+            gaps[name].append(gap)
+    lines = [
+        "## Components",
+        "",
+        "| | rows | median GiB | p90 GiB | bias GiB |",
+        "|---|---|---|---|---|",
+    ]
+    for name, members in gaps.items():
+        size = [abs(gap) for gap in members]
+        ninth = quantiles(size, n=10, method="inclusive")[-1]
+        lines.append(
+            f"| {name} | {len(members)} | {median(size):.2f} | {ninth:.2f} | "
+            f"{median(members):+.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _gaps(row: Row, configs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    try:
+        case = case_of(row, configs, memory_constants())
+    except (CatalogError, SizingError, KeyError):
+        return
+    for name, column in COMPONENTS.items():
+        if row[column]:
+            ours = case.budget.kv_pool_bytes if name == "KV pool" else case.budget.bytes_of(name)
+            yield name, ours / GIB - float(row[column])
+
+
+def _outside(
+    rows: Sequence[Row], found: Sequence[Found], errors: Mapping[str, float | None]
+) -> str:
+    lines = [f"## Rows off by more than {OUTSIDE:.0%}, and refused ones", ""]
+    lines += ["| row | model | error | what the log's own note says |", "|---|---|---|---|"]
+    for row, each in zip(rows, found, strict=True):
+        error = errors[row["id"]]
+        if each.get("kv_tokens") is None:
+            lines.append(f"| {row['id']} | {row['model']} | refused | {each['refused']} |")
+        elif error is not None and abs(error) > OUTSIDE:
+            unstated = "" if row["gpu_memory_utilization"] else "utilization not stated; "
+            note = row["note"].replace("|", "/")
+            lines.append(
+                f"| {row['id']} | {row['model']} ({row['vllm_version']}) | {error:+.0%} | "
+                f"{unstated}{note} |"
+            )
+    return "\n".join(lines)
+
+
+def _rivals(
+    rows: Sequence[Row], configs: Mapping[str, Any], errors: Mapping[str, float | None]
+) -> str:
+    """Others on the same rows, in the same run; ours on the rows that each of them answers."""
+    lines = ["## Side by side, on the rows that the other answers", "", _HEADER]
+    for name, requirement in REQUIREMENTS.items():
+        answers = rival_answers(name, rows, configs)
+        theirs = {row["id"]: relative_error(row, answers[row["id"]]) for row in rows}
+        both = [each for each, error in theirs.items() if error is not None]
+        lines.append(f"| {requirement} | {spread(theirs[each] for each in both)} |")
+        lines.append(f"| Tonnage on these rows | {spread(errors[each] for each in both)} |")
+    return "\n".join(lines)
