@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 import family_configs
-from tonnage.catalog.config import shape_from_config
-from tonnage.catalog.config_architectures import ARCHITECTURES, WRAPPED_TYPES, WRAPPERS
-from tonnage.catalog.config_keys import DecoderKeys
-from tonnage.catalog.config_traits import Architecture
+from tonnage.catalog.config.architectures import ARCHITECTURES, WRAPPED_TYPES, WRAPPERS
+from tonnage.catalog.config.keys import DecoderKeys
+from tonnage.catalog.config.read import shape_from_config
+from tonnage.catalog.config.traits import Architecture
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_config, model_names
 

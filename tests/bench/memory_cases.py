@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from configs import Configs, config_in
 
-from tonnage.catalog.config import shape_from_config
-from tonnage.catalog.config_quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import KnownEngine, known_engine, parse_version
 from tonnage.catalog.engine_memory import MemoryConstants
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus

@@ -25,7 +25,7 @@ from typing import Any
 import click
 import yaml
 
-from tonnage.catalog.config_quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import read_model_config
 from tonnage.sizing.parallelism import Parallelism

@@ -17,7 +17,7 @@ from typing import Any
 import click
 import yaml
 
-from tonnage.catalog.config_quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import SpeedConstants, find_engine, prior_speed
 from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
 from tonnage.catalog.models import read_model_config

@@ -6,8 +6,8 @@ import pytest
 
 import family_configs as known
 from family_configs import Config, decoder
-from tonnage.catalog.config import shape_from_config
-from tonnage.catalog.config_keys import ModelConfigError, UnknownArchitectureError
+from tonnage.catalog.config.keys import ModelConfigError, UnknownArchitectureError
+from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.models import built_in_config
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import DenseFfn, GroupedAttention, LatentAttention, ModelShape, MoeFfn

@@ -21,7 +21,7 @@ from config_mutations import (
     other_names,
     text_of,
 )
-from tonnage.catalog.config import shape_from_config
+from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_config, read_model_config
 from tonnage.catalog.parameters import num_active_parameters, num_parameters

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tonnage.catalog.config import shape_from_config
-from tonnage.catalog.config_keys import ModelConfigError
+from tonnage.catalog.config.keys import ModelConfigError
+from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import DenseFfn, GroupedAttention, ModelShape
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tonnage.catalog.config import shape_from_config
-from tonnage.catalog.config_keys import ModelConfigError, UnknownArchitectureError
+from tonnage.catalog.config.keys import ModelConfigError, UnknownArchitectureError
+from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.models import built_in_config, built_in_model
 from tonnage.catalog.parameters import (
     attention_parameters,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tonnage.catalog.config import shape_from_config
-from tonnage.catalog.config_towers import read_towers
+from tonnage.catalog.config.read import shape_from_config
+from tonnage.catalog.config.towers import read_towers
 from tonnage.catalog.models import built_in_config, built_in_model
 from tonnage.catalog.parameters import num_parameters
 from tonnage.catalog.shape import ModelShape

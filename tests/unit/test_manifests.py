@@ -8,7 +8,7 @@ import yaml
 
 from builders import BF16, FP8
 from fleet_builders import SITE, a_model, a_sizing, example
-from tonnage.catalog.config_quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.quantization import WEIGHT_FORMATS
 from tonnage.manifests.children import (
     NotServableError,
     deployment,

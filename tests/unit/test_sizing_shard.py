@@ -9,7 +9,7 @@ from builders import (
     an_attention,
     an_expert_ffn,
 )
-from tonnage.catalog.config_quantization import BF16
+from tonnage.catalog.config.quantization import BF16
 from tonnage.catalog.parameters import attention_parameters
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.errors import InvalidParallelismError

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from tonnage.catalog.config import shape_from_config
-from tonnage.catalog.config_keys import ModelConfigError
+from tonnage.catalog.config.keys import ModelConfigError
+from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import UnknownModelError
 from tonnage.catalog.shape import ModelShape
 from tonnage.units import MIB

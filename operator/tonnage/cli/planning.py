@@ -9,7 +9,7 @@ from typing import Any, Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Scaling, Spec
 from tonnage.api.status import Reason
-from tonnage.catalog.config_quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.checkpoint import WIDE_FORMATS, as_stored

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tonnage.api.spec import Spec
-from tonnage.catalog.config_quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import find_engine
 from tonnage.catalog.gpu import Gpu, find_gpu
 from tonnage.catalog.models import built_in_model, read_model_config

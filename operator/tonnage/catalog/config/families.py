@@ -8,8 +8,8 @@ Sources:
 
 from collections.abc import Sequence
 
-from tonnage.catalog import config_ffn as ffn
-from tonnage.catalog.config_attention import (
+from tonnage.catalog.config import ffn
+from tonnage.catalog.config.attention import (
     by_layer_type,
     full,
     grouped,
@@ -19,7 +19,7 @@ from tonnage.catalog.config_attention import (
     windows_with_full,
     with_kv_heads,
 )
-from tonnage.catalog.config_keys import (
+from tonnage.catalog.config.keys import (
     DecoderKeys,
     ModelConfigError,
     UnknownArchitectureError,

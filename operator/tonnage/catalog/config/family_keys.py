@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tonnage.catalog.config_types import Block, Experts, LayerIndex, Layers, Size
+from tonnage.catalog.config.types import Block, Experts, LayerIndex, Layers, Size
 
 _PerLayerExperts = Annotated[list[Experts], Field(max_length=2000)]
 _PerLayerSizes = Annotated[list[Size], Field(max_length=2000)]

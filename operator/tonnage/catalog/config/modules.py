@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from tonnage.catalog.config_keys import UnknownArchitectureError
+from tonnage.catalog.config.keys import UnknownArchitectureError
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, MoeFfn, StateAttention
 
 Layer = tuple[Attention | None, Ffn | None]

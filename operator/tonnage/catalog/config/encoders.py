@@ -4,8 +4,8 @@ Each public function counts one kind of encoder with its projector, as the engin
 ``text_width`` is the width of the model that reads the output.
 """
 
-from tonnage.catalog.config_encoder_keys import EncoderKeys
-from tonnage.catalog.config_keys import ModelConfigError, needed
+from tonnage.catalog.config.encoder_keys import EncoderKeys
+from tonnage.catalog.config.keys import ModelConfigError, needed
 
 
 def gemma3(keys: EncoderKeys, text_width: int) -> int:

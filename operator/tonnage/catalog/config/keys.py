@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
-from tonnage.catalog.config_family_keys import FamilyKeys
-from tonnage.catalog.config_state_keys import KimiDelta, StateKeys
-from tonnage.catalog.config_types import (
+from tonnage.catalog.config.family_keys import FamilyKeys
+from tonnage.catalog.config.state_keys import KimiDelta, StateKeys
+from tonnage.catalog.config.types import (
     Block,
     Experts,
     Flags,

@@ -6,9 +6,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from tonnage.catalog import config_encoders as encoders
-from tonnage.catalog.config_encoder_keys import EncoderKeys
-from tonnage.catalog.config_keys import ModelConfigError, first_problem
+from tonnage.catalog.config import encoders
+from tonnage.catalog.config.encoder_keys import EncoderKeys
+from tonnage.catalog.config.keys import ModelConfigError, first_problem
 from tonnage.units import MILLION
 
 VISION: Final = "vision_config"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tonnage.catalog.config_keys import ModelConfigError
+from tonnage.catalog.config.keys import ModelConfigError
 
 DIGEST_LENGTH: Final = 12
 MAX_NESTING: Final = 50

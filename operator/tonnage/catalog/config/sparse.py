@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config_attention import grouped, latent
-from tonnage.catalog.config_ffn import dense_then_experts, moe
-from tonnage.catalog.config_keys import DecoderKeys, ModelConfigError, check_length, needed
-from tonnage.catalog.config_traits import Architecture
+from tonnage.catalog.config.attention import grouped, latent
+from tonnage.catalog.config.ffn import dense_then_experts, moe
+from tonnage.catalog.config.keys import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.traits import Architecture
 from tonnage.catalog.shape import (
     OVERLAPPING_RATIO,
     Attention,

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog import config_attention as attention
-from tonnage.catalog import config_families as family
-from tonnage.catalog.config_traits import Architecture
+from tonnage.catalog.config import attention
+from tonnage.catalog.config import families as family
+from tonnage.catalog.config.traits import Architecture
 
 NORM_AND_BIAS: Final = 2
 """A norm with weight and bias: two vectors of the model's width."""

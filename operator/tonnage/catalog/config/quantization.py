@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from tonnage.catalog.config_keys import ModelConfigError, UnknownArchitectureError, first_problem
-from tonnage.catalog.config_modules import Layer, unquantized_parts
+from tonnage.catalog.config.keys import ModelConfigError, UnknownArchitectureError, first_problem
+from tonnage.catalog.config.modules import Layer, unquantized_parts
 from tonnage.catalog.shape import WeightFormat
 
 SCALE_BYTES: Final = 2

@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Final
 
-from tonnage.catalog.config_keys import ModelConfigError, UnknownArchitectureError
+from tonnage.catalog.config.keys import ModelConfigError, UnknownArchitectureError
 
 _ABSENT: Final = object()
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tonnage.catalog.config_keys import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.keys import DecoderKeys, ModelConfigError, check_length, needed
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention
 
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from tonnage.catalog.config_keys import needed
-from tonnage.catalog.config_types import Block, Heads, LayerIndex, Layers, Size
+from tonnage.catalog.config.keys import needed
+from tonnage.catalog.config.types import Block, Heads, LayerIndex, Layers, Size
 
 _Pair = Annotated[list[Size], Field(min_length=2, max_length=2)]
 _FeatureLayer = Annotated[int, Field(ge=-2000, le=2000)]

@@ -6,14 +6,13 @@ work. A model of any other kind is refused by name.
 
 from collections.abc import Mapping
 
-from tonnage.catalog import config_attention as attention
-from tonnage.catalog import config_ffn as ffn
-from tonnage.catalog.config_hybrid import HYBRID, HYBRID_WRAPPERS
-from tonnage.catalog.config_plain import PLAIN, PLAIN_WRAPPERS
-from tonnage.catalog.config_plain_moe import PLAIN_MOE
-from tonnage.catalog.config_sharing import SHARING, SHARING_WRAPPERS
-from tonnage.catalog.config_sparse import SPARSE, SPARSE_WRAPPERS
-from tonnage.catalog.config_traits import Architecture
+from tonnage.catalog.config import attention, ffn
+from tonnage.catalog.config.hybrid import HYBRID, HYBRID_WRAPPERS
+from tonnage.catalog.config.plain import PLAIN, PLAIN_WRAPPERS
+from tonnage.catalog.config.plain_moe import PLAIN_MOE
+from tonnage.catalog.config.sharing import SHARING, SHARING_WRAPPERS
+from tonnage.catalog.config.sparse import SPARSE, SPARSE_WRAPPERS
+from tonnage.catalog.config.traits import Architecture
 
 _QWEN3 = Architecture(attention=attention.window_if_used, derives_head_dim=False, qk_norm="head")
 _QWEN3_MOE = Architecture(

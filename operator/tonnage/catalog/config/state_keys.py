@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tonnage.catalog.config_types import (
+from tonnage.catalog.config.types import (
     Block,
     Heads,
     LayerIndex,

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config_attention import by_layer_type, wide_global_heads
-from tonnage.catalog.config_ffn import experts_beside_dense
-from tonnage.catalog.config_keys import DecoderKeys, ModelConfigError, check_length, needed
-from tonnage.catalog.config_traits import Architecture
+from tonnage.catalog.config.attention import by_layer_type, wide_global_heads
+from tonnage.catalog.config.ffn import experts_beside_dense
+from tonnage.catalog.config.keys import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.traits import Architecture
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention
 
 LAYER_TABLE_MATRICES: Final = 3

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config_keys import DecoderKeys, ModelConfigError, needed
-from tonnage.catalog.config_state import MODEL_TYPE_BYTES, delta_net
+from tonnage.catalog.config.keys import DecoderKeys, ModelConfigError, needed
+from tonnage.catalog.config.state import MODEL_TYPE_BYTES, delta_net
 from tonnage.catalog.shape import Attention, GroupedAttention, Indexer
 
 MIXES_PER_LAYER: Final = 2

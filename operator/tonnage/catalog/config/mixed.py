@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config_keys import UnknownArchitectureError
-from tonnage.catalog.config_modules import PARTS, Layer, unquantized_parts
-from tonnage.catalog.config_quantization import MXFP4, NVFP4, QuantizationKeys, group_format
+from tonnage.catalog.config.keys import UnknownArchitectureError
+from tonnage.catalog.config.modules import PARTS, Layer, unquantized_parts
+from tonnage.catalog.config.quantization import MXFP4, NVFP4, QuantizationKeys, group_format
 from tonnage.catalog.shape import WeightFormat
 
 _EXPERTS: Final = frozenset({"experts", "shared_experts"})

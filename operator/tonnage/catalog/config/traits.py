@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tonnage.catalog import config_ffn as ffn
-from tonnage.catalog.config_keys import DecoderKeys
+from tonnage.catalog.config import ffn
+from tonnage.catalog.config.keys import DecoderKeys
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,

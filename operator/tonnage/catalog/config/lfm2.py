@@ -1,9 +1,9 @@
 """LFM2: short convolutions, with attention in some layers, before feed-forward blocks."""
 
-from tonnage.catalog.config_attention import grouped
-from tonnage.catalog.config_ffn import moe
-from tonnage.catalog.config_keys import DecoderKeys, ModelConfigError, check_length, needed
-from tonnage.catalog.config_state import MODEL_TYPE_BYTES
+from tonnage.catalog.config.attention import grouped
+from tonnage.catalog.config.ffn import moe
+from tonnage.catalog.config.keys import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.state import MODEL_TYPE_BYTES
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, StateAttention
 
 

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tonnage.catalog import config_attention as attention
-from tonnage.catalog import config_families as family
-from tonnage.catalog import config_ffn as ffn
-from tonnage.catalog.config_plain import BIASED_NORMS, NORM_AND_BIAS, PLAIN
-from tonnage.catalog.config_traits import Architecture
+from tonnage.catalog.config import attention, ffn
+from tonnage.catalog.config import families as family
+from tonnage.catalog.config.plain import BIASED_NORMS, NORM_AND_BIAS, PLAIN
+from tonnage.catalog.config.traits import Architecture
 
 _BAILING = Architecture(
     attention=attention.full,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config_attention import grouped, latent, windowed
-from tonnage.catalog.config_ffn import moe, sparse_steps
-from tonnage.catalog.config_keys import (
+from tonnage.catalog.config.attention import grouped, latent, windowed
+from tonnage.catalog.config.ffn import moe, sparse_steps
+from tonnage.catalog.config.keys import (
     DecoderKeys,
     ModelConfigError,
     UnknownArchitectureError,

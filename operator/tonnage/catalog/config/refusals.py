@@ -7,8 +7,8 @@ marks are looked for before anything else is read.
 import reprlib
 from collections.abc import Iterator, Mapping
 
-from tonnage.catalog.config_attention import LAYER_TYPES
-from tonnage.catalog.config_keys import UnknownArchitectureError
+from tonnage.catalog.config.attention import LAYER_TYPES
+from tonnage.catalog.config.keys import UnknownArchitectureError
 
 _LINEAR = "linear attention layers"
 _STATE = "layers with a state per sequence"

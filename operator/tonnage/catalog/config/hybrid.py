@@ -2,11 +2,8 @@
 
 from collections.abc import Mapping
 
-from tonnage.catalog import config_ffn as ffn
-from tonnage.catalog import config_lfm2 as lfm2
-from tonnage.catalog import config_qwen4 as qwen4
-from tonnage.catalog import config_state as state
-from tonnage.catalog.config_traits import Architecture
+from tonnage.catalog.config import ffn, lfm2, qwen4, state
+from tonnage.catalog.config.traits import Architecture
 
 _DELTA_NET_MARKS = frozenset(
     {

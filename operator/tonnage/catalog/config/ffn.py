@@ -1,6 +1,6 @@
 """From configuration keys to the feed-forward block of each layer, one function per family."""
 
-from tonnage.catalog.config_keys import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.keys import DecoderKeys, ModelConfigError, check_length, needed
 from tonnage.catalog.shape import DenseFfn, Ffn, MoeFfn
 
 

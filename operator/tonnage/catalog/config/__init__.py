@@ -1,0 +1,1 @@
+"""From a Hugging Face ``config.json`` to the shape of a model, one family of rules per module."""
