@@ -142,7 +142,8 @@ def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
 
     def shared(samples: list[Sample], eras: Mapping[str, str], era: str, least: float) -> Fitted:
         same = [sample for sample in samples if eras[sample.era] == eras[era]]
-        return fitted(same or samples, least_spread=least)
+        kin = [sample for sample in samples if (sample.era == ERAS[0]) == (era == ERAS[0])]
+        return fitted(same or kin or samples, least_spread=least)
 
     return tuple(
         MemoryConstants(
@@ -190,7 +191,8 @@ def as_toml(constants: Sequence[MemoryConstants]) -> str:
 HEADER = """# What vLLM holds of a GPU beside weights and cache, by the first version of an era.
 # Written by tests/bench/fit_memory.py from the rows in memory_rows.csv. Do not edit by hand.
 # value: the median. spread: nine of ten rows lie within it. num_rows: how many there were.
-# A constant without rows in its era is taken from the rows of all eras.
+# A constant without rows in its era is taken from the rows of the same engine in other eras.
+# Rows that end in -pool: what a printed pool leaves unexplained is taken for the runtime.
 
 source = "kv-logs\""""
 

@@ -12,7 +12,7 @@ from tonnage.catalog.engine import KnownEngine, known_engine, parse_version
 from tonnage.catalog.engine_memory import MemoryConstants
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus
 from tonnage.catalog.shape import LatentAttention, ModelShape, WeightFormat
-from tonnage.sizing.budget import budget_parts
+from tonnage.sizing.budget import TOTAL_SPREAD, budget_parts
 from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, Printed, cache_layout
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
@@ -217,6 +217,9 @@ def case_of(row: Row, configs: Configs, memories: Sequence[MemoryConstants]) -> 
         ),
         budget=MemoryBudget(
             total_bytes=memory_bytes,
+            total_spread_bytes=0.0
+            if row["gpu_memory_gib_reported"]
+            else memory_bytes * TOTAL_SPREAD,
             utilization_fraction=flags.gpu_memory_utilization,
             parts=tuple(
                 part

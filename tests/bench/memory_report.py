@@ -1,7 +1,10 @@
 """The errors of predicted KV caches against printed ones, as a page that can be read."""
 
+import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -17,6 +20,7 @@ from tonnage.units import GIB
 Row = Mapping[str, str]
 Found = Mapping[str, object]
 Predict = Callable[..., Found]
+REASONS = tomllib.loads(Path(__file__).with_name("memory_reasons.toml").read_text())
 OUTSIDE = 0.06
 """A row whose error exceeds this is listed."""
 COMPONENTS = {
@@ -76,10 +80,16 @@ def left_out_errors(
     samples = read_rows()
     errors = {}
     for row in rows:
-        rest = [sample for sample in samples if sample["source"] != row["source"]]
+        rest = [each for each in samples if source_of(each) != source_of(row)]
         memories = memory_constants() if len(rest) == len(samples) else fit(rest)
         errors[row["id"]] = error_of(row, predict(row, configs, memories))
     return errors
+
+
+def source_of(row: Row) -> str:
+    """Return who measured: one planner's reports are one source."""
+    found = re.match(r"llm-d-incubation/llm-d-planner", row["source"])
+    return found[0] if found else row["source"]
 
 
 def within_range(rows: Sequence[Row], found: Sequence[Found]) -> tuple[int, int]:
@@ -211,19 +221,20 @@ def _outside(
     rows: Sequence[Row], found: Sequence[Found], errors: Mapping[str, float | None]
 ) -> str:
     lines = [f"## Rows off by more than {OUTSIDE:.0%}, and refused ones", ""]
-    lines += ["| row | model | error | what the log's own note says |", "|---|---|---|---|"]
+    lines += ["| row | model | error | why |", "|---|---|---|---|"]
     for row, each in zip(rows, found, strict=True):
         error = errors[row["id"]]
         if each.get("kv_tokens") is None:
-            lines.append(f"| {row['id']} | {row['model']} | refused | {each['refused']} |")
+            lines.append(f"| {row['id']} | {_what(row)} | refused | {each['refused']} |")
         elif error is not None and abs(error) > OUTSIDE:
-            unstated = "" if row["gpu_memory_utilization"] else "utilization not stated; "
-            note = row["note"].replace("|", "/")
-            lines.append(
-                f"| {row['id']} | {row['model']} ({row['vllm_version']}) | {error:+.0%} | "
-                f"{unstated}{note} |"
-            )
+            why = REASONS.get(row["id"], "not explained")
+            lines.append(f"| {row['id']} | {_what(row)} | {error:+.0%} | {why} |")
     return "\n".join(lines)
+
+
+def _what(row: Row) -> str:
+    version = re.match(r"~?[\w.]+", row["vllm_version"])
+    return f"{row['model']}, vLLM {version[0] if version else '?'}, {row['gpu']} x {row['n_gpus']}"
 
 
 def _rivals(

@@ -113,6 +113,8 @@ class MemoryBudget:
     utilization_fraction: float
     parts: tuple[BudgetPart, ...]
     """All that the engine holds beside the cache, weights first."""
+    total_spread_bytes: float = 0.0
+    """By which boards of a class differ, and drivers."""
 
     @property
     def usable_bytes(self) -> float:
@@ -125,8 +127,8 @@ class MemoryBudget:
 
     @property
     def kv_pool_spread_bytes(self) -> float:
-        """The parts err independently of one another: their spreads add up as squares do."""
-        return math.hypot(*(part.spread_bytes for part in self.parts))
+        """The figures err independently of one another: their spreads add up as squares do."""
+        return math.hypot(self.total_spread_bytes, *(part.spread_bytes for part in self.parts))
 
     def bytes_of(self, name: str) -> float:
         """Return one part's bytes, 0 where it is not in the budget."""
