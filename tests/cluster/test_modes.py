@@ -187,7 +187,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_makes_nothing(tenant):
 
     assert refused["reason"] == "DoesNotFit"
     assert "128.6 GiB usable (92% of 139.8 GiB) - 131.4 GiB weights" in refused["message"]
-    assert "6.2 GiB short" in refused["message"]  # 128.6 - 131.4 - 2.1 - 0.25 - 1.0
+    assert "5.9 GiB short" in refused["message"]  # 128.6 - 131.4 - 1.8 - 0.25 - 1.0
     assert tenant.condition("Stalled")["status"] == "True"
     assert tenant.objects() == {"deployments": [], "services": []}
 
