@@ -6,8 +6,9 @@ The figures are round so that a result can be worked out by hand. They are no re
 import math
 from dataclasses import replace
 
-from tonnage.catalog.engine import TEXTBOOK_SPEED, find_engine, prior_speed
-from tonnage.catalog.gpu import Gpu, Price
+from tonnage.catalog.engine import find_engine
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, prior_speed
+from tonnage.catalog.gpu import Gpu, Price, built_in_gpus, find_gpu
 from tonnage.catalog.shape import (
     DenseFfn,
     GroupedAttention,
@@ -115,13 +116,18 @@ def an_slo(*, ttft_s=None, tpot_s=None, quantile=0.95):
     )
 
 
+def a_prior(gpu="H100", weights=BF16):
+    """The constants that hold before any is learned."""
+    return prior_speed(find_gpu(gpu, built_in_gpus()), weights)
+
+
 def a_question(**changes):
     """``a_shape`` on ``a_gpu`` under vLLM 0.33 for 4 requests/s, TTFT 2 s and TPOT 50 ms at p95."""
     question = Question(
         shape=a_shape(),
         gpu=a_gpu(),
         engine=find_engine("0.33"),
-        speed=prior_speed(),
+        speed=a_prior(),
         weights=BF16,
         kv_format="bf16",
         context_tokens=8192,
@@ -139,6 +145,8 @@ def a_shard(**changes):
         dense_read_bytes=16 * GB,
         kv=(KvShare(bytes_per_token=131_072),),
         flop_per_token=16e9,
+        num_kernels=320,
+        num_products=128,
         num_layers=32,
         hidden_size=4096,
     )

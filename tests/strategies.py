@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from builders import BF16, a_layer_group, a_replica, a_shape, an_expert_ffn, an_slo
-from tonnage.catalog.engine import SpeedConstants
+from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.shape import DenseFfn, GroupedAttention, LatentAttention
 from tonnage.sizing.cache import KvShare, kv_bytes_of_sequence
 from tonnage.sizing.parallelism import Parallelism
@@ -43,8 +43,8 @@ speed_constants = st.builds(
     compute_efficiency=numbers(0.3, 1),
     prefill_efficiency=numbers(0.3, 1),
     per_step_s=numbers(0, 0.01),
-    per_layer_s=numbers(0, 100e-6),
-    per_moe_layer_s=numbers(0, 50e-6),
+    per_kernel_s=numbers(0, 10e-6),
+    per_scaled_product_s=numbers(0, 10e-6),
     per_sequence_s=numbers(0, 100e-6),
     per_all_reduce_s=numbers(0, 100e-6),
     prefill_exposed_fraction=numbers(0.1, 1),
@@ -72,6 +72,8 @@ shards = st.builds(
     kv=st.lists(kv_shares, min_size=1, max_size=2).map(tuple),
     flop_per_token=numbers(1e9, 200e9),
     num_layers=st.integers(1, 128),
+    num_kernels=numbers(0, 3000),
+    num_products=numbers(0, 1000),
     num_moe_layers=st.integers(0, 64),
     hidden_size=st.integers(512, 16_384),
     parallelism=parallelisms,

@@ -20,7 +20,6 @@ import pytest
 import site_lab
 from site_lab import NAME, OPERATOR, a_model, a_site, a_tenant, rounded, show, until
 from tonnage.api.objects import parse_model_deployment
-from tonnage.catalog.engine import prior_speed
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.kube import REPLICA_SETS, SERVICES
 from tonnage.lab.load import LoadControl, Target, background_load
@@ -164,10 +163,15 @@ def true_capacity() -> float:
     return size(replace(question, speed=speed, flags=flags)).sustainable_requests_per_s
 
 
+def prior_efficiency() -> float:
+    spec = parse_model_deployment(story_model()).spec
+    return ask(spec, look_up(spec, built_in_gpus())).speed.bandwidth_efficiency
+
+
 def written_efficiency(site) -> float:
     """Return the one efficiency in the ConfigMap; the prior before the first write."""
     entries = list(site.calibration().get("speed", {}).values())
-    return entries[0]["bandwidthEfficiency"] if entries else prior_speed().bandwidth_efficiency
+    return entries[0]["bandwidthEfficiency"] if entries else prior_efficiency()
 
 
 def drive(story: Story, recorder: Recorder) -> None:
@@ -364,7 +368,7 @@ def figures(story, request, tmp_path_factory):
         "replicas": steps(story.samples),
         "true_capacity_per_replica_per_s": rounded(true_capacity(), 2),
         "efficiency": {
-            "prior": prior_speed().bandwidth_efficiency,
+            "prior": prior_efficiency(),
             "hidden": HIDDEN,
             "first": efficiencies[0],
             "written_at_kill": story.written_before,
@@ -434,7 +438,7 @@ def test_observed_mbu_appears_in_status(story):
 def test_the_learned_efficiency_ends_at_the_hidden_one(story):
     first, last = story.samples[0].efficiency, story.samples[-1].efficiency
 
-    assert first == prior_speed().bandwidth_efficiency
+    assert first == prior_efficiency()
     assert last == pytest.approx(HIDDEN, abs=0.05)
 
 
@@ -478,7 +482,7 @@ def test_no_decision_is_told_twice_or_forgotten(story):
 
 
 def test_what_was_learned_outlives_the_kill(story):
-    prior = prior_speed().bandwidth_efficiency
+    prior = prior_efficiency()
     first_after = story.during(story.restarted_s)
 
     assert story.written_before < LEARNED_BEFORE_SURGE

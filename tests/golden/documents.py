@@ -8,8 +8,9 @@ import yaml
 
 from builders import a_gpu
 from tonnage.catalog.gpu import Price
-from tonnage.catalog.shape import GroupedAttention
+from tonnage.catalog.shape import DenseFfn, GroupedAttention
 from tonnage.sizing.cache import KvShare
+from tonnage.sizing.kernels import layer_kernels
 from tonnage.sizing.kv import flop_per_pair, kv_bytes_per_token
 from tonnage.sizing.memory import weight_bytes
 from tonnage.sizing.parallelism import Parallelism
@@ -108,6 +109,7 @@ def model(name):
 def napkin_shard(totals, *, precision, kv_element_bytes=2, tensor=1, pipeline=1):
     """Return one rank's even share of a model, all of whose parameters are read in every step."""
     share = totals.params / tensor / pipeline
+    kernels = layer_kernels(totals.attention, DenseFfn(intermediate_size=1))
     read_bytes = weight_bytes(num_parameters=share, bytes_per_parameter=ELEMENT_BYTES[precision])
     return Shard(
         weights_bytes=read_bytes,
@@ -115,6 +117,7 @@ def napkin_shard(totals, *, precision, kv_element_bytes=2, tensor=1, pipeline=1)
         kv=(totals.kv(element_bytes=kv_element_bytes, tensor=tensor, pipeline=pipeline),),
         flop_per_token=FLOP_PER_PARAMETER * share,
         num_layers=totals.layers // pipeline,
+        num_kernels=totals.layers // pipeline * kernels.total,
         hidden_size=totals.attention.num_heads * totals.attention.head_dim,
         parallelism=Parallelism(tensor=tensor, pipeline=pipeline),
     )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from golden.documents import ROWS, gpu, nominal_speeds, row
-from tonnage.catalog.engine import TEXTBOOK_SPEED
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.cost import bandwidth_per_usd, usd_per_million_tokens, usd_per_user
 from tonnage.sizing.memory import weight_bytes
 from tonnage.sizing.shard import Shard

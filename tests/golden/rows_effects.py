@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from builders import a_prior
 from golden.documents import model, napkin_shard, nominal_speeds, row
-from tonnage.catalog.engine import prior_speed
 from tonnage.engine import Engine, EngineLimits, Request, simulate
 from tonnage.engine.static import simulate_static
 from tonnage.sizing.memory import block_rounding_fraction
@@ -29,7 +29,7 @@ def a100_8b_step_s(num_decoding, context_tokens, prefill_tokens):
         context_tokens=context_tokens,
         prefill_tokens=prefill_tokens,
     )
-    return step_time(LLAMA_8B, nominal_speeds("A100-SXM4-80GB"), prior_speed(), step).total_s
+    return step_time(LLAMA_8B, nominal_speeds("A100-SXM4-80GB"), a_prior("A100-80GB"), step).total_s
 
 
 def queued_requests():

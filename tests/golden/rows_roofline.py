@@ -2,7 +2,7 @@
 
 from builders import a_layer_group, a_shape, an_attention
 from golden.documents import ELEMENT_BYTES, ROWS, gpu, model, nominal_speeds, row
-from tonnage.catalog.engine import TEXTBOOK_SPEED
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.catalog.shape import DenseFfn
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.roofline import (

@@ -4,7 +4,7 @@ import math
 
 from builders import a_replica, a_workload, decoding_only
 from golden.documents import TABLE, gpu, model, napkin_shard, nominal_speeds, row
-from tonnage.catalog.engine import TEXTBOOK_SPEED
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.cache import KvShare
 from tonnage.sizing.memory import weight_bytes
 from tonnage.sizing.parallelism import Parallelism

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from builders import a_workload
+from builders import a_prior, a_workload
 from golden.documents import ROWS, gpu, model, napkin_shard, nominal_speeds, row
 from golden.rows_memory import pool, request_bytes, requests_held
-from tonnage.catalog.engine import TEXTBOOK_SPEED, prior_speed
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.steady import Replica, steady_state
 from tonnage.sizing.step import Step
 from tonnage.sizing.ttft import own_prefill_s
@@ -54,7 +54,7 @@ class Deployment:
         return Replica(
             shard=shard,
             speeds=speeds if self.at_bound else replace(speeds, interconnect_bytes_per_s=link),
-            constants=TEXTBOOK_SPEED if self.at_bound else prior_speed(),
+            constants=TEXTBOOK_SPEED if self.at_bound else a_prior("H100"),
             kv_pool_bytes=math.inf,
             max_batched_tokens=8192,
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders import a_shard, some_speeds
 from measured_builders import a_busy_step, a_machine, an_engine, with_efficiency
 from strategies import numbers
-from tonnage.catalog.engine import TEXTBOOK_SPEED
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.estimate.speed import (
     HIGHEST,
     PromptShape,

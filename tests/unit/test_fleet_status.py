@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import a_prior
 from fleet_builders import (
     NOW_S,
     a_deployment_body,
@@ -344,13 +345,14 @@ class TestTheRest:
         shown = reported(known=Calibrations(speed={key: learned})).status.calibration
 
         assert (shown.bandwidth_efficiency, shown.busy_steps) == (0.7, 1234)
-        assert shown.prior_bandwidth_efficiency == 0.82
+        assert shown.prior_bandwidth_efficiency == a_prior().bandwidth_efficiency
         assert shown.changed_at == rfc3339(NOW_S - 60)
 
     def test_without_calibration_is_the_prior(self):
         shown = reported().status.calibration
 
-        assert (shown.bandwidth_efficiency, shown.busy_steps, shown.changed_at) == (0.82, 0, None)
+        prior = a_prior().bandwidth_efficiency
+        assert (shown.bandwidth_efficiency, shown.busy_steps, shown.changed_at) == (prior, 0, None)
 
     def test_the_table_has_a_word_for_each_column(self):
         within = {2.0: 50.0, INF: 100.0}

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pint
 import pytest
 
-from builders import a_shard
-from tonnage.catalog.engine import prior_speed
+from builders import a_prior, a_shard
 from tonnage.sizing.cache import KvShare
 from tonnage.sizing.cost import (
     bandwidth_per_usd,
@@ -111,13 +110,13 @@ def test_costs_are_money_per_what_they_say():
 
 
 def test_a_step_is_a_time_and_reads_bytes():
-    constants = prior_speed()
+    constants = a_prior()
     seconds = {
         name: getattr(constants, name) * unit.s
         for name in (
             "per_step_s",
-            "per_layer_s",
-            "per_moe_layer_s",
+            "per_kernel_s",
+            "per_scaled_product_s",
             "per_sequence_s",
             "per_all_reduce_s",
         )

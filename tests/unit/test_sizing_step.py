@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_replica, a_shard, a_workload, decoding_only, some_speeds
-from tonnage.catalog.engine import TEXTBOOK_SPEED
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.cache import KvShare
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import ExpertShare
@@ -55,9 +55,9 @@ def test_prefill_is_added_and_only_its_exposed_share():
 
 
 def test_overheads_count_steps_layers_and_sequences():
-    time = time_of(per_step_s=0.002, per_layer_s=30e-6, per_sequence_s=25e-6)
+    time = time_of(per_step_s=0.002, per_kernel_s=3e-6, per_sequence_s=25e-6)
 
-    assert time.overhead_s == pytest.approx(0.002 + 32 * 30e-6 + 10 * 25e-6)
+    assert time.overhead_s == pytest.approx(0.002 + 320 * 3e-6 + 10 * 25e-6)
 
 
 def test_window_layers_read_no_more_than_their_window():

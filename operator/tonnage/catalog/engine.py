@@ -59,43 +59,6 @@ class EngineVersion:
     """``--custom-histogram-buckets`` exists: attainment can be exact."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedConstants:
-    """The constants of the step-time formula (``sizing.step``). Priors here, learned later."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    bandwidth_efficiency: float
-    """Share of the nominal memory bandwidth that the memory part of a step achieves."""
-    compute_efficiency: float
-    """Share of the dense peak that decode's matrix products achieve."""
-    prefill_efficiency: float
-    """Share of the dense peak that prefill achieves."""
-    per_step_s: float
-    per_layer_s: float
-    per_moe_layer_s: float
-    """Added for a layer with experts: routing, grouping, two more launches."""
-    per_sequence_s: float
-    per_all_reduce_s: float
-    """Latency that one layer's two all-reduces add, per doubling of the group."""
-    prefill_exposed_fraction: float = 0.9
-    """Share of the prefill work that decode's memory reads do not hide."""
-
-
-TEXTBOOK_SPEED = SpeedConstants(
-    bandwidth_efficiency=1,
-    compute_efficiency=1,
-    prefill_efficiency=1,
-    per_step_s=0,
-    per_layer_s=0,
-    per_moe_layer_s=0,
-    per_sequence_s=0,
-    per_all_reduce_s=0,
-    prefill_exposed_fraction=1,
-)
-"""Efficiency 1 and no overhead: what napkin arithmetic assumes."""
-
-
 @cache
 def _vllm() -> Mapping[str, Any]:
     return tomllib.loads((ENGINES_FOLDER / "vllm.toml").read_text())
@@ -168,13 +131,6 @@ def _latest(entries: Sequence[_Dated], asked: tuple[int, int]) -> _Dated:
             f"vLLM {asked[0]}.{asked[1]} is older than {entries[0].since}: nothing is known of it"
         )
     return older[-1]
-
-
-@cache
-def prior_speed() -> SpeedConstants:
-    """Return the speed constants that hold before anything is learned."""
-    figures = {key: value for key, value in _vllm()["speed"].items() if key != "source"}
-    return TypeAdapter(SpeedConstants).validate_python(figures)
 
 
 def default_batched_tokens(gpu: Gpu) -> int:

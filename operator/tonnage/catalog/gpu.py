@@ -14,6 +14,7 @@ GPU_FOLDER = Path(__file__).parent / "gpus"
 _FORBID_EXTRA = ConfigDict(extra="forbid", allow_inf_nan=False)
 _PositiveInt = Annotated[int, Field(gt=0)]
 _PositiveFloat = Annotated[float, Field(gt=0)]
+_Amount = Annotated[float, Field(ge=0)]
 
 
 class CatalogError(Exception):
@@ -57,10 +58,22 @@ class Price:
     amortization_hours: _PositiveFloat | None = None
     """Set by an administrator who owns the GPUs: the purchase price is then spread over it."""
     power_usd_per_kwh: _PositiveFloat | None = None
-    upkeep_usd_per_hour: float = 0.0
-    """Of one owned GPU: space, cooling, people."""
+    upkeep_usd_per_hour: _Amount = 0.0
+    """Of one owned GPU: host, space, cooling, people."""
     source: Source | None = None
     """Of the rent; that of the purchase price stands with the other sources of the class."""
+
+    def __post_init__(self) -> None:
+        """Refuse half the price of an owned GPU: the rest would have to be guessed.
+
+        Raises:
+            ValueError: naming the key that is missing.
+        """
+        if self.amortization_hours is None:
+            if self.power_usd_per_kwh is not None or self.upkeep_usd_per_hour:
+                raise ValueError("price: power and upkeep of an owned GPU need amortization_hours")
+        elif self.purchase_usd is None:
+            raise ValueError("price.amortization_hours needs price.purchase_usd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +102,21 @@ class Gpu:
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
     has_bf16: bool = True
     """False: 16-bit weights and caches are float16."""
+    generation: str = ""
+    """Of the architecture: volta, turing, ampere, ada, hopper, blackwell, blackwell-rtx."""
     tdp_watts: _PositiveFloat | None = None
     price: Price = field(default_factory=Price)
     sources: tuple[Source, ...] = ()
     notes: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a price of power without the power that is drawn.
+
+        Raises:
+            ValueError: naming the key that is missing.
+        """
+        if self.price.power_usd_per_kwh is not None and self.tdp_watts is None:
+            raise ValueError("price.power_usd_per_kwh needs tdp_watts")
 
     def flop_per_s(self, precision: str) -> float:
         """Return the dense peak for weights of this precision, in flop/s.

@@ -284,6 +284,10 @@ class ModelShape:
         return sum(group.num_layers for group in self.groups)
 
     @property
+    def has_experts(self) -> bool:
+        return any(isinstance(group.ffn, MoeFfn) for group in self.groups)
+
+    @property
     def num_heads(self) -> int:
         return max(attention.num_heads for _, attention in self.attentions())
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.budget import memory_budget
-from tonnage.sizing.cost import owned_usd_per_hour
 from tonnage.sizing.errors import (
     ContextTooLongError,
     InvalidParallelismError,
@@ -16,7 +15,7 @@ from tonnage.sizing.errors import (
 from tonnage.sizing.flags import replica_under, settle
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags, Question
+from tonnage.sizing.question import Flags, Question, on_gpu
 from tonnage.sizing.shard import Shard, shard_of
 from tonnage.sizing.splits import candidates, explain_no_candidate
 from tonnage.sizing.staffing import Team, replicas_for
@@ -106,7 +105,7 @@ def size(question: Question) -> Sizing:
         DoesNotFitError: no split leaves room for one request of the promised length.
         SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
     """
-    _check_context(question)
+    check_context(question)
     if question.flags:
         return size_with(question, question.flags.parallelism)
     splits = list(
@@ -129,7 +128,7 @@ def size(question: Question) -> Sizing:
     return _smallest(question, splits)
 
 
-def _check_context(question: Question) -> None:
+def check_context(question: Question) -> None:
     """Refuse a context that the model was not made for, as the engine does.
 
     Raises:
@@ -267,29 +266,12 @@ def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> Non
                 )
 
 
-def usd_per_hour_per_gpu(gpu: Gpu) -> float | None:
-    """Return what an hour of one GPU costs: owned where an administrator says so, else rented.
-
-    None where the class has neither.
-    """
-    price = gpu.price
-    if price.purchase_usd is None or price.amortization_hours is None:
-        return price.rent_usd_per_hour
-    return owned_usd_per_hour(
-        purchase_usd=price.purchase_usd,
-        amortization_hours=price.amortization_hours,
-        watts=gpu.tdp_watts or 0.0,
-        usd_per_kwh=price.power_usd_per_kwh or 0.0,
-        upkeep_usd_per_hour=price.upkeep_usd_per_hour,
-    )
-
-
 def alternatives(question: Question, gpus: Iterable[Gpu]) -> list[Sizing]:
     """Answer the question on other GPU classes, cheapest in GPUs first; the refused left out."""
     answers = []
     for gpu in gpus:
         try:
-            answers.append(size(replace(question, gpu=gpu, num_gpus=None, flags=None)))
+            answers.append(size(on_gpu(question, gpu)))
         except (SizingError, LookupError):
             continue
     return sorted(answers, key=lambda answer: answer.flags.parallelism.num_gpus)

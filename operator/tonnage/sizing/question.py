@@ -7,11 +7,12 @@ from typing import Literal
 
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
-from tonnage.catalog.engine import TEXTBOOK_SPEED, KnownEngine, SpeedConstants, prior_speed
+from tonnage.catalog.engine import KnownEngine
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import ModelShape, WeightFormat
 from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.workload import Lengths, Promise, Routing, Slo, Workload
+from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
 from tonnage.units import DAY_S, format_bytes, format_si, significant
 
 Origin = Literal["given", "looked up", "guessed", "measured"]
@@ -39,21 +40,6 @@ class Flags:
     max_num_batched_tokens: int
     gpu_memory_utilization: float
     parallelism: Parallelism
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """How much is asked for: a rate, or so many requests that are always in flight."""
-
-    requests_per_s: float | None = None
-    concurrency: float | None = None
-
-    def __str__(self) -> str:
-        if self.requests_per_s is not None:
-            return f"{significant(self.requests_per_s)} requests/s"
-        if self.concurrency is not None:
-            return f"{significant(self.concurrency)} requests always in flight"
-        return "not given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +91,7 @@ def ask(spec: Spec, known: Known) -> Question:
         shape=known.shape,
         gpu=known.gpu,
         engine=known.engine,
-        speed=prior_speed(),
+        speed=_prior(known.shape, known.gpu, known.weights),
         weights=known.weights,
         kv_format=kv_cache_format(spec.model.kv_cache, known.shape),
         context_tokens=spec.context_length,
@@ -120,6 +106,17 @@ def ask(spec: Spec, known: Known) -> Question:
     return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
 
 
+def _prior(shape: ModelShape, gpu: Gpu, weights: WeightFormat) -> SpeedConstants:
+    return prior_speed(gpu, weights, has_experts=shape.has_experts)
+
+
+def with_prior(question: Question) -> Question:
+    """Return the question with the prior for its GPU and weights, which may have been replaced."""
+    if question.is_textbook:
+        return question
+    return replace(question, speed=_prior(question.shape, question.gpu, question.weights))
+
+
 def _engine_digest(spec: Spec) -> str:
     return digest_of((spec.engine.image or "", *spec.engine.args)) if spec.engine else ""
 
@@ -131,15 +128,26 @@ def digest_of(parts: Iterable[str]) -> str:
 
 def as_textbook(question: Question) -> Question:
     """Return the question as napkin arithmetic puts it: nominal figures, no overhead."""
-    nominal = (
-        Input(
-            name="memory", value=format_bytes(question.gpu.nominal_memory_bytes), origin="looked up"
-        ),
-        Input(name="efficiency", value="1, no overhead", origin="given"),
-    )
+    efficiency = Input(name="efficiency", value="1, no overhead", origin="given")
+    nominal = (_nominal_memory_input(question), efficiency)
     unused = (f"GPU {question.gpu.name}", "bandwidth efficiency", f"vLLM {question.engine.minor}")
     kept = tuple(each for each in question.inputs if each.name not in unused)
     return replace(question, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=(*kept, *nominal))
+
+
+def on_gpu(question: Question, gpu: Gpu) -> Question:
+    """Return the same question for another class: split, flags and all that was measured are open.
+
+    Raises:
+        MissingFigureError: the class has no peak for weights like these.
+    """
+    moved = with_prior(
+        replace(question, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
+    )
+    before, after = _gpu_inputs(question), _gpu_inputs(moved)
+    changes = {old.name: new for old, new in zip(before, after, strict=True)}
+    inputs = tuple(changes.get(each.name, each) for each in question.inputs)
+    return replace(moved, inputs=inputs)
 
 
 def kv_cache_format(asked: str, shape: ModelShape) -> str:
@@ -194,7 +202,9 @@ def expected_demand(demand: DemandSpec | None) -> Demand:
         return Demand(requests_per_s=float(demand.tokens_per_day) / DAY_S / output)
     if demand.concurrent_users is not None:
         duty_fraction = (demand.duty_cycle_percent or PERCENT) / PERCENT
-        return Demand(concurrency=demand.concurrent_users * duty_fraction)
+        return Demand(
+            concurrency=demand.concurrent_users * duty_fraction, duty_fraction=duty_fraction
+        )
     return Demand()
 
 
@@ -210,22 +220,28 @@ def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
         Input(name="contextLength", value=f"{spec.context_length} tokens", origin="given"),
         Input(name="SLO", value=", ".join(promises) or "none: offline", origin="given"),
         Input(name="lengths", value=lengths, origin="given" if spec.demand else "guessed"),
-        Input(name="demand", value=str(expected_demand(spec.demand)), origin="given"),
+        Input(name="demand", value=_demand_written(spec.demand), origin="given"),
         Input(
             name="arrivals", value=f"Poisson, through a {spec.scaling.routing}", origin="guessed"
         ),
     )
 
 
+def _demand_written(demand: DemandSpec | None) -> str:
+    """Write the demand in the words of the spec, where these are not a rate of requests."""
+    rate = expected_demand(demand)
+    if demand is None or demand.tokens_per_day is None:
+        return str(rate)
+    return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
+
+
 def _catalog_inputs(question: Question, spec: Spec) -> tuple[Input, ...]:
-    gpu, speed, weights = question.gpu, question.speed, question.weights
-    peak = format_si(gpu.flop_per_s(weights.compute), "FLOP/s")
-    memory = f"{format_bytes(gpu.memory_bytes)}, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
+    weights = question.weights
     weights_origin: Origin = "looked up" if spec.model.weights == "auto" else "given"
     kv_origin: Origin = "looked up" if spec.model.kv_cache == "auto" else "given"
     engine_origin: Origin = "guessed" if question.engine.is_guess else "looked up"
     return (
-        Input(name=f"GPU {gpu.name}", value=memory, origin="looked up"),
+        _gpu_input(question),
         Input(name="weights", value=weights.name, origin=weights_origin),
         Input(name="KV cache", value=question.kv_format, origin=kv_origin),
         Input(
@@ -233,9 +249,33 @@ def _catalog_inputs(question: Question, spec: Spec) -> tuple[Input, ...]:
             value=f"memory constants since {question.engine.constants.since}",
             origin=engine_origin,
         ),
-        Input(
-            name="bandwidth efficiency",
-            value=significant(speed.bandwidth_efficiency),
-            origin="looked up" if speed == prior_speed() else "measured",
-        ),
+        _speed_input(question),
+    )
+
+
+def _gpu_inputs(question: Question) -> tuple[Input, ...]:
+    """Return the inputs that another class would change, in a fixed order."""
+    return _gpu_input(question), _nominal_memory_input(question), _speed_input(question)
+
+
+def _gpu_input(question: Question) -> Input:
+    gpu = question.gpu
+    peak = format_si(gpu.flop_per_s(question.weights.compute), "FLOP/s")
+    memory = f"{format_bytes(gpu.memory_bytes)}, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
+    return Input(name=f"GPU {gpu.name}", value=memory, origin="looked up")
+
+
+def _nominal_memory_input(question: Question) -> Input:
+    """Return what the brochure says: what textbook arithmetic stands on."""
+    nominal_bytes = question.gpu.nominal_memory_bytes
+    return Input(name="memory", value=format_bytes(nominal_bytes), origin="looked up")
+
+
+def _speed_input(question: Question) -> Input:
+    speed = question.speed
+    is_prior = speed == _prior(question.shape, question.gpu, question.weights)
+    return Input(
+        name="bandwidth efficiency",
+        value=significant(speed.bandwidth_efficiency),
+        origin="looked up" if is_prior else "measured",
     )

@@ -20,6 +20,7 @@ from tonnage.sizing.beside_layers import (
     beside_layers_parameters,
 )
 from tonnage.sizing.cache import KvShare
+from tonnage.sizing.kernels import model_kernels
 from tonnage.sizing.kv import exchange_bytes, kv_shares
 from tonnage.sizing.parallelism import Parallelism, on_rank
 from tonnage.sizing.split_rules import VOCAB_ALIGNMENT
@@ -57,6 +58,10 @@ class Shard:
     """Matrix products of one token on this rank: two per active parameter."""
     context_exchange_bytes: float = 0.0
     """That decode context parallelism moves to and from this rank for one token, in all layers."""
+    num_kernels: float = 0.0
+    """Launched in every step."""
+    num_products: float = 0.0
+    """Matrix products among them: of quantized matrices each needs its scales."""
     num_layers: int = 0
     num_moe_layers: int = 0
     hidden_size: int = 0
@@ -78,7 +83,7 @@ def shard_of(
     larger of embedding and head.
     """
     stage = math.ceil(shape.num_layers / parallelism.pipeline) / shape.num_layers
-    stored = StoredFactors(shape)
+    stored, kernels = StoredFactors(shape), model_kernels(shape)
     groups = [
         _GroupShare(group, shape.hidden_size, weights, parallelism, stored)
         for group in shape.groups
@@ -113,6 +118,8 @@ def shard_of(
         ),
         context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),
         flop_per_token=FLOP_PER_PARAMETER * active,
+        num_kernels=stage * kernels.total,
+        num_products=stage * kernels.products,
         num_layers=math.ceil(stage * shape.num_layers),
         num_moe_layers=math.ceil(
             stage * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist
 
-from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules, SpeedConstants
+from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
+from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, cache_layout
 from tonnage.sizing.memory import sequences_held
 from tonnage.sizing.shard import Shard

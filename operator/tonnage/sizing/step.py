@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from tonnage.catalog.engine import SpeedConstants
+from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.sizing.shard import Shard
 
 ELEMENT_BYTES = 2
@@ -154,7 +154,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
 
         decode_bytes = mean_weights_read(n, p) + sum over kinds of
             kv_bytes_per_token * tokens held + 2 * state_bytes, for each of n
-        t = per_step + per_layer * layers + per_sequence * n
+        t = per_step + per_kernel * kernels + per_scaled_product * products + per_sequence * n
           + max(decode_bytes / (BW * bandwidth_efficiency), decode_flop / (PEAK * compute_eff))
           + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
 
@@ -189,7 +189,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     prefill_peak = speeds.peak_flop_per_s * constants.prefill_efficiency
     return StepTime(
         overhead_s=constants.per_step_s
-        + stages * _layers_s(shard, constants)
+        + stages * _kernels_s(shard, constants)
         + constants.per_sequence_s * num_sequences / parallelism.data,
         memory_s=stages
         * decode_bytes
@@ -202,9 +202,9 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     )
 
 
-def _layers_s(shard: Shard, constants: SpeedConstants) -> float:
-    with_experts_s = constants.per_moe_layer_s * shard.num_moe_layers
-    return constants.per_layer_s * shard.num_layers + with_experts_s
+def _kernels_s(shard: Shard, constants: SpeedConstants) -> float:
+    scales_s = constants.per_scaled_product_s * shard.num_products
+    return constants.per_kernel_s * shard.num_kernels + scales_s
 
 
 def _prefill_flop_per_token(shard: Shard, prefill_context_tokens: float) -> float:

@@ -182,3 +182,14 @@ def typical_ttft_s(replica: Replica, workload: Workload, state: SteadyState) -> 
     """Return the TTFT of a mean prompt that waits for nothing but the step in progress."""
     own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
     return own_s + state.step_s / 2
+
+
+def serving_s(replica: Replica, num_running: float, prompt_tokens: float) -> float:
+    """Return the time before the first token that passes outside the engine's steps.
+
+    Server and client in one: tokens are made of the prompt's text, and every answer that streams
+    at that time takes its turn.
+    """
+    constants = replica.constants
+    streaming = constants.per_running_request_s * num_running / replica.num_queues
+    return constants.per_request_s + streaming + constants.per_prompt_token_s * prompt_tokens

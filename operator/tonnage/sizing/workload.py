@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from tonnage.units import format_s
+from tonnage.units import format_s, significant
 
 PERCENT = 100
 
@@ -117,3 +117,32 @@ def users_from_concurrency(*, concurrent_requests: float, duty_fraction: float) 
     300.0
     """
     return concurrent_requests / duty_fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """How much is asked for: a rate, or so many requests that are always in flight."""
+
+    requests_per_s: float | None = None
+    concurrency: float | None = None
+    duty_fraction: float = 1.0
+    """Share of the time in which a user waits for an answer; the others are idle meanwhile."""
+
+    @property
+    def num_users(self) -> float | None:
+        """Of whom so many are in flight at any time; None where a rate is asked for."""
+        if self.concurrency is None:
+            return None
+        return users_from_concurrency(
+            concurrent_requests=self.concurrency, duty_fraction=self.duty_fraction
+        )
+
+    def __str__(self) -> str:
+        if self.requests_per_s is not None:
+            return f"{significant(self.requests_per_s)} requests/s"
+        if self.concurrency is None:
+            return "not given"
+        in_flight = f"{significant(self.concurrency)} requests always in flight"
+        if self.duty_fraction == 1:
+            return in_flight
+        return f"{in_flight} ({self.num_users:.0f} users, {self.duty_fraction:.0%} of the time)"

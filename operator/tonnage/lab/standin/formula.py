@@ -10,7 +10,6 @@ from typing import Any
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.api.spec import KIND
-from tonnage.catalog.engine import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine import StepTime
 from tonnage.lab.standin.arguments import Arguments
@@ -66,8 +65,9 @@ def flags(arguments: Arguments) -> Flags:
 def formula_step(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
     """Return the step time of one data-parallel rank by the formula of ``sizing.step``."""
     constants = {name: value for name, value in step.items() if name != "gpu"}
-    replica = size_with(_question(step["gpu"], arguments), flags(arguments).parallelism).replica
-    speed = replace(prior_speed(), **constants)
+    question = _question(step["gpu"], arguments)
+    replica = size_with(question, flags(arguments).parallelism).replica
+    speed = replace(question.speed, **constants)
     speeds: Speeds = replica.speeds
     ranks = arguments.data_parallel_size
 

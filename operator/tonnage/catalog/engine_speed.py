@@ -1,0 +1,150 @@
+"""Where the constants of the step-time formula start, before any is learned.
+
+They are fitted on public serving measurements, with physics as the prior: ``engines/speed.toml``
+says on which, and ``tests/bench/fit_speed.py`` writes it. The formula itself is ``sizing.step``.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter
+
+from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
+from tonnage.catalog.shape import WeightFormat
+
+SPEED_FILE = Path(__file__).parent / "engines" / "speed.toml"
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedConstants:
+    """The constants of the step-time formula (``sizing.step``). Priors here, learned later."""
+
+    __pydantic_config__ = _STRICT
+
+    bandwidth_efficiency: float
+    """Share of the nominal memory bandwidth that the memory part of a step achieves."""
+    compute_efficiency: float
+    """Share of the dense peak that decode's matrix products achieve."""
+    prefill_efficiency: float
+    """Share of the dense peak that prefill achieves."""
+    per_step_s: float
+    """Scheduling, sampling, copies: once per step."""
+    per_kernel_s: float
+    """What a kernel takes however little it does."""
+    per_scaled_product_s: float
+    """The same for finding the scales of a product of quantized matrices."""
+    per_sequence_s: float
+    per_all_reduce_s: float
+    """Latency that one layer's two all-reduces add, per doubling of the group."""
+    prefill_exposed_fraction: float = 0.9
+    """Share of the prefill work that decode's memory reads do not hide."""
+    per_request_s: float = 0.0
+    """Between client and engine, before the first token: parsing, sockets, scheduling."""
+    per_running_request_s: float = 0.0
+    """The same for each request that streams at that time through the same server."""
+    per_prompt_token_s: float = 0.0
+    """Of making tokens from a prompt's text."""
+    prefill_queue_factor: float = 1.0
+    """How much longer prompts wait for one another in a closed loop than in a queue of one."""
+
+
+TEXTBOOK_SPEED = SpeedConstants(
+    bandwidth_efficiency=1,
+    compute_efficiency=1,
+    prefill_efficiency=1,
+    per_step_s=0,
+    per_kernel_s=0,
+    per_scaled_product_s=0,
+    per_sequence_s=0,
+    per_all_reduce_s=0,
+    prefill_exposed_fraction=1,
+)
+"""Efficiency 1 and no overhead: what napkin arithmetic assumes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedTable:
+    """The fitted constants, by what they depend on."""
+
+    __pydantic_config__ = _STRICT
+
+    source: str
+    per_step_s: float
+    per_sequence_s: float
+    compute_efficiency: float
+    prefill_exposed_fraction: float
+    per_request_s: float
+    per_running_request_s: float
+    per_prompt_token_s: float
+    prefill_queue_factor: float
+    per_kernel_s: Mapping[str, float]
+    """By generation; ``other`` for those not listed."""
+    experts_prefill_factor: float
+    """Of the prefill efficiency, where feed-forward blocks are experts."""
+    bandwidth_efficiency: Mapping[str, float]
+    """By weight format; ``other`` for those not listed."""
+    per_scaled_product_s: Mapping[str, float]
+    """By weight format; formats not listed need no scales."""
+    per_all_reduce_s: Mapping[str, float]
+    """By interconnect."""
+    prefill_efficiency: Mapping[str, Mapping[str, float]]
+    """By generation and the precision of the products; ``other`` for generations not listed."""
+    measured: tuple[str, ...]
+    """Generations whose serving was measured; of the others only kernels, or nothing, was."""
+    spread_fraction: Mapping[str, float]
+    """Of a predicted step, either way, that holds eight of ten measured ones: on generations that
+    were measured, and on others."""
+
+
+@cache
+def speed_table() -> SpeedTable:
+    """Return the fitted constants as the data file has them."""
+    return TypeAdapter(SpeedTable).validate_python(tomllib.loads(SPEED_FILE.read_text()))
+
+
+def prior_speed(
+    gpu: Gpu, weights: WeightFormat, *, has_experts: bool = False, table: SpeedTable | None = None
+) -> SpeedConstants:
+    """Return the constants for weights of this format on a GPU class; ``table``: not ours."""
+    table = table or speed_table()
+    bandwidth = table.bandwidth_efficiency
+    factor = table.experts_prefill_factor if has_experts else 1.0
+    return SpeedConstants(
+        bandwidth_efficiency=bandwidth.get(weights.name, bandwidth["other"]),
+        compute_efficiency=table.compute_efficiency,
+        prefill_efficiency=factor * _prefill_efficiency(table, gpu, weights.compute),
+        per_step_s=table.per_step_s,
+        per_kernel_s=table.per_kernel_s.get(gpu.generation, table.per_kernel_s["other"]),
+        per_scaled_product_s=table.per_scaled_product_s.get(weights.name, 0.0),
+        per_sequence_s=table.per_sequence_s,
+        per_all_reduce_s=table.per_all_reduce_s[gpu.interconnect],
+        prefill_exposed_fraction=table.prefill_exposed_fraction,
+        per_request_s=table.per_request_s,
+        per_running_request_s=table.per_running_request_s,
+        per_prompt_token_s=table.per_prompt_token_s,
+        prefill_queue_factor=table.prefill_queue_factor,
+    )
+
+
+def is_measured(gpu: Gpu) -> bool:
+    """Tell whether GPUs of this generation were among the measurements."""
+    return gpu.generation in speed_table().measured
+
+
+def speed_spread(gpu: Gpu) -> float:
+    """Return by which fraction a predicted step may be off, eight times in ten."""
+    spread = speed_table().spread_fraction
+    return spread["measured" if is_measured(gpu) else "other"]
+
+
+def _prefill_efficiency(table: SpeedTable, gpu: Gpu, compute: str) -> float:
+    """Return the share of the peak of the precision in which the GPU really multiplies."""
+    by_precision = table.prefill_efficiency.get(gpu.generation, table.prefill_efficiency["other"])
+    for precision in COMPUTE_FALLBACK.get(compute, (compute,)):
+        if precision in gpu.peak_flop_per_s and precision in by_precision:
+            return by_precision[precision]
+    return by_precision["bf16"]

@@ -1,0 +1,81 @@
+"""A fixed number of users who each wait for an answer before they ask again.
+
+The rate follows from the residence time, not the other way round: nobody arrives while all wait.
+"""
+
+from dataclasses import dataclass, replace
+
+from tonnage.sizing.steady import Replica, SteadyState, prefill_context_tokens, steady_state
+from tonnage.sizing.step import Step
+from tonnage.sizing.ttft import own_prefill_s, serving_s
+from tonnage.sizing.workload import Workload
+
+MAX_PREFILL_LOAD = 0.85
+"""Share of the time in prefill beyond which the formula for its queue would run away."""
+ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoop:
+    """What so many users get of one replica."""
+
+    state: SteadyState
+    ttft_s: float
+    """Of a typical request: waiting for a slot, for others' prefill, and its own."""
+
+    @property
+    def tpot_s(self) -> float:
+        return self.state.step_s
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.state.requests_per_s
+
+
+def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> ClosedLoop:
+    """Return the steady state that so many waiting users settle into.
+
+    As many run as have a place in the cache and a slot; the others wait for one. Prompts queue
+    behind one another: with a share ``rho`` of the time spent on their work ``S``::
+
+        wait = queue_factor * S * rho / (1 - rho)
+
+    Sources:
+        [serving-measurements] closed loops of 4 to 512 users (the factor); [kingman1961].
+    """
+    slots = replica.max_num_seqs * replica.num_queues if replica.max_num_seqs else concurrency
+    held = max(1.0, replica.sequences_held(workload.mean_context_tokens))
+    running = min(concurrency, held, slots)
+    state = running_state(replica, workload, running)
+    own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
+    work_s = prefill_work_s(replica, workload)
+    cycle_s = workload.output_tokens * state.step_s + own_s
+    load = min(MAX_PREFILL_LOAD, running * work_s / replica.num_queues / cycle_s)
+    queue_s = replica.constants.prefill_queue_factor * work_s * load / (1 - load)
+    slot_s = (concurrency - running) * (cycle_s + queue_s) / running
+    return ClosedLoop(
+        state=state,
+        ttft_s=serving_s(replica, running, workload.prompt.mean_tokens) + own_s + queue_s + slot_s,
+    )
+
+
+def running_state(replica: Replica, workload: Workload, num_running: float) -> SteadyState:
+    """Return the state in which so many requests decode or prefill, together."""
+    num_decoding = num_running
+    for _ in range(ROUNDS):
+        state = steady_state(replica, workload, num_decoding)
+        num_decoding *= num_running / state.num_running
+    return steady_state(replica, workload, num_decoding)
+
+
+def prefill_work_s(replica: Replica, workload: Workload) -> float:
+    """Return the time that one prompt adds to the steps it is in: its work and its exchanges."""
+    new = workload.new_prompt_tokens
+    alone = Step(num_sequences=1, context_tokens=0)
+    beside = replace(
+        alone,
+        prefill_tokens=new * replica.num_queues,
+        prefill_context_tokens=prefill_context_tokens(workload),
+    )
+    idle, busy = replica.step(alone), replica.step(beside)
+    return busy.prefill_s + busy.communication_s - idle.communication_s

@@ -1,0 +1,113 @@
+"""Predict what engines measured, from the configuration columns of a table of benchmarks.
+
+    python tests/bench/speed.py --data serving_speed.csv --configs model_configs.yaml > out.csv
+
+``--report FILE`` writes the errors where values are filled in: in-sample, with each GPU and each
+model left out of the fit, by group, and beside a naive roofline; ``--rivals`` adds another tool.
+"""
+
+import csv
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from speed_cases import (
+    FIRST_TOKENS,
+    NOW,
+    STEPS,
+    Era,
+    Row,
+    case_of,
+    era_name,
+    predicted,
+    with_constants,
+)
+
+from tonnage.catalog.engine_speed import SpeedTable, is_measured, speed_table
+from tonnage.catalog.gpu import CatalogError
+from tonnage.sizing.errors import SizingError
+
+FIELDS = ("id", "predicted", "low", "high", "refused")
+ERAS_FILE = Path(__file__).with_name("speed_eras.toml")
+SPREAD_FACTOR = {"now": 1.0, "2024": 1.0, "2023": 1.5}
+"""Other engines are scaled by one number only: their range is twice as wide."""
+FIRST_TOKEN_SPREAD = 0.40
+OTHER_SPREAD = 0.30
+
+
+def eras() -> dict[str, Era]:
+    """Return how other engines, and engines of other times, differ."""
+    found = tomllib.loads(ERAS_FILE.read_text())
+    return {"now": NOW, **{name: Era(name=name, **values) for name, values in found.items()}}
+
+
+def answer(
+    row: Row,
+    configs: Mapping[str, Any],
+    table: SpeedTable | None = None,
+    known_eras: Mapping[str, Era] | None = None,
+) -> dict[str, object]:
+    """Return one line: the row's own metric and a range that holds eight of ten."""
+    table, known_eras = table or speed_table(), known_eras or eras()
+    try:
+        case = case_of(row, configs)
+        era = known_eras.get(era_name(row), NOW)
+        value = predicted(with_constants(case, table, era))
+    except (CatalogError, SizingError, KeyError) as error:
+        return {"id": row["id"], "refused": str(error)}
+    spread = spread_of(row, era, is_known=is_measured(case.gpu))
+    return {
+        "id": row["id"],
+        "predicted": f"{value:.6g}",
+        "low": f"{value / (1 + spread):.6g}",
+        "high": f"{value * (1 + spread):.6g}",
+        "refused": "",
+    }
+
+
+def spread_of(row: Row, era: Era, *, is_known: bool) -> float:
+    """Return by which fraction the value may be off, either way."""
+    fractions = speed_table().spread_fraction
+    spread = fractions["measured" if is_known else "other"]
+    if row["metric"] in FIRST_TOKENS:
+        spread = max(spread, FIRST_TOKEN_SPREAD)
+    elif row["metric"] not in STEPS:
+        spread = max(spread, OTHER_SPREAD if row["metric"] != "batch_e2e_ms" else spread)
+    return spread * SPREAD_FACTOR.get(era.name, 2.0)
+
+
+def read_rows(data: Path) -> list[Row]:
+    with data.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def answers(rows: Sequence[Row], configs: Mapping[str, Any]) -> list[dict[str, object]]:
+    known_eras = eras()
+    return [answer(row, configs, known_eras=known_eras) for row in rows]
+
+
+@click.command()
+@click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--report", "report_file", type=click.Path(path_type=Path), help="Markdown, errors.")
+@click.option("--rivals", is_flag=True, help="Run another estimator too, for the report.")
+def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -> None:
+    """Print a prediction for each row."""
+    models = yaml.safe_load(configs.read_text())
+    rows = read_rows(data)
+    found = answers(rows, models)
+    out = csv.DictWriter(sys.stdout, FIELDS)
+    out.writeheader()
+    out.writerows(found)
+    if report_file:
+        from accuracy import report  # noqa: PLC0415  the fit needs scipy, a prediction does not
+
+        report_file.write_text(report(data, configs, rows, found, with_rivals=rivals))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""From a row of a table of serving measurements to what our arithmetic needs to know about it."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from configs import Configs, shape_in
+
+from tonnage.catalog.config.quantization import WEIGHT_FORMATS
+from tonnage.catalog.engine import default_batched_tokens, find_engine
+from tonnage.catalog.engine_speed import SpeedTable, prior_speed
+from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
+from tonnage.catalog.shape import ModelShape
+from tonnage.sizing.budget import budget_parts, speeds
+from tonnage.sizing.closed_loop import closed_loop, running_state
+from tonnage.sizing.kv import default_block_tokens
+from tonnage.sizing.memory import MemoryBudget
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.question import KV_ELEMENT_BYTES, Flags
+from tonnage.sizing.shard import shard_of
+from tonnage.sizing.steady import Replica, mixed_step, prefill_context_tokens
+from tonnage.sizing.step import Step
+from tonnage.sizing.workload import Lengths, Workload
+from tonnage.units import MS_PER_S
+
+Row = Mapping[str, str]
+
+UNIFORM_MEAN, UNIFORM_SECOND_MOMENT = 0.9, 0.9**2 + 0.2**2 / 12
+"""InferenceX draws lengths uniformly in [0.8, 1.0] of the nominal ones."""
+ENGINE_SINCE = "0.19"
+UTILIZATION = 0.9
+DEFAULT_SEQS = 256
+MEAN_OF_BOUND = 0.5
+UNSTATED_TOKENS = 220.0
+"""Of prompt and of answer in the chat logs that benchmarks take when they do not say."""
+STATIC = frozenset({"decode_step_ms", "batch_e2e_ms", "prefill_ms"})
+"""One batch that starts and ends together; the others are closed loops."""
+STEPS = frozenset({"tpot_p50_ms", "tpot_mean_ms", "itl_p50_ms", "itl_mean_ms", "decode_step_ms"})
+FIRST_TOKENS = frozenset({"ttft_p50_ms", "ttft_mean_ms"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Era:
+    """How engines of before 2025 differ: their steps were driven from Python, launch by launch."""
+
+    name: str
+    overhead_factor: float = 1.0
+    sequence_factor: float = 1.0
+    first_token_factor: float = 1.0
+    """Of the whole time to the first token."""
+
+
+NOW = Era(name="now")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One row, understood."""
+
+    row: Row
+    shape: ModelShape
+    gpu: Gpu
+    replica: Replica
+    workload: Workload
+    concurrency: float
+    context_tokens: float
+    is_static: bool
+    era: Era = NOW
+
+    @property
+    def metric(self) -> str:
+        return self.row["metric"]
+
+    @property
+    def batch(self) -> float:
+        """Return how many of a static batch run at once."""
+        held = max(1.0, self.replica.sequences_held(self.workload.mean_context_tokens))
+        return min(self.concurrency, held)
+
+
+def era_name(row: Row) -> str:
+    """Name another engine, or the time of this one: a fork of 2023, the first of 2024, or now."""
+    version = row["engine_version"]
+    if row["engine"] != "vllm":
+        return row["engine"]
+    if version.startswith("2023"):
+        return "2023"
+    is_first = re.match(r"2024|0\.[0-7]\.", version)
+    return "2024" if is_first else "now"
+
+
+def number(text: str) -> float:
+    """Return a number, the mean where only a bound such as ``<=256`` is told, or 0 for none."""
+    found = re.search(r"\d+(\.\d+)?", text)
+    bound_factor = MEAN_OF_BOUND if text.startswith("<=") else 1.0
+    return bound_factor * float(found[0]) if found else 0.0
+
+
+def shape_of(row: Row, configs: Configs) -> ModelShape:
+    """Return the shape of the checkpoint with the row's weight label.
+
+    Raises:
+        CatalogError: its configuration is refused, or the label is not understood.
+        KeyError: there is no such model.
+    """
+    quant = row["weight_quant"].lower()
+    shape = shape_in(configs, row["model"], row["weight_quant"])
+    if shape.weight_format.name == quant or quant in {"bf16", "fp16", ""}:
+        return shape
+    name = next((name for name in WEIGHT_FORMATS if quant.startswith(name)), None)
+    if name is None and quant != "fp4":
+        raise CatalogError(f"weight_quant {quant!r} is not understood")
+    return replace(shape, weight_format=WEIGHT_FORMATS[name or "nvfp4"])
+
+
+def workload_of(row: Row) -> Workload:
+    is_uniform = "uniform in [0.8,1.0]" in row["note"]
+    scale = UNIFORM_MEAN if is_uniform else 1.0
+    output = max(1.0, number(row["osl"]) or UNSTATED_TOKENS)
+    prompt = number(row["isl"]) or max(1.0, number(row["context_tokens"]) or UNSTATED_TOKENS)
+    return Workload(
+        prompt=Lengths(mean_tokens=scale * prompt),
+        output_tokens=scale * output,
+        output_second_moment=output**2 * (UNIFORM_SECOND_MOMENT if is_uniform else 1.0),
+    )
+
+
+def split_of(row: Row) -> Parallelism:
+    """Return the split; data-parallel attention where the GPUs are as many as both make."""
+    tensor, pipeline = int(number(row["tp"]) or 1), int(number(row["pp"]) or 1)
+    found = re.search(r"\bdp(\d+)", row["dp_or_ep"])
+    data = int(found[1]) if found else 1
+    is_data = tensor * pipeline * data == number(row["n_gpus"])
+    return Parallelism(tensor=tensor, pipeline=pipeline, data=data if is_data else 1)
+
+
+def case_of(row: Row, configs: Configs) -> Case:
+    """Read a row.
+
+    Raises:
+        CatalogError, KeyError: something in it is not understood.
+    """
+    shape, gpu = shape_of(row, configs), find_gpu(row["gpu"].rstrip("?"), built_in_gpus())
+    workload, split = workload_of(row), split_of(row)
+    concurrency = number(row["concurrency_or_batch"]) or 1.0
+    is_static = row["metric"] in STATIC
+    has_own_limit = is_static or "InferenceX" in row["note"]
+    replica = replica_of(
+        shape,
+        gpu,
+        split,
+        kv_format="fp8" if row["kv_dtype"].startswith("fp8") else "bf16",
+        concurrency=concurrency,
+        max_num_seqs=None if has_own_limit else DEFAULT_SEQS,
+    )
+    return Case(
+        row=row,
+        shape=shape,
+        gpu=gpu,
+        replica=replica,
+        workload=workload,
+        concurrency=concurrency,
+        context_tokens=number(row["context_tokens"]) or workload.mean_context_tokens,
+        is_static=is_static,
+    )
+
+
+def replica_of(
+    shape: ModelShape,
+    gpu: Gpu,
+    split: Parallelism,
+    *,
+    kv_format: str,
+    concurrency: float,
+    max_num_seqs: int | None,
+) -> Replica:
+    engine = find_engine(ENGINE_SINCE)
+    shard = shard_of(
+        shape,
+        weights=shape.weight_format,
+        kv_element_bytes=KV_ELEMENT_BYTES[kv_format],
+        parallelism=split,
+    )
+    batched_tokens = default_batched_tokens(gpu)
+    flags = Flags(
+        max_num_seqs=max(1, round(min(1024.0, concurrency))),
+        max_num_batched_tokens=batched_tokens,
+        gpu_memory_utilization=UTILIZATION,
+        parallelism=split,
+    )
+    has_nvlink = gpu.interconnect == "nvlink"
+    budget = MemoryBudget(
+        total_bytes=gpu.memory_bytes,
+        utilization_fraction=UTILIZATION,
+        parts=budget_parts(shape, shard, flags, engine.memory, has_nvlink=has_nvlink),
+    )
+    return Replica(
+        shard=shard,
+        speeds=speeds(gpu, shape.weight_format.compute),
+        constants=prior_speed(gpu, shape.weight_format, has_experts=shape.has_experts),
+        kv_pool_bytes=max(1.0, budget.kv_pool_bytes),
+        max_batched_tokens=batched_tokens,
+        max_num_seqs=max_num_seqs,
+        block_tokens=default_block_tokens(shape),
+        cache_rules=engine.constants.cache,
+    )
+
+
+def with_constants(case: Case, table: SpeedTable, era: Era) -> Case:
+    """Return the case as an engine of that era would run it by these constants."""
+    constants = prior_speed(
+        case.gpu, case.shape.weight_format, has_experts=case.shape.has_experts, table=table
+    )
+    constants = replace(
+        constants,
+        per_step_s=constants.per_step_s * era.overhead_factor,
+        per_kernel_s=constants.per_kernel_s * era.overhead_factor,
+        per_sequence_s=constants.per_sequence_s * era.sequence_factor,
+    )
+    return replace(case, replica=replace(case.replica, constants=constants), era=era)
+
+
+def predicted(case: Case) -> float:
+    """Return the row's own metric: milliseconds, or tokens per second."""
+    metric = case.metric
+    if case.is_static:
+        return _static_s(case) * MS_PER_S
+    loop = closed_loop(case.replica, case.workload, case.concurrency)
+    output = case.workload.output_tokens
+    first_s = case.era.first_token_factor * loop.ttft_s
+    if metric in STEPS:
+        return loop.tpot_s * MS_PER_S
+    if metric in FIRST_TOKENS:
+        return first_s * MS_PER_S
+    whole_s = first_s + loop.tpot_s * output
+    if metric == "e2e_mean_ms":
+        return whole_s * MS_PER_S
+    if metric == "output_tok_s_total":
+        return case.concurrency * output / whole_s
+    raise CatalogError(f"metric {metric!r} is not understood")
+
+
+def _static_s(case: Case) -> float:
+    """Return the time of a batch that starts together: its prefill, its steps, or both."""
+    batch = case.batch
+    if case.metric == "decode_step_ms":
+        return case.replica.step(decode_step(case)).total_s
+    prefill_s = static_prefill_s(case)
+    if case.metric == "prefill_ms":
+        return prefill_s
+    output, waves = case.workload.output_tokens, math.ceil(case.concurrency / batch)
+    return waves * (prefill_s + output * case.replica.step(decode_step(case)).total_s)
+
+
+def decode_step(case: Case) -> Step:
+    batch = case.batch
+    return Step(num_sequences=batch, context_tokens=batch * case.context_tokens)
+
+
+def static_prefill_s(case: Case) -> float:
+    """Return the time to prefill all prompts of the batch on an idle engine."""
+    tokens = case.batch * case.workload.prompt.mean_tokens
+    chunks = num_chunks(case)
+    step = Step(
+        num_sequences=1,
+        context_tokens=0,
+        prefill_tokens=tokens / chunks,
+        prefill_context_tokens=prefill_context_tokens(case.workload),
+    )
+    return chunks * case.replica.step(step).total_s
+
+
+def num_chunks(case: Case) -> int:
+    tokens = case.batch * case.workload.prompt.mean_tokens
+    return math.ceil(tokens / max(case.replica.max_batched_tokens, 16384))
+
+
+def loop_step(case: Case) -> Step:
+    """Return the mean step of a closed loop."""
+    replica, workload = case.replica, case.workload
+    held = max(1.0, replica.sequences_held(workload.mean_context_tokens))
+    running = min(case.concurrency, held, replica.max_num_seqs or math.inf)
+    state = running_state(replica, workload, running)
+    return mixed_step(
+        workload,
+        state.num_decoding,
+        state.prefill_tokens_per_step,
+        chunk_tokens=min(workload.new_prompt_tokens, replica.max_batched_tokens),
+    )

@@ -1,0 +1,105 @@
+"""The fit of the speed constants and the predictions that are judged by measurements."""
+
+import numpy as np
+import pytest
+from fit_speed import columns_of, formula, sample_of, table_of
+from speed import answer
+from speed_cases import NOW, case_of, number, predicted, with_constants
+
+LLAMA = {
+    "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 4096,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
+    "max_position_embeddings": 131072,
+}  # fmt: skip
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
+    "vocab_size": 32000, "sliding_window": None,
+}  # fmt: skip
+CONFIGS = {
+    "shapes": {"llama": {"config": LLAMA}, "mixtral": {"config": MIXTRAL}},
+    "models": {"llama": {"shape": "llama"}, "mixtral": {"shape": "mixtral"}},
+}
+ROW = {
+    "id": "one:tpot_p50_ms", "source": "somewhere", "gpu": "H100-SXM", "n_gpus": "2", "tp": "2",
+    "pp": "1", "dp_or_ep": "", "model": "llama", "weight_quant": "bf16", "kv_dtype": "",
+    "engine": "vllm", "engine_version": "0.19.0", "isl": "1000", "osl": "500",
+    "concurrency_or_batch": "32", "context_tokens": "1250", "metric": "tpot_p50_ms",
+    "value": "10", "note": "InferenceX closed loop",
+}  # fmt: skip
+VALUES = {
+    "per_step_s": 1.5e-3, "per_kernel_s": 2.6e-6, "per_sequence_s": 25e-6,
+    "compute_efficiency": 0.6, "experts_prefill_factor": 0.5, "bandwidth_efficiency.other": 0.8,
+    "bandwidth_efficiency.nvfp4": 0.75, "per_scaled_product_s.fp8": 2e-6,
+    "per_scaled_product_s.nvfp4": 2e-6, "per_all_reduce_s.nvlink": 8e-6,
+    "per_all_reduce_s.pcie": 100e-6, "prefill_efficiency.ampere.bf16": 0.55,
+    "prefill_efficiency.hopper.bf16": 0.5, "prefill_efficiency.hopper.fp8": 0.44,
+    "prefill_efficiency.blackwell.bf16": 0.45, "prefill_efficiency.blackwell.fp8": 0.36,
+    "prefill_efficiency.blackwell.fp4": 0.27, "per_request_s": 0.05,
+    "per_running_request_s": 1e-3, "per_prompt_token_s": 5e-6, "prefill_queue_factor": 2.0,
+    "era.2023.overhead": 3.0, "era.2024.overhead": 1.4, "era.2024.sequence": 2.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ["tpot_p50_ms", "ttft_p50_ms", "decode_step_ms", "prefill_ms"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"model": "mixtral", "tp": "4", "n_gpus": "4"}, {"gpu": "B200-SXM", "weight_quant": "fp8"},
+     {"gpu": "A10G", "tp": "1", "n_gpus": "1", "concurrency_or_batch": "4"}],
+)  # fmt: skip
+def test_the_fit_and_the_product_have_one_formula(metric, changes):
+    row = {**ROW, "metric": metric, **changes}
+    case = with_constants(case_of(row, CONFIGS), table_of(VALUES, {"measured": 0.1}), NOW)
+
+    fitted_s = formula(VALUES, columns_of([sample_of(case)]))[0]
+
+    assert fitted_s * 1000 == pytest.approx(predicted(case), rel=0.03)
+
+
+def test_a_step_grows_with_the_batch_and_shrinks_with_gpus():
+    steps = [
+        float(answer({**ROW, "concurrency_or_batch": str(batch)}, CONFIGS)["predicted"])
+        for batch in (1, 8, 64, 256)
+    ]
+    wider = answer({**ROW, "tp": "4", "n_gpus": "4"}, CONFIGS)
+
+    assert np.all(np.diff(steps) > 0)
+    assert float(wider["predicted"]) < float(answer(ROW, CONFIGS)["predicted"])
+
+
+def test_a_gpu_of_a_generation_never_measured_has_a_wider_range():
+    def width(gpu):
+        found = answer({**ROW, "gpu": gpu, "tp": "1", "n_gpus": "1"}, CONFIGS)
+        return float(found["high"]) / float(found["low"])
+
+    assert width("L40S") > 1.2 * width("H100-SXM")
+
+
+def test_throughput_is_what_the_latencies_give():
+    metrics = ("tpot_mean_ms", "ttft_mean_ms", "e2e_mean_ms", "output_tok_s_total")
+    tpot, ttft, whole, throughput = (
+        float(answer({**ROW, "metric": metric}, CONFIGS)["predicted"]) for metric in metrics
+    )
+
+    assert whole == pytest.approx(ttft + 500 * tpot, rel=1e-4)
+    assert throughput == pytest.approx(32 * 500 / whole * 1000, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "nothing"}, "nothing"),
+        ({"gpu": "MI300X"}, "MI300X"),
+        ({"weight_quant": "q4_0"}, "weight_quant 'q4_0'"),
+        ({"metric": "colour"}, "metric 'colour'"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(changes, words):
+    found = answer({**ROW, **changes}, CONFIGS)
+
+    assert words in found["refused"]
+    assert "predicted" not in found
+
+
+def test_a_bound_stands_for_half_of_it():
+    assert (number("<=256"), number("64"), number("")) == (128, 64, 0)
