@@ -48,6 +48,9 @@ ABSENCE_MEANS = {
     "mla_use_output_gate", "use_full_rank_gate", "attn_res_block_size", "ple_layer_ids",
     "indexer_n_heads", "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules",
     "mamba_ssm_dtype", "num_experts",
+    # heads turn as the class says, text has the only positions
+    "rope_scaling", "rope_parameters", "mrope_section", "partial_rotary_factor", "rotary_pct",
+    "rotary_dim", "position_embedding_type",
     # of the quantization: no groups, nothing left out, a cache of 16 bits
     "weight_block_size", "group_size", "ignore", "input_activations", "kv_cache_scheme",
     "kv_cache_quant_algo",
@@ -56,6 +59,7 @@ ABSENCE_MEANS = {
 TOWERS = {
     "vision_config", "audio_config", "downsample_ratio", "select_layer", "vision_feature_layer",
     "multimodal_projector_bias", "projector_hidden_size", "spatial_merge_size",
+    "alignment_intermediate_size", "downsample_factor", "scale_factor",
 }  # fmt: skip
 """Encoders that cannot be counted are a note, not an error."""
 

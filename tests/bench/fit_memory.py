@@ -4,13 +4,14 @@
     python tests/bench/fit_memory.py --write    writes operator/tonnage/catalog/engines/memory.toml
 
 Each constant is the median of what its rows say, taken over all versions in which the engine is
-known to have done the same; its spread holds nine of ten of them, and is never below what a log
-rounds to. The rows stand beside the constants, in memory_rows.csv.
+known to have done the same; its spread should hold nine of ten, the wider the fewer rows there are,
+and is never below what a log rounds to. The rows stand beside the constants, in memory_rows.csv.
 """
 
 import csv
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low, quantiles
 from typing import Literal
 
@@ -42,7 +43,9 @@ LEAST_SPREAD_BYTES = 0.05 * GIB
 LEAST_SAMPLER_SPREAD = 0.2
 LEAST_FORWARD_SPREAD = 0.1
 UNMEASURED = 1.0
-"""Of a constant without a row: as far off as it is large."""
+"""Of a constant without a row of its own: as far off as it is large."""
+ENOUGH = 19
+"""Rows whose range misses the next one in one of ten cases."""
 NVLINK_GPUS = ("H100", "H200", "B200", "A100", "V100")
 
 
@@ -117,14 +120,41 @@ def _has_nvlink(row: Row) -> bool:
 
 
 def fitted(samples: Sequence[Sample], *, least_spread: float) -> Fitted:
-    """Return the median, and the distance from it that holds nine of ten."""
+    """Return the median, and the distance from it that should hold nine of ten.
+
+    The range of n rows misses the next one in two of n + 1 cases: of fewer than nineteen the
+    farthest counts, stretched, but for that not to below nothing.
+    """
     if not samples:
         return NOTHING
-    values = [sample.value for sample in samples]
+    values, number = [sample.value for sample in samples], len(samples)
     middle = median_low(values)
     away = [abs(value - middle) for value in values]
-    ninth = quantiles(away, n=10, method="inclusive")[-1] if len(away) > 1 else UNMEASURED * middle
-    return Fitted(value=middle, spread=max(least_spread, ninth), num_rows=len(values))
+    spread = UNMEASURED * middle
+    if number > 1:
+        ninth = quantiles(away, n=10, method="inclusive")[-1]
+        stretched = max(away) * (number + 1) / (number - 1) if number < ENOUGH else ninth
+        spread = max(ninth, min(stretched, spread))
+    return Fitted(value=middle, spread=max(least_spread, spread), num_rows=number)
+
+
+def shared(samples: Sequence[Sample], eras: Mapping[str, str], era: str, least: float) -> Fitted:
+    """Return the constant of an era: of its rows, else borrowed, with what borrowing may be off.
+
+    That is the distance between eras of the same engine that have rows; of a single one nothing
+    is known: all of it.
+    """
+    own = [sample for sample in samples if eras[sample.era] == eras[era]]
+    if own or not samples:
+        return fitted(own, least_spread=least)
+    kin = [sample for sample in samples if (sample.era == ERAS[0]) == (era == ERAS[0])] or samples
+    lent = fitted(kin, least_spread=least)
+    by_era = defaultdict(list)
+    for sample in kin:
+        by_era[eras[sample.era]].append(sample.value)
+    middles = [median_low(values) for values in by_era.values()]
+    apart = max(middles) - min(middles) if len(middles) > 1 else UNMEASURED * lent.value
+    return replace(lent, spread=max(lent.spread, apart))
 
 
 def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
@@ -140,11 +170,6 @@ def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
         for accept in (is_alone, is_nvlink_pair, is_nvlink_many, is_pcie)
     )
 
-    def shared(samples: list[Sample], eras: Mapping[str, str], era: str, least: float) -> Fitted:
-        same = [sample for sample in samples if eras[sample.era] == eras[era]]
-        kin = [sample for sample in samples if (sample.era == ERAS[0]) == (era == ERAS[0])]
-        return fitted(same or kin or samples, least_spread=least)
-
     return tuple(
         MemoryConstants(
             since=era,
@@ -154,7 +179,7 @@ def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
             runtime_bytes=shared(alone, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
             runtime_nvlink_bytes=shared(pair, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
             runtime_nvlink_many_bytes=shared(many, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
-            runtime_pcie_bytes=fitted(pcie, least_spread=LEAST_SPREAD_BYTES),
+            runtime_pcie_bytes=shared(pcie, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
             graphs_bytes=fitted(graphs, least_spread=LEAST_SPREAD_BYTES)
             if era == GRAPHS_SINCE
             else NOTHING,
@@ -190,8 +215,9 @@ def as_toml(constants: Sequence[MemoryConstants]) -> str:
 
 HEADER = """# What vLLM holds of a GPU beside weights and cache, by the first version of an era.
 # Written by tests/bench/fit_memory.py from the rows in memory_rows.csv. Do not edit by hand.
-# value: the median. spread: nine of ten rows lie within it. num_rows: how many there were.
-# A constant without rows in its era is taken from the rows of the same engine in other eras.
+# value: the median. spread: nine of ten rows should lie within it. num_rows: how many there were.
+# A constant without rows in its era is taken from the rows of the same engine in other eras; its
+# spread is at least the distance between eras, or all of it where only one has rows.
 # Rows that end in -pool: what a printed pool leaves unexplained is taken for the runtime.
 
 source = "kv-logs\""""

@@ -12,8 +12,9 @@ from tonnage.catalog.engine import KnownEngine, known_engine, parse_version
 from tonnage.catalog.engine_memory import MemoryConstants
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus
 from tonnage.catalog.shape import LatentAttention, ModelShape, WeightFormat
-from tonnage.sizing.budget import TOTAL_SPREAD, budget_parts
-from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, Printed, cache_layout
+from tonnage.sizing.budget import TOTAL_SPREAD, as_loaded, budget_parts
+from tonnage.sizing.cache import CacheLayout, Printed, cache_layout
+from tonnage.sizing.kv import default_block_tokens
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags
@@ -192,29 +193,30 @@ def case_of(row: Row, configs: Configs, memories: Sequence[MemoryConstants]) -> 
     rules = engine.constants.cache
     if row["engine"] == "v0":
         rules = replace(rules, manages_windows=False)
+    weights = weights_of(shape, row["weight_quant"])
     shard = shard_of(
         shape,
-        weights=weights_of(shape, row["weight_quant"]),
+        weights=weights,
         kv_element_bytes=kv_element_bytes(row, shape),
         parallelism=flags.parallelism,
         rules=rules,
     )
     parts = budget_parts(
-        shape,
+        as_loaded(shape, weights),
         shard,
         flags,
         memory_of(row, engine, memories),
         has_nvlink=bool(gpu and gpu.interconnect == "nvlink"),
     )
     has_states = any(share.state_bytes for share in shard.kv)
-    given = int(row["block_size"] or DEFAULT_BLOCK_TOKENS)
+    block_tokens = default_block_tokens(shape)
+    if row["block_size"] and not has_states:
+        block_tokens = int(row["block_size"])
     return Case(
         shape=shape,
         engine=engine,
         flags=flags,
-        layout=cache_layout(
-            shard.kv, block_tokens=DEFAULT_BLOCK_TOKENS if has_states else given, rules=rules
-        ),
+        layout=cache_layout(shard.kv, block_tokens=block_tokens, rules=rules),
         budget=MemoryBudget(
             total_bytes=memory_bytes,
             total_spread_bytes=0.0

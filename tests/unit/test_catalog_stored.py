@@ -9,8 +9,9 @@ from builders import a_layer_group, a_shape, an_expert_ffn
 from checkpoint_builders import a_checkpoint, llama_tensors
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import num_parameters
-from tonnage.catalog.shape import StateAttention, StoredPart
+from tonnage.catalog.shape import StateAttention
 from tonnage.catalog.stored import apply_checkpoint, counted_bytes, stored
+from tonnage.catalog.stored_weights import StoredPart
 from tonnage.catalog.tensor_parts import places
 
 # Names as the publishers of these families wrote them; {L} is a layer, ... the rest of the name.

@@ -113,6 +113,50 @@ INTERN_VIT_300M = {
     "qk_normalization": False,
     "norm_type": "layer_norm",
 }
+SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "image_size": 364,
+    "patch_size": 14,
+}
+GLM_VISION = {
+    "hidden_size": 1536,
+    "out_hidden_size": 4096,
+    "intermediate_size": 13_696,
+    "depth": 24,
+    "image_size": 336,
+    "patch_size": 14,
+}
+INTERN_VIT_AS_TRANSFORMERS_WRITES_IT = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "image_size": [448, 448],
+    "patch_size": [14, 14],
+    "attention_bias": True,
+    "use_qk_norm": False,
+    "norm_type": "layer_norm",
+}
+# Of published totals: (model type, width of its text part, that part's billions, total billions).
+PUBLISHED: dict[str, tuple[int, dict[str, Any], float, float]] = {
+    "aya_vision": (  # Aya Vision 8B
+        4096,
+        {"vision_config": SIGLIP, "alignment_intermediate_size": 28_672},
+        8.03,
+        8.63,
+    ),
+    "glm4v": (4096, {"vision_config": GLM_VISION}, 9.40, 10.29),  # GLM 4.1V 9B
+    "idefics3": (4096, {"vision_config": SIGLIP}, 8.03, 8.46),  # Idefics3 8B
+    "internvl": (3584, {"vision_config": INTERN_VIT_AS_TRANSFORMERS_WRITES_IT}, 7.616, 7.94),
+    "llava_onevision": (  # LLaVA-OneVision 7B
+        3584,
+        {"vision_config": SIGLIP | {"num_hidden_layers": 26, "image_size": 384}},
+        7.616,
+        8.03,
+    ),
+}
 KIMI_K3_VISION = built_in_config("moonshotai/Kimi-K3")["vision_config"]
 
 
@@ -169,6 +213,28 @@ def test_two_bytes_each_are_the_weights_that_vllm_printed(model: str, measured_g
     loaded_gib = 2 * all_parameters(built_in_model(model)) / GIB
 
     assert loaded_gib == pytest.approx(measured_gib, rel=0.01)
+
+
+@pytest.mark.parametrize("model_type", PUBLISHED)
+def test_an_encoder_is_what_a_published_total_has_beside_its_text_part(model_type: str) -> None:
+    text_width, outer, text_billions, billions = PUBLISHED[model_type]
+
+    found, _ = towers(model_type, text_width=text_width, **outer)
+
+    assert found / GB == pytest.approx(billions - text_billions, abs=0.01)
+
+
+def test_smaller_relatives_are_counted_alike() -> None:
+    siglip = 412_926_192  # 27 layers of 1152 and 4304, 26 x 26 places, the last norm
+    merged = 4 * 1152
+    gated = (merged + 1) * 36_864 + (36_864 // 2 + 1) * 12_288
+    outer = {"vision_config": SIGLIP}
+
+    assert towers("cohere2_vision", text_width=12_288, **outer)[0] == siglip + gated
+    assert towers("smolvlm", text_width=2048, **outer)[0] == siglip + merged * 2048
+    assert towers("smolvlm", text_width=2048, scale_factor=3, **outer)[0] == (
+        siglip + 9 * 1152 * 2048
+    )
 
 
 def test_layers_behind_the_one_that_is_read_are_not_loaded() -> None:
@@ -270,7 +336,7 @@ def test_an_encoder_that_is_not_understood_is_a_note(
 
 
 def test_a_wrapper_of_unknown_encoders_says_that_they_need_memory() -> None:
-    assert towers("idefics3", text_width=4096) == (
+    assert towers("gemma3n", text_width=2048) == (
         0,
         ("only text_config counts: other towers need memory beside it",),
     )
@@ -280,6 +346,14 @@ def test_a_block_that_is_null_means_no_encoder() -> None:
     shape = built_in_model("google/gemma-4-31B")  # audio_config: null
 
     assert shape.notes == ("vision_config counts with 576 million parameters in 16 bits",)
+
+
+def test_what_cannot_be_counted_is_counted_as_that() -> None:
+    config = {"model_type": "gemma3n", "text_config": {}}
+    gap = read_towers(config, text_path=("text_config",), text_width=2048)
+
+    assert (gap.num_parameters, gap.num_uncounted) == (0, 1)
+    assert all(built_in_model(model).num_uncounted_towers == 0 for model in EXACT)
 
 
 def test_a_text_model_has_no_towers() -> None:

@@ -1,5 +1,7 @@
 """How many parameters a model has, counted from its shape."""
 
+from collections.abc import Iterator
+
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -64,15 +66,19 @@ def ffn_parameters(ffn: Ffn, *, hidden_size: int) -> int:
 
     Experts on a narrower vector share one projection to it and one back.
     """
+    return sum(number for _, number in ffn_parts(ffn, hidden_size=hidden_size))
+
+
+def ffn_parts(ffn: Ffn, *, hidden_size: int) -> Iterator[tuple[str, int]]:
+    """Yield (part, parameters) of one layer's block, by the parts that ranks split differently."""
     match ffn:
         case DenseFfn():
-            return ffn.num_matrices * hidden_size * ffn.intermediate_size
+            yield "dense_ffn", ffn.num_matrices * hidden_size * ffn.intermediate_size
         case MoeFfn():
-            shared = ffn.num_matrices * hidden_size * ffn.shared_intermediate_size
-            router = hidden_size * ffn.num_experts
-            narrowing = 2 * hidden_size * (ffn.latent_size or 0)
-            experts = ffn.num_experts * _expert_parameters(ffn, hidden_size)
-            return router + narrowing + shared + experts
+            yield "experts", ffn.num_experts * _expert_parameters(ffn, hidden_size)
+            yield "shared_experts", ffn.num_matrices * hidden_size * ffn.shared_intermediate_size
+            narrowing = 2 * (ffn.latent_size or 0)
+            yield "replicated", hidden_size * (ffn.num_experts + narrowing)
 
 
 def _expert_parameters(ffn: MoeFfn, hidden_size: int) -> int:

@@ -1,8 +1,10 @@
 """The shape of a model: what decides its bytes and its work, independent of any config format."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
+
+from tonnage.catalog.stored_weights import StoredWeights
 
 OVERLAPPING_RATIO = 4
 """The one compression of DeepSeek V4 whose stretches of tokens overlap."""
@@ -170,6 +172,11 @@ class LayerGroup:
     other streams beside attention and feed-forward."""
 
 
+QUANTIZED_PARTS = frozenset(
+    {"attention", "state_attention", "dense_ffn", "experts", "shared_experts"}
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
     """How the checkpoint stores its weights.
@@ -194,57 +201,12 @@ class WeightFormat:
     """Of ``attention``, ``state_attention`` (layers of ``StateAttention``), ``dense_ffn``,
     ``experts``, ``shared_experts``."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPart:
-    """The tensors of one part of a checkpoint."""
-
-    num_bytes: int = 0
-    """As the engine holds them: numbers of 32 and 64 bits in 16."""
-    num_tensors: int = 0
-
-
-_NOTHING = StoredPart()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWeights:
-    """What the files of a checkpoint hold, by the parts that ranks split differently.
-
-    Of the whole model, scales and zero points with the part that they belong to.
-    """
-
-    embedding: StoredPart = _NOTHING
-    head: StoredPart = _NOTHING
-    tables: StoredPart = _NOTHING
-    """Further embedding tables, one row of which a token meets."""
-    attention: StoredPart = _NOTHING
-    state_attention: StoredPart = _NOTHING
-    """Linear attention and state-space layers."""
-    dense_ffn: StoredPart = _NOTHING
-    experts: StoredPart = _NOTHING
-    shared_experts: StoredPart = _NOTHING
-    replicated: StoredPart = _NOTHING
-    """Norms, routers and other small tensors that every rank holds whole."""
-    towers: StoredPart = _NOTHING
-    """Vision and audio encoders and what projects them."""
-    draft: StoredPart = _NOTHING
-    """Layers for speculative decoding: loaded only when asked for."""
-    skipped: StoredPart = _NOTHING
-    """What the engine never loads: a speech decoder, tables of rotary angles, a tied head."""
-    other: StoredPart = _NOTHING
-    """Names that no rule here knows."""
-    notes: tuple[str, ...] = ()
-
-    def parts(self) -> Iterator[tuple[str, StoredPart]]:
-        """Yield every part by its name."""
-        return ((each.name, getattr(self, each.name)) for each in fields(self)[:-1])
-
-    @property
-    def loaded_bytes(self) -> int:
-        """Of all parts that are loaded for serving without speculative decoding."""
-        idle = self.draft.num_bytes + self.skipped.num_bytes
-        return sum(part.num_bytes for _, part in self.parts()) - idle
+    def part_bytes_per_parameter(self, part: str) -> float:
+        """Return the bytes of a parameter of one of these parts; of any other it is wide."""
+        if part == "experts" and self.experts_bytes_per_parameter is not None:
+            return self.experts_bytes_per_parameter
+        is_wide = part in self.unquantized or part not in QUANTIZED_PARTS
+        return self.wide_bytes_per_parameter if is_wide else self.bytes_per_parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +228,12 @@ class ModelShape:
     """Of the configuration that this was read from: part of every calibration key."""
     vector_parameters: int = 0
     """Of the norms outside the layers."""
+    rotary_elements: int = 0
+    """Sines and cosines of all positions: in 16 bits on every rank."""
     tower_parameters: int = 0
     """Of vision and audio encoders and what projects them, in 16 bits on every rank."""
+    num_uncounted_towers: int = 0
+    """Of which the configuration does not say how large they are: ``notes`` names them."""
     table_parameters: int = 0
     """Of further embedding tables, which are split over the ranks: looked up, never read whole."""
     tables_on_host: bool = False

@@ -11,18 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tonnage.catalog.parameters import attention_parameters, ffn_parameters
+from tonnage.catalog.parameters import attention_parameters, ffn_parts
 from tonnage.catalog.safetensors import Checkpoint, Tensor
-from tonnage.catalog.shape import (
-    DenseFfn,
-    Ffn,
-    LayerGroup,
-    ModelShape,
-    StateAttention,
-    StoredPart,
-    StoredWeights,
-    WeightFormat,
-)
+from tonnage.catalog.shape import LayerGroup, ModelShape, StateAttention
+from tonnage.catalog.stored_weights import StoredPart, StoredWeights
 from tonnage.catalog.tensor_parts import places
 from tonnage.units import format_bytes
 
@@ -132,17 +124,9 @@ def counted_bytes(shape: ModelShape) -> dict[str, float]:
     total["replicated"] = shape.vector_parameters * WIDE_BYTES
     for group in shape.groups:
         for part, num_parameters in _layer_parameters(group, shape.hidden_size):
-            width = _element_bytes(part, shape.weight_format)
+            width = shape.weight_format.part_bytes_per_parameter(part)
             total[part] += group.num_layers * num_parameters * width
     return dict(total)
-
-
-def _element_bytes(part: str, weights: WeightFormat) -> float:
-    if part == "replicated" or part in weights.unquantized:
-        return WIDE_BYTES
-    if part == "experts" and weights.experts_bytes_per_parameter is not None:
-        return weights.experts_bytes_per_parameter
-    return weights.bytes_per_parameter
 
 
 def _layer_parameters(group: LayerGroup, hidden_size: int) -> Iterator[tuple[str, int]]:
@@ -153,19 +137,4 @@ def _layer_parameters(group: LayerGroup, hidden_size: int) -> Iterator[tuple[str
         part = "state_attention" if is_state else "attention"
         yield part, attention_parameters(group.attention, hidden_size=hidden_size)
     if group.ffn is not None:
-        yield from _ffn_parameters(group.ffn, hidden_size)
-
-
-def _ffn_parameters(ffn: Ffn, hidden_size: int) -> Iterator[tuple[str, int]]:
-    if isinstance(ffn, DenseFfn):
-        yield "dense_ffn", ffn_parameters(ffn, hidden_size=hidden_size)
-        return
-    without_experts = replace(ffn, num_experts=0)
-    alone = replace(without_experts, shared_intermediate_size=0)
-    whole, beside, rest = (
-        ffn_parameters(each, hidden_size=hidden_size) for each in (ffn, without_experts, alone)
-    )
-    router = hidden_size * ffn.num_experts
-    yield "experts", whole - beside - router
-    yield "shared_experts", beside - rest
-    yield "replicated", router + rest
+        yield from ffn_parts(group.ffn, hidden_size=hidden_size)

@@ -25,6 +25,7 @@ _QWEN2 = Architecture(attention=attention.window_if_used, query_bias=True, outpu
 _LATENT = Architecture(attention=attention.latent, ffn=ffn.dense_then_experts, router_bias=True)
 _LLAMA4 = Architecture(attention=attention.chunked_with_full, ffn=ffn.interleaved_experts)
 _GEMMA3 = Architecture(
+    turns_by_window=True,
     attention=attention.five_windows_to_one,
     is_tied=True,
     derives_head_dim=False,
@@ -46,6 +47,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     **SHARING,
     **SPARSE,
     "bloom": Architecture(
+        rotary_fraction=0,
         attention=attention.plain,
         ffn=ffn.dense_ungated,
         is_tied=True,
@@ -62,6 +64,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "gemma3_text": _GEMMA3,
     "glm4_moe": Architecture(
+        rotary_fraction=0.5,
         attention=attention.full,
         ffn=ffn.dense_then_experts,
         derives_head_dim=False,
@@ -90,6 +93,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "llama4_text": _LLAMA4,
     "mimo_v2_flash": Architecture(
+        turns_by_window=True,
         attention=attention.mimo_windows,
         ffn=ffn.marked_layers,
         derives_head_dim=False,

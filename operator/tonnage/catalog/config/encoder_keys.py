@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from tonnage.catalog.config.keys import needed
+from tonnage.catalog.config.keys import ModelConfigError, needed
 from tonnage.catalog.config.types import Block, Heads, LayerIndex, Layers, Size
 
 _Pair = Annotated[list[Size], Field(min_length=2, max_length=2)]
@@ -34,8 +34,8 @@ class EncoderKeys(Block):
     num_channels: Heads = Field(
         default=3, validation_alias=AliasChoices("num_channels", "in_channels", "in_chans")
     )
-    patch_size: Size | None = None
-    image_size: Size | None = None
+    patch_size: Size | _Pair | None = None
+    image_size: Size | _Pair | None = None
     temporal_patch_size: Heads = 2
     spatial_merge_size: Heads = 2
     mlp_ratio: Heads | None = None
@@ -72,17 +72,36 @@ class EncoderKeys(Block):
     norm_type: Literal["layernorm", "layer_norm", "rmsnorm", "rms_norm"] = "layernorm"
     mm_projector_type: Literal["patchmerger", "patchmergerv2"] = "patchmerger"
 
-    qkv_bias: bool | None = None
-    qk_normalization: bool | None = None
+    qkv_bias: bool | None = Field(
+        default=None, validation_alias=AliasChoices("qkv_bias", "attention_bias")
+    )
+    qk_normalization: bool | None = Field(
+        default=None, validation_alias=AliasChoices("qk_normalization", "use_qk_norm")
+    )
     downsample_ratio: Annotated[float, Field(gt=0.01, le=1)] | None = None
+
+    downsample_factor: Heads | None = None
+    alignment_intermediate_size: Size | None = None
+    scale_factor: Heads | None = None
+    out_hidden_size: Size | None = None
 
     num_mel_bins: Size | None = None
 
     @property
     def places(self) -> int:
         """Patches of one image of the size that the encoder was made for."""
-        return (needed(self, "image_size") // needed(self, "patch_size")) ** 2
+        return (_side(self, "image_size") // _side(self, "patch_size")) ** 2
 
     @property
     def patch_elements(self) -> int:
-        return self.num_channels * needed(self, "patch_size") ** 2
+        return self.num_channels * _side(self, "patch_size") ** 2
+
+
+def _side(keys: EncoderKeys, key: str) -> int:
+    """Return the side of a square, which may be written as a pair."""
+    value = getattr(keys, key)
+    if not isinstance(value, list):
+        return needed(keys, key)
+    if value[0] != value[1]:
+        raise ModelConfigError(f"{key} = {value} is no square")
+    return int(value[0])

@@ -5,19 +5,31 @@ Each public function counts one kind of encoder with its projector, as the engin
 """
 
 from tonnage.catalog.config.encoder_keys import EncoderKeys
+from tonnage.catalog.config.encoder_parts import (
+    biased_block,
+    biased_norm,
+    gated_matrices,
+    layers_read,
+    linear,
+    llava_encoder,
+    merging_matrices,
+    normed_siglip,
+    siglip,
+    two_matrices,
+)
 from tonnage.catalog.config.keys import ModelConfigError, needed
 
 
 def gemma3(keys: EncoderKeys, text_width: int) -> int:
     """SigLIP and its last norm; a norm and one matrix."""
     width = needed(keys, "hidden_size")
-    return _siglip(keys) + _norm(width) + width + width * text_width
+    return siglip(keys) + biased_norm(width) + width + width * text_width
 
 
 def llava(keys: EncoderKeys, text_width: int) -> int:
     """Any encoder, up to the layer that is read; two matrices."""
-    projector = _two_matrices(keys, needed(keys, "hidden_size"), text_width, has_bias=True)
-    return _encoder(keys) + projector
+    projector = two_matrices(keys, needed(keys, "hidden_size"), text_width, has_bias=True)
+    return llava_encoder(keys) + projector
 
 
 def llava_next(keys: EncoderKeys, text_width: int) -> int:
@@ -25,11 +37,52 @@ def llava_next(keys: EncoderKeys, text_width: int) -> int:
     return llava(keys, text_width) + text_width
 
 
+def aya_vision(keys: EncoderKeys, text_width: int) -> int:
+    """SigLIP and its last norm; a norm, and two gated matrices on merged neighbours.
+
+    Sources:
+        [vllm-source] model_executor/models/aya_vision.py, until 0.23.
+    """
+    merged = needed(keys, "downsample_factor") ** 2 * needed(keys, "hidden_size")
+    inner = keys.alignment_intermediate_size or text_width
+    return normed_siglip(keys) + biased_norm(merged) + gated_matrices(merged, inner, text_width)
+
+
+def cohere2_vision(keys: EncoderKeys, text_width: int) -> int:
+    """As ``aya_vision``, without the norm in the projector."""
+    merged = needed(keys, "downsample_factor") ** 2 * needed(keys, "hidden_size")
+    inner = needed(keys, "alignment_intermediate_size")
+    return normed_siglip(keys) + gated_matrices(merged, inner, text_width)
+
+
+def idefics3(keys: EncoderKeys, text_width: int) -> int:
+    """SigLIP and its last norm; one matrix on merged neighbours."""
+    merged = needed(keys, "scale_factor") ** 2 * needed(keys, "hidden_size")
+    return normed_siglip(keys) + merged * text_width
+
+
+def glm4v(keys: EncoderKeys, _text_width: int) -> int:
+    """An encoder with places and gated blocks; what merges neighbours, and four matrices.
+
+    Blocks are ``out_hidden_size`` wide inside, the projector ``intermediate_size``.
+
+    Sources:
+        [vllm-source] model_executor/models/glm4_1v.py.
+    """
+    width, output = needed(keys, "hidden_size"), needed(keys, "out_hidden_size")
+    patches = linear(keys.temporal_patch_size * keys.patch_elements, width) + keys.places * width
+    block = 4 * width * width + 3 * width * output + 2 * width
+    merged = keys.spatial_merge_size**2 * width
+    gated = 3 * output * needed(keys, "intermediate_size")
+    projector = linear(merged, output) + output * output + biased_norm(output) + gated
+    return patches + needed(keys, "num_hidden_layers") * block + 2 * width + projector
+
+
 def mistral3(keys: EncoderKeys, text_width: int) -> int:
     """Any encoder; a norm, what merges neighbours, and two matrices."""
     width = needed(keys, "hidden_size")
     merger = width + keys.spatial_merge_size**2 * width * width
-    return _encoder(keys) + merger + _two_matrices(keys, width, text_width, has_bias=False)
+    return llava_encoder(keys) + merger + two_matrices(keys, width, text_width, has_bias=False)
 
 
 def llama4(keys: EncoderKeys, text_width: int) -> int:
@@ -40,10 +93,15 @@ def llama4(keys: EncoderKeys, text_width: int) -> int:
     """
     width, inner = needed(keys, "hidden_size"), needed(keys, "intermediate_size")
     output = needed(keys, "projector_output_dim")
-    embedding = width * (keys.patch_elements + keys.places + 2) + 2 * _norm(width)
+    embedding = width * (keys.patch_elements + keys.places + 2) + 2 * biased_norm(width)
     merger = inner * needed(keys, "projector_input_dim") + output * output
     projector = needed(keys, "vision_output_dim") * text_width
-    return embedding + needed(keys, "num_hidden_layers") * _block(width, inner) + merger + projector
+    return (
+        embedding
+        + needed(keys, "num_hidden_layers") * biased_block(width, inner)
+        + merger
+        + projector
+    )
 
 
 def qwen2_vl(keys: EncoderKeys, text_width: int) -> int:
@@ -53,8 +111,10 @@ def qwen2_vl(keys: EncoderKeys, text_width: int) -> int:
         [vllm-source] model_executor/models/qwen2_vl.py.
     """
     width = needed(keys, "hidden_size")
-    layers = needed(keys, "num_hidden_layers") * _block(width, needed(keys, "mlp_ratio") * width)
-    merger = _norm(width) + _merger(keys, text_width)
+    layers = needed(keys, "num_hidden_layers") * biased_block(
+        width, needed(keys, "mlp_ratio") * width
+    )
+    merger = biased_norm(width) + merging_matrices(keys, text_width)
     return keys.temporal_patch_size * keys.patch_elements * width + layers + merger
 
 
@@ -65,9 +125,9 @@ def qwen2_5_vl(keys: EncoderKeys, text_width: int) -> int:
         [vllm-source] model_executor/models/qwen2_5_vl.py.
     """
     width, inner = needed(keys, "hidden_size"), needed(keys, "intermediate_size")
-    gated = 2 * _linear(width, inner) + _linear(inner, width)
-    layers = needed(keys, "num_hidden_layers") * (4 * _linear(width, width) + gated + 2 * width)
-    merger = width + _merger(keys, text_width)
+    gated = 2 * linear(width, inner) + linear(inner, width)
+    layers = needed(keys, "num_hidden_layers") * (4 * linear(width, width) + gated + 2 * width)
+    merger = width + merging_matrices(keys, text_width)
     return keys.temporal_patch_size * keys.patch_elements * width + layers + merger
 
 
@@ -82,11 +142,13 @@ def qwen3_vl(keys: EncoderKeys, text_width: int) -> int:
     if passed_on is None:
         raise ModelConfigError("deepstack_visual_indexes is missing")
     elements = keys.temporal_patch_size * keys.patch_elements
-    embedding = _linear(elements, width) + needed(keys, "num_position_embeddings") * width
-    layers = needed(keys, "num_hidden_layers") * _block(width, needed(keys, "intermediate_size"))
+    embedding = linear(elements, width) + needed(keys, "num_position_embeddings") * width
+    layers = needed(keys, "num_hidden_layers") * biased_block(
+        width, needed(keys, "intermediate_size")
+    )
     merged = keys.spatial_merge_size**2 * width
-    further = len(passed_on) * (_norm(merged) + _merger(keys, text_width))
-    return embedding + layers + _norm(width) + _merger(keys, text_width) + further
+    further = len(passed_on) * (biased_norm(merged) + merging_matrices(keys, text_width))
+    return embedding + layers + biased_norm(width) + merging_matrices(keys, text_width) + further
 
 
 def minimax_m3(keys: EncoderKeys, text_width: int) -> int:
@@ -96,11 +158,13 @@ def minimax_m3(keys: EncoderKeys, text_width: int) -> int:
         [vllm-source] models/minimax_m3/common/vision_tower.py.
     """
     width, between = needed(keys, "hidden_size"), keys.projector_hidden_size or text_width
-    embedding = keys.temporal_patch_size * keys.patch_elements * width + _norm(width)
-    layers = needed(keys, "num_hidden_layers") * _block(width, needed(keys, "intermediate_size"))
+    embedding = keys.temporal_patch_size * keys.patch_elements * width + biased_norm(width)
+    layers = needed(keys, "num_hidden_layers") * biased_block(
+        width, needed(keys, "intermediate_size")
+    )
     merged = keys.spatial_merge_size**2 * text_width
-    projector = _linear(width, between) + _linear(between, text_width)
-    return embedding + layers + projector + _linear(merged, between) + _linear(between, text_width)
+    projector = linear(width, between) + linear(between, text_width)
+    return embedding + layers + projector + linear(merged, between) + linear(between, text_width)
 
 
 def internvl(keys: EncoderKeys, text_width: int) -> int:
@@ -115,11 +179,11 @@ def internvl(keys: EncoderKeys, text_width: int) -> int:
     no_bias = 0 if keys.qkv_bias else 3 * width
     query_norms = 2 * width * keys.qk_normalization
     norm_biases = 2 * width * (keys.norm_type == "rms_norm")
-    block = _block(width, needed(keys, "intermediate_size")) + 2 * width
-    embedding = _linear(keys.patch_elements, width) + (keys.places + 2) * width
-    layers = _layers_read(keys) * (block - no_bias + query_norms - norm_biases)
+    block = biased_block(width, needed(keys, "intermediate_size")) + 2 * width
+    embedding = linear(keys.patch_elements, width) + (keys.places + 2) * width
+    layers = layers_read(keys) * (block - no_bias + query_norms - norm_biases)
     merged = round(1 / keys.downsample_ratio) ** 2 * width
-    projector = _norm(merged) + _linear(merged, text_width) + _linear(text_width, text_width)
+    projector = biased_norm(merged) + linear(merged, text_width) + linear(text_width, text_width)
     return embedding + layers + projector
 
 
@@ -130,14 +194,14 @@ def moonvit(keys: EncoderKeys, text_width: int) -> int:
         [vllm-source] model_executor/models/kimi_k25_vit.py.
     """
     width, inner = needed(keys, "hidden_size"), needed(keys, "intermediate_size")
-    norm = width if keys.norm_type == "rmsnorm" else _norm(width)
+    norm = width if keys.norm_type == "rmsnorm" else biased_norm(width)
     attended = keys.qkv_hidden_size or width
-    attention = _linear(width, 3 * attended, keys.attn_bias) + _linear(
+    attention = linear(width, 3 * attended, keys.attn_bias) + linear(
         attended, width, keys.attn_bias
     )
-    block = _linear(width, inner, keys.linear_bias) + _linear(inner, width, keys.linear_bias)
+    block = linear(width, inner, keys.linear_bias) + linear(inner, width, keys.linear_bias)
     places = needed(keys, "init_pos_emb_height") * needed(keys, "init_pos_emb_width")
-    embedding = _linear(keys.patch_elements, width, keys.patch_embed_proj_bias) + places * width
+    embedding = linear(keys.patch_elements, width, keys.patch_embed_proj_bias) + places * width
     layers = needed(keys, "num_hidden_layers") * (attention + block + 2 * norm)
     return embedding + layers + norm + _moonvit_projector(keys, text_width)
 
@@ -149,7 +213,7 @@ def _moonvit_projector(keys: EncoderKeys, text_width: int) -> int:
     merged = rows * columns * width
     if keys.mm_projector_type == "patchmergerv2":
         return merged * merged + merged * text_width + text_width
-    return _norm(width) + _linear(merged, merged) + _linear(merged, text_width)
+    return biased_norm(width) + linear(merged, merged) + linear(merged, text_width)
 
 
 def gemma4(keys: EncoderKeys, text_width: int) -> int:
@@ -175,7 +239,7 @@ def gemma4_unified(keys: EncoderKeys, text_width: int) -> int:
     """
     width = needed(keys, "mm_embed_dim")
     elements = keys.num_channels * needed(keys, "model_patch_size") ** 2
-    embedding = _norm(elements) + _linear(elements, width) + 2 * _norm(width)
+    embedding = biased_norm(elements) + linear(elements, width) + 2 * biased_norm(width)
     places = 2 * needed(keys, "mm_posemb_size") * width
     return embedding + places + needed(keys, "output_proj_dims") * text_width
 
@@ -201,7 +265,7 @@ def gemma4_audio(keys: EncoderKeys, text_width: int) -> int:
     attention = 5 * width * width + head_dim
     convolution = 3 * width * width + needed(keys, "conv_kernel_size") * width + 2 * width
     block = feed_forward + attention + convolution + 3 * width
-    projector = _linear(width, output) + output * text_width
+    projector = linear(width, output) + output * text_width
     return subsampling + needed(keys, "num_hidden_layers") * block + projector
 
 
@@ -212,78 +276,8 @@ def qwen2_5_omni_audio(keys: EncoderKeys, text_width: int) -> int:
         [vllm-source] model_executor/models/qwen2_5_omni_thinker.py.
     """
     width = needed(keys, "hidden_size")
-    convolutions = _linear(3 * needed(keys, "num_mel_bins"), width) + _linear(3 * width, width)
+    convolutions = linear(3 * needed(keys, "num_mel_bins"), width) + linear(3 * width, width)
     keys_without_bias = width
-    block = _block(width, needed(keys, "intermediate_size")) - keys_without_bias
+    block = biased_block(width, needed(keys, "intermediate_size")) - keys_without_bias
     layers = needed(keys, "num_hidden_layers") * block
-    return convolutions + layers + _norm(width) + _linear(width, text_width) + 2 * text_width
-
-
-def _encoder(keys: EncoderKeys) -> int:
-    match keys.model_type:
-        case "clip_vision_model":
-            return _clip(keys)
-        case "siglip_vision_model":
-            return _siglip(keys)
-        case "pixtral":
-            return _pixtral(keys)
-        case model_type:
-            raise ModelConfigError(f"model_type = {model_type!r:.100} is no encoder known here")
-
-
-def _siglip(keys: EncoderKeys) -> int:
-    width = needed(keys, "hidden_size")
-    embedding = _linear(keys.patch_elements, width) + keys.places * width
-    return embedding + _layers_read(keys) * _block(width, needed(keys, "intermediate_size"))
-
-
-def _clip(keys: EncoderKeys) -> int:
-    width = needed(keys, "hidden_size")
-    embedding = (keys.patch_elements + keys.places + 2) * width + _norm(width)
-    return embedding + _layers_read(keys) * _block(width, needed(keys, "intermediate_size"))
-
-
-def _pixtral(keys: EncoderKeys) -> int:
-    width = needed(keys, "hidden_size")
-    block = 4 * width * width + 3 * width * needed(keys, "intermediate_size") + 2 * width
-    return keys.patch_elements * width + width + _layers_read(keys) * block
-
-
-def _layers_read(keys: EncoderKeys) -> int:
-    """Return how many layers are loaded: those up to the one whose output is read.
-
-    Sources:
-        [vllm-source] model_executor/models/llava.py.
-    """
-    num_layers, last = needed(keys, "num_hidden_layers"), keys.vision_feature_layer
-    if last is None:
-        return num_layers
-    layers = last + 1 + num_layers if last < 0 else last
-    if not 0 < layers <= num_layers:
-        raise ModelConfigError(f"vision_feature_layer = {last} is none of the {num_layers} layers")
-    return layers
-
-
-def _block(width: int, inner_width: int) -> int:
-    """Attention and feed-forward with biases, and two norms."""
-    ffn = _linear(width, inner_width) + _linear(inner_width, width)
-    return 4 * _linear(width, width) + ffn + 2 * _norm(width)
-
-
-def _merger(keys: EncoderKeys, text_width: int) -> int:
-    merged = keys.spatial_merge_size**2 * needed(keys, "hidden_size")
-    return _linear(merged, merged) + _linear(merged, text_width)
-
-
-def _two_matrices(keys: EncoderKeys, width: int, text_width: int, *, has_bias: bool) -> int:
-    given = keys.multimodal_projector_bias
-    bias = has_bias if given is None else given
-    return _linear(width, text_width, bias) + _linear(text_width, text_width, bias)
-
-
-def _linear(inputs: int, outputs: int, has_bias: bool = True) -> int:
-    return (inputs + has_bias) * outputs
-
-
-def _norm(width: int) -> int:
-    return 2 * width
+    return convolutions + layers + biased_norm(width) + linear(width, text_width) + 2 * text_width

@@ -40,6 +40,7 @@ _LFM2_NAMES: Mapping[str, str] = {
     "tie_word_embeddings": "tie_embedding",
 }
 _QWEN3_NEXT = Architecture(
+    rotary_fraction=0.25,
     attention=state.delta_net_in_model_type,
     ffn=state.experts_with_shared,
     derives_head_dim=False,
@@ -50,6 +51,7 @@ _QWEN3_NEXT = Architecture(
     understands=_DELTA_NET_MARKS,
 )
 _QWEN3_5 = Architecture(
+    rotary_fraction=0.25,
     attention=state.delta_net,
     derives_head_dim=False,
     query_bias=False,
@@ -65,6 +67,7 @@ _QWEN3_5 = Architecture(
     },
 )
 _QWEN3_5_MOE = Architecture(
+    rotary_fraction=0.25,
     attention=state.delta_net,
     ffn=state.experts_with_shared,
     derives_head_dim=False,
@@ -85,6 +88,7 @@ _QWEN3_5_MOE = Architecture(
     },
 )
 _QWEN4_EXP = Architecture(
+    rotary_fraction=0.25,
     attention=qwen4.indexed_delta_net,
     ffn=state.experts_with_shared,
     derives_head_dim=False,
@@ -125,6 +129,7 @@ _QWEN4_EXP = Architecture(
     },
 )
 _KIMI_LINEAR = Architecture(
+    rotary_fraction=0,
     attention=state.kimi_delta,
     ffn=ffn.dense_then_experts,
     derives_head_dim=False,
@@ -149,6 +154,7 @@ _KIMI_LINEAR = Architecture(
     ),
 )
 _NEMOTRON_H = Architecture(
+    rotary_fraction=0,
     attention=state.nemotron_mixers,
     ffn=state.nemotron_blocks,
     derives_head_dim=False,

@@ -16,6 +16,7 @@ from tonnage.catalog.config.types import (
     Block,
     Experts,
     Flags,
+    Fraction,
     Heads,
     LayerIndex,
     Layers,
@@ -44,6 +45,8 @@ class RopeScaling(Block):
     )
     factor: Annotated[float, Field(gt=0, le=100_000)] | None = None
     original_max_position_embeddings: Tokens | None = None
+    partial_rotary_factor: Fraction | None = None
+    mrope_section: Sizes | None = None
 
 
 class SparseAttention(Block):
@@ -75,6 +78,12 @@ class DecoderKeys(FamilyKeys, StateKeys):
     rope_scaling: RopeScaling | None = Field(
         default=None, validation_alias=AliasChoices("rope_scaling", "rope_parameters")
     )
+
+    partial_rotary_factor: Fraction | None = Field(
+        default=None, validation_alias=AliasChoices("partial_rotary_factor", "rotary_pct")
+    )
+    rotary_dim: Size | None = None
+    position_embedding_type: Annotated[str, Field(max_length=100)] | None = None
 
     attention_bias: bool = False
     attention_out_bias: bool = False

@@ -29,6 +29,7 @@ _MPT_NAMES = {
 _ONE_BIAS_KEY = {"attention_bias": "use_bias", "mlp_bias": "use_bias"}
 
 _GPT = Architecture(
+    rotary_fraction=0,
     attention=attention.plain,
     ffn=family.two_matrices_of_four_widths,
     is_tied=True,
@@ -57,6 +58,7 @@ _FALCON = Architecture(
 )
 _COHERE = Architecture(attention=attention.plain, is_tied=True, num_norms=1, qk_norm="wide by key")
 _GLM = Architecture(
+    rotary_fraction=0.5,
     attention=attention.full,
     derives_head_dim=False,
     output_bias=False,
@@ -71,6 +73,7 @@ PLAIN: Mapping[str, Architecture] = {
     "apertus": replace(_UNGATED, qk_norm="head"),
     "arcee": _UNGATED,
     "chatglm": Architecture(
+        rotary_fraction=0.5,
         attention=attention.full,
         derives_head_dim=False,
         output_bias=False,
@@ -117,6 +120,7 @@ PLAIN: Mapping[str, Architecture] = {
     "glm": _GLM,
     "glm4": replace(_GLM, num_norms=4),
     "glm4v_text": Architecture(
+        rotary_fraction=0.5,
         attention=attention.plain,
         num_norms=4,
         query_bias=True,
@@ -127,6 +131,7 @@ PLAIN: Mapping[str, Architecture] = {
     "gpt_bigcode": replace(_GPT, attention=family.one_kv_head_or_all),
     "gpt_neox": replace(
         _UNGATED,
+        rotary_fraction=0.25,
         num_norms=BIASED_NORMS,
         num_outer_norms=NORM_AND_BIAS,
         ffn_bias=True,
@@ -134,6 +139,7 @@ PLAIN: Mapping[str, Architecture] = {
     ),
     "gptj": replace(
         _GPT,
+        rotary_fraction=1.0,
         is_tied=False,
         num_norms=NORM_AND_BIAS,
         query_bias=False,
@@ -167,17 +173,21 @@ PLAIN: Mapping[str, Architecture] = {
         defaults={"num_key_value_heads": 8},
     ),
     "mpt": Architecture(
+        rotary_fraction=0,
         attention=attention.plain,
         ffn=family.expanded,
         is_tied=True,
         names=_MPT_NAMES,
         only={"no_bias": True, "attn_config.qk_ln": False, "attn_config.alibi": True},
     ),
-    "nemotron": replace(_UNGATED, num_norms=BIASED_NORMS, num_outer_norms=NORM_AND_BIAS),
+    "nemotron": replace(
+        _UNGATED, rotary_fraction=0.5, num_norms=BIASED_NORMS, num_outer_norms=NORM_AND_BIAS
+    ),
     "olmo": replace(_LLAMA_LIKE, num_norms=0, num_outer_norms=0),
     "olmo2": replace(_OLMO, attention=attention.plain),
     "olmo3": _OLMO,
     "opt": Architecture(
+        rotary_fraction=0,
         attention=family.on_full_embeddings,
         ffn=family.two_matrices,
         is_tied=True,
@@ -193,6 +203,7 @@ PLAIN: Mapping[str, Architecture] = {
     "orion": replace(_LLAMA_LIKE, num_norms=BIASED_NORMS, num_outer_norms=NORM_AND_BIAS),
     "phi": replace(
         _UNGATED,
+        rotary_fraction=0.5,
         num_norms=NORM_AND_BIAS,
         num_outer_norms=NORM_AND_BIAS,
         query_bias=True,
@@ -208,6 +219,7 @@ PLAIN: Mapping[str, Architecture] = {
         defaults={"num_key_value_heads": 4},
     ),
     "stablelm": Architecture(
+        rotary_fraction=0.25,
         attention=attention.plain,
         num_norms=0,
         num_outer_norms=NORM_AND_BIAS,

@@ -33,6 +33,7 @@ from tonnage.catalog.config.quantization import (
     stored_weights,
 )
 from tonnage.catalog.config.refusals import refuse_unknown_parts
+from tonnage.catalog.config.rotary import rotary_elements
 from tonnage.catalog.config.towers import read_towers
 from tonnage.catalog.config.traits import Architecture, outer_vector_parameters, vector_parameters
 from tonnage.catalog.gpu import CatalogError
@@ -72,6 +73,12 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         keys = _keys(block, architecture)
         layers = list(zip(architecture.attention(keys), architecture.ffn(keys), strict=True))
         outer_vectors = outer_vector_parameters(architecture, keys)
+        rotary = rotary_elements(
+            keys,
+            (attention for attention, _ in layers),
+            default_fraction=architecture.rotary_fraction,
+            differs_by_window=architecture.turns_by_window,
+        )
     weights, cache = _formats(config, block, architecture, layers)
     towers = read_towers(config, text_path=block.path, text_width=keys.hidden_size)
     return ModelShape(
@@ -85,7 +92,9 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         kv_cache_format=cache,
         digest=digest(config),
         vector_parameters=outer_vectors,
+        rotary_elements=rotary,
         tower_parameters=towers.num_parameters,
+        num_uncounted_towers=towers.num_uncounted,
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,

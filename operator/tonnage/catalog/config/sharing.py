@@ -109,6 +109,7 @@ def stream_projections(keys: DecoderKeys) -> int:
 
 
 _GEMMA4 = Architecture(
+    turns_by_window=True,
     attention=shared_wide_global_heads,
     ffn=double_where_shared,
     module_names={"experts": "experts.0", "shared_experts": "mlp"},
@@ -126,6 +127,7 @@ _GEMMA4 = Architecture(
 
 SHARING: Mapping[str, Architecture] = {
     "gemma3n_text": Architecture(
+        turns_by_window=True,
         attention=shared_windows,
         ffn=listed_widths,
         is_tied=True,

@@ -197,6 +197,7 @@ _MINIMAX_M3 = Architecture(
 SPARSE: Mapping[str, Architecture] = {
     "deepseek_v32": _SPARSE_LATENT,
     "deepseek_v4": Architecture(
+        turns_by_window=True,
         attention=compressed,
         ffn=shared_and_routed,
         derives_head_dim=False,

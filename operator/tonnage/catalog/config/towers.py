@@ -14,11 +14,14 @@ from tonnage.units import MILLION
 VISION: Final = "vision_config"
 AUDIO: Final = "audio_config"
 OUTER_KEYS: Final = (
+    "alignment_intermediate_size",
+    "downsample_factor",
     "downsample_ratio",
     "select_layer",
     "vision_feature_layer",
     "multimodal_projector_bias",
     "projector_hidden_size",
+    "scale_factor",
     "spatial_merge_size",
 )
 """Of the projector, which most wrappers write beside the encoder's block."""
@@ -41,15 +44,24 @@ class Towers:
     """The encoders of one model together."""
 
     num_parameters: int = 0
+    num_uncounted: int = 0
     notes: tuple[str, ...] = ()
     """What was counted, and what could not be."""
 
 
 _QWEN3_VL = (Tower(count=encoders.qwen3_vl),)
 _QWEN3_5 = (Tower(count=encoders.qwen3_vl, defaults={"deepstack_visual_indexes": []}),)
+_GLM4V = (Tower(count=encoders.glm4v),)
 _MOONVIT = (Tower(count=encoders.moonvit),)
 
 TOWERS: Mapping[str, tuple[Tower, ...]] = {
+    "aya_vision": (Tower(count=encoders.aya_vision, defaults={"downsample_factor": 2}),),
+    "cohere2_vision": (
+        Tower(
+            count=encoders.cohere2_vision,
+            defaults={"downsample_factor": 2, "alignment_intermediate_size": 36_864},
+        ),
+    ),
     "gemma3": (Tower(count=encoders.gemma3),),
     "gemma4": (
         Tower(count=encoders.gemma4),
@@ -70,6 +82,20 @@ TOWERS: Mapping[str, tuple[Tower, ...]] = {
         Tower(count=encoders.gemma4_unified),
         Tower(count=encoders.gemma4_unified_audio, key=AUDIO, is_optional=True),
     ),
+    "glm4v": _GLM4V,
+    "glm4v_moe": _GLM4V,
+    "idefics3": (Tower(count=encoders.idefics3, defaults={"scale_factor": 2}),),
+    "internvl": (
+        Tower(
+            count=encoders.internvl,
+            defaults={
+                "attention_bias": False,
+                "use_qk_norm": False,
+                "vision_feature_layer": -1,
+                "downsample_ratio": 0.5,
+            },
+        ),
+    ),
     "internvl_chat": (Tower(count=encoders.internvl, defaults={"select_layer": -1}),),
     "kimi_k25": _MOONVIT,
     "kimi_k3": _MOONVIT,
@@ -77,6 +103,7 @@ TOWERS: Mapping[str, tuple[Tower, ...]] = {
     "llama4": (Tower(count=encoders.llama4),),
     "llava": (Tower(count=encoders.llava, defaults={"vision_feature_layer": -2}),),
     "llava_next": (Tower(count=encoders.llava_next, defaults={"vision_feature_layer": -2}),),
+    "llava_onevision": (Tower(count=encoders.llava_next, defaults={"vision_feature_layer": -1}),),
     "minimax_m3_vl": (Tower(count=encoders.minimax_m3),),
     "mistral3": (Tower(count=encoders.mistral3),),
     "qwen2_5_omni": (
@@ -90,6 +117,7 @@ TOWERS: Mapping[str, tuple[Tower, ...]] = {
     "qwen3_vl": _QWEN3_VL,
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen4_exp": _QWEN3_5,
+    "smolvlm": (Tower(count=encoders.idefics3, defaults={"scale_factor": 2}),),
 }
 
 
@@ -102,20 +130,24 @@ def read_towers(
     towers = TOWERS.get(str(config.get("model_type")), ())
     if not towers:
         where = ".".join(text_path)
-        return Towers(notes=(f"only {where} counts: other towers need memory beside it",))
+        note = f"only {where} counts: other towers need memory beside it"
+        return Towers(num_uncounted=1, notes=(note,))
     outer = config
     for key in text_path[:-1]:
         inner = outer[key]
         outer = inner if isinstance(inner, Mapping) else {}
     found = list(_counted(towers, outer, text_path[:-1], text_width))
     return Towers(
-        num_parameters=sum(number for number, _ in found), notes=tuple(note for _, note in found)
+        num_parameters=sum(number or 0 for number, _ in found),
+        num_uncounted=sum(number is None for number, _ in found),
+        notes=tuple(note for _, note in found),
     )
 
 
 def _counted(
     towers: Sequence[Tower], outer: Mapping[str, object], path: Sequence[str], text_width: int
-) -> Iterator[tuple[int, str]]:
+) -> Iterator[tuple[int | None, str]]:
+    """Yield (parameters, note); None: they cannot be counted."""
     for tower in towers:
         if outer.get(tower.key, None if tower.is_optional else "missing") is None:
             continue
@@ -123,7 +155,7 @@ def _counted(
         try:
             number = tower.count(_keys(tower, outer), text_width)
         except ModelConfigError as error:
-            yield 0, f"{where} is not counted and needs memory beside the rest: {error}"
+            yield None, f"{where} is not counted and needs memory beside the rest: {error}"
         else:
             millions = f"{number / MILLION:,.0f} million"
             yield number, f"{where} counts with {millions} parameters in 16 bits"

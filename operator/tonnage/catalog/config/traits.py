@@ -41,6 +41,11 @@ class Architecture:
     qk_norm: Literal["none", "head", "by key", "wide", "wide by key"] = "none"
     """Norms on queries and keys: none, one head wide, or as ``use_qk_norm`` says. Wide: as wide as
     all heads together."""
+    rotary_fraction: float = 1.0
+    """Of a head's width that turns with the position, where the file does not say; 0: none does,
+    positions are learned, a bias of the scores, or not seen at all."""
+    turns_by_window: bool = False
+    """Layers with a window turn at another rate than those without."""
     has_sinks: bool = False
     """One learned score per query head."""
     router_bias: bool = False

@@ -14,6 +14,7 @@ LayerIndex = Annotated[int, Field(ge=0, le=2000)]
 Flags = Annotated[list[Annotated[int, Field(ge=0, le=1)]], Field(max_length=2000)]
 Sizes = Annotated[list[Size], Field(max_length=2000)]
 Places = Annotated[list[Layers], Field(max_length=2000)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=2000)]
 StateType = Literal["float32", "bfloat16", "float16"]
 
