@@ -40,7 +40,7 @@ GOLDEN = {
     f"or max by {BY} (rate({OLD_GAP}_count[60s]))",
     "steps": f"max by {BY} (rate(vllm:iteration_tokens_total_count[60s]))",
     "preemptions": f"max by {BY} (rate(vllm:num_preemptions_total[60s]))",
-    "cache": "group by (namespace, pod, engine, kv_cache_size_tokens, num_gpu_blocks, block_size) "
+    "cache": "group by (namespace, pod, engine, kv_cache_size_tokens, num_gpu_blocks) "
     "(vllm:cache_config_info)",
     "finished": f"max by {BY} (rate(vllm:request_prompt_tokens_count[900s]))",
     "finished_prompt_tokens": f"max by {BY} (rate(vllm:request_prompt_tokens_sum[900s]))",
@@ -244,22 +244,25 @@ class TestJoin:
 
 class TestCacheInfo:
     @pytest.mark.parametrize(
-        ("labels", "tokens"),
+        ("labels", "tokens", "blocks"),
         [
-            ({"kv_cache_size_tokens": "70000", "num_gpu_blocks": "1", "block_size": "16"}, 70_000),
-            ({"kv_cache_size_tokens": "70000.5"}, 70_000.5),
-            ({"num_gpu_blocks": "1000", "block_size": "16"}, 16_000),
-            ({"kv_cache_size_tokens": "None", "num_gpu_blocks": "10", "block_size": "16"}, 160),
-            ({"kv_cache_size_tokens": "0", "num_gpu_blocks": "None", "block_size": "16"}, None),
-            ({"kv_cache_size_tokens": "-5"}, None),
-            ({"kv_cache_size_tokens": "nan"}, None),
-            ({"kv_cache_size_tokens": "inf"}, None),
-            ({"kv_cache_size_tokens": "many"}, None),
-            ({}, None),
+            ({"kv_cache_size_tokens": "70000", "num_gpu_blocks": "1"}, 70_000, 1),
+            ({"kv_cache_size_tokens": "70000.5"}, 70_000.5, None),
+            # Before 0.24 there are blocks alone, and their size is not that of the label beside.
+            ({"num_gpu_blocks": "1000", "block_size": "16"}, None, 1000),
+            ({"kv_cache_size_tokens": "None", "num_gpu_blocks": "10"}, None, 10),
+            ({"kv_cache_size_tokens": "0", "num_gpu_blocks": "None"}, None, None),
+            ({"kv_cache_size_tokens": "-5", "num_gpu_blocks": "-5"}, None, None),
+            ({"kv_cache_size_tokens": "nan", "num_gpu_blocks": "nan"}, None, None),
+            ({"kv_cache_size_tokens": "inf", "num_gpu_blocks": "inf"}, None, None),
+            ({"kv_cache_size_tokens": "many", "num_gpu_blocks": "many"}, None, None),
+            ({}, None, None),
         ],
     )
-    def test_gives_the_tokens_that_the_cache_holds(self, labels, tokens):
-        assert the_engine(cache=[series(1, **labels)]).kv_tokens == tokens
+    def test_gives_what_the_cache_holds(self, labels, tokens, blocks):
+        samples = the_engine(cache=[series(1, **labels)])
+
+        assert (samples.kv_tokens, samples.num_gpu_blocks) == (tokens, blocks)
 
     def test_takes_the_first_series_that_says(self):
         cache = [series(1, kv_cache_size_tokens="None"), series(1, kv_cache_size_tokens="5")]

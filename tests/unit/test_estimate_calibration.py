@@ -1,5 +1,6 @@
 """What was learned, as it is kept: round trips, what is dropped, and what shares a key."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -7,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import FP8, a_gpu, a_question, a_shape
+from builders import (
+    FP8,
+    a_gpu,
+    a_latent_attention,
+    a_layer_group,
+    a_question,
+    a_shape,
+    an_attention,
+)
 from strategies import numbers
 from tonnage.catalog.engine import find_engine
 from tonnage.estimate.calibration import (
@@ -200,10 +209,54 @@ class TestKeys:
 
         assert memory_key(question, some_flags(**changes)) != memory_key(question, some_flags())
 
+    def test_stay_the_same_from_version_to_version_of_the_operator(self):
+        # Constants learned by the first versions are found by these.
+        question, flags = a_question(engine=find_engine("0.19")), some_flags()
+
+        assert speed_key(question, flags) == "361a4d2f84730fb21388"
+        assert memory_key(question, flags) == "6fd264df06cb818ee10b"
+
+    @pytest.mark.parametrize(
+        ("changes", "split"),
+        [
+            ({}, Parallelism(data=2)),
+            ({}, Parallelism(tensor=2, context=2)),
+            ({"shape": a_shape(groups=(a_layer_group(attention=a_latent_attention()),))}, None),
+            (
+                {
+                    "shape": a_shape(
+                        groups=(
+                            a_layer_group(num_layers=16),
+                            a_layer_group(num_layers=16, attention=an_attention(window_tokens=512)),
+                        )
+                    )
+                },
+                None,
+            ),
+        ],
+    )
+    def test_of_memory_that_was_misread_before_0_24_are_new(self, changes, split):
+        flags = some_flags(parallelism=split) if split else some_flags()
+        old, new = (a_question(engine=find_engine(each), **changes) for each in ("0.19", "0.24"))
+
+        assert memory_key(old, flags) != key_of_the_first_versions(old, flags)
+        assert memory_key(new, flags) == key_of_the_first_versions(new, flags)
+
     def test_memory_is_learned_apart_for_each_promised_length(self):
         other = a_question(context_tokens=4096)
 
         assert memory_key(other, some_flags()) != memory_key(a_question(), some_flags())
+
+
+def key_of_the_first_versions(question, flags):
+    parts = (
+        speed_key(question, flags),
+        flags.max_num_seqs,
+        flags.max_num_batched_tokens,
+        flags.gpu_memory_utilization,
+        question.context_tokens,
+    )
+    return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:20]
 
 
 @pytest.mark.parametrize(

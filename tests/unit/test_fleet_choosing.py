@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import (
+    NOW_S,
     a_deployment_body,
     a_fleet,
     a_manifest,
@@ -20,6 +21,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.estimate.calibration import Calibrations, MemoryCalibration, memory_key, speed_key
 from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.speed import SpeedCalibration
+from tonnage.fleet.status import report
 from tonnage.manifests.children import spec_digest, write_flags
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size
@@ -152,6 +154,37 @@ class TestLiveFlags:
         found = assessed(state, fleet=a_fleet(state, calibrations=known))
 
         assert found.sizing.kv_tokens == pytest.approx(123_456)
+
+
+class TestLiveFlagsThatTheEstimateRefuses:
+    """An upgrade with a stricter estimate must not freeze what runs."""
+
+    TIGHT = replace(CHOSEN, gpu_memory_utilization=0.26)
+    """36.3 GiB for 33 GiB of weights: by the estimate not one request fits."""
+
+    def test_stay_and_scale_and_say_why(self):
+        found = assessed(a_state(live=running(self.TIGHT), load=3))
+
+        assert found.refusal is None
+        assert found.sizing.flags == self.TIGHT
+        assert found.template is None
+        assert found.sizing.memory_ceiling_promised == pytest.approx(1)
+        assert found.decision is not None
+
+    def test_say_so_in_the_plan(self):
+        found = assessed(live=running(self.TIGHT))
+
+        told = report(found, Calibrations(), now_s=NOW_S, status_interval_s=60)
+
+        codes = [each.code for each in told.status.plan.reasons]
+        assert "MemoryEstimateBelowRunning" in codes
+
+    def test_are_not_taken_to_hold_what_another_spec_asks(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+
+        found = assessed(a_state(changed, live=running(self.TIGHT)))
+
+        assert found.sizing.flags != self.TIGHT
 
 
 class TestAChangedSpec:

@@ -10,16 +10,18 @@ from fleet_builders import (
     a_manifest,
     a_model,
     a_pod_body,
+    a_question_of,
     a_sizing,
     a_state,
     assessed,
-    example,
 )
 from measured_builders import an_engine
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
 from tonnage.fleet.assess import constants_of
 from tonnage.fleet.learning import learn_from
-from tonnage.fleet.measure import observe_engines
+from tonnage.fleet.measure import observe_engines, reported_kv_tokens
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.step import Step
 
 SIZING = a_sizing()
@@ -130,6 +132,19 @@ class TestMemory:
 
     def test_is_not_believed_far_from_the_estimate(self):
         assert known_after(a_state(engines=(a_busy_engine(kv_tokens=16),))).memory == {}
+
+    def test_is_learned_where_the_estimate_would_refuse_what_runs(self):
+        # Of 36 GiB that each GPU may use the weights take 33: no room for a request of 1.25 GiB.
+        manifest = a_manifest()
+        flags = replace(SIZING.flags, gpu_memory_utilization=0.26)
+        live = a_deployment_body(sizing=replace(SIZING, flags=flags))
+        state = a_state(manifest, live=live, engines=(a_busy_engine(kv_tokens=9_000),))
+
+        found = assessed(state)
+        known = known_after(state)
+
+        assert found.sizing.memory_doubt
+        assert known.memory[memory_key(SIZING.question, flags)].kv_tokens == 9_000
 
     def test_of_several_objects_is_the_smallest(self):
         first = a_state(engines=(a_busy_engine(kv_tokens=600_000),))
@@ -251,9 +266,86 @@ class TestObserved:
         assert (ttft.name, ttft.quantile, ttft.fraction) == ("TTFT", 0.95, 0.9)
 
     def test_cache_of_a_replica_is_that_of_all_its_ranks(self):
-        model = example("deepseek-v3-h200")
-        sizing = a_sizing(model)
+        sizing = deepseek("0.33", Parallelism(data=8))
         state = a_state(engines=(a_busy_engine("a", kv_tokens=5000),))
 
-        assert sizing.flags.parallelism.data == 8
         assert observe_engines(state, a_fleet(state), sizing).kv_tokens == 40_000
+
+
+def deepseek(version, split):
+    """A model whose blocks are of 64 tokens: 128 of them hold one request of 8,192."""
+    return split_on_h200("deepseek-ai/DeepSeek-V3", version, split, context_tokens=8192)
+
+
+def split_on_h200(model_id, version, split, *, context_tokens):
+    model = a_model(
+        model={"id": model_id},
+        hardware={"gpu": "H200"},
+        contextLength=context_tokens,
+        slo=None,
+        engine={"version": version},
+    )
+    return size_with(a_question_of(model), split)
+
+
+class TestReportedTokens:
+    """Figures of one rank in requests of the promised length, from the labels of each version."""
+
+    @pytest.mark.parametrize("version", ["0.24", "0.33"])
+    def test_are_what_the_engine_says_where_it_says_them(self, version):
+        said = an_engine(kv_tokens=640_000, num_gpu_blocks=80_000)
+
+        assert reported_kv_tokens(said, deepseek(version, Parallelism(data=8))) == 640_000
+
+    @pytest.mark.parametrize(
+        ("split", "num_gpu_blocks", "tokens"),
+        [
+            # 10,000 / 128 = 78.125 requests of 8,192 tokens
+            (Parallelism(tensor=8), 10_000, 640_000),
+            # Each rank keeps every other token: a block of it stands for 128 tokens.
+            (Parallelism(tensor=8, context=2), 10_000, 1_280_000),
+            # The front-end adds up what its eight ranks say.
+            (Parallelism(data=8), 80_000, 640_000),
+        ],
+        ids=["TP8", "DCP2", "DP8"],
+    )
+    def test_follow_from_the_blocks_before_that(self, split, num_gpu_blocks, tokens):
+        said = an_engine(kv_tokens=None, num_gpu_blocks=num_gpu_blocks)
+
+        assert reported_kv_tokens(said, deepseek("0.19", split)) == tokens
+
+    def test_of_windows_count_what_a_request_keeps(self):
+        sizing = split_on_h200("google/gemma-4-31B", "0.19", Parallelism(), context_tokens=32_768)
+
+        tokens = reported_kv_tokens(an_engine(kv_tokens=None, num_gpu_blocks=26_877), sizing)
+
+        # Ten layers see everything, in blocks of 32 tokens: 1,024. Five groups of ten keep 1,023
+        # tokens and the 8,192 of a step, in blocks of 16, and begin within one: 577 each.
+        # 26,877 / (1,024 + 5 * 577) = 6.876 requests; 26,877 * 16 were 430,032 tokens.
+        assert tokens == pytest.approx(26_877 / 3909 * 32_768)
+        assert sizing.kv_tokens == pytest.approx(tokens, rel=0.1)
+
+    def test_are_none_where_nothing_is_said(self):
+        sizing = deepseek("0.19", Parallelism(tensor=8))
+
+        assert reported_kv_tokens(an_engine(kv_tokens=None), sizing) is None
+
+    def test_are_learned_from_blocks_alone(self):
+        # 8,192 tokens are 512 blocks of 16, so 37,500 blocks are 600,000 tokens.
+        engine = a_busy_engine(kv_tokens=None, num_gpu_blocks=37_500)
+        state = a_state(a_manifest(engine={"version": "0.19"}), engines=(engine,))
+
+        known = known_after(state)
+
+        [memory] = known.memory.values()
+        assert memory.kv_tokens == 600_000
+        assert len(known.speed) == 1
+
+    def test_learned_from_blocks_give_the_plan_the_pool_that_was_reported(self):
+        sizing = deepseek("0.19", Parallelism(tensor=8))
+        tokens = reported_kv_tokens(an_engine(kv_tokens=None, num_gpu_blocks=10_000), sizing)
+
+        learned = replace(sizing.question, flags=sizing.flags, measured_kv_tokens=tokens)
+
+        # 64 tokens of 576 elements of 2 B in 61 layers
+        assert size(learned).replica.kv_pool_bytes == pytest.approx(10_000 * 64 * 576 * 2 * 61)

@@ -1,5 +1,7 @@
 """A rank's share: parameters counted from the layers, and what the ranks share or repeat."""
 
+from dataclasses import replace
+
 import pytest
 
 from builders import (
@@ -10,7 +12,8 @@ from builders import (
     an_expert_ffn,
 )
 from tonnage.catalog.config.quantization import BF16
-from tonnage.catalog.parameters import attention_parameters
+from tonnage.catalog.models import built_in_model
+from tonnage.catalog.parameters import attention_parameters, num_parameters
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.kv import kv_elements_per_layer
@@ -46,18 +49,40 @@ def latent_model():
 
 def test_a_dense_model_has_the_parameters_that_its_authors_count():
     # Llama 3 8B: 8,030,261,248 in the published checkpoint.
-    share = share_of(a_shape(max_position_tokens=None))
+    share = share_of(a_shape(rotary_elements=0))
 
     assert share.weights_bytes / 2 == pytest.approx(8.03026e9, rel=1e-4)
 
 
 def test_rotary_tables_lie_beside_the_weights_on_every_rank():
     # Start-up logs of Llama 3.1 8B: 14.99 GiB, 7.51 on each of two GPUs, 3.77 on each of four.
-    shape = a_shape(max_position_tokens=131_072)
+    shape = a_shape(rotary_elements=131_072 * 128)
 
     printed = [share_of(shape, tensor=tensor).weights_bytes / GIB for tensor in (1, 2, 4)]
 
     assert printed == pytest.approx([14.99, 7.51, 3.77], abs=0.005)
+
+
+def test_keys_that_are_values_too_are_loaded_as_both():
+    # Gemma 4 31B: 4 KV heads of 512 on 10 full layers, read by a model of width 5376.
+    shape = built_in_model("google/gemma-4-31B")
+    apart = replace(shape, groups=tuple(_with_values(group) for group in shape.groups))
+    doubled = 10 * 4 * 512 * 5376
+
+    assert share_of(shape).weights_bytes == share_of(apart).weights_bytes
+    assert num_parameters(apart) - num_parameters(shape) == doubled
+
+
+def _with_values(group):
+    return replace(group, attention=replace(group.attention, values_are_keys=False))
+
+
+def test_norms_outside_the_layers_are_on_every_rank():
+    with_norms, without = a_shape(vector_parameters=4096), a_shape()
+
+    more = share_of(with_norms, tensor=4).weights_bytes - share_of(without, tensor=4).weights_bytes
+
+    assert more == 2 * 4096
 
 
 def test_a_mixture_of_experts_has_the_parameters_that_its_authors_count():
@@ -69,13 +94,13 @@ def test_a_mixture_of_experts_has_the_parameters_that_its_authors_count():
 
 
 def test_the_embedding_table_is_resident_but_never_read_whole():
-    share = share_of(a_shape(tied_embeddings=False, max_position_tokens=None))
+    share = share_of(a_shape(tied_embeddings=False, rotary_elements=0))
 
     assert share.weights_bytes - share.dense_read_bytes == 128_256 * 4096 * 2
 
 
 def test_a_tied_table_is_there_once_and_read_as_the_head():
-    share = share_of(a_shape(tied_embeddings=True, max_position_tokens=None))
+    share = share_of(a_shape(tied_embeddings=True, rotary_elements=0))
 
     assert share.weights_bytes == share.dense_read_bytes
 
@@ -84,7 +109,7 @@ def test_quantization_halves_what_it_covers_and_leaves_embedding_and_head():
     tables_bytes = 2 * 128_256 * 4096 * 2
     fp8 = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8")
 
-    shape = a_shape(max_position_tokens=None)
+    shape = a_shape(rotary_elements=0)
     whole, halved = share_of(shape), share_of(shape, weights=fp8)
 
     quantized_bytes = whole.weights_bytes - tables_bytes

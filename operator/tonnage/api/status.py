@@ -57,10 +57,10 @@ class EstimateStatus(ApiModel):
     kv_bytes_per_token: int
     """On one GPU."""
     kv_tokens: int
+    """That the cache of one replica holds."""
     kv_tokens_low: int | None = None
     """The truth lies between low and high nine times in ten; both are the truth once measured."""
     kv_tokens_high: int | None = None
-    """That the cache of one replica holds."""
     concurrency_at_context_length: float
     """Requests that the cache holds at the length promised."""
     concurrency_at_typical_length: float

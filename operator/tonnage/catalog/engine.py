@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -15,6 +15,8 @@ from tonnage.catalog.gpu import Gpu, UnsupportedEngineError
 from tonnage.units import GIB
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
+StateCacheKind = Literal["gated_delta_net", "kimi_delta", "kimi_k3", "mamba2", "short_conv"]
+"""Kinds of layers with a state that an engine caches differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +27,27 @@ class CacheRules:
 
     manages_windows: bool = True
     """Layers with a window keep only what it can see. False: they keep every token."""
+    manages_chunks: bool = True
+    """So do layers with chunks. False: in a model that has any, every layer keeps every token."""
+    packs_blocks: bool = True
+    """Layers of compressed attention, with pages of many sizes, fill a block without gaps. False:
+    the version lays them out in another way, or does not have them."""
     state_blocks: int = 2
-    """Blocks per sequence of a layer with a state: a second one with prefix caching."""
-    counts_async_batches: bool = True
+    """Blocks per sequence of a layer with a state: a second one with prefix caching, which is the
+    default for such models where this is 2."""
+    checkpointed_states: tuple[StateCacheKind, ...] = ("mamba2", "kimi_k3", "gated_delta_net")
+    """With prefix caching these keep one block more, for the state within a prompt. The prefill
+    kernels are those of Hopper and Blackwell."""
+    delta_net_alignment: int = 64
+    """Tokens to whose multiples blocks grow beside gated delta nets, with prefix caching."""
+    counts_batches_in_flight: bool = True
     """Windows keep the tokens of all batches in flight, not of one."""
+    schedules_async: bool = True
+    """One batch is prepared while another runs."""
     tokens_from_concurrency: bool = True
     """The logged tokens are concurrency times length, not blocks times their size."""
+    reports_tokens: bool = True
+    """The metrics have the label ``kv_cache_size_tokens``."""
     latent_state_alignment: int = 128
     """Tokens to whose multiples blocks of latent attention grow beside layers with a state."""
     latent_elements: int | None = None
@@ -62,6 +79,12 @@ class EngineVersion:
 @cache
 def _vllm() -> Mapping[str, Any]:
     return tomllib.loads((ENGINES_FOLDER / "vllm.toml").read_text())
+
+
+@cache
+def _versions() -> tuple[EngineVersion, ...]:
+    """Return what is known of each version, oldest first."""
+    return tuple(TypeAdapter(list[EngineVersion]).validate_python(_vllm()["versions"]))
 
 
 def parse_version(text: str) -> tuple[int, int]:
@@ -111,11 +134,10 @@ def known_engine(version: str) -> KnownEngine:
         CatalogError: not a version, or older than any whose memory is known.
     """
     asked = parse_version(version)
-    versions = TypeAdapter(list[EngineVersion]).validate_python(_vllm()["versions"])
     newest = parse_version(_vllm()["newest"]["version"])
     return KnownEngine(
         minor=f"{asked[0]}.{asked[1]}",
-        constants=_latest(versions, asked),
+        constants=_latest(_versions(), asked),
         memory=_latest(memory_constants(), asked),
         is_guess=asked > newest,
     )
@@ -137,10 +159,12 @@ def default_batched_tokens(gpu: Gpu) -> int:
     """Return what vLLM itself takes for ``--max-num-batched-tokens`` on this GPU when serving.
 
     Sources:
-        [vllm-source] engine/arg_utils.py get_batch_defaults: by device memory, A100 excepted.
+        [vllm-source] engine/arg_utils.py get_batch_defaults: by device memory; A100 and GB10, which
+        has the memory of a large GPU and not its compute, excepted.
     """
     if gpu.memory_bytes >= 160 * GIB:
         return 16384
-    if gpu.memory_bytes >= 70 * GIB and "A100" not in gpu.name:
+    is_slow = any(name in gpu.name for name in ("A100", "GB10"))
+    if gpu.memory_bytes >= 70 * GIB and not is_slow:
         return 8192
     return 2048

@@ -83,7 +83,7 @@ TABLE: Mapping[str, Query] = {
     "preemptions": _rate("vllm:num_preemptions_total"),
     "cache": Query(
         metric="vllm:cache_config_info",
-        own_labels=("kv_cache_size_tokens", "num_gpu_blocks", "block_size"),
+        own_labels=("kv_cache_size_tokens", "num_gpu_blocks"),
         aggregation="group",
     ),
     "finished": _rate("vllm:request_prompt_tokens_count", scrapes=LONG_SCRAPES),
@@ -240,7 +240,8 @@ def _engine_samples(pod: str, engine: str, found: Found) -> EngineSamples:
         token_gaps_per_s=_one(found, "token_gaps"),
         steps_per_s=_one(found, "steps"),
         preemptions_per_s=_one(found, "preemptions"),
-        kv_tokens=_kv_tokens(found),
+        kv_tokens=_cache_label(found, "kv_cache_size_tokens"),
+        num_gpu_blocks=_cache_label(found, "num_gpu_blocks"),
         ttft_within=_buckets(found, "ttft"),
         tpot_within=_buckets(found, "tpot"),
     )
@@ -251,18 +252,13 @@ def _age_s(found: Found) -> float | None:
     return min(ages, default=None)
 
 
-def _kv_tokens(found: Found) -> float | None:
-    """Return the capacity from the labels of the info series; older engines give only blocks."""
-    for series in found.get("cache", ()):
-        labels = series.labels
-        tokens = _number(labels.get("kv_cache_size_tokens"))
-        blocks = _number(labels.get("num_gpu_blocks"))
-        block_tokens = _number(labels.get("block_size"))
-        if tokens:
-            return tokens
-        if blocks and block_tokens:
-            return blocks * block_tokens
-    return None
+def _cache_label(found: Found, name: str) -> float | None:
+    """Return a figure from the labels of the info series.
+
+    The label ``block_size`` is none: before 0.24 it is not that of the blocks that are counted.
+    """
+    figures = (_number(series.labels.get(name)) for series in found.get("cache", ()))
+    return next((figure for figure in figures if figure), None)
 
 
 def _number(text: str | None) -> float | None:

@@ -33,7 +33,9 @@ class EngineSamples:
     steps_per_s: float | None = None
     preemptions_per_s: float | None = None
     kv_tokens: float | None = None
-    """Capacity that the engine reports for requests of the longest length."""
+    """Capacity of this rank in requests of the longest length, where the engine reports it."""
+    num_gpu_blocks: float | None = None
+    """Of all data-parallel ranks of the pod together; of whatever size the engine cut them."""
     ttft_within: Mapping[float, float] = field(default_factory=dict)
     """Rate of requests by upper bound of TTFT in seconds, infinity for all."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)

@@ -9,10 +9,11 @@ from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
 from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
-from tonnage.sizing.errors import SizingError, SLOInfeasibleError
+from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
 from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, size
 from tonnage.sizing.question import Flags, Input, Question, ask, digest_of
+from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Slo, Workload
 from tonnage.units import significant
 
@@ -126,7 +127,8 @@ def _question(
     question = ask(model.spec, known)
     if model.spec.scale_target and state.deployment:
         own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))
-        question = replace(question, engine_digest=digest_of(own))
+        switches = switches_in(state.deployment.arguments)
+        question = replace(question, engine_digest=digest_of(own), switches=switches)
     lengths = memory.lengths
     if lengths is None:
         return question
@@ -213,17 +215,31 @@ def with_learned_speed(question: Question, flags: Flags, known: Calibrations) ->
 
 def _freely(question: Question, live: Flags | None, known: Calibrations) -> Sizing:
     """Choose flags; those that run stay where others gain too little to restart an engine."""
-    first = size(question)
-    best = size(with_learned_speed(question, first.flags, known))
-    if live is None:
-        return best
+    kept = _kept(question, live, known)
     try:
-        kept = size(calibrated(question, live, known))
-    except SizingError:
+        first = size(question)
+    except DoesNotFitError:
+        if kept is None:
+            raise
+        return kept
+    best = size(with_learned_speed(question, first.flags, known))
+    if kept is None:
         return best
     worth_it = best.sustainable_requests_per_s * kept.flags.parallelism.num_gpus > (
         1 + GAIN_WORTH_A_RESTART
     ) * (kept.sustainable_requests_per_s * best.flags.parallelism.num_gpus)
-    asked = question.num_gpus
-    is_asked = asked is None or asked == kept.flags.parallelism.num_gpus
-    return kept if is_asked and not worth_it else best
+    return best if worth_it else kept
+
+
+def _kept(question: Question, live: Flags | None, known: Calibrations) -> Sizing | None:
+    """Return what the flags that run give a changed spec; None where they will not do.
+
+    They have shown that what ran before fits, not what is asked now.
+    """
+    if live is None or question.num_gpus not in {None, live.parallelism.num_gpus}:
+        return None
+    try:
+        kept = size(calibrated(question, live, known))
+    except SizingError:
+        return None
+    return None if kept.memory_doubt else kept

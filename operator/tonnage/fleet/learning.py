@@ -13,7 +13,7 @@ from tonnage.estimate.calibration import (
 )
 from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.speed import SpeedCalibration, learn, observed_efficiency
-from tonnage.fleet.measure import busy_steps
+from tonnage.fleet.measure import busy_steps, reported_kv_tokens
 from tonnage.fleet.state import Fleet, ModelState
 from tonnage.sizing.plan import Sizing
 
@@ -58,22 +58,24 @@ def _believable_kv_tokens(state: ModelState, fleet: Fleet, sizing: Sizing) -> fl
     """Return the smallest report of a fresh engine, if it is within a factor of the estimate.
 
     A pod may say anything about itself, and the figure is shared by key: nothing beyond the band
-    may reach another object.
+    may reach another object. What runs holds at least one request, whatever the estimate.
     """
     interval_s = fleet.settings.scrape_interval_s
-    tokens = min(
-        (
-            each.kv_tokens
-            for each in state.engines
-            if each.kv_tokens and is_fresh(each, scrape_interval_s=interval_s)
-        ),
-        default=None,
-    )
+    fresh = (each for each in state.engines if is_fresh(each, scrape_interval_s=interval_s))
+    reported = (reported_kv_tokens(each, sizing) for each in fresh)
+    found = min((tokens for tokens in reported if tokens), default=None)
+    if found is None:
+        return None
+    low, high = _believable_range(sizing)
+    return found if low / KV_BAND <= found <= high * KV_BAND else None
+
+
+def _believable_range(sizing: Sizing) -> tuple[float, float]:
+    """Return the least and the most tokens of one rank that the estimate stands for."""
+    least = float(sizing.question.context_tokens)
+    pool, spread = sizing.budget.kv_pool_bytes, sizing.budget.kv_pool_spread_bytes
     each_bytes = sizing.replica.bytes_per_reported_token(sizing.question.context_tokens)
-    estimate = sizing.budget.kv_pool_bytes / each_bytes
-    if tokens is None or estimate <= 0:
-        return tokens
-    return tokens if estimate / KV_BAND <= tokens <= estimate * KV_BAND else None
+    return max(least, (pool - spread) / each_bytes), max(least, (pool + spread) / each_bytes)
 
 
 def learn_from(

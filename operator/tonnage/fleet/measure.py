@@ -12,6 +12,7 @@ from tonnage.estimate.demand import (
     measure_demand,
     measure_lengths,
 )
+from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.speed import (
     BusyStep,
     PromptShape,
@@ -119,9 +120,26 @@ def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed
     )
 
 
+def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
+    """Return the tokens of one rank's cache in requests of the promised length, as reported.
+
+    Engines before 0.24 report blocks, those of all their data-parallel ranks in one sum; how many
+    tokens a block stands for follows from our own layout of the cache.
+
+    Sources:
+        [vllm-source] v1/engine/core_client.py, v1/engine/utils.py (the sum).
+    """
+    if samples.kv_tokens or not samples.num_gpu_blocks:
+        return samples.kv_tokens or None
+    replica, context_tokens = sizing.replica, sizing.question.context_tokens
+    blocks = samples.num_gpu_blocks / replica.num_queues
+    return blocks * context_tokens / replica.blocks_reserved(context_tokens)
+
+
 def _kv_tokens_of_replica(state: ModelState, sizing: Sizing) -> float | None:
     """Return what the cache of the smallest replica holds; each rank reports its own."""
-    reported = [each.kv_tokens for each in state.engines if each.kv_tokens]
+    found = (reported_kv_tokens(each, sizing) for each in state.engines)
+    reported = [tokens for tokens in found if tokens]
     return min(reported) * sizing.flags.parallelism.data if reported else None
 
 
@@ -147,11 +165,12 @@ def busy_steps(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[Busy
     )
     warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
     for each in state.engines:
-        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s) and each.kv_tokens:
+        kv_tokens = reported_kv_tokens(each, sizing)
+        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s) and kv_tokens:
             step = busy_step(
                 each,
                 window_s=RATE_SCRAPES * interval_s,
-                kv_tokens=each.kv_tokens,
+                kv_tokens=kv_tokens,
                 prompts=prompts,
                 parallelism=sizing.flags.parallelism,
             )

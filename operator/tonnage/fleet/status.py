@@ -25,7 +25,7 @@ from tonnage.fleet.assess import Assessment
 from tonnage.fleet.conditions import conditions
 from tonnage.fleet.state import ObjectMemory
 from tonnage.fleet.views import ModelView
-from tonnage.sizing.report import estimate_status, plan_status, rounded
+from tonnage.sizing.report import estimate_status, memory_reasons, plan_status, rounded
 
 MATERIAL = 0.10
 SLO_SOURCES = {
@@ -120,7 +120,7 @@ def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
     if found.sizing is None or found.decision is None:
         return None
     own = plan_status(found.sizing).reasons[:2]
-    reasons = (*own, *found.decision.reasons)
+    reasons = (*own, *memory_reasons(found.sizing), *found.decision.reasons)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
 
 

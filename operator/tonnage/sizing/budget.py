@@ -1,11 +1,12 @@
 """The memory budget and the speeds of a question's GPU, from the catalogue's figures."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine_memory import Fitted, MemoryConstants
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.shape import DenseFfn, Ffn, ModelShape, MoeFfn
+from tonnage.catalog.shape import DenseFfn, Ffn, ModelShape, MoeFfn, WeightFormat
 from tonnage.sizing.memory import (
     BudgetPart,
     MemoryBudget,
@@ -18,11 +19,15 @@ from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.step import Speeds
+from tonnage.units import GIB
 
 COUNTED_SPREAD = 0.01
 """Of weights counted from a configuration: nine of ten logs are nearer."""
 STORED_SPREAD = 0.002
 """Of weights summed up from the headers of their files."""
+GRAPHS = "CUDA graphs"
+UNCOUNTED_TOWER_BYTES = 2.5 * GIB
+"""Of an encoder whose size is not known: in the catalogue none is larger."""
 TOTAL_SPREAD = 0.005
 """Of the memory that drivers report for boards of one class: 23.53 to 23.65 GiB of an RTX 4090."""
 HIDDEN_COPIES = 2
@@ -40,33 +45,67 @@ def memory_budget(question: Question, shard: Shard, flags: Flags) -> MemoryBudge
             utilization_fraction=flags.gpu_memory_utilization,
             parts=(BudgetPart(name="weights", num_bytes=shard.weights_bytes),),
         )
+    parts = budget_parts(
+        as_loaded(question.shape, question.weights),
+        shard,
+        flags,
+        question.engine.memory,
+        has_nvlink=gpu.interconnect == "nvlink",
+    )
+    if question.switches.is_eager:
+        parts = tuple(part for part in parts if part.name != GRAPHS)
     return MemoryBudget(
         total_bytes=gpu.memory_bytes,
         total_spread_bytes=gpu.memory_bytes * TOTAL_SPREAD,
         utilization_fraction=flags.gpu_memory_utilization,
-        parts=budget_parts(
-            question.shape,
-            shard,
-            flags,
-            question.engine.memory,
-            has_nvlink=gpu.interconnect == "nvlink",
-        ),
+        parts=parts,
     )
 
 
+def as_loaded(shape: ModelShape, weights: WeightFormat) -> ModelShape:
+    """Return the shape with the weights that the engine has: files of another format say nothing.
+
+    The two formats of 16 bits are one.
+    """
+    if weights.bytes_per_parameter == shape.weight_format.bytes_per_parameter:
+        return shape
+    return replace(shape, weight_format=weights, stored=None)
+
+
 def budget_parts(
-    shape: ModelShape, shard: Shard, flags: Flags, memory: MemoryConstants, *, has_nvlink: bool
+    shape: ModelShape,
+    shard: Shard,
+    flags: Flags,
+    memory: MemoryConstants,
+    *,
+    has_nvlink: bool,
 ) -> tuple[BudgetPart, ...]:
-    """Return what the engine holds beside the cache on the fullest GPU, weights first."""
+    """Return what the engine holds beside the cache on the fullest GPU, weights first.
+
+    ``shape``: as the engine loads it.
+    """
     return (
         BudgetPart(
             name="weights",
             num_bytes=shard.weights_bytes,
-            spread_bytes=shard.weights_bytes * (STORED_SPREAD if shape.stored else COUNTED_SPREAD),
+            spread_bytes=_weights_spread_bytes(shape, shard),
         ),
         _activations(shape, flags, memory),
         _fitted("runtime", _runtime(flags.parallelism, memory, has_nvlink=has_nvlink)),
-        _fitted("CUDA graphs", memory.graphs_bytes),
+        _fitted(GRAPHS, memory.graphs_bytes),
+    )
+
+
+def _weights_spread_bytes(shape: ModelShape, shard: Shard) -> float:
+    """Return how far the weights may be off; towers by what splitting them would spare a rank."""
+    spared = 1 - 1 / shard.parallelism.tensor
+    if shape.stored:
+        towers_bytes = shape.stored.towers.num_bytes
+        return math.hypot(shard.weights_bytes * STORED_SPREAD, towers_bytes * spared)
+    return math.hypot(
+        shard.weights_bytes * COUNTED_SPREAD,
+        shape.tower_parameters * WIDE_BYTES * spared,
+        shape.num_uncounted_towers * UNCOUNTED_TOWER_BYTES,
     )
 
 
@@ -120,7 +159,7 @@ def activation_terms(shape: ModelShape, flags: Flags, expert_workspace: str) -> 
         workspace = expert_workspace_bytes(
             shape, batched_tokens=tokens, tensor=flags.parallelism.tensor
         )
-    is_wide = shape.weight_format.bytes_per_parameter == WIDE_BYTES
+    is_wide = shape.weight_format.part_bytes_per_parameter("experts") == WIDE_BYTES
     is_kept = expert_workspace == "kept" and is_wide
     hidden = hidden_bytes(batched_tokens=tokens, hidden_size=shape.hidden_size)
     return ActivationTerms(

@@ -2,45 +2,28 @@
 
 Every figure is for one GPU (rank). All layers draw their blocks from one pool: a block holds one
 page of every layer of a group, and groups have equally many layers, so that a request needs blocks
-for each group.
+for each group. Layers are grouped over all pipeline stages; of each group a stage has its share.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
+from tonnage.sizing.grouping import (
+    as_full,
+    equal_pages,
+    group_layers,
+    inflated,
+    merged,
+    stage_fraction,
+    window_of,
+)
+from tonnage.sizing.kv_share import KvShare
+from tonnage.sizing.packing import Bucket, block_bytes, tables_per_bucket
 
 DEFAULT_BLOCK_TOKENS = 16
-MERGE_RATIO = 1.5
-"""Kinds whose layer counts differ by less than this share groups of the larger count."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvShare:
-    """The cache of the layers of one kind on one rank."""
-
-    bytes_per_token: float = 0.0
-    """Of all these layers."""
-    window_tokens: int | None = None
-    is_chunked: bool = False
-    flop_per_pair: float = 0.0
-    """Attention work of one query token on one cached token: scores and weighted sum."""
-    state_bytes: float = 0.0
-    """Of one sequence, whatever its length: read and written in each step."""
-    num_layers: float = 1
-    is_latent: bool = False
-
-    def tokens_held(self, context_tokens: float) -> float:
-        """Return how many of a sequence's tokens these layers keep and read."""
-        if self.window_tokens is None:
-            return context_tokens
-        return min(context_tokens, self.window_tokens)
-
-    def read_bytes(self, context_tokens: float) -> float:
-        """Return what one decode step moves for a sequence: its cache, and its state twice."""
-        return self.bytes_per_token * self.tokens_held(context_tokens) + 2 * self.state_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +84,19 @@ class CacheLayout:
         return self.blocks_held(tokens) * self.bytes_per_block
 
     def in_flight_tokens(self, max_num_batched_tokens: int, pipeline: int = 1) -> int:
-        """Return the tokens that may be scheduled and not yet settled."""
-        batches = pipeline + 1 if self.rules.counts_async_batches else 1
-        return batches * max_num_batched_tokens
+        """Return the tokens that may be scheduled and not yet settled.
+
+        Sources:
+            [vllm-source] config/vllm.py max_concurrent_batches, max_in_flight_tokens.
+        """
+        if not self.rules.counts_batches_in_flight:
+            return max_num_batched_tokens
+        return (pipeline + self.rules.schedules_async) * max_num_batched_tokens
 
     def printed(self, num_blocks: int, *, context_tokens: int, in_flight_tokens: int) -> "Printed":
         """Return the figures that the engine logs for so many blocks.
 
-        Before 0.24 the tokens line shared the blocks out to the groups, which for several kinds
+        Before 0.20 the tokens line shared the blocks out to the groups, which for several kinds
         of layers is no capacity; since then it is concurrency times length.
 
         Sources:
@@ -123,14 +111,13 @@ class CacheLayout:
         return Printed(num_blocks=num_blocks, kv_tokens=tokens, max_concurrency=concurrency)
 
     def tokens_per_block(self, context_tokens: int, *, in_flight_tokens: int) -> float:
-        """Return the tokens that an engine counts per block in the labels of its metrics.
+        """Return the tokens of requests of this length that a block stands for.
+
+        So engines since 0.24 count in the label ``kv_cache_size_tokens``.
 
         Sources:
-            [vllm-source] config/cache.py: ``kv_cache_size_tokens`` since 0.24, before that only
-            ``num_gpu_blocks`` and ``block_size``.
+            [vllm-source] config/cache.py, v1/core/kv_cache_utils.py get_kv_cache_capacity.
         """
-        if not self.rules.tokens_from_concurrency:
-            return max(group.block_tokens for group in self.groups)
         reserved = self.blocks_reserved(context_tokens, in_flight_tokens=in_flight_tokens)
         return context_tokens / reserved
 
@@ -144,11 +131,6 @@ class Printed:
     max_concurrency: float
 
 
-def kv_bytes_of_sequence(shares: Sequence[KvShare], context_tokens: float) -> float:
-    """Return the cache bytes that one decoding sequence of this length holds, in whole blocks."""
-    return cache_layout(tuple(shares)).bytes_of_sequence(context_tokens)
-
-
 @lru_cache(maxsize=512)
 def cache_layout(
     shares: tuple[KvShare, ...],
@@ -160,30 +142,34 @@ def cache_layout(
 
     Layers with a state inflate the blocks of the others until a page holds a state. Pages of
     different size are made equal by longer blocks where the sizes divide, else by padding. Layers
-    are cut into groups as large as the rarest kind, the last group of a kind padded.
+    are cut into groups as large as the rarest kind, the last group of a kind padded. Layers with
+    blocks of their own are packed instead.
 
     Sources:
-        [vllm-source] v1/core/kv_cache_utils.py, platforms/interface.py (block inflation).
+        [vllm-source] v1/core/kv_cache_planning.py get_kv_cache_groups; platforms/interface.py
+        (block inflation); config/vllm.py disable_hybrid_kv_cache_manager (chunks).
     """
-    kinds = [share for share in shares if share.bytes_per_token or share.state_bytes]
-    if not rules.manages_windows:
-        kinds = _as_full(kinds)
-    if all(kind.state_bytes == 0 for kind in kinds) and len({_window(k) for k in kinds}) <= 1:
+    kinds = [kind for kind in shares if kind.bytes_per_token or kind.state_bytes or kind.block]
+    if any(kind.block for kind in kinds):
+        return _packed(kinds, rules)
+    has_chunks = any(kind.is_chunked for kind in kinds)
+    if not rules.manages_windows or (has_chunks and not rules.manages_chunks):
+        kinds = as_full(kinds)
+    if all(kind.state_bytes == 0 for kind in kinds) and len({window_of(k) for k in kinds}) <= 1:
         return _one_group(kinds, block_tokens, rules)
-    pages = _equal_pages(kinds, _inflated(kinds, block_tokens, rules))
-    pools = list(_merged(pages))
-    group_layers = _group_layers([kind.num_layers for kind, _ in pools])
+    pages = equal_pages(kinds, inflated(kinds, block_tokens, rules))
+    pools = list(merged(pages))
+    layers = group_layers([kind.num_layers for kind, _ in pools])
     groups = [
-        CacheGroup(
-            share=kind,
-            block_tokens=tokens,
-            state_blocks=rules.state_blocks if kind.state_bytes else 0,
-        )
+        CacheGroup(share=kind, block_tokens=tokens, state_blocks=_state_blocks(kind, rules))
         for kind, tokens in pools
-        for _ in range(math.ceil(kind.num_layers / group_layers))
+        for _ in range(-(-kind.num_layers // layers))
     ]
-    page_bytes = max(_page_bytes(kind, tokens) for kind, tokens in pages)
-    return CacheLayout(groups=tuple(groups), bytes_per_block=group_layers * page_bytes, rules=rules)
+    page_bytes = max(kind.page_bytes(tokens) for kind, tokens in pages)
+    layers_on_stage = math.ceil(layers * stage_fraction(kinds))
+    return CacheLayout(
+        groups=tuple(groups), bytes_per_block=layers_on_stage * page_bytes, rules=rules
+    )
 
 
 def _one_group(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -> CacheLayout:
@@ -197,65 +183,38 @@ def _one_group(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -
     )
 
 
-def _as_full(kinds: Iterable[KvShare]) -> list[KvShare]:
-    return [replace(kind, window_tokens=None, is_chunked=False) for kind in kinds]
-
-
-def _window(kind: KvShare) -> tuple[int | None, bool]:
-    return kind.window_tokens, kind.is_chunked
-
-
-def _inflated(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -> int:
-    """Return the block size at which a page of attention holds the largest state."""
-    state = max((kind.state_bytes / kind.num_layers for kind in kinds), default=0.0)
-    widths = [kind.bytes_per_token / kind.num_layers for kind in kinds if kind.bytes_per_token]
-    if state == 0 or not widths:
-        return block_tokens
-    is_latent = any(kind.is_latent for kind in kinds)
-    step = max(block_tokens, rules.latent_state_alignment if is_latent else block_tokens)
-    return step * math.ceil(state / (step * max(widths)))
-
-
-def _page_bytes(kind: KvShare, block_tokens: int) -> float:
-    if kind.state_bytes:
-        return kind.state_bytes / kind.num_layers
-    return kind.bytes_per_token / kind.num_layers * block_tokens
-
-
-def _equal_pages(kinds: Sequence[KvShare], block_tokens: int) -> list[tuple[KvShare, int]]:
-    """Return each kind with its block size: longer where that makes a page as large as any.
-
-    Where the sizes do not divide, and for states, the rest of the page is lost.
-    """
-    largest = max(_page_bytes(kind, block_tokens) for kind in kinds)
-
-    def tokens(kind: KvShare) -> int:
-        longer = largest / _page_bytes(kind, block_tokens)
-        fits = kind.state_bytes == 0 and longer == int(longer)
-        return block_tokens * int(longer) if fits else block_tokens
-
-    return [(kind, tokens(kind)) for kind in kinds]
-
-
-def _merged(kinds: Iterable[tuple[KvShare, int]]) -> Iterator[tuple[KvShare, int]]:
-    """Merge kinds that one group can hold: the same window, the same page, the same block."""
-    merged: dict[object, tuple[KvShare, int]] = {}
-    for kind, tokens in kinds:
-        key = (_window(kind), _page_bytes(kind, tokens), tokens, kind.state_bytes > 0)
-        merged[key] = (_sum(merged[key][0], kind) if key in merged else kind, tokens)
-    yield from merged.values()
-
-
-def _sum(one: KvShare, other: KvShare) -> KvShare:
-    return replace(
-        one,
-        num_layers=one.num_layers + other.num_layers,
-        bytes_per_token=one.bytes_per_token + other.bytes_per_token,
-        state_bytes=one.state_bytes + other.state_bytes,
+def _packed(kinds: Iterable[KvShare], rules: CacheRules) -> CacheLayout:
+    """Layers with the same block and window share tables; each table fills a block without gaps."""
+    alike: dict[tuple[int, int | None], KvShare] = {}
+    buckets: dict[tuple[int, int | None], Bucket] = {}
+    for kind in kinds:
+        if kind.block is None:
+            raise ValueError(f"layers with blocks of their own beside others: {kind}")
+        key = (kind.block.tokens, kind.window_tokens)
+        alike.setdefault(key, kind)
+        layers = buckets.setdefault(key, {})
+        layers[kind.block.num_bytes] = layers.get(kind.block.num_bytes, 0) + kind.num_layers
+    tables = tables_per_bucket(list(buckets.values()))
+    groups = [
+        CacheGroup(share=kind, block_tokens=tokens)
+        for ((tokens, _), kind), number in zip(alike.items(), tables, strict=True)
+        for _ in range(number)
+    ]
+    fraction = stage_fraction(alike.values())
+    return CacheLayout(
+        groups=tuple(groups),
+        bytes_per_block=block_bytes(list(buckets.values()), tables, fraction),
+        rules=rules,
     )
 
 
-def _group_layers(counts: Sequence[float]) -> float:
-    """Return how many layers a group has: the rarest kind's, or the largest where all are near."""
-    fewest, most = min(counts), max(counts)
-    return most if most < MERGE_RATIO * fewest else fewest
+def _state_blocks(kind: KvShare, rules: CacheRules) -> int:
+    """Return the blocks of one sequence; with prefix caching some keep a checkpoint beside it.
+
+    Sources:
+        [vllm-source] v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes; layers/mamba
+        (mamba_mixer2.py, gdn/qwen_gdn_linear_attn.py) and models/kimi_k3 (kda.py).
+    """
+    if not kind.state_bytes:
+        return 0
+    return rules.state_blocks + (kind.state_kind in rules.checkpointed_states)

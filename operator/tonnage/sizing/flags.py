@@ -1,15 +1,18 @@
 """The flags that a split of the model runs best with, and the engine group that they make."""
 
+import math
 from dataclasses import replace
 
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.sizing.budget import memory_budget, speeds
+from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.kv import default_block_tokens
-from tonnage.sizing.memory import check_fits
+from tonnage.sizing.load_line import LoadLine, load_line, slots_for, tpot_ceiling
+from tonnage.sizing.memory import check_fits, shortfall
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question
 from tonnage.sizing.shard import Shard
-from tonnage.sizing.steady import LoadLine, Replica, load_line, slots_for, tpot_ceiling
+from tonnage.sizing.steady import Replica
 
 FIRST_GUESS_SEQS = 256
 MAX_ROUNDS = 8
@@ -20,17 +23,40 @@ def settle(question: Question, shard: Shard, parallelism: Parallelism) -> tuple[
 
     ``--max-num-seqs`` and the cache decide one another (each slot costs sampler memory), so both
     are settled in rounds; the flag never falls below what keeps both.
+
+    Raises:
+        DoesNotFitError: not even with a single slot.
     """
-    seqs = FIRST_GUESS_SEQS
+    seqs, too_many = FIRST_GUESS_SEQS, math.inf
     for _ in range(MAX_ROUNDS):
-        flags = _flags(question, parallelism, seqs)
-        replica = replace(replica_under(question, shard, flags), max_num_seqs=None)
-        line = load_line(replica, question.workload, question.slo)
+        flags, replica = _largest_fitting(question, shard, parallelism, seqs)
+        tried = flags.max_num_seqs
+        too_many = min(too_many, math.inf if tried == seqs else 2 * tried)
+        unlimited = replace(replica, max_num_seqs=None)
+        line = load_line(
+            unlimited, question.workload, question.slo, arrival_scv=question.arrival_scv
+        )
         wanted = _slots(question, replica, line)
-        if wanted == seqs:
+        seqs = wanted if wanted < too_many else int(tried + too_many) // 2
+        if seqs == tried:
             break
-        seqs = wanted
-    return _flags(question, parallelism, min(flags.max_num_seqs, wanted)), line.limited_by
+    return _flags(question, parallelism, min(tried, wanted)), line.limited_by
+
+
+def _largest_fitting(
+    question: Question, shard: Shard, parallelism: Parallelism, seqs: int
+) -> tuple[Flags, Replica]:
+    """Return the flags and the engine group with so many slots, or as often half as it takes.
+
+    Raises:
+        DoesNotFitError: not even with a single slot.
+    """
+    flags = _flags(question, parallelism, seqs)
+    try:
+        return flags, replica_under(question, shard, flags)
+    except DoesNotFitError:
+        replica_under(question, shard, _flags(question, parallelism, 1))
+    return _largest_fitting(question, shard, parallelism, seqs // 2)
 
 
 def _slots(question: Question, replica: Replica, line: LoadLine) -> int:
@@ -62,7 +88,8 @@ def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
     """Return the engine group under these flags.
 
     Raises:
-        DoesNotFitError: the cache does not hold one request of the promised length.
+        DoesNotFitError: the cache does not hold one request of the promised length, by an
+            estimate for flags that nothing runs with yet.
     """
     replica = Replica(
         shard=shard,
@@ -72,17 +99,37 @@ def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
         max_batched_tokens=flags.max_num_batched_tokens,
         max_num_seqs=flags.max_num_seqs,
         block_tokens=default_block_tokens(question.shape),
-        cache_rules=question.engine.constants.cache,
+        cache_rules=question.cache_rules,
     )
     return replace(replica, kv_pool_bytes=_pool_bytes(question, replica, flags))
 
 
 def _pool_bytes(question: Question, replica: Replica, flags: Flags) -> float:
-    """Return the cache of one rank: as a running engine reports it, else what the budget leaves."""
+    """Return the cache of one rank: as a running engine reports it, else what the budget leaves.
+
+    An engine that runs has shown that it holds one request: it would not have started.
+    """
     context, measured = question.context_tokens, question.measured_kv_tokens
     if measured is not None:
         return measured * replica.bytes_per_reported_token(context)
-    budget = memory_budget(question, replica.shard, flags)
-    request_bytes = replica.blocks_reserved(context) * replica.layout.bytes_per_block
-    check_fits(budget, request_bytes=request_bytes, context_tokens=context)
+    budget, needed = memory_budget(question, replica.shard, flags), request_bytes(question, replica)
+    if question.flags:
+        return max(budget.kv_pool_bytes, needed)
+    check_fits(budget, request_bytes=needed, context_tokens=context)
     return budget.kv_pool_bytes
+
+
+def request_bytes(question: Question, replica: Replica) -> float:
+    """Return the cache of one rank that one request of the promised length may need."""
+    return replica.blocks_reserved(question.context_tokens) * replica.layout.bytes_per_block
+
+
+def memory_doubt(question: Question, replica: Replica, flags: Flags) -> str | None:
+    """Say why the estimate would refuse flags that run; None: it would not, or it is measured."""
+    if question.flags is None or question.measured_kv_tokens is not None:
+        return None
+    return shortfall(
+        memory_budget(question, replica.shard, flags),
+        request_bytes=request_bytes(question, replica),
+        context_tokens=question.context_tokens,
+    )

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 
-from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
+from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules, StateCacheKind
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -12,17 +13,21 @@ from tonnage.catalog.shape import (
     ModelShape,
     StateAttention,
 )
-from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, KvShare
+from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS
+from tonnage.sizing.compressed import (
+    COMPRESSED_BLOCK_TOKENS,
+    COMPRESSED_ENTRY_BYTES,
+    compressed_shares,
+)
+from tonnage.sizing.kv_share import KvShare
 from tonnage.sizing.parallelism import Parallelism, on_rank
 
-COMPRESSED_ENTRY_BYTES = 584
-"""Of DeepSeek V4, always 8-bit: 448 bytes, 64 rotary elements of two bytes, and the scales."""
+WHOLE = Fraction(1)
 SPARSE_FP8_ENTRY_BYTES = 656
 """Of sparse latent attention in fp8: 512 bytes, four scales, 64 rotary elements of two bytes."""
 CONV_ELEMENT_BYTES = 2
 EXCHANGED_BYTES = 2
 LATENT_BLOCK_TOKENS = 64
-COMPRESSED_BLOCK_TOKENS = 256
 FP8_BYTES = 1
 
 
@@ -163,7 +168,8 @@ def flop_per_pair(attention: Attention) -> float:
     """Return the work of one query token on one cached token in one layer.
 
     Two operations per element of the score and of the weighted sum, for every query head; latent
-    attention works on the compressed vector. A state is worked on once per token, not per pair.
+    attention works on the compressed vector, but see ``prefill_flop_per_pair``. A state is worked
+    on once per token, not per pair.
 
     >>> flop_per_pair(GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128))
     32768
@@ -181,20 +187,40 @@ def flop_per_pair(attention: Attention) -> float:
             return 0
 
 
+def prefill_flop_per_pair(attention: Attention) -> float:
+    """Return the same for a token of a prompt: keys and values of latent attention are unfolded.
+
+    Sparse latent attention stays with the compressed vector. The unfolding itself, once for each
+    token, is part of the weights' work.
+
+    Sources:
+        [vllm-source] model_executor/layers/attention/mla_attention.py (the two ways to compute).
+    """
+    if isinstance(attention, LatentAttention) and not attention.is_sparse:
+        key = attention.qk_nope_head_dim + attention.qk_rope_head_dim
+        return 2 * attention.num_heads * (key + attention.value_head_dim)
+    return flop_per_pair(attention)
+
+
 def kv_shares(
     shape: ModelShape,
     *,
     kv_element_bytes: float,
     parallelism: Parallelism,
-    stage_fraction: float = 1.0,
+    stage_fraction: Fraction = WHOLE,
     rules: CacheRules = CURRENT_CACHE_RULES,
 ) -> Iterator[KvShare]:
     """Yield the cache of each kind of layer on one rank of a stage with this share of the layers.
 
-    Compressed attention is two kinds: the window of every layer, and the entries behind it.
+    Raises:
+        InvalidKvCacheError: compressed attention that the engine has no blocks for.
     """
     for num_layers, attention in shape.attentions():
-        mine, layers = on_rank(attention, parallelism.tensor), stage_fraction * num_layers
+        mine = on_rank(attention, parallelism.tensor)
+        if isinstance(mine, CompressedAttention):
+            yield from compressed_shares(mine, num_layers, stage_fraction)
+            continue
+        layers = float(stage_fraction * num_layers)
         per_token = kv_bytes_per_layer(mine, kv_element_bytes=kv_element_bytes, rules=rules)
         grouped = mine if isinstance(mine, GroupedAttention) else None
         yield KvShare(
@@ -202,14 +228,21 @@ def kv_shares(
             window_tokens=grouped.window_tokens if grouped else None,
             is_chunked=grouped is not None and grouped.is_chunked,
             flop_per_pair=layers * flop_per_pair(mine),
+            prefill_flop_per_pair=layers * prefill_flop_per_pair(mine),
             state_bytes=layers * state_bytes(mine),
-            num_layers=layers,
+            num_layers=num_layers,
+            stage_fraction=stage_fraction,
             is_latent=isinstance(mine, LatentAttention),
+            state_kind=_state_kind(mine) if isinstance(mine, StateAttention) else None,
         )
-        if isinstance(mine, CompressedAttention):
-            yield KvShare(
-                bytes_per_token=layers * COMPRESSED_ENTRY_BYTES,
-                window_tokens=mine.window_tokens,
-                flop_per_pair=layers * 4 * mine.num_heads * mine.head_dim,
-                num_layers=layers,
-            )
+
+
+def _state_kind(attention: StateAttention) -> StateCacheKind:
+    """Return the kind that the engine tells apart: the full gate marks Kimi K3.
+
+    Sources:
+        [vllm-source] models/kimi_k3/nvidia/model.py: other delta attention is Kimi Linear's.
+    """
+    if attention.kind == "kimi_delta" and attention.has_full_rank_gate:
+        return "kimi_k3"
+    return attention.kind

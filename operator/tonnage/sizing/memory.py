@@ -163,17 +163,25 @@ def check_fits(budget: MemoryBudget, *, request_bytes: float, context_tokens: in
     Raises:
         DoesNotFitError: with the whole budget in numbers.
     """
+    lack = shortfall(budget, request_bytes=request_bytes, context_tokens=context_tokens)
+    if lack:
+        raise DoesNotFitError(lack)
+
+
+def shortfall(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> str | None:
+    """Say with the whole budget in numbers why it may not do; None: it does."""
     left, spread = budget.kv_pool_bytes, budget.kv_pool_spread_bytes
     if left < request_bytes:
-        raise DoesNotFitError(
+        return (
             f"{budget} {_remainder(budget)}; one request of {context_tokens} tokens needs "
             f"{format_bytes(request_bytes)} of KV cache per GPU"
         )
     if left <= spread:
-        raise DoesNotFitError(
+        return (
             f"{budget} leaves {format_bytes(left)} for the KV cache, but the estimate is off by up "
             f"to {format_bytes(spread)}: there may be none"
         )
+    return None
 
 
 def _remainder(budget: MemoryBudget) -> str:

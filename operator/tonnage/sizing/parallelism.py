@@ -62,5 +62,9 @@ def on_rank(attention: Attention, tensor: int) -> Attention:
 
 
 def kv_is_replicated(shape: ModelShape, tensor: int) -> bool:
-    """Tell whether every tensor-parallel rank stores the whole cache, as it does under MLA."""
-    return tensor > 1 and all(isinstance(a, LatentAttention) for _, a in shape.attentions())
+    """Tell whether every tensor-parallel rank stores the whole cache of some layers.
+
+    So it is under latent and compressed attention, also beside layers with a state.
+    """
+    latent = LatentAttention | CompressedAttention
+    return tensor > 1 and any(isinstance(each, latent) for _, each in shape.attentions())

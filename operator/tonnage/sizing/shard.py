@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
-from tonnage.catalog.parameters import attention_parameters
+from tonnage.catalog.parameters import attention_parameters, ffn_parts
 from tonnage.catalog.shape import (
+    Attention,
     DenseFfn,
+    GroupedAttention,
     LayerGroup,
     ModelShape,
     MoeFfn,
@@ -19,9 +22,9 @@ from tonnage.sizing.beside_layers import (
     absorbed_bytes,
     beside_layers_parameters,
 )
-from tonnage.sizing.cache import KvShare
 from tonnage.sizing.kernels import model_kernels
 from tonnage.sizing.kv import exchange_bytes, kv_shares
+from tonnage.sizing.kv_share import KvShare
 from tonnage.sizing.parallelism import Parallelism, on_rank
 from tonnage.sizing.split_rules import VOCAB_ALIGNMENT
 from tonnage.units import round_up
@@ -82,7 +85,8 @@ def shard_of(
     split over the tensor-parallel ranks. A pipeline stage is the largest number of layers and the
     larger of embedding and head.
     """
-    stage = math.ceil(shape.num_layers / parallelism.pipeline) / shape.num_layers
+    fraction = stage_fraction(shape.num_layers, parallelism.pipeline)
+    stage = float(fraction)
     stored, kernels = StoredFactors(shape), model_kernels(shape)
     groups = [
         _GroupShare(group, shape.hidden_size, weights, parallelism, stored)
@@ -112,7 +116,7 @@ def shard_of(
                 shape,
                 kv_element_bytes=kv_element_bytes,
                 parallelism=parallelism,
-                stage_fraction=stage,
+                stage_fraction=fraction,
                 rules=rules,
             )
         ),
@@ -120,13 +124,22 @@ def shard_of(
         flop_per_token=FLOP_PER_PARAMETER * active,
         num_kernels=stage * kernels.total,
         num_products=stage * kernels.products,
-        num_layers=math.ceil(stage * shape.num_layers),
+        num_layers=math.ceil(fraction * shape.num_layers),
         num_moe_layers=math.ceil(
-            stage * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))
+            fraction * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))
         ),
         hidden_size=shape.hidden_size,
         parallelism=parallelism,
     )
+
+
+def stage_fraction(num_layers: int, pipeline: int) -> Fraction:
+    """Return the share of the layers that the fullest of so many stages has, exactly.
+
+    >>> stage_fraction(29, 2)
+    Fraction(15, 29)
+    """
+    return Fraction(-(-num_layers // pipeline), num_layers)
 
 
 def _exchange_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
@@ -151,22 +164,15 @@ class _GroupShare:
         self._parallelism, self._stored = parallelism, stored
         attention = group.attention
         self._attention = (
-            attention_parameters(on_rank(attention, parallelism.tensor), hidden_size=hidden)
+            attention_parameters(
+                on_rank(_as_loaded(attention), parallelism.tensor), hidden_size=hidden
+            )
             if attention
             else 0
         )
 
     def _bytes(self, part: str) -> float:
-        return self._counted_bytes(part) * self._stored.factor(part)
-
-    def _counted_bytes(self, part: str) -> float:
-        weights = self._weights
-        if part == "replicated":
-            return weights.wide_bytes_per_parameter
-        is_wide = part in weights.unquantized
-        if part == "experts" and weights.experts_bytes_per_parameter is not None:
-            return weights.experts_bytes_per_parameter
-        return weights.wide_bytes_per_parameter if is_wide else weights.bytes_per_parameter
+        return self._weights.part_bytes_per_parameter(part) * self._stored.factor(part)
 
     @property
     def dense_bytes(self) -> float:
@@ -176,18 +182,13 @@ class _GroupShare:
         return self._group.num_layers * (attention + wide + self._ffn_bytes())
 
     def _ffn_bytes(self) -> float:
-        tensor, ffn = self._parallelism.tensor, self._group.ffn
-        match ffn:
-            case DenseFfn():
-                parameters = ffn.num_matrices * self._hidden * ffn.intermediate_size / tensor
-                return parameters * self._bytes("dense_ffn")
-            case MoeFfn():
-                narrowing = 2 * (ffn.latent_size or 0)
-                router = self._hidden * (ffn.num_experts + narrowing) * self._bytes("replicated")
-                shared = ffn.num_matrices * self._hidden * ffn.shared_intermediate_size / tensor
-                return router + shared * self._bytes("shared_experts")
-            case None:
-                return 0.0
+        ffn, tensor = self._group.ffn, self._parallelism.tensor
+        parts = ffn_parts(ffn, hidden_size=self._hidden) if ffn else ()
+        return sum(
+            number * self._bytes(part) / (1 if part == "replicated" else tensor)
+            for part, number in parts
+            if part != "experts"
+        )
 
     def experts(self, stage: float) -> Iterator[ExpertShare]:
         ffn = self._group.ffn
@@ -234,6 +235,17 @@ class _GroupShare:
                 return ffn.num_matrices * (routed + shared) / tensor + narrowing
             case None:
                 return 0.0
+
+
+def _as_loaded(attention: Attention) -> Attention:
+    """Return the attention with values of its own: keys that are values are loaded as both.
+
+    Sources:
+        [vllm-source] model_executor/models/gemma4.py: one matrix for queries, keys and values.
+    """
+    if isinstance(attention, GroupedAttention) and attention.values_are_keys:
+        return replace(attention, values_are_keys=False)
+    return attention
 
 
 def _attention_part(group: LayerGroup) -> str:

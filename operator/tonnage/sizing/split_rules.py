@@ -4,13 +4,16 @@ Sources:
     [vllm-source] config/model.py (heads), model_executor/models/llama.py (KV heads),
     model_executor/layers/vocab_parallel_embedding.py (vocabulary),
     model_executor/layers/quantization/fp8.py and gptq.py (quantized blocks),
-    model_executor/layers/mamba (states), docs/serving/context_parallel_deployment.md.
+    model_executor/layers/mamba (states), docs/serving/context_parallel_deployment.md,
+    config/parallel.py and v1/worker/cp_utils.py (decode context parallel),
+    v1/attention/backends/mla/flashmla_sparse.py (the same on sparse attention).
 """
 
 from collections.abc import Iterator
 
 from tonnage.catalog.shape import (
     Attention,
+    CompressedAttention,
     DenseFfn,
     GroupedAttention,
     LatentAttention,
@@ -43,6 +46,8 @@ def broken_rules(shape: ModelShape, weights: WeightFormat, split: Parallelism) -
     tensor = split.tensor
     if split.pipeline > shape.num_layers:
         yield f"PP {split.pipeline} exceeds the {shape.num_layers} layers"
+    if tensor % split.context:
+        yield f"DCP {split.context} does not divide TP {tensor}"
     for _, attention in shape.attentions():
         yield from _attention_rules(attention, split)
     rows = round_up(shape.vocab_size, VOCAB_ALIGNMENT)
@@ -56,33 +61,53 @@ def _attention_rules(attention: Attention, split: Parallelism) -> Iterator[str]:
     tensor = split.tensor
     if attention.num_heads % tensor:
         yield f"TP {tensor} does not divide the {attention.num_heads} attention heads"
+    if split.context > 1:
+        yield from _context_rules(attention, split)
     match attention:
         case GroupedAttention():
-            yield from _kv_head_rules(attention.num_kv_heads, split)
-            if split.context > 1 and attention.window_tokens is not None:
-                yield (
-                    f"DCP {split.context} does not work on the window layers "
-                    f"({attention.window_tokens} tokens)"
-                )
+            yield from _kv_head_rules(attention.num_kv_heads, split.tensor)
         case StateAttention(kind="mamba2") if attention.num_key_heads > 1:
             if attention.num_key_heads % tensor:
                 yield f"TP {tensor} does not divide the {attention.num_key_heads} state groups"
         case StateAttention() if attention.num_key_heads % tensor and attention.num_key_heads > 1:
             yield f"TP {tensor} does not divide the {attention.num_key_heads} key heads"
-        case LatentAttention() if tensor % split.context:
-            yield f"DCP {split.context} does not divide TP {tensor}"
 
 
-def _kv_head_rules(num_kv_heads: int, split: Parallelism) -> Iterator[str]:
-    larger, smaller = max(num_kv_heads, split.tensor), min(num_kv_heads, split.tensor)
+def _kv_head_rules(num_kv_heads: int, tensor: int) -> Iterator[str]:
+    larger, smaller = max(num_kv_heads, tensor), min(num_kv_heads, tensor)
     if larger % smaller:
-        yield f"TP {split.tensor} and the {num_kv_heads} KV heads do not divide one another"
-    copies = max(1, split.tensor // num_kv_heads)
+        yield f"TP {tensor} and the {num_kv_heads} KV heads do not divide one another"
+
+
+def _context_rules(attention: Attention, split: Parallelism) -> Iterator[str]:
+    """Yield why the cache of these layers cannot be shared out among tensor-parallel ranks.
+
+    On sparse attention it depends on version, GPU and format of the cache: before 0.33 no backend
+    does it, and there only some do. It is refused throughout, as it is beside states.
+    """
+    dcp = f"DCP {split.context}"
+    match attention:
+        case GroupedAttention(window_tokens=None):
+            yield from _shared_heads_rules(attention, split)
+        case GroupedAttention() | CompressedAttention():
+            yield f"{dcp} does not work on the window layers ({attention.window_tokens} tokens)"
+        case LatentAttention(is_sparse=True):
+            yield f"{dcp} does not work on the sparse latent attention"
+        case StateAttention():
+            yield f"{dcp} does not work beside the layers with a state ({attention.kind})"
+
+
+def _shared_heads_rules(attention: GroupedAttention, split: Parallelism) -> Iterator[str]:
+    heads = attention.num_kv_heads
+    copies = max(1, split.tensor // heads)
     if split.context > copies:
         yield (
             f"DCP {split.context} exceeds the {copies} copies that TP {split.tensor} makes of "
-            f"{num_kv_heads} KV heads"
+            f"{heads} KV heads"
         )
+    queries = attention.num_heads // heads
+    if queries % split.context:
+        yield f"DCP {split.context} does not divide the {queries} query heads per KV head"
 
 
 def _ffn_rules(group: LayerGroup, weights: WeightFormat, split: Parallelism) -> Iterator[str]:

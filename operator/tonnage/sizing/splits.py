@@ -14,8 +14,8 @@ def candidates(
     """Yield the valid splits to try, smallest first; within a node tensor parallel comes first.
 
     A model whose cache is replicated under tensor parallelism is also tried with data-parallel
-    attention and with decode context parallelism. Beyond one node, whole nodes are pipeline
-    stages.
+    attention, and with decode context parallelism where the engine has it. Beyond one node, whole
+    nodes are pipeline stages.
     """
     sizes = [num_gpus] if num_gpus else [1, 2, 4, 8, 16, 32]
     for size in sizes:
