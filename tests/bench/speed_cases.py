@@ -13,7 +13,8 @@ from tonnage.catalog.engine_speed import SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.sizing.budget import budget_parts, speeds
-from tonnage.sizing.closed_loop import closed_loop, running_state
+from tonnage.sizing.burst import burst_ttft_s
+from tonnage.sizing.closed_loop import ClosedLoop, closed_loop, running_state
 from tonnage.sizing.kv import default_block_tokens
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
@@ -66,6 +67,7 @@ class Case:
     concurrency: float
     context_tokens: float
     is_static: bool
+    is_burst: bool
     era: Era = NOW
 
     @property
@@ -146,14 +148,10 @@ def case_of(row: Row, configs: Configs) -> Case:
     concurrency = number(row["concurrency_or_batch"]) or 1.0
     is_static = row["metric"] in STATIC
     has_own_limit = is_static or "InferenceX" in row["note"]
-    replica = replica_of(
-        shape,
-        gpu,
-        split,
-        kv_format="fp8" if row["kv_dtype"].startswith("fp8") else "bf16",
-        concurrency=concurrency,
-        max_num_seqs=None if has_own_limit else DEFAULT_SEQS,
-    )
+    kv_format = "fp8" if row["kv_dtype"].startswith("fp8") else "bf16"
+    replica = replica_of(shape, gpu, split, kv_format=kv_format, concurrency=concurrency)
+    if not has_own_limit:
+        replica = replace(replica, max_num_seqs=DEFAULT_SEQS)
     return Case(
         row=row,
         shape=shape,
@@ -163,17 +161,12 @@ def case_of(row: Row, configs: Configs) -> Case:
         concurrency=concurrency,
         context_tokens=number(row["context_tokens"]) or workload.mean_context_tokens,
         is_static=is_static,
+        is_burst="sent at once" in row["note"],
     )
 
 
 def replica_of(
-    shape: ModelShape,
-    gpu: Gpu,
-    split: Parallelism,
-    *,
-    kv_format: str,
-    concurrency: float,
-    max_num_seqs: int | None,
+    shape: ModelShape, gpu: Gpu, split: Parallelism, *, kv_format: str, concurrency: float
 ) -> Replica:
     engine = find_engine(ENGINE_SINCE)
     shard = shard_of(
@@ -201,7 +194,6 @@ def replica_of(
         constants=prior_speed(gpu, shape.weight_format, has_experts=shape.has_experts),
         kv_pool_bytes=max(1.0, budget.kv_pool_bytes),
         max_batched_tokens=batched_tokens,
-        max_num_seqs=max_num_seqs,
         block_tokens=default_block_tokens(shape),
         cache_rules=engine.constants.cache,
     )
@@ -228,7 +220,7 @@ def predicted(case: Case) -> float:
         return _static_s(case) * MS_PER_S
     loop = closed_loop(case.replica, case.workload, case.concurrency)
     output = case.workload.output_tokens
-    first_s = case.era.first_token_factor * loop.ttft_s
+    first_s = case.era.first_token_factor * _first_token_s(case, loop)
     if metric in STEPS:
         return loop.tpot_s * MS_PER_S
     if metric in FIRST_TOKENS:
@@ -237,8 +229,14 @@ def predicted(case: Case) -> float:
     if metric == "e2e_mean_ms":
         return whole_s * MS_PER_S
     if metric == "output_tok_s_total":
-        return case.concurrency * output / whole_s
+        return case.concurrency * output / (loop.ttft_s + loop.tpot_s * output)
     raise CatalogError(f"metric {metric!r} is not understood")
+
+
+def _first_token_s(case: Case, loop: ClosedLoop) -> float:
+    if case.is_burst:
+        return burst_ttft_s(case.replica, case.workload, round(case.concurrency))
+    return loop.ttft_s
 
 
 def _static_s(case: Case) -> float:

@@ -40,6 +40,8 @@ class SpeedConstants:
     per_sequence_s: float
     per_all_reduce_s: float
     """Latency that one layer's two all-reduces add, per doubling of the group."""
+    link_efficiency: float = 1.0
+    """Share of a link's nominal bandwidth that exchanges between GPUs achieve."""
     prefill_exposed_fraction: float = 0.9
     """Share of the prefill work that decode's memory reads do not hide."""
     per_request_s: float = 0.0
@@ -48,8 +50,9 @@ class SpeedConstants:
     """The same for each request that streams at that time through the same server."""
     per_prompt_token_s: float = 0.0
     """Of making tokens from a prompt's text."""
-    prefill_queue_factor: float = 1.0
-    """How much longer prompts wait for one another in a closed loop than in a queue of one."""
+    bunching_fraction: float = 0.0
+    """Share of the other users' prompts that stand before one's own in a closed loop, where the
+    engine does nothing but prefill."""
 
 
 TEXTBOOK_SPEED = SpeedConstants(
@@ -80,7 +83,7 @@ class SpeedTable:
     per_request_s: float
     per_running_request_s: float
     per_prompt_token_s: float
-    prefill_queue_factor: float
+    bunching_fraction: float
     per_kernel_s: Mapping[str, float]
     """By generation; ``other`` for those not listed."""
     experts_prefill_factor: float
@@ -91,6 +94,8 @@ class SpeedTable:
     """By weight format; formats not listed need no scales."""
     per_all_reduce_s: Mapping[str, float]
     """By interconnect."""
+    link_efficiency: Mapping[str, float]
+    """By interconnect; from kernel tables, not fitted."""
     prefill_efficiency: Mapping[str, Mapping[str, float]]
     """By generation and the precision of the products; ``other`` for generations not listed."""
     measured: tuple[str, ...]
@@ -122,11 +127,12 @@ def prior_speed(
         per_scaled_product_s=table.per_scaled_product_s.get(weights.name, 0.0),
         per_sequence_s=table.per_sequence_s,
         per_all_reduce_s=table.per_all_reduce_s[gpu.interconnect],
+        link_efficiency=table.link_efficiency[gpu.interconnect],
         prefill_exposed_fraction=table.prefill_exposed_fraction,
         per_request_s=table.per_request_s,
         per_running_request_s=table.per_running_request_s,
         per_prompt_token_s=table.per_prompt_token_s,
-        prefill_queue_factor=table.prefill_queue_factor,
+        bunching_fraction=table.bunching_fraction,
     )
 
 

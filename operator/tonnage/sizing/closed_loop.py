@@ -3,6 +3,7 @@
 The rate follows from the residence time, not the other way round: nobody arrives while all wait.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from tonnage.sizing.steady import Replica, SteadyState, prefill_context_tokens, steady_state
@@ -10,8 +11,6 @@ from tonnage.sizing.step import Step
 from tonnage.sizing.ttft import own_prefill_s, serving_s
 from tonnage.sizing.workload import Workload
 
-MAX_PREFILL_LOAD = 0.85
-"""Share of the time in prefill beyond which the formula for its queue would run away."""
 ROUNDS = 8
 
 
@@ -35,13 +34,17 @@ class ClosedLoop:
 def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> ClosedLoop:
     """Return the steady state that so many waiting users settle into.
 
-    As many run as have a place in the cache and a slot; the others wait for one. Prompts queue
-    behind one another: with a share ``rho`` of the time spent on their work ``S``::
+    As many run as have a place in the cache and a slot; the others wait for one. Users fall into
+    step: answers that end together bring prompts that come together, and each waits for a share
+    of the others. With n running, and a share ``rho`` of the time spent on the work ``S`` of
+    their prompts::
 
-        wait = queue_factor * S * rho / (1 - rho)
+        wait = bunching_fraction * (n - 1) * S * sqrt(rho)
+
+    Never more than all the others' work, unlike the waiting of an open queue.
 
     Sources:
-        [serving-measurements] closed loops of 4 to 512 users (the factor); [kingman1961].
+        [serving-measurements] closed loops of 4 to 512 users (the share, and the root).
     """
     slots = replica.max_num_seqs * replica.num_queues if replica.max_num_seqs else concurrency
     held = max(1.0, replica.sequences_held(workload.mean_context_tokens))
@@ -50,8 +53,10 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
     own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
     work_s = prefill_work_s(replica, workload)
     cycle_s = workload.output_tokens * state.step_s + own_s
-    load = min(MAX_PREFILL_LOAD, running * work_s / replica.num_queues / cycle_s)
-    queue_s = replica.constants.prefill_queue_factor * work_s * load / (1 - load)
+    each = running / replica.num_queues
+    load = min(1.0, each * work_s / cycle_s)
+    ahead = replica.constants.bunching_fraction * max(0.0, each - 1) * math.sqrt(load)
+    queue_s = ahead * work_s
     slot_s = (concurrency - running) * (cycle_s + queue_s) / running
     return ClosedLoop(
         state=state,

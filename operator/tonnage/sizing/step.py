@@ -128,7 +128,7 @@ def communication_s(
     gathered and outputs scattered, two more exchanges per layer.
     """
     tensor, data = shard.parallelism.tensor, shard.parallelism.data
-    link = speeds.interconnect_bytes_per_s
+    link = speeds.interconnect_bytes_per_s * constants.link_efficiency
     total_s = 0.0
     if tensor > 1:
         moved = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
@@ -208,5 +208,5 @@ def _kernels_s(shard: Shard, constants: SpeedConstants) -> float:
 
 
 def _prefill_flop_per_token(shard: Shard, prefill_context_tokens: float) -> float:
-    pairs = sum(kind.flop_per_pair * kind.tokens_held(prefill_context_tokens) for kind in shard.kv)
+    pairs = sum(kind.prefill_flop(prefill_context_tokens) for kind in shard.kv)
     return shard.flop_per_token + pairs
