@@ -9,9 +9,9 @@ import yaml
 from builders import a_gpu
 from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import DenseFfn, GroupedAttention
-from tonnage.sizing.cache import KvShare
 from tonnage.sizing.kernels import layer_kernels
 from tonnage.sizing.kv import flop_per_pair, kv_bytes_per_token
+from tonnage.sizing.kv_share import KvShare
 from tonnage.sizing.memory import weight_bytes
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import FLOP_PER_PARAMETER, Shard

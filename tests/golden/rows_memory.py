@@ -4,8 +4,9 @@ import math
 
 from builders import a_latent_attention, a_replica, a_shard, an_attention
 from golden.documents import ELEMENT_BYTES, TABLE, Totals, gpu, model, row
-from tonnage.sizing.cache import KvShare, kv_bytes_of_sequence
+from tonnage.sizing.cache import cache_layout
 from tonnage.sizing.kv import kv_bytes_per_token
+from tonnage.sizing.kv_share import KvShare
 from tonnage.sizing.memory import (
     BudgetPart,
     MemoryBudget,
@@ -26,7 +27,8 @@ def weights_of(params, precision):
 
 
 def request_bytes(totals, context_tokens, *, element_bytes=2):
-    return kv_bytes_of_sequence([totals.kv(element_bytes=element_bytes)], context_tokens)
+    layout = cache_layout((totals.kv(element_bytes=element_bytes),))
+    return layout.bytes_of_sequence(context_tokens)
 
 
 def pool(*, memory_bytes, weights_bytes, utilization=1.0, reserve_bytes=0):

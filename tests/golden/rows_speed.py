@@ -5,12 +5,12 @@ import math
 from builders import a_replica, a_workload, decoding_only
 from golden.documents import TABLE, gpu, model, napkin_shard, nominal_speeds, row
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.cache import KvShare
+from tonnage.sizing.kv_share import KvShare
+from tonnage.sizing.load_line import load_line
 from tonnage.sizing.memory import weight_bytes
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import FLOP_PER_PARAMETER, Shard
 from tonnage.sizing.staffing import replicas_for_throughput
-from tonnage.sizing.steady import load_line
 from tonnage.sizing.step import (
     Speeds,
     Step,

@@ -223,6 +223,15 @@ def test_model_config_replaces_the_catalogue(tmp_path):
     assert answer["estimate"]["kvBytesPerToken"] == 2 * 32 * 4 * 128 * 2
 
 
+def test_an_encoder_that_cannot_be_counted_is_said_without_being_asked(tmp_path):
+    path = tmp_path / "config.json"
+    config = {"model_type": "gemma3n", "text_config": json.loads(CONFIG_JSON)}
+    path.write_text(json.dumps(config))
+    result = plan(LLAMA, options=["--model-config", path])
+
+    assert "other towers need memory beside it" in " ".join(result.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [("{", ":1: Expecting"), ('{"a":\n1e999}', ":2: a: 1e999 is no finite number")],

@@ -18,6 +18,7 @@ from tonnage.manifests.children import (
 )
 from tonnage.manifests.names import labels, selector
 from tonnage.manifests.pod import startup_budget_s
+from tonnage.sizing.parallelism import Parallelism
 from tonnage.units import GB
 
 KUBERNETES = "1.33"
@@ -40,9 +41,10 @@ OFFERED = pytest.mark.parametrize("has_pod_monitors", [True, False])
 
 
 def sized(model):
-    """The arithmetic's answer, with one batch size whatever its constants are today."""
+    """The arithmetic's answer, with one batch size and split whatever its constants are today."""
     sizing = a_sizing(model)
-    return replace(sizing, flags=replace(sizing.flags, max_num_seqs=48))
+    split = Parallelism(data=8) if model is DEEPSEEK else Parallelism(tensor=2)
+    return replace(sizing, flags=replace(sizing.flags, max_num_seqs=48, parallelism=split))
 
 
 def objects(model, site=SITE):

@@ -22,6 +22,9 @@ class Entry:
 
 COMMANDS: Final[Mapping[str, Entry]] = {
     "plan": Entry(module="tonnage.cli.plan", summary="Size the models of some manifests."),
+    "compare": Entry(
+        module="tonnage.cli.compare", summary="Rank GPU classes for a model by what it costs."
+    ),
     "explain": Entry(module="tonnage.cli.explain", summary="Say why a model runs as it does."),
     "top": Entry(module="tonnage.cli.top", summary="Watch all models of a cluster."),
     "catalog": Entry(module="tonnage.cli.catalog", summary="List known GPU classes and models."),
@@ -35,6 +38,7 @@ HELP: Final = """Keep LLM serving at its load line: as many requests per GPU as 
 \b
 Examples:
   tonnage plan -f model.yaml           what it takes to serve a model, no cluster needed
+  tonnage compare -f model.yaml        the same on every GPU class, the cheapest first
   tonnage crd | kubectl apply -f -     install the ModelDeployment kind
   tonnage top -A                       all models of a cluster, live
   tonnage explain llama -n serving     why a model runs as it does

@@ -60,7 +60,7 @@ class _Inputs:
     asks_hub: bool
 
 
-def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+def finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
     if value is not None and not (math.isfinite(value) and 0 < value <= MILLION):
         raise click.BadParameter(f"{value} is not between 0 and {MILLION}")
     return value
@@ -124,7 +124,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     "--requests-per-second",
     "requests_per_s",
     type=float,
-    callback=_finite,
+    callback=finite,
     help="Demand that replaces the one of the spec.",
 )
 def plan(  # noqa: PLR0913  (one argument per option)
@@ -152,12 +152,12 @@ def plan(  # noqa: PLR0913  (one argument per option)
     )
     for problem in manifests.problems:
         complain(problem)
-    _mention(manifests.others)
+    mention(manifests.others)
     if not manifests.model_deployments and not manifests.problems:
         raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
     answers = [found for each in manifests.model_deployments if (found := _answer(each, inputs))]
     if page_file is not None and answers:
-        _write_page(page_file, answers)
+        write_page(page_file, page(answers))
     if page_file != "-":
         _print(answers, form)
     expected = len(manifests.model_deployments)
@@ -168,13 +168,13 @@ def plan(  # noqa: PLR0913  (one argument per option)
 def _config_text(config_file: str | None, checkpoint_folder: Path | None) -> str | None:
     """Return the config.json that was given, else that of the checkpoint."""
     if config_file is not None:
-        return _checked_text(config_file, option="--model-config")
+        return checked_text(config_file, option="--model-config")
     if checkpoint_folder is None or not (path := checkpoint_folder / "config.json").is_file():
         return None
-    return _checked_text(str(path), option="--checkpoint")
+    return checked_text(str(path), option="--checkpoint")
 
 
-def _checked_text(config_file: str, *, option: str) -> str:
+def checked_text(config_file: str, *, option: str) -> str:
     try:
         text = read_text(config_file)
         check_json(text, source=config_file)
@@ -185,7 +185,7 @@ def _checked_text(config_file: str, *, option: str) -> str:
     return text
 
 
-def _mention(others: Iterable[Resource]) -> None:
+def mention(others: Iterable[Resource]) -> None:
     for resource in others:
         kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
         remark(
@@ -197,11 +197,11 @@ def _answer(resource: Resource, inputs: _Inputs) -> Planned | Refused | None:
     """Return the answer for one object, or none where it is not valid."""
     try:
         deployment = parse(resource)
-        config = inputs.model_config or _config_of(deployment, resource, inputs.manifests)
+        config = inputs.model_config or config_of(deployment, resource, inputs.manifests)
         if config is None and inputs.asks_hub:
             model = deployment.spec.model
             config = config_from_hub(model.id, model.revision)
-        target = _target_of(deployment, resource, inputs.manifests)
+        target = target_of(deployment, resource, inputs.manifests)
     except ManifestError as error:
         complain(str(error))
         return None
@@ -226,7 +226,7 @@ def _checkpoint_of(deployment: ModelDeployment, inputs: _Inputs) -> Checkpoint |
         return None
 
 
-def _config_of(deployment: ModelDeployment, resource: Resource, manifests: Manifests) -> str | None:
+def config_of(deployment: ModelDeployment, resource: Resource, manifests: Manifests) -> str | None:
     """Return the config.json that the spec refers to, from a ConfigMap in the same files."""
     config = deployment.spec.model.config
     if config is None:
@@ -247,7 +247,7 @@ def _config_of(deployment: ModelDeployment, resource: Resource, manifests: Manif
     return text
 
 
-def _target_of(
+def target_of(
     deployment: ModelDeployment, resource: Resource, manifests: Manifests
 ) -> ScaleTarget | None:
     """Return the Deployment that the spec scales, from the same files."""
@@ -264,13 +264,13 @@ def _target_of(
     return scale_target(found)
 
 
-def _write_page(page_file: str, answers: list[Planned | Refused]) -> None:
-    """Write the page of all answers to a file or, for ``-``, to standard output."""
+def write_page(page_file: str, text: str) -> None:
+    """Write a page to a file or, for ``-``, to standard output."""
     if page_file == "-":
-        click.echo(page(answers), nl=False)
+        click.echo(text, nl=False)
         return
     try:
-        Path(page_file).write_text(page(answers), encoding="utf-8")
+        Path(page_file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failure(f"--html {page_file}: {error.strerror}") from error
     remark(f"Wrote {page_file}")
@@ -289,10 +289,10 @@ def _print(answers: list[Planned | Refused], form: str) -> None:
         if isinstance(each, Refused):
             complain(f"{each.deployment.namespace}/{each.deployment.name}: {each.message}")
     if objects:
-        click.echo(_written(objects[0] if len(objects) == 1 else objects, form))
+        click.echo(written(objects[0] if len(objects) == 1 else objects, form))
 
 
-def _written(content: object, form: str) -> str:
+def written(content: object, form: str) -> str:
     if form == "json":
         return json.dumps(content, indent=2, ensure_ascii=False)
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True)).rstrip("\n")

@@ -1,7 +1,7 @@
 """Plans, and reasoned noes, as one page that needs nothing beside itself."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Final
 
@@ -57,21 +57,25 @@ WORDS: Final = {
 def page(found: Sequence[Planned | Refused]) -> str:
     """Return the whole page: every object with its answer, figures and reasons."""
     names = ", ".join(_name(answer) for answer in found)
+    sections = (_section(answer, f"plan-{number + 1}") for number, answer in enumerate(found))
+    return document(f"Tonnage plan: {names}", *_opening(found), *sections, words(WORDS))
+
+
+def document(title: str, *body: Markup, styles: Sequence[str] = ("plan.css",)) -> str:
+    """Return a page that holds its style sheets, and may load nothing."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=POLICY),
         element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"Tonnage plan: {names}"),
-        element("style", _style()),
+        element("title", title),
+        element("style", *map(_style, styles)),
     )
-    sections = (_section(answer, f"plan-{number + 1}") for number, answer in enumerate(found))
-    body = element("body", *_opening(found), *sections, _words())
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', *body), lang='en')}\n"
 
 
-def _style() -> Markup:
-    return Markup(files("tonnage.cli").joinpath("plan.css").read_text(encoding="utf-8"))
+def _style(name: str) -> Markup:
+    return Markup(files("tonnage.cli").joinpath(name).read_text(encoding="utf-8"))
 
 
 def _name(answer: Planned | Refused) -> str:
@@ -123,12 +127,12 @@ def _planned(answer: Planned, name: str) -> Iterator[Markup]:
     for number, each in enumerate(answers(answer)):
         yield from _question(number + 1, each)
         if number == BATCH_QUESTION:
-            yield from _batches(sizing)
+            yield from batches(sizing)
     yield element("h3", "What it stands on")
     yield _inputs(sizing)
     yield element("h3", "Plan")
     reasons = [(reason.code, reason.message) for reason in answer.reasons]
-    yield _facts([*summary(answer).items(), *reasons])
+    yield facts([*summary(answer).items(), *reasons])
 
 
 def _memory(budget: MemoryBudget, name: str) -> Markup:
@@ -140,7 +144,7 @@ def _memory(budget: MemoryBudget, name: str) -> Markup:
         f"is the KV cache.{spread}{edge}"
     )
     drawn = memory_picture(budget, name=f"{name}-memory")
-    return _figure("memory", "Memory of one GPU", drawn, caption)
+    return figure("memory", "Memory of one GPU", drawn, caption)
 
 
 def _roofline(sizing: Sizing, name: str) -> Markup:
@@ -151,10 +155,11 @@ def _roofline(sizing: Sizing, name: str) -> Markup:
         "point and the roof is time that goes to prefill, overhead and links."
     )
     drawn = roofline_picture(roofline(sizing), name=f"{name}-roofline")
-    return _figure("roofline", f"Roofline of {sizing.question.gpu.name}", drawn, caption)
+    return figure("roofline", f"Roofline of {sizing.question.gpu.name}", drawn, caption)
 
 
-def _figure(kind: str, title: str, drawn: Markup, caption: str) -> Markup:
+def figure(kind: str, title: str, drawn: Markup, caption: str) -> Markup:
+    """Return a picture with its title above and its caption below."""
     return element(
         "figure",
         element("h3", title),
@@ -171,7 +176,8 @@ def _question(number: int, answer: Answer) -> Iterator[Markup]:
         yield element("ul", *(element("li", line) for line in answer.lines), class_="why")
 
 
-def _batches(sizing: Sizing) -> Iterator[Markup]:
+def batches(sizing: Sizing) -> Iterator[Markup]:
+    """Yield the table of batches and its note."""
     head = [element("th", name, class_="number", scope="col") for name in BATCH_NUMBERS]
     head += [element("th", "bound by", scope="col"), element("th", "", scope="col")]
     rows = []
@@ -180,7 +186,7 @@ def _batches(sizing: Sizing) -> Iterator[Markup]:
         cells = [element("td", each, class_="number") for each in numbers]
         cells += [element("td", each) for each in (*words, row.remark)]
         rows.append(element("tr", *cells, class_="load-line" if row.is_load_line else "batch"))
-    yield _wide(element("thead", element("tr", *head)), element("tbody", *rows))
+    yield wide(element("thead", element("tr", *head)), element("tbody", *rows))
     yield element("p", BATCH_NOTE, class_="note")
 
 
@@ -195,7 +201,7 @@ def _inputs(sizing: Sizing) -> Markup:
         for name, value, origin in inputs(sizing)
     )
     head = (element("th", name, scope="col") for name in ("input", "value", "origin"))
-    return _wide(element("thead", element("tr", *head)), element("tbody", *rows))
+    return wide(element("thead", element("tr", *head)), element("tbody", *rows))
 
 
 def _refused(answer: Refused) -> Iterator[Markup]:
@@ -218,26 +224,28 @@ def _offers(offers: Iterable[Offer]) -> Markup:
         )
         for offer in offers
     )
-    return _wide(element("thead", element("tr", *head)), element("tbody", *rows))
+    return wide(element("thead", element("tr", *head)), element("tbody", *rows))
 
 
-def _facts(rows: Iterable[tuple[str, str]]) -> Markup:
+def facts(rows: Iterable[tuple[str, str]]) -> Markup:
     """Return a table of names and what they are."""
     body = (
         element("tr", element("th", name, scope="row"), element("td", value))
         for name, value in rows
     )
-    return _wide(element("tbody", *body))
+    return wide(element("tbody", *body))
 
 
-def _wide(*parts: Markup) -> Markup:
+def wide(*parts: Markup) -> Markup:
+    """Return a table that scrolls where the page is too narrow for it."""
     return element("div", element("table", *parts), class_="wide")
 
 
-def _words() -> Markup:
+def words(meanings: Mapping[str, str]) -> Markup:
+    """Return a footer with what the words of the page mean."""
     entries = [
         each
-        for word, meaning in WORDS.items()
+        for word, meaning in meanings.items()
         for each in (element("dt", word), element("dd", meaning))
     ]
     return element("footer", element("h3", "Words"), element("dl", *entries))

@@ -17,8 +17,10 @@ from tonnage.cli.scale_target import ScaleTarget, TargetError
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, alternatives, requests_per_s_asked, size
-from tonnage.sizing.question import Demand, Input, Question, as_textbook, ask
+from tonnage.sizing.question import Input, Origin, Question, as_textbook, ask, with_prior
 from tonnage.sizing.report import estimate_status, plan_status, sizing_reasons, usd_per_hour
+from tonnage.sizing.switches import switches_in
+from tonnage.sizing.workload import Demand
 from tonnage.units import significant
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
@@ -102,9 +104,13 @@ def answer(
     ``checkpoint``: what the files of its model hold; without it weights are counted.
     """
     try:
-        question = _question(deployment.spec, terms, model_config, target)
-        if checkpoint is not None:
-            question = as_stored(question, checkpoint)
+        question = question_of(
+            deployment.spec,
+            terms,
+            model_config=model_config,
+            target=target,
+            checkpoint=checkpoint,
+        )
     except (CatalogError, TargetError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
@@ -120,6 +126,31 @@ def answer(
     return Planned(deployment=deployment, sizing=sizing, replicas=replicas, reasons=reasons)
 
 
+def question_of(
+    spec: Spec,
+    terms: Terms,
+    *,
+    model_config: str | None = None,
+    target: ScaleTarget | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Question:
+    """Put the question of a spec on these terms; the arguments are those of ``answer``.
+
+    Raises:
+        CatalogError: a model, class or version is unknown, or lacks a figure.
+        TargetError: the Deployment says too little about its engine.
+    """
+    question = _with_notes(_question(spec, terms, model_config, target))
+    return question if checkpoint is None else as_stored(question, checkpoint)
+
+
+def _with_notes(question: Question) -> Question:
+    """Return the question with what its model's configuration left open among its inputs."""
+    origin: Origin = "guessed" if question.shape.num_uncounted_towers else "looked up"
+    notes = tuple(Input(name="model", value=note, origin=origin) for note in question.shape.notes)
+    return replace(question, inputs=(*question.inputs, *notes))
+
+
 def _question(
     spec: Spec, terms: Terms, model_config: str | None, target: ScaleTarget | None
 ) -> Question:
@@ -129,7 +160,11 @@ def _question(
     if target is None:
         return question
     default = known.engine.constants.gpu_memory_utilization
-    return replace(question, flags=target.flags(default_utilization=default))
+    return replace(
+        question,
+        flags=target.flags(default_utilization=default),
+        switches=switches_in(target.arguments),
+    )
 
 
 def code_of(error: Exception) -> str:
@@ -223,7 +258,7 @@ def _smaller(question: Question) -> Iterator[Offer]:
     """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
     if question.weights.name in WIDE_FORMATS:
         counted = replace(question.shape, stored=None)
-        narrow = replace(question, weights=WEIGHT_FORMATS["fp8"], shape=counted)
+        narrow = with_prior(replace(question, weights=WEIGHT_FORMATS["fp8"], shape=counted))
         yield from _offer(narrow, "model.weights: fp8")
     if question.kv_format != "fp8":
         yield from _offer(replace(question, kv_format="fp8"), "model.kvCache: fp8")

@@ -1,6 +1,10 @@
-"""What it costs: per hour, per million tokens, per user."""
+"""What it costs: per hour, rented or owned, per million tokens, per user."""
 
-from tonnage.units import HOUR_S, KB, MILLION
+from dataclasses import dataclass
+from typing import Literal
+
+from tonnage.catalog.gpu import Gpu
+from tonnage.units import HOUR_S, KB, MILLION, significant
 
 
 def usd_per_million_tokens(*, usd_per_hour: float, tokens_per_s: float) -> float:
@@ -21,6 +25,15 @@ def usd_per_user(*, usd: float, num_users: float) -> float:
     return usd / num_users
 
 
+def power_usd_per_hour(*, watts: float, usd_per_kwh: float) -> float:
+    """Return the cost of drawing this power for an hour.
+
+    >>> power_usd_per_hour(watts=500, usd_per_kwh=0.1)
+    0.05
+    """
+    return watts / KB * usd_per_kwh
+
+
 def owned_usd_per_hour(
     *,
     purchase_usd: float,
@@ -35,10 +48,67 @@ def owned_usd_per_hour(
     ...     usd_per_kwh=0.1)
     1.07
     """
-    power_usd = watts / KB * usd_per_kwh
+    power_usd = power_usd_per_hour(watts=watts, usd_per_kwh=usd_per_kwh)
     return purchase_usd / amortization_hours + power_usd + upkeep_usd_per_hour
 
 
 def bandwidth_per_usd(*, memory_bytes_per_s: float, price_usd: float) -> float:
     """Return bytes per second of memory bandwidth for each dollar of price."""
     return memory_bytes_per_s / price_usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHour:
+    """An hour of one GPU: its price, and what that is made of, written for a person."""
+
+    basis: Literal["rented", "owned"]
+    usd: float
+    made_of: str
+
+    def __str__(self) -> str:
+        return f"{self.basis}: {self.made_of} per GPU and hour"
+
+
+def rented_hour(gpu: Gpu) -> GpuHour | None:
+    """Return the hour of a rented GPU; None where the class has no rental price."""
+    usd = gpu.price.rent_usd_per_hour
+    return None if usd is None else GpuHour(basis="rented", usd=usd, made_of=f"{usd:.2f} USD")
+
+
+def owned_hour(gpu: Gpu) -> GpuHour | None:
+    """Return the hour of an owned GPU; None where no administrator spreads its purchase price.
+
+    Counts the board at its rated power, all hours alike; the host belongs to the upkeep.
+    """
+    price = gpu.price
+    if price.purchase_usd is None or price.amortization_hours is None:
+        return None
+    # A class with a price of power has its watts: the catalogue refuses it otherwise.
+    watts, usd_per_kwh = gpu.tdp_watts or 0.0, price.power_usd_per_kwh or 0.0
+    usd = owned_usd_per_hour(
+        purchase_usd=price.purchase_usd,
+        amortization_hours=price.amortization_hours,
+        watts=watts,
+        usd_per_kwh=usd_per_kwh,
+        upkeep_usd_per_hour=price.upkeep_usd_per_hour,
+    )
+    power = f"{watts:.0f} W at {significant(usd_per_kwh)} USD/kWh" if usd_per_kwh else "no power"
+    upkeep = (
+        f"{price.upkeep_usd_per_hour:.2f} USD upkeep" if price.upkeep_usd_per_hour else "no upkeep"
+    )
+    spread = f"{price.purchase_usd:,.0f} USD / {price.amortization_hours:,.0f} h"
+    return GpuHour(basis="owned", usd=usd, made_of=f"{spread} + {power} + {upkeep} = {usd:.2f} USD")
+
+
+def gpu_hour(gpu: Gpu) -> GpuHour | None:
+    """Return the hour of one GPU: owned where an administrator says so, else rented.
+
+    None where the class has neither price.
+    """
+    return owned_hour(gpu) or rented_hour(gpu)
+
+
+def usd_per_hour_per_gpu(gpu: Gpu) -> float | None:
+    """Return what an hour of one GPU costs; None where the class has no price."""
+    hour = gpu_hour(gpu)
+    return None if hour is None else hour.usd

@@ -19,3 +19,7 @@ class SLOInfeasibleError(SizingError):
 
 class ContextTooLongError(SizingError):
     """The context length promised exceeds the positions that the model was made for."""
+
+
+class InvalidKvCacheError(SizingError):
+    """The engine does not keep the cache of this model in the format that is asked for."""

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tonnage.catalog.gpu import Gpu
+from tonnage.sizing.bill import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.comparison import compared_splits
-from tonnage.sizing.cost import usd_per_million_tokens, usd_per_user
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
-from tonnage.sizing.report import attention_name, bottleneck, intensity, ridge, usd_per_hour
+from tonnage.sizing.report import attention_name, bottleneck, intensity, memory_reasons, ridge
 from tonnage.sizing.roofline import batch_at_ridge
+from tonnage.sizing.startup_log import printed_lines
 from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
 from tonnage.units import format_bytes, format_s, format_si, significant
 
@@ -47,6 +49,8 @@ def _fit(sizing: Sizing) -> Answer:
             f"{significant(question.workload.mean_context_tokens)} tokens that occur: "
             f"{significant(sizing.memory_ceiling_typical)}",
             *_kv_range(sizing),
+            *printed_lines(sizing),
+            *(reason.message for reason in memory_reasons(sizing)),
             *(f"of the same GPUs, {answer}" for answer in compared_splits(sizing)),
         ),
     )
@@ -112,13 +116,15 @@ def _latency(sizing: Sizing) -> Answer:
     workload, state, replica = sizing.question.workload, sizing.at_capacity, sizing.replica
     slo = sizing.question.slo
     promised = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
+    if slo.is_offline:
+        return _latency_offline(sizing)
     own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
     first_s = typical_ttft_s(replica, workload, state)
     return Answer(
         question="What do the latency promises take?",
         answer=(
             f"TPOT {format_s(state.step_s)}, TTFT {format_s(first_s)} at capacity; promised: "
-            f"{', '.join(promised) or 'nothing (offline)'}"
+            f"{', '.join(promised)}"
         ),
         lines=(
             f"one request alone: TPOT {format_s(sizing.idle.step_s)}, TTFT "
@@ -132,7 +138,26 @@ def _latency(sizing: Sizing) -> Answer:
     )
 
 
+def _latency_offline(sizing: Sizing) -> Answer:
+    """Say what a batch takes; how long a request waits for its turn is nobody's concern."""
+    tokens_per_s = sizing.output_tokens_per_s
+    return Answer(
+        question="What do the latency promises take?",
+        answer=(
+            f"TPOT {format_s(sizing.at_capacity.step_s)} at the {full_use(sizing)}; promised: "
+            "nothing (offline), so requests wait their turn"
+        ),
+        lines=(
+            f"one request alone: TPOT {format_s(sizing.idle.step_s)}",
+            f"a replica makes {significant(tokens_per_s)} output tokens/s = "
+            f"{tokens_per_day(tokens_per_s)}",
+        ),
+    )
+
+
 def _replicas(sizing: Sizing) -> Answer:
+    if sizing.question.slo.is_offline:
+        return _replicas_offline(sizing)
     rate = requests_per_s_asked(sizing)
     if rate is None:
         answer = "1, since no demand is given; scaling follows what is measured"
@@ -149,21 +174,37 @@ def _replicas(sizing: Sizing) -> Answer:
     )
 
 
-def _cost(sizing: Sizing) -> Answer:
-    fleet, one = usd_per_hour(sizing, sizing.replicas), usd_per_hour(sizing, 1)
-    if fleet is None or one is None:
-        answer, lines = f"unknown: {sizing.question.gpu.name} has no rental price", tuple[str]()
+def _replicas_offline(sizing: Sizing) -> Answer:
+    """Say how many replicas make the tokens asked for, each working all the time."""
+    asked, each = tokens_per_s_asked(sizing), sizing.output_tokens_per_s
+    if asked is None:
+        answer, lines = "1, since no demand is given", tuple[str]()
     else:
-        per_million = usd_per_million_tokens(
-            usd_per_hour=one, tokens_per_s=sizing.output_tokens_per_s
+        answer = f"{sizing.replicas} for {tokens_per_day(asked)}"
+        lines = (
+            f"{significant(asked)} / {significant(each)} output tokens/s = "
+            f"{significant(asked / each)} replicas, each at work all day",
         )
-        per_user = usd_per_user(usd=one, num_users=sizing.at_capacity.num_running)
+    return Answer(question="How many replicas?", answer=answer, lines=lines)
+
+
+def _cost(sizing: Sizing) -> Answer:
+    found = bill(sizing, replicas=sizing.replicas)
+    if found is None:
+        answer, lines = f"unknown: {_no_price(sizing.question.gpu)}", tuple[str]()
+    else:
         answer = (
-            f"{fleet:.2f} USD per hour, {per_million:.2f} USD per million output tokens at the "
-            "load line"
+            f"{found.usd_per_hour:.2f} USD per hour, {found.usd_per_million_tokens:.2f} USD per "
+            f"million output tokens at the {full_use(sizing)}"
         )
-        lines = (f"{per_user:.4f} USD per hour and concurrent request",)
+        lines = tuple(itemized(sizing, found, replicas=sizing.replicas))
     return Answer(question="What does it cost?", answer=answer, lines=lines)
+
+
+def _no_price(gpu: Gpu) -> str:
+    if gpu.price.purchase_usd is None:
+        return f"{gpu.name} has no rental price"
+    return f"{gpu.name} has no rental price; price.amortization_hours would spread its purchase"
 
 
 def inputs(sizing: Sizing) -> Iterator[tuple[str, str, str]]:

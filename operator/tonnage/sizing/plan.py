@@ -6,29 +6,23 @@ from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.budget import memory_budget
+from tonnage.sizing.checks import check_question
 from tonnage.sizing.errors import (
-    ContextTooLongError,
     InvalidParallelismError,
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.flags import replica_under, settle
+from tonnage.sizing.flags import memory_doubt, replica_under, request_bytes, settle
+from tonnage.sizing.load_line import LoadLine, load_line, tpot_ceiling
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question, on_gpu
 from tonnage.sizing.shard import Shard, shard_of
 from tonnage.sizing.splits import candidates, explain_no_candidate
 from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import (
-    LoadLine,
-    Replica,
-    SteadyState,
-    load_line,
-    steady_state,
-    tpot_ceiling,
-)
-from tonnage.sizing.ttft import typical_ttft_s
-from tonnage.units import format_s
+from tonnage.sizing.steady import Replica, SteadyState, steady_state
+from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
+from tonnage.units import format_s, significant
 
 IDLE = 1e-6
 """Mean decoding sequences of a replica that serves one request now and then."""
@@ -79,8 +73,16 @@ class Sizing:
         """Between which they lie nine times in ten; a measured number is what it is."""
         if self.question.measured_kv_tokens is not None:
             return self.kv_tokens, self.kv_tokens
-        pool, spread = self.budget.kv_pool_bytes, self.budget.kv_pool_spread_bytes
-        return self.kv_tokens * max(0.0, pool - spread) / pool, self.kv_tokens * (1 + spread / pool)
+        left, spread = self.budget.kv_pool_bytes, self.budget.kv_pool_spread_bytes
+        least = request_bytes(self.question, self.replica) if self.question.flags else 0.0
+        tokens_per_byte = self.kv_tokens / self.replica.kv_pool_bytes
+        low, high = max(least, left - spread), max(least, left + spread)
+        return low * tokens_per_byte, high * tokens_per_byte
+
+    @property
+    def memory_doubt(self) -> str | None:
+        """Why the estimate would refuse the flags that run; None: it would not."""
+        return memory_doubt(self.question, self.replica, self.flags)
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -101,11 +103,12 @@ def size(question: Question) -> Sizing:
 
     Raises:
         ContextTooLongError: the model has fewer positions than are promised.
+        InvalidKvCacheError, UnsupportedEngineError: the engine has no such cache for the model.
         InvalidParallelismError: the engine refuses every split of the GPUs asked for.
         DoesNotFitError: no split leaves room for one request of the promised length.
         SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
     """
-    check_context(question)
+    check_question(question)
     if question.flags:
         return size_with(question, question.flags.parallelism)
     splits = list(
@@ -126,20 +129,6 @@ def size(question: Question) -> Sizing:
             )
         )
     return _smallest(question, splits)
-
-
-def check_context(question: Question) -> None:
-    """Refuse a context that the model was not made for, as the engine does.
-
-    Raises:
-        ContextTooLongError: with both lengths.
-    """
-    longest = question.shape.max_position_tokens
-    if longest is not None and question.context_tokens > longest:
-        raise ContextTooLongError(
-            f"contextLength {question.context_tokens} exceeds the {longest} positions of "
-            f"{question.shape.name}"
-        )
 
 
 def _smallest(question: Question, splits: Iterable[Parallelism]) -> Sizing:
@@ -187,6 +176,7 @@ def size_with(question: Question, parallelism: Parallelism) -> Sizing:
         weights=question.weights,
         kv_element_bytes=question.kv_element_bytes,
         parallelism=parallelism,
+        rules=question.cache_rules,
     )
     if question.flags:
         return _evaluate(question, shard, question.flags)
@@ -199,7 +189,7 @@ def _evaluate(question: Question, shard: Shard, flags: Flags) -> Sizing:
     replica = replica_under(question, shard, flags)
     idle = steady_state(replica, question.workload, IDLE)
     _check_alone(question, replica, idle)
-    line = load_line(replica, question.workload, question.slo)
+    line = load_line(replica, question.workload, question.slo, arrival_scv=question.arrival_scv)
     team = Team(
         replica=replica,
         workload=question.workload,
@@ -213,7 +203,7 @@ def _evaluate(question: Question, shard: Shard, flags: Flags) -> Sizing:
     if sustainable <= 0:
         raise SLOInfeasibleError(
             f"{question.gpu.name} {flags.parallelism}: one request alone keeps the SLO, but no "
-            f"rate keeps it at the promised percentile (limited by {line.limited_by})"
+            f"rate keeps it at the promised percentile ({_what_fails(question, replica, line)})"
         )
     sizing = Sizing(
         question=question,
@@ -243,6 +233,19 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
     state = sizing.at_capacity
     first_s = typical_ttft_s(sizing.replica, workload, state)
     return demand.concurrency / (first_s + workload.output_tokens * state.step_s)
+
+
+def _what_fails(question: Question, replica: Replica, line: LoadLine) -> str:
+    """Name what leaves no rate: the prefill of a long prompt alone, else what stops the load."""
+    workload, idle = question.workload, steady_state(replica, question.workload, IDLE)
+    for promise in question.slo.ttft:
+        tokens = workload.prompt.quantile(promise.quantile)
+        own_s = own_prefill_s(replica, workload, idle, tokens)
+        if own_s + idle.step_s > promise.limit_s:
+            return (
+                f"TTFT {promise}: a prompt of {significant(tokens)} tokens takes {format_s(own_s)}"
+            )
+    return f"limited by {line.limited_by}"
 
 
 def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> None:

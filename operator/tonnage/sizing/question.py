@@ -7,11 +7,12 @@ from typing import Literal
 
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
-from tonnage.catalog.engine import KnownEngine
+from tonnage.catalog.engine import CacheRules, KnownEngine
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.shape import ModelShape, WeightFormat
+from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
 from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
 from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
 from tonnage.units import DAY_S, format_bytes, format_si, significant
 
@@ -67,12 +68,18 @@ class Question:
     """Of one data-parallel rank, as a running engine with these flags reports it."""
     engine_digest: str = ""
     """Of the image and the user's own flags: they change speed and memory too."""
+    switches: EngineSwitches = DEFAULT_SWITCHES
+    """Among the user's own flags, those that move the cache in a known way."""
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
     @property
     def kv_element_bytes(self) -> int:
         return KV_ELEMENT_BYTES[self.kv_format]
+
+    @property
+    def cache_rules(self) -> CacheRules:
+        return self.switches.rules(self.engine.constants.cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +108,7 @@ def ask(spec: Spec, known: Known) -> Question:
         num_gpus=spec.hardware.gpus_per_replica,
         max_replicas=spec.scaling.max_replicas,
         engine_digest=_engine_digest(spec),
+        switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
         routing=Routing(spec.scaling.routing),
     )
     return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
@@ -151,8 +159,15 @@ def on_gpu(question: Question, gpu: Gpu) -> Question:
 
 
 def kv_cache_format(asked: str, shape: ModelShape) -> str:
-    """Resolve ``spec.model.kvCache``; 16-bit formats cost the same."""
-    return {"auto": shape.kv_cache_format, "fp8": "fp8"}.get(asked, "bf16")
+    """Resolve ``spec.model.kvCache``; 16-bit formats cost the same.
+
+    Sources:
+        [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: auto is fp8.
+    """
+    kinds = (attention for _, attention in shape.attentions())
+    is_compressed = any(isinstance(kind, CompressedAttention) for kind in kinds)
+    automatic = "fp8" if is_compressed else shape.kv_cache_format
+    return {"auto": automatic, "fp8": "fp8"}.get(asked, "bf16")
 
 
 def promised(spec: Spec) -> Slo:

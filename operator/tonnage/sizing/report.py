@@ -1,6 +1,7 @@
 """A sizing as the objects that status holds: the same on the command line and in the cluster."""
 
 import math
+from typing import assert_never
 
 from tonnage.api.status import (
     EstimateStatus,
@@ -9,10 +10,17 @@ from tonnage.api.status import (
     PlanStatus,
     Reason,
 )
-from tonnage.catalog.shape import GroupedAttention, LatentAttention
-from tonnage.sizing.cost import usd_per_million_tokens
-from tonnage.sizing.plan import Sizing, requests_per_s_asked, usd_per_hour_per_gpu
+from tonnage.catalog.shape import (
+    Attention,
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    StateAttention,
+)
+from tonnage.sizing.cost import usd_per_hour_per_gpu, usd_per_million_tokens
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.roofline import ridge_flop_per_byte
+from tonnage.sizing.startup_log import printed
 from tonnage.sizing.ttft import typical_ttft_s
 from tonnage.units import format_s, significant
 
@@ -58,7 +66,7 @@ def intensity(sizing: Sizing) -> float:
 
 
 def usd_per_hour(sizing: Sizing, replicas: int) -> float | None:
-    """Return the rent of so many replicas; None where the class has no price."""
+    """Return the cost of so many replicas; None where the class has no price."""
     each = usd_per_hour_per_gpu(sizing.question.gpu)
     return None if each is None else each * sizing.flags.parallelism.num_gpus * replicas
 
@@ -120,6 +128,17 @@ def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateS
     )
 
 
+def _engine_log(sizing: Sizing) -> str:
+    """Say what to hold against the plan in the log of a start, where it is no napkin arithmetic."""
+    if sizing.question.is_textbook:
+        return ""
+    figures = printed(sizing)
+    return (
+        f"; vLLM {sizing.question.engine.minor} will print {significant(figures.kv_tokens)} "
+        f"tokens, maximum concurrency {significant(figures.max_concurrency)}"
+    )
+
+
 def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     """Say with numbers what set the batch and the replicas."""
     state, flags = sizing.at_capacity, sizing.flags
@@ -131,6 +150,7 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     slots = (
         f"max-num-seqs {flags.max_num_seqs} covers {significant(state.num_running)} running and "
         f"their fluctuation; the cache holds {significant(sizing.memory_ceiling_typical)}"
+        f"{_engine_log(sizing)}"
     )
     reasons = [Reason(code="Capacity", message=capacity), Reason(code="Slots", message=slots)]
     rate = requests_per_s_asked(sizing)
@@ -140,20 +160,36 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
             f"per replica need {sizing.replicas}"
         )
         reasons.append(Reason(code="Demand", message=message))
-    return tuple(reasons)
+    return (*reasons, *memory_reasons(sizing))
+
+
+def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
+    """Say by how much the estimate is too high where it would refuse what runs."""
+    doubt = sizing.memory_doubt
+    if doubt is None:
+        return ()
+    message = f"the replicas run, so one request is taken to fit; by the estimate {doubt}"
+    return (Reason(code="MemoryEstimateBelowRunning", message=message),)
 
 
 def attention_name(sizing: Sizing) -> str:
     """Name the kinds of attention in the model, for a person."""
-    names = []
-    for _, attention in sizing.question.shape.attentions():
-        match attention:
-            case LatentAttention():
-                name = "latent (MLA)"
-            case GroupedAttention(window_tokens=None):
-                name = f"{attention.num_heads} heads, {attention.num_kv_heads} KV heads"
-            case GroupedAttention():
-                name = f"window of {attention.window_tokens}"
-        if name not in names:
-            names.append(name)
-    return ", ".join(names)
+    kinds = (_kind(attention) for _, attention in sizing.question.shape.attentions())
+    return ", ".join(dict.fromkeys(kinds))
+
+
+def _kind(attention: Attention) -> str:
+    match attention:
+        case LatentAttention():
+            return "sparse latent (MLA)" if attention.is_sparse else "latent (MLA)"
+        case CompressedAttention():
+            return f"compressed, window of {attention.window_tokens}"
+        case StateAttention():
+            return f"state ({attention.kind})"
+        case GroupedAttention(window_tokens=None):
+            return f"{attention.num_heads} heads, {attention.num_kv_heads} KV heads"
+        case GroupedAttention():
+            name = "chunks" if attention.is_chunked else "window"
+            return f"{name} of {attention.window_tokens}"
+        case _:
+            assert_never(attention)

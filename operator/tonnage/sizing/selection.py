@@ -1,0 +1,153 @@
+"""Choosing a GPU class: one question asked of several, ranked by what its answer costs.
+
+Every class is given its best split: the one that serves the demand with the fewest GPUs. A plan for
+one class takes the smallest split instead (decisions/0008), which is steadier while it runs.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.sizing.bill import Bill, bill
+from tonnage.sizing.checks import check_question
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import Sizing, requests_per_s_asked, size, size_with
+from tonnage.sizing.question import Question, on_gpu
+from tonnage.sizing.splits import candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One GPU class that can serve the question: with which split and how many replicas."""
+
+    sizing: Sizing
+    replicas: int
+    """For the demand, at least the fewest allowed; 1 where no demand is known."""
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.sizing.question.gpu
+
+    @property
+    def num_gpus(self) -> int:
+        return self.replicas * self.sizing.flags.parallelism.num_gpus
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Output tokens within every promise."""
+        return self.sizing.output_tokens_per_s / self.sizing.flags.parallelism.num_gpus
+
+    @property
+    def bill(self) -> Bill | None:
+        return bill(self.sizing, replicas=self.replicas)
+
+    @property
+    def is_within_bounds(self) -> bool:
+        """Does maxReplicas allow what the demand needs?"""
+        most = self.sizing.question.max_replicas
+        return most is None or self.replicas <= most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedClass:
+    """One GPU class that cannot serve the question, with the reason as a condition has it."""
+
+    gpu: Gpu
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Every class that was asked: those that serve, cheapest first, and those that do not."""
+
+    choices: tuple[Choice, ...]
+    refused: tuple[RefusedClass, ...]
+
+
+def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) -> Selection:
+    """Ask the question of every class; split, flags and what was measured are left open.
+
+    The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
+    """
+    choices: list[Choice] = []
+    refused: list[RefusedClass] = []
+    for gpu in gpus:
+        try:
+            choices.append(best_choice(on_gpu(question, gpu), min_replicas=min_replicas))
+        except (SizingError, CatalogError) as error:
+            reason = type(error).__name__.removesuffix("Error")
+            refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))
+    return Selection(
+        choices=tuple(sorted(choices, key=rank)),
+        refused=tuple(sorted(refused, key=lambda each: each.gpu.name)),
+    )
+
+
+def best_choice(question: Question, *, min_replicas: int = 1) -> Choice:
+    """Return the split of the question's class that takes the fewest GPUs.
+
+    Splits whose replicas exceed maxReplicas only where all do; then the fewest GPUs in all, then
+    the smallest replica, then the one that sustains most. Where no demand is known, the fewest
+    GPUs per token. More than a node is tried only when nothing smaller will do.
+
+    Raises:
+        SizingError: no split will do; as ``size`` says it.
+        CatalogError: a figure is missing.
+    """
+    check_question(question)
+    sizings = list(_within_a_node(question)) or [size(question)]
+    choices = (Choice(sizing=each, replicas=max(each.replicas, min_replicas)) for each in sizings)
+    return min(choices, key=_frugality)
+
+
+def _within_a_node(question: Question) -> Iterator[Sizing]:
+    node = question.gpu.gpus_per_node
+    splits = candidates(question.shape, question.weights, num_gpus=None, gpus_per_node=node)
+    for split in splits:
+        if split.num_gpus > node:
+            return
+        try:
+            yield size_with(question, split)
+        except SizingError:
+            continue
+
+
+def _frugality(choice: Choice) -> tuple[bool, float, int, float]:
+    return (
+        not choice.is_within_bounds,
+        _gpus_taken(choice),
+        choice.sizing.flags.parallelism.num_gpus,
+        -choice.sizing.sustainable_requests_per_s,
+    )
+
+
+def _gpus_taken(choice: Choice) -> float:
+    """Return the GPUs for the demand or, where none is known, for a token per second."""
+    if requests_per_s_asked(choice.sizing) is None:
+        return 1 / choice.tokens_per_s_per_gpu
+    return float(choice.num_gpus)
+
+
+def rank(choice: Choice) -> tuple[bool, float, float, float, int, str]:
+    """Return what a choice is ranked by, the lowest first.
+
+    1. classes with a price before those without one
+    2. USD per hour for the demand; where none is known, USD per million output tokens
+    3. the number of GPUs (where no demand is known: per token)
+    4. USD per million output tokens at full use
+    5. the number of GPUs of one replica
+    6. the name, so that no order is left to chance
+    """
+    found = choice.bill
+    has_demand = requests_per_s_asked(choice.sizing) is not None
+    per_million = found.usd_per_million_tokens if found else math.inf
+    return (
+        found is None,
+        found.usd_per_hour if found and has_demand else per_million,
+        _gpus_taken(choice),
+        per_million,
+        choice.sizing.flags.parallelism.num_gpus,
+        choice.gpu.name,
+    )
