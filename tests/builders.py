@@ -18,7 +18,7 @@ from tonnage.catalog.shape import (
     MoeFfn,
     WeightFormat,
 )
-from tonnage.sizing.cache import KvShare
+from tonnage.sizing.kv_share import KvShare
 from tonnage.sizing.question import Demand, Question
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.steady import Replica
@@ -72,6 +72,7 @@ def a_shape(**changes):
         groups=(a_layer_group(),),
         weight_format=BF16,
         max_position_tokens=131_072,
+        rotary_elements=131_072 * 128,
         digest="0123abcd",
     )
     return replace(shape, **changes)

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from builders import BF16, a_layer_group, a_replica, a_shape, an_expert_ffn, an_slo
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.shape import DenseFfn, GroupedAttention, LatentAttention
-from tonnage.sizing.cache import KvShare, kv_bytes_of_sequence
+from tonnage.sizing.kv_share import KvShare
+from tonnage.sizing.load_line import load_line, slots_for
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import ExpertShare, Shard
 from tonnage.sizing.split_rules import check_parallelism
 from tonnage.sizing.staffing import Team
-from tonnage.sizing.steady import load_line, slots_for, steady_state
+from tonnage.sizing.steady import steady_state
 from tonnage.sizing.step import Speeds, Step
 from tonnage.sizing.ttft import own_prefill_s
 from tonnage.sizing.workload import Lengths, Workload
@@ -168,7 +169,7 @@ quantiles = st.sampled_from([0.5, 0.9, 0.95, 0.99])
 def teams(draw, **changes):
     """A replica at its load line, under promises that one request alone keeps."""
     replica, workload, quantile = draw(replicas), draw(workloads), draw(quantiles)
-    each_bytes = kv_bytes_of_sequence(replica.shard.kv, workload.mean_context_tokens)
+    each_bytes = replica.layout.bytes_of_sequence(workload.mean_context_tokens)
     replica = replace(replica, kv_pool_bytes=each_bytes * draw(numbers(2, 500)))
     idle = steady_state(replica, workload, 0)
     own_s = own_prefill_s(replica, workload, idle, workload.prompt.quantile(quantile))

@@ -1,7 +1,7 @@
 """The fit of the memory constants, and the predictions that are judged by start-up logs."""
 
 import pytest
-from fit_memory import as_toml, fit, read_rows
+from fit_memory import RUNTIME_ERAS, Sample, as_toml, fit, fitted, read_rows, shared
 from memory import predicted
 from memory_cases import version_of
 
@@ -84,3 +84,27 @@ def test_a_model_that_does_not_fit_says_where_the_memory_goes():
 def test_a_version_that_is_neither_number_nor_month_is_refused():
     with pytest.raises(CatalogError, match="nightly"):
         version_of("nightly")
+
+
+def samples(*values, era="0.2"):
+    return [Sample(era=era, value=value, row="row") for value in values]
+
+
+def test_few_rows_make_an_unsure_constant():
+    # Two rows 1 apart: the next one lies outside them two times in three.
+    assert fitted(samples(10.0, 11.0), least_spread=0.1).spread == pytest.approx(3.0)
+    assert fitted(samples(10.0), least_spread=0.1).spread == pytest.approx(10.0)
+    assert fitted(samples(*range(100, 121)), least_spread=0.1).spread < 10
+
+
+def test_a_spread_is_stretched_to_nothing_at_most():
+    assert fitted(samples(1.0, 2.5), least_spread=0.1).spread == pytest.approx(0.9 * 1.5)
+
+
+def test_a_borrowed_constant_is_as_unsure_as_eras_differ():
+    rows = samples(*[10.0] * 10, era="0.8") + samples(*[14.0] * 10, era="0.18")
+    lone = samples(10.0, 10.0, era="0.8")
+
+    assert shared(rows, RUNTIME_ERAS, "0.2", 0.1).spread == pytest.approx(4.0)
+    assert shared(lone, RUNTIME_ERAS, "0.18", 0.1).spread == pytest.approx(10.0)
+    assert shared(lone, RUNTIME_ERAS, "0.17", 0.1).spread == pytest.approx(0.1)

@@ -7,13 +7,13 @@ import pint
 import pytest
 
 from builders import a_prior, a_shard
-from tonnage.sizing.cache import KvShare
 from tonnage.sizing.cost import (
     bandwidth_per_usd,
     owned_usd_per_hour,
     usd_per_million_tokens,
     usd_per_user,
 )
+from tonnage.sizing.kv_share import KvShare
 from tonnage.sizing.memory import BudgetPart, MemoryBudget, weight_bytes
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.roofline import batch_at_ridge, ridge_flop_per_byte

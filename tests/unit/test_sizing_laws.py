@@ -24,14 +24,17 @@ from strategies import (
 )
 from tonnage.sizing.cache import cache_layout
 from tonnage.sizing.kv import kv_bytes_per_token
+from tonnage.sizing.load_line import limits, load_line, slots_for
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import shard_of
 from tonnage.sizing.staffing import replicas_for
-from tonnage.sizing.steady import limits, load_line, slots_for, steady_state
+from tonnage.sizing.steady import steady_state
 from tonnage.sizing.step import step_time
 from tonnage.sizing.workload import Promise, Routing
 
 ROUNDING = 1 + 1e-9
+SEARCH = 1 + 1e-3
+"""How far a load found by search may lie below the highest that keeps the promises."""
 more = numbers(1, 10)
 
 
@@ -125,7 +128,23 @@ def test_a_shorter_tpot_never_raises_capacity(replica, workload, limit_s, quanti
     loose = load_line(replica, workload, an_slo(tpot_s=limit_s, quantile=quantile))
     strict = load_line(replica, workload, an_slo(tpot_s=limit_s * factor, quantile=quantile))
 
-    assert strict.requests_per_s <= loose.requests_per_s * ROUNDING
+    assert strict.requests_per_s <= loose.requests_per_s * SEARCH
+
+
+@settings(max_examples=40)
+@given(replicas, workloads, tpot_limits_s, quantiles, more)
+def test_more_bandwidth_never_lowers_capacity(replica, workload, limit_s, quantile, factor):
+    slo = an_slo(tpot_s=limit_s, quantile=quantile)
+    faster = replace(
+        replica,
+        speeds=replace(
+            replica.speeds, memory_bytes_per_s=factor * replica.speeds.memory_bytes_per_s
+        ),
+    )
+
+    before = load_line(replica, workload, slo).requests_per_s
+
+    assert load_line(faster, workload, slo).requests_per_s >= before / SEARCH
 
 
 @given(replicas, workloads, tpot_limits_s)
@@ -135,7 +154,7 @@ def test_a_promise_to_more_requests_never_raises_capacity(replica, workload, lim
         for quantile in (0.5, 0.9, 0.95, 0.99)
     ]
 
-    assert all(later <= earlier * ROUNDING for earlier, later in pairwise(capacities))
+    assert all(later <= earlier * SEARCH for earlier, later in pairwise(capacities))
 
 
 @given(replicas, workloads, tpot_limits_s, quantiles, st.sampled_from([None, 1, 16, 256]))
@@ -151,7 +170,7 @@ def test_the_load_line_keeps_every_limit_and_touches_one(
     if num_decoding > 0:
         assert all(keeps(num_decoding) for _, keeps in limits(replica, workload, slo))
     binding = dict(limits(replica, workload, slo))[line.limited_by]
-    assert not binding(num_decoding * 1.001 + 1e-6)
+    assert not binding(num_decoding * 1.01 + 1e-6)
 
 
 @given(replicas, workloads, tpot_limits_s, quantiles)
@@ -179,9 +198,10 @@ def test_the_replicas_asked_for_sustain_the_rate_and_one_fewer_does_not(team, re
     assume(team.sustainable_requests_per_s(1) > 0)
     num_replicas = replicas_for(team, requests_per_s)
 
-    assert team.sustainable_requests_per_s(num_replicas) >= requests_per_s / ROUNDING
+    assert team.sustains(requests_per_s, num_replicas)
+    assert team.sustainable_requests_per_s(num_replicas) >= requests_per_s / SEARCH
     if num_replicas > 1:
-        assert team.sustainable_requests_per_s(num_replicas - 1) < requests_per_s
+        assert not team.sustains(requests_per_s, num_replicas - 1)
 
 
 @settings(max_examples=40)
@@ -193,7 +213,7 @@ def test_a_shorter_ttft_never_raises_what_a_replica_sustains(team, factor):
 
     sustained = strict.sustainable_requests_per_s(1)
 
-    assert sustained <= team.sustainable_requests_per_s(1) * (1 + 1e-6)
+    assert sustained <= team.sustainable_requests_per_s(1) * SEARCH
 
 
 @settings(max_examples=25)
@@ -203,4 +223,4 @@ def test_replicas_that_share_a_queue_sustain_at_least_what_they_do_alone(team, n
 
     pooled = team.sustainable_requests_per_s(num_replicas)
 
-    assert pooled >= alone.sustainable_requests_per_s(num_replicas) * (1 - 1e-6)
+    assert pooled >= alone.sustainable_requests_per_s(num_replicas) / SEARCH

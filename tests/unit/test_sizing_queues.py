@@ -1,22 +1,22 @@
-"""Waiting: for a slot, for prefill, and how many replicas keep it short."""
+"""Waiting: for a place, for prefill, and how many replicas keep it short."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from builders import a_replica, a_workload, an_slo
+from tonnage.sizing.crowd import crowd
 from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.load_line import load_line
+from tonnage.sizing.occupancy import Arrivals, Places, bounded
 from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import load_line, steady_state
-from tonnage.sizing.ttft import (
-    Queueing,
-    erlang_c,
-    keeps_ttft,
-    own_prefill_s,
-    ttft_exceedance,
-    typical_ttft_s,
-)
-from tonnage.sizing.workload import Lengths, Promise, Routing
+from tonnage.sizing.steady import load_at, steady_state
+from tonnage.sizing.stream import WorkStream
+from tonnage.sizing.tails import Moments
+from tonnage.sizing.tpot import tpot_exceedance
+from tonnage.sizing.ttft import own_prefill_s, ttft_exceedance, typical_ttft_s
+from tonnage.sizing.workload import Lengths, Routing
 
 
 def a_team(*, ttft_s=2.0, routing=Routing.SERVICE, slots=64, arrival_scv=1.0):
@@ -33,22 +33,92 @@ def a_team(*, ttft_s=2.0, routing=Routing.SERVICE, slots=64, arrival_scv=1.0):
     )
 
 
+def late(ttft_s, *, requests_per_s=1.0, replica=None, workload=None, slots=math.inf, **arrivals):
+    """Return the share of the requests whose first token comes later than this."""
+    load = load_at(
+        replica or a_replica(),
+        workload or a_workload(),
+        Arrivals(requests_per_s=requests_per_s, **arrivals),
+    )
+    return ttft_exceedance(load, bounded(load, Places(slots=slots)), ttft_s)
+
+
+def full_share(servers, offered):
+    """Return the share of the time in which all servers are busy, each request alike."""
+    return crowd(mean=offered, dispersion=1, places=servers, stay=offered / servers).full
+
+
 @pytest.mark.parametrize(
     ("servers", "offered", "waits"),
     [(1, 0.5, 0.5), (2, 1, 1 / 3), (5, 4, 0.5541), (10, 8, 0.4092)],  # tables of Erlang's C
 )
-def test_erlangs_formula_agrees_with_its_tables(servers, offered, waits):
-    assert erlang_c(num_servers=servers, offered=offered) == pytest.approx(waits, abs=1e-4)
+def test_independent_requests_find_all_places_taken_as_erlangs_tables_say(servers, offered, waits):
+    assert full_share(servers, offered) == pytest.approx(waits, abs=1e-3)
 
 
-@pytest.mark.parametrize("offered", [4, 5])
-def test_everybody_waits_where_the_load_is_all_that_the_servers_do(offered):
-    assert erlang_c(num_servers=4, offered=offered) == 1
+def test_thousands_of_places_are_as_likely_full_as_in_the_square_root_limit():
+    # [halfin1981] with 5,000 servers and 4,929 busy: b = 71 / sqrt(4929) = 1.011 gives 0.224.
+    assert full_share(5000, 4929) == pytest.approx(0.224, abs=0.01)
+    assert full_share(5000, 10) == 0
 
 
-def test_erlangs_formula_holds_for_thousands_of_servers():
-    assert 0 < erlang_c(num_servers=5000, offered=4950) < 1
-    assert erlang_c(num_servers=5000, offered=10) == 0
+@pytest.mark.parametrize(
+    ("share", "mean_wait"),
+    [(0.5, 0.5), (0.8, 2.0), (0.9, 4.5)],  # M/D/1 with jobs of 1 s: rho / (2 (1 - rho))
+)
+def test_jobs_of_one_length_wait_as_long_as_behind_one_server(share, mean_wait):
+    stream = WorkStream(jobs_per_s=share, mean_s=1, second_s2=1, third_s3=1)
+
+    assert stream.wait_share() == share
+    assert stream.wait_share() * stream.wait().mean == pytest.approx(mean_wait)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "longer"),
+    # P(wait > t) of M/D/1 at rho 1/2: 1 - (1 - rho) * sum (-rho (t - k))^k / k! * exp(rho (t - k))
+    [(0.5, 0.3580), (1.0, 0.1756), (2.0, 0.0523), (3.0, 0.0149)],
+)
+def test_the_tail_of_their_wait_is_near_the_exact_one(time_s, longer):
+    stream = WorkStream(jobs_per_s=0.5, mean_s=1, second_s2=1, third_s3=1)
+
+    found = stream.wait_share() * stream.wait().exceedance(time_s)
+
+    assert found == pytest.approx(longer, rel=0.12)
+
+
+def test_bursts_make_jobs_wait_longer():
+    smooth = WorkStream(jobs_per_s=0.5, mean_s=1, second_s2=1, third_s3=1)
+    bursty = replace(smooth, arrival_scv=4)
+
+    for stream, mean in ((smooth, 0.5), (bursty, 2.0)):  # (ca2 + cs2) / 2 * rho / (1 - rho)
+        assert stream.wait_share() * stream.wait().mean >= mean * 0.999
+
+
+def test_interruptions_take_their_share_of_the_whole_time():
+    stream = WorkStream(jobs_per_s=0.25, mean_s=1, second_s2=1, third_s3=1)
+
+    # 30 s of work take 40 s, 10 of which serve jobs; variance 30 * 0.25 / 0.75^3.
+    stalls = stream.interruptions(30)
+
+    assert stalls.mean == pytest.approx(10)
+    assert stalls.variance == pytest.approx(17.78, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("value", "beyond"),
+    [(1, 0.3679), (2, 0.1353), (3, 0.0498), (4.6052, 0.01)],  # exp(-x)
+)
+def test_three_moments_give_an_exponential_tail(value, beyond):
+    exponential = Moments(mean=1, variance=1, third=2)
+
+    assert exponential.exceedance(value) == pytest.approx(beyond, rel=0.03)
+
+
+def test_a_moment_of_a_rare_delay_is_that_of_the_delay_where_there_is_one():
+    # One time in four a delay of 8: mean 2, variance 12, third moment 48.
+    given = Moments(mean=2, variance=12, third=48).given_positive(0.25)
+
+    assert (given.mean, given.variance, given.third) == (8, 0, 0)
 
 
 def test_a_prompt_alone_takes_its_own_work_and_one_read_of_the_weights():
@@ -78,42 +148,53 @@ def test_cached_tokens_need_no_prefill():
 
 
 def test_a_promise_shorter_than_ones_own_prefill_is_always_broken():
-    state = steady_state(a_replica(), a_workload(), 10)
-    promise = Promise(quantile=0.95, limit_s=0.030)
-
-    missed = ttft_exceedance(a_replica(), a_workload(), state, promise, Queueing(slots=64))
-
-    assert missed == 1
+    assert late(0.030) == 1
 
 
 def test_an_idle_replica_keeps_what_its_own_prefill_allows():
-    idle = steady_state(a_replica(), a_workload(), 0)
-
-    assert keeps_ttft(a_replica(), a_workload(), idle, an_slo(ttft_s=0.060), Queueing(slots=64))
+    assert late(0.060, requests_per_s=0.001) < 0.001
 
 
-def test_long_prompts_count_at_the_promised_quantile():
+def test_long_prompts_count_as_often_as_they_come():
     spread = a_workload(prompt=Lengths(mean_tokens=2000, p99_tokens=8000))
-    idle = steady_state(a_replica(), spread, 0)
-    queueing = Queueing(slots=64)
 
-    # 8,000 tokens alone take 0.133 s.
-    for quantile, keeps in ((0.5, True), (0.99, False)):
-        slo = an_slo(ttft_s=0.100, quantile=quantile)
-        assert keeps_ttft(a_replica(), spread, idle, slo, queueing) is keeps
+    # 8,000 tokens, which one prompt in a hundred has, alone take 0.133 s; 0.136 s with half a step.
+    assert late(0.136, workload=spread, requests_per_s=0.001) == pytest.approx(0.01, abs=0.001)
 
 
-def test_fewer_slots_than_requests_in_flight_break_every_promise():
-    state = steady_state(a_replica(), a_workload(), 20)
+def test_places_for_fewer_than_come_are_refused():
+    load = load_at(a_replica(), a_workload(), Arrivals(requests_per_s=5))
 
-    assert not keeps_ttft(a_replica(), a_workload(), state, an_slo(ttft_s=60), Queueing(slots=20))
+    assert load.num_decoding > 20
+    assert bounded(load, Places(slots=20)) is None
 
 
-def test_more_prefill_than_the_engine_can_do_breaks_every_promise():
+def test_more_prefill_than_the_engine_can_do_is_refused():
+    # 2,000 tokens of 16 GFLOP at 1 PFLOP/s: 0.032 s each.
+    assert load_at(a_replica(), a_workload(), Arrivals(requests_per_s=31.3)) is None
+
+
+def test_steps_that_are_filled_with_prompts_break_every_promise():
     replica = a_replica(max_batched_tokens=60)
-    state = steady_state(replica, a_workload(), 40)
 
-    assert not keeps_ttft(replica, a_workload(), state, an_slo(ttft_s=60), Queueing(slots=64))
+    assert late(60, replica=replica, requests_per_s=6) == 1
+
+
+@pytest.mark.parametrize("change", [{"requests_per_s": 2.5}, {"slots": 12}, {"scv": 4}])
+def test_load_bursts_and_fewer_slots_make_requests_wait(change):
+    usual = {"requests_per_s": 2, "slots": 14}
+
+    assert late(0.2, **(usual | change)) > late(0.2, **usual)
+
+
+def test_a_long_answer_sees_the_mean_and_a_short_one_may_not():
+    def slow(output_tokens):
+        workload = a_workload(output_tokens=output_tokens, output_second_moment=output_tokens**2)
+        load = load_at(a_replica(), workload, Arrivals(requests_per_s=1000 / output_tokens))
+        state = bounded(load, Places())
+        return tpot_exceedance(load, state, 1.3 * load.time_per_token_s)
+
+    assert slow(100) > slow(400) > slow(1600)
 
 
 def test_a_typical_first_token_waits_for_half_a_step():
@@ -140,9 +221,9 @@ class TestReplicas:
         assert replicas_for(team, 3.001 * team.sustainable_requests_per_s(1)) == 4
 
     def test_bursty_arrivals_need_more(self):
-        rate = 10 * a_team(ttft_s=0.2).sustainable_requests_per_s(1)
+        rate = 2 * a_team(ttft_s=0.2).sustainable_requests_per_s(1)
 
-        assert replicas_for(a_team(ttft_s=0.2, arrival_scv=8), rate) > 10
+        assert replicas_for(a_team(ttft_s=0.2, arrival_scv=8), rate) > 2
 
     def test_a_router_that_knows_the_load_needs_fewer(self):
         shared = a_team(slots=24, routing=Routing.LEAST_OUTSTANDING)

@@ -6,10 +6,11 @@ import pytest
 
 from builders import a_replica, a_shard, a_workload, decoding_only, some_speeds
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.cache import KvShare
+from tonnage.sizing.kv_share import KvShare
+from tonnage.sizing.load_line import LoadLine, load_line, slots_for, tpot_ceiling
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import ExpertShare
-from tonnage.sizing.steady import load_line, slots_for, steady_state, tpot_ceiling, upper
+from tonnage.sizing.steady import steady_state
 from tonnage.sizing.step import Step, step_time, weights_read_bytes
 from tonnage.sizing.workload import Promise, Slo
 from tonnage.units import GB
@@ -176,14 +177,25 @@ class TestTheLoadLine:
         assert line.state.num_decoding == pytest.approx(53.406, rel=1e-4)
         assert tpot_ceiling(a_replica(), decoding_only(2000), slo) == pytest.approx(53.406, 1e-4)
 
-    def test_leaves_head_room_for_a_promise_to_nineteen_in_twenty(self):
+    def test_needs_no_head_room_where_nobody_comes_or_leaves(self):
         slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
 
         line = load_line(a_replica(), decoding_only(2000), slo)
 
-        assert upper(line.state.num_decoding, 0.95) == pytest.approx(53.406, rel=1e-4)
+        assert line.state.num_decoding == pytest.approx(53.406, rel=1e-4)
+        assert line.deviation == 0
 
-    def test_leaves_head_room_in_the_cache_for_all_that_run(self):
+    def test_leaves_the_more_head_room_the_more_requests_are_promised(self):
+        def capacity(quantile):
+            slo = Slo(tpot=(Promise(quantile=quantile, limit_s=0.020),))
+            return load_line(a_replica(), a_workload(), slo).state.num_decoding
+
+        ceiling = tpot_ceiling(
+            a_replica(), a_workload(), Slo(tpot=(Promise(quantile=0.5, limit_s=0.020),))
+        )
+        assert capacity(0.99) < capacity(0.95) < capacity(0.9) < ceiling
+
+    def test_fills_the_cache_with_all_that_run_since_others_may_wait(self):
         replica = a_replica(kv_pool_bytes=100 * 2512 * 131_072)  # 2,500 tokens in whole blocks
         slo = Slo(ttft=(Promise(quantile=0.95, limit_s=60),))
 
@@ -191,7 +203,7 @@ class TestTheLoadLine:
 
         assert line.limited_by == "KVCache"
         assert line.state.num_running > line.state.num_decoding
-        assert upper(line.state.num_running, 0.95) == pytest.approx(100)
+        assert line.state.num_running == pytest.approx(100)
 
     def test_stops_where_decode_and_prefill_fill_the_token_budget(self):
         # n + n * 2000 / 500 = 500
@@ -209,7 +221,9 @@ class TestTheLoadLine:
 
     def test_gives_slots_for_all_that_run_and_their_fluctuation(self):
         slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
-        line = load_line(a_replica(), decoding_only(2000), slo)
+        state = steady_state(a_replica(), decoding_only(2000), 40)
+        line = LoadLine(state=state, limited_by="TimePerOutputToken", deviation=8)
 
+        # 40 + 1.645 * 8 = 53.2
         assert slots_for(line, slo, ceiling=190, num_queues=1) == 54
         assert slots_for(line, slo, ceiling=40.9, num_queues=1) == 40

@@ -27,7 +27,7 @@ NARROWEST: Final = 0.05
 EDGE_NOTE: Final = "KV cache begins, 9 times in 10"
 MAX_BATCHES: Final = 12
 BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
-BATCH_NOTE: Final = "over: judged at the promised percentile of the batch, n + z * sqrt(n)"
+BATCH_NOTE: Final = "over: by what the promised percentile of requests meets, as the batch varies"
 DIM: Final = "dim"
 BOUNDS: Final = {
     "MemoryBandwidth": "memory",

@@ -107,7 +107,8 @@ def _batch(sizing: Sizing) -> Answer:
             f"memory ceiling {significant(sizing.memory_ceiling_typical)}; {slo}; token budget "
             f"{sizing.flags.max_num_batched_tokens} per step",
             f"running at capacity: {significant(state.num_decoding)} decoding + "
-            f"{significant(state.num_prefilling)} prefilling; max-num-seqs adds z * sqrt(n)",
+            f"{significant(state.num_prefilling)} prefilling, with a standard deviation of "
+            f"{significant(sizing.line.deviation)}; max-num-seqs covers it at the percentile",
         ),
     )
 

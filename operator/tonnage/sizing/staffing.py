@@ -1,12 +1,20 @@
 """How many replicas: the smallest number whose queues keep the promises."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tonnage.sizing.errors import SLOInfeasibleError
-from tonnage.sizing.steady import BISECTIONS, LoadLine, Replica, SteadyState, steady_state
-from tonnage.sizing.ttft import Queueing, keeps_ttft
+from tonnage.sizing.load_line import LoadLine, top_requests_per_s
+from tonnage.sizing.occupancy import Arrivals, bounded
+from tonnage.sizing.search import crossing
+from tonnage.sizing.steady import Replica, load_at, places
+from tonnage.sizing.tpot import tpot_excess
+from tonnage.sizing.ttft import ttft_excess
 from tonnage.sizing.workload import Routing, Slo, Workload
+
+ROUNDING = 1e-9
+"""A rate equal to a whole number of replicas must not need one more for rounding's sake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,59 +32,83 @@ class Team:
 
     def sustainable_requests_per_s(self, num_replicas: int) -> float:
         """Return the highest rate that so many replicas serve within every promise."""
-        pooled = num_replicas if self.routing is Routing.LEAST_OUTSTANDING else 1
-        held = self.replica.sequences_held(self.workload.mean_context_tokens)
-        queueing = Queueing(
-            slots=min(float(self.slots), held),
-            num_replicas_pooled=pooled,
-            arrival_scv=self.arrival_scv,
-        )
-        return num_replicas * self._sustainable_each(queueing)
+        return num_replicas * _sustainable_each(self, num_replicas) if num_replicas > 0 else 0.0
 
-    def _sustainable_each(self, queueing: Queueing) -> float:
-        """Search the mean number of decoding sequences, up to the load line."""
-        low, high = 0.0, self.line.state.num_decoding
-        if not self.slo.ttft or self._keeps(self.line.state, queueing):
-            return self.line.requests_per_s
-        for _ in range(BISECTIONS // 2):
-            middle = (low + high) / 2
-            state = steady_state(self.replica, self.workload, middle)
-            low, high = (middle, high) if self._keeps(state, queueing) else (low, middle)
-        return steady_state(self.replica, self.workload, low).requests_per_s
+    def sustains(self, requests_per_s: float, num_replicas: int) -> bool:
+        """Tell whether so many replicas serve this rate within every promise."""
+        each = requests_per_s / num_replicas * (1 - ROUNDING)
+        return each <= self.top_requests_per_s and self.excess(each, num_replicas) <= 0
 
-    def _keeps(self, state: SteadyState, queueing: Queueing) -> bool:
-        return keeps_ttft(self.replica, self.workload, state, self.slo, queueing)
+    @property
+    def top_requests_per_s(self) -> float:
+        """Return what one replica serves at most, however long requests wait and take."""
+        return top_requests_per_s(self._with_slots, self.workload)
+
+    @property
+    def _with_slots(self) -> Replica:
+        return replace(self.replica, max_num_seqs=max(1, self.slots // self.replica.num_queues))
+
+    def excess(self, requests_per_s: float, num_replicas: int) -> float:
+        """Return the logarithm of misses over those allowed, for the promise broken worst.
+
+        Of a fleet of so many replicas at this rate each: positive where one is broken.
+        """
+        if self.slo.is_offline or requests_per_s <= 0:
+            return -math.inf
+        replica = self._with_slots
+        load = load_at(replica, self.workload, self._arrivals(requests_per_s, num_replicas))
+        state = bounded(load, places(replica, self.workload)) if load else None
+        if load is None or state is None:
+            return math.inf
+        found = [tpot_excess(load, state, promise) for promise in self.slo.tpot]
+        found += [ttft_excess(load, state, promise) for promise in self.slo.ttft]
+        return max(found)
+
+    def _arrivals(self, requests_per_s: float, num_replicas: int) -> Arrivals:
+        """Return what reaches one data-parallel rank.
+
+        Behind a plain Service each replica draws its requests at random: of the burstiness of all
+        one part in so many is left. A router that counts evens all replicas out.
+        """
+        each = requests_per_s / self.replica.num_queues
+        if self.routing is Routing.LEAST_OUTSTANDING:
+            return Arrivals(requests_per_s=each, scv=self.arrival_scv, num_pooled=num_replicas)
+        split_scv = 1 + (self.arrival_scv - 1) / num_replicas
+        return Arrivals(requests_per_s=each, scv=split_scv)
+
+
+@lru_cache(maxsize=256)
+def _sustainable_each(team: Team, num_replicas: int) -> float:
+    # Alone a replica sustains its load line at most, where TPOT was judged already.
+    top = team.line.requests_per_s if num_replicas == 1 else team.top_requests_per_s
+    if top <= 0 or team.excess(top, num_replicas) <= 0:
+        return top
+    return crossing(lambda each: team.excess(each, num_replicas), top)
 
 
 def replicas_for(team: Team, requests_per_s: float) -> int:
     """Return the smallest number of replicas that sustains this rate, at least one.
 
-    Behind a plain Service each replica is its own queue, so the number is a quotient; behind a
-    least-outstanding router each further replica sustains a little more than the one before.
+    The more there are the more even the load of each: a router pools them, and a random split
+    takes the bursts apart.
 
     Raises:
         SLOInfeasibleError: a replica sustains nothing.
     """
     if requests_per_s <= 0:
         return 1
-    alone = team.sustainable_requests_per_s(1)
-    if team.routing is Routing.SERVICE:
-        return _quotient(requests_per_s, alone)
-    low, high = 1, _quotient(requests_per_s, alone)
+    high = _quotient(requests_per_s, team.sustainable_requests_per_s(1))
+    low = 1
     while low < high:
         middle = (low + high) // 2
-        if team.sustainable_requests_per_s(middle) >= requests_per_s:
-            high = middle
-        else:
-            low = middle + 1
+        low, high = (low, middle) if team.sustains(requests_per_s, middle) else (middle + 1, high)
     return high
 
 
 def _quotient(requests_per_s: float, each: float) -> int:
     if each <= 0:
         raise SLOInfeasibleError("a replica keeps the SLO at no rate: no number of them helps")
-    # A rate equal to a whole number of replicas must not need one more for rounding's sake.
-    return max(1, math.ceil(requests_per_s / each - 1e-9))
+    return max(1, math.ceil(requests_per_s / each - ROUNDING))
 
 
 def replicas_for_throughput(*, tokens_per_s: float, tokens_per_s_per_replica: float) -> int:

@@ -1,4 +1,4 @@
-"""The load line: the steady state of continuous batching at each load, and the highest one.
+"""The steady state of continuous batching at each load.
 
 For n decoding sequences the number of prefill tokens per step follows from the lengths alone
 (each finished request brings one new prompt), so the fixed point of DESIGN.md 3.3 need not be
@@ -10,22 +10,17 @@ searched: n decides the step time, and both decide the arrival rate::
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from statistics import NormalDist
+from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, cache_layout
 from tonnage.sizing.memory import sequences_held
+from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, occupancy
+from tonnage.sizing.pace import pace_of
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.step import Speeds, Step, StepTime, step_time
-from tonnage.sizing.workload import Promise, Slo, Workload
-
-DEFAULT_QUANTILE = 0.95
-"""For fluctuations where no promise names one."""
-BISECTIONS = 40
+from tonnage.sizing.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +78,7 @@ class Replica:
         return self.layout.blocks_reserved(context_tokens, in_flight_tokens=self._in_flight_tokens)
 
     def bytes_per_reported_token(self, context_tokens: int) -> float:
-        """Return the cache bytes of one rank behind each token that its engine reports to have."""
+        """Return the cache bytes of one rank behind each token, in requests of this length."""
         tokens = self.layout.tokens_per_block(
             context_tokens, in_flight_tokens=self._in_flight_tokens
         )
@@ -119,15 +114,19 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
     prefill = num_decoding * workload.new_prompt_tokens / workload.output_tokens
     chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
     time = replica.step(mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk))
-    rate = num_decoding / (workload.output_tokens * time.total_s)
-    steps_of_prefill = max(1.0, workload.new_prompt_tokens / replica.prefill_room(num_decoding))
     return SteadyState(
         num_decoding=num_decoding,
-        num_prefilling=rate * time.total_s * steps_of_prefill,
+        num_prefilling=num_running(replica, workload, num_decoding) - num_decoding,
         prefill_tokens_per_step=prefill,
         step=time,
-        requests_per_s=rate,
+        requests_per_s=num_decoding / (workload.output_tokens * time.total_s),
     )
+
+
+def num_running(replica: Replica, workload: Workload, num_decoding: float) -> float:
+    """Return the sequences that decode, and those in prefill beside them: as many as are done."""
+    steps_of_prefill = max(1.0, workload.new_prompt_tokens / replica.prefill_room(num_decoding))
+    return num_decoding * (1 + steps_of_prefill / workload.output_tokens)
 
 
 def mixed_step(
@@ -151,113 +150,26 @@ def mixed_step(
 
 
 def prefill_context_tokens(workload: Workload) -> float:
-    """Return the earlier tokens that a new prompt token attends to, in the mean."""
+    """Return the earlier tokens that a new prompt token attends to, in the mean.
+
+    Long prompts have more tokens that look back, so they count by their square.
+    """
+    longer = 1 + workload.prompt.scv
     cached = workload.prompt.mean_tokens - workload.new_prompt_tokens
-    return cached + workload.new_prompt_tokens / 2
+    return longer * (cached + workload.new_prompt_tokens / 2)
 
 
-def upper(mean: float, quantile: float, *, num_queues: int = 1) -> float:
-    """Return the quantile of a count with this mean: ``n + z * sqrt(n)``, in each of the queues.
-
-    Data-parallel ranks each have their own share of the requests and its own fluctuation.
-
-    >>> round(upper(100, 0.975), 1)
-    119.6
-    """
-    return mean + NormalDist().inv_cdf(quantile) * math.sqrt(mean * num_queues)
+def load_at(replica: Replica, workload: Workload, arrivals: Arrivals) -> Occupancy | None:
+    """Return the state of one data-parallel rank at its arrival rate; None where there is none."""
+    return occupancy(pace_of(bare(replica), workload), arrivals)
 
 
-Limit = Callable[[float], bool]
-"""Does a mean number of decoding sequences stay within this limit?"""
+def bare(replica: Replica) -> Replica:
+    """Return the replica without places, for what does not depend on them."""
+    return replace(replica, kv_pool_bytes=0.0, max_num_seqs=None)
 
 
-def limits(replica: Replica, workload: Workload, slo: Slo) -> Iterator[tuple[str, Limit]]:
-    """Yield (name, limit): everything that bounds the mean number of decoding sequences.
-
-    Every limit holds for all smaller numbers once it holds for one.
-    """
-    state = partial(steady_state, replica, workload)
-    crowded = partial(upper, quantile=slot_quantile(slo), num_queues=replica.num_queues)
-    held = replica.sequences_held(workload.mean_context_tokens)
-    for promise in slo.tpot:
-        yield "TimePerOutputToken", partial(_keeps_tpot, replica, workload, promise)
-    yield "KVCache", lambda n: crowded(state(n).num_running) <= held
-    yield (
-        "BatchedTokens",
-        lambda n: (
-            n + state(n).prefill_tokens_per_step <= replica.max_batched_tokens * replica.num_queues
-        ),
-    )
-    if replica.max_num_seqs is not None:
-        slots = replica.max_num_seqs * replica.num_queues
-        yield "MaxNumSeqs", lambda n: crowded(state(n).num_running) <= slots
-
-
-def slot_quantile(slo: Slo) -> float:
-    """Return the strictest quantile promised: slots and cache must hold as often."""
-    promised = [promise.quantile for promise in (*slo.tpot, *slo.ttft)]
-    return max(promised, default=DEFAULT_QUANTILE if not slo.is_offline else 0.5)
-
-
-def _keeps_tpot(replica: Replica, workload: Workload, promise: Promise, n: float) -> bool:
-    crowded = upper(n, promise.quantile, num_queues=replica.num_queues)
-    return steady_state(replica, workload, crowded).step_s <= promise.limit_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadLine:
-    """The highest load within all limits, and which one stops it."""
-
-    state: SteadyState
-    limited_by: str
-
-    @property
-    def requests_per_s(self) -> float:
-        return self.state.requests_per_s
-
-
-def load_line(replica: Replica, workload: Workload, slo: Slo) -> LoadLine:
-    """Return the highest steady load: the smallest of what each limit allows.
-
-    A limit that no load keeps gives the empty load, zero requests per second.
-    """
-    top = float(replica.max_batched_tokens * replica.num_queues)
-    highest = {name: _highest(limit, top) for name, limit in limits(replica, workload, slo)}
-    limited_by = min(highest, key=lambda name: highest[name])
-    state = steady_state(replica, workload, highest[limited_by])
-    return LoadLine(state=state, limited_by=limited_by)
-
-
-def _highest(limit: Limit, top: float) -> float:
-    """Return the largest number up to ``top`` that keeps the limit; 0 when none does."""
-    low, high = 0.0, top
-    if limit(high):
-        return high
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if limit(middle) else (low, middle)
-    return low
-
-
-def tpot_ceiling(replica: Replica, workload: Workload, slo: Slo) -> float | None:
-    """Return the number of decoding sequences at which TPOT meets its limit; None: no limit."""
-    ceilings = [
-        _highest(
-            lambda n, limit_s=promise.limit_s: (  # type: ignore[misc]
-                steady_state(replica, workload, n).step_s <= limit_s
-            ),
-            float(replica.max_batched_tokens * replica.num_queues),
-        )
-        for promise in slo.tpot
-    ]
-    return min(ceilings, default=None)
-
-
-def slots_for(line: LoadLine, slo: Slo, *, ceiling: float, num_queues: int) -> int:
-    """Return ``--max-num-seqs``: running sequences at capacity and their fluctuation, exactly.
-
-    Per data-parallel rank, as the flag counts. ``ceiling``: what memory holds, or what TPOT allows
-    where that is less; the flag is never beyond it.
-    """
-    crowd = upper(line.state.num_running, slot_quantile(slo), num_queues=num_queues)
-    return max(1, min(math.ceil(crowd / num_queues), math.floor(ceiling / num_queues)))
+def places(replica: Replica, workload: Workload) -> Places:
+    """Return what one data-parallel rank can run at once."""
+    held = replica.sequences_held(workload.mean_context_tokens) / replica.num_queues
+    return Places(slots=replica.max_num_seqs or math.inf, held=held)

@@ -1,15 +1,21 @@
 """Time to first token: waiting for a slot and for prefill, then one's own prefill."""
 
 import math
-from dataclasses import dataclass
-from statistics import NormalDist
+from collections.abc import Iterator
+from dataclasses import replace
 
-from tonnage.sizing.steady import Replica, SteadyState, mixed_step
+from tonnage.sizing.occupancy import Bounded, Occupancy
+from tonnage.sizing.search import excess_of
+from tonnage.sizing.steady import Replica, SteadyState
 from tonnage.sizing.step import Step
-from tonnage.sizing.workload import Promise, Slo, Workload
+from tonnage.sizing.stream import WorkStream
+from tonnage.sizing.tails import Moments, normal_exceedance
+from tonnage.sizing.workload import Promise, Workload
 
-LARGE_LOAD = 1_500
-"""Offered load from which the square-root limit stands in: they then differ by less than 0.004."""
+SPREAD = 3.5
+"""Standard deviations of the logarithm of a length on either side: all but one prompt in 4,000."""
+STRATA = 8
+HALVINGS = 12
 
 
 def prefill_tokens_per_s(*, peak_flop_per_s: float, flop_per_token: float) -> float:
@@ -52,130 +58,107 @@ def own_prefill_s(replica: Replica, workload: Workload, state: SteadyState, prom
     return num_steps * time.total_s
 
 
-def erlang_c(*, num_servers: float, offered: float) -> float:
-    """Return the probability that all servers are busy; 1 when the load is not sustainable.
+def ttft_exceedance(load: Occupancy, state: Bounded, limit_s: float) -> float:
+    """Return P(TTFT > limit) on one engine at an arrival rate.
 
-    ``offered`` is arrival rate times service time. Fractional servers are floored. The inverse
-    of Erlang's blocking formula is built up server by server, which cannot overflow; a large
-    load is so close to the square-root limit that its formula is taken instead.
-
-    Sources:
-        [halfin1981] with ``b = (c - a) / sqrt(a)``: ``1 / (1 + b * cdf(b) / pdf(b))``.
-
-    >>> round(erlang_c(num_servers=2, offered=1), 3)
-    0.333
+    A request waits for a place, or else for the prompts before it, then for the rest of a step, and
+    then takes its own steps. Averaged over prompt lengths; what is longer than the limit allows
+    even alone is late for certain.
     """
-    servers = math.floor(num_servers)
-    if servers <= offered:
+    own = _Own(load, load.pace.room_tokens(state.decoding.mean))
+    prompts = own.filling
+    if prompts.share >= 1:
         return 1.0
-    if offered > LARGE_LOAD:
-        return _square_root_limit((servers - offered) / math.sqrt(offered))
-    inverse_blocking = 1.0
-    for k in range(1, servers + 1):
-        inverse_blocking = 1 + inverse_blocking * k / offered
-        if math.isinf(inverse_blocking):
-            return 0.0
-    utilization = offered / servers
-    blocking = 1 / inverse_blocking
-    return blocking / (1 - utilization + utilization * blocking)
+    waits = [own.wait(prompts)] if prompts.share else []
+    if state.queue is not None:
+        waits.append((state.seen_full, state.queue.wait()))
+    allowed_s = limit_s - load.decode_s / 2
+    kept = 0.0
+    for share, tokens in own.strata(allowed_s):
+        spare_s = allowed_s - own.time_s(tokens)
+        late = sum(part * wait.exceedance(spare_s) for part, wait in waits)
+        kept += share * max(0.0, 1 - late)
+    return 1 - kept
 
 
-def _square_root_limit(spare: float) -> float:
-    normal = NormalDist()
-    density = normal.pdf(spare)
-    return density / (density + spare * normal.cdf(spare))
+class _Own:
+    """What a prompt's own steps take beside the running batch."""
+
+    def __init__(self, load: Occupancy, room_tokens: float) -> None:
+        self._load, self._pace, self._room_tokens = load, load.pace, room_tokens
+        self._new = 1 - load.pace.workload.cached_fraction
+
+    @property
+    def filling(self) -> WorkStream:
+        """The prompts as the work of one server: each with its share of the steps it fills."""
+        work = self._load.work
+        if not work.mean_s:
+            return work
+        steps = self._pace.workload.new_prompt_tokens / self._room_tokens
+        longer = 1 + self._load.decode_s * steps / work.mean_s
+        return replace(
+            work,
+            mean_s=work.mean_s * longer,
+            second_s2=work.second_s2 * longer**2,
+            third_s3=work.third_s3 * longer**3,
+        )
+
+    def wait(self, prompts: WorkStream) -> tuple[float, Moments]:
+        """Return the share of the prompts that others delay, and by how much.
+
+        Prompts that fill a step are served one by one. Short ones are served by the step: all that
+        came during one are in the next, and each waits for the end of all. Of such a gated queue
+        the wait is longer, with steps of ``t`` without prefill, by::
+
+            W * rho / (1 + rho) + 3/2 * t * rho / (1 - rho)
+
+        where W is the wait of one by one.
+
+        Sources:
+            [takagi1986] the cycles of a gated queue with one station.
+        """
+        share, one_by_one = prompts.wait_share(), prompts.wait()
+        new_tokens = self._pace.workload.new_prompt_tokens
+        shared = 1 - min(1.0, new_tokens / self._room_tokens)
+        work, step_s = self._load.work, self._load.decode_s
+        rho = work.share
+        mean_s = share * one_by_one.mean
+        longer_s = mean_s * rho / (1 + rho) + 1.5 * step_s * rho / (1 - rho)
+        joined = (1 - share) * work.gap_within(step_s)
+        delayed = share + shared * joined
+        factor = (mean_s + shared * longer_s) / delayed / one_by_one.mean
+        return delayed, one_by_one.times(factor)
+
+    def time_s(self, prompt_tokens: float) -> float:
+        steps = math.ceil(prompt_tokens * self._new / self._room_tokens)
+        return self._pace.prompt_s(prompt_tokens) + self._load.decode_s * steps
+
+    def strata(self, limit_s: float) -> Iterator[tuple[float, float]]:
+        """Yield (share, tokens) of the prompts that alone stay within the limit."""
+        prompt = self._pace.workload.prompt
+        sigma = prompt.sigma
+        if sigma == 0:
+            if self.time_s(prompt.mean_tokens) <= limit_s:
+                yield 1.0, prompt.mean_tokens
+            return
+        median = prompt.mean_tokens * math.exp(-(sigma**2) / 2)
+        low, high = -SPREAD, SPREAD
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            fits = self.time_s(median * math.exp(sigma * middle)) <= limit_s
+            low, high = (middle, high) if fits else (low, middle)
+        width = (low + SPREAD) / STRATA
+        below = 0.0
+        for number in range(1, STRATA + 1):
+            edge = -SPREAD + number * width
+            share = 1 - normal_exceedance(edge)
+            yield share - below, median * math.exp(sigma * (edge - width / 2))
+            below = share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queueing:
-    """What decides how long a request waits, beyond the mean load."""
-
-    slots: float
-    """Requests that one replica runs at once: max-num-seqs, or what its cache holds."""
-    num_replicas_pooled: int = 1
-    """Replicas that share one queue (a least-outstanding router); 1 behind a plain Service."""
-    arrival_scv: float = 1.0
-    """Squared coefficient of variation of the times between arrivals; 1: Poisson."""
-
-
-def ttft_exceedance(
-    replica: Replica,
-    workload: Workload,
-    state: SteadyState,
-    promise: Promise,
-    queueing: Queueing,
-) -> float:
-    """Return an upper estimate of P(TTFT > limit) for a replica in this state.
-
-    The budget is what the limit leaves after the request's own prefill (at the promised
-    quantile of prompt lengths) and the step in progress. Waiting for a slot follows Erlang C
-    with an exponential tail, waiting behind other prompts the tail of a single server; both are
-    widened by the burstiness of arrivals and added up.
-
-    Sources:
-        [kingman1961] the heavy-traffic tail ``exp(-2 (1 - rho) t / (s (ca2 + cs2)))``.
-    """
-    own_s = own_prefill_s(replica, workload, state, workload.prompt.quantile(promise.quantile))
-    budget_s = promise.limit_s - own_s - state.step_s
-    if budget_s < 0:
-        return 1.0
-    pool = queueing.num_replicas_pooled
-    residence_s = state.num_running / state.requests_per_s if state.requests_per_s else 0.0
-    slot_tail = _slot_tail(
-        servers=queueing.slots * pool,
-        offered=state.num_running * pool,
-        residence_s=residence_s,
-        budget_s=budget_s,
-        variability=(queueing.arrival_scv + 1) / 2,
-    )
-    prefill_tail = _prefill_tail(replica, workload, state, budget_s, queueing)
-    return min(1.0, slot_tail + prefill_tail)
-
-
-def _slot_tail(
-    *, servers: float, offered: float, residence_s: float, budget_s: float, variability: float
-) -> float:
-    if offered <= 0:
-        return 0.0
-    spare_per_s = (math.floor(servers) - offered) / residence_s
-    if spare_per_s <= 0:
-        return 1.0
-    busy = erlang_c(num_servers=servers, offered=offered)
-    return busy * math.exp(-spare_per_s * budget_s / variability)
-
-
-def _prefill_tail(
-    replica: Replica,
-    workload: Workload,
-    state: SteadyState,
-    budget_s: float,
-    queueing: Queueing,
-) -> float:
-    # A prompt waits for others only where their tokens fill the budget of whole steps.
-    room = replica.prefill_room(state.num_decoding)
-    crowded = mixed_step(workload, state.num_decoding, room * replica.num_queues)
-    full_step_s = replica.step(crowded).total_s
-    service_s = workload.new_prompt_tokens / room * full_step_s
-    utilization = state.requests_per_s * service_s / replica.num_queues
-    if utilization >= 1:
-        return 1.0
-    variability = queueing.arrival_scv + workload.prompt.scv
-    exponent = 2 * (1 - utilization) * budget_s / (service_s * max(variability, 0.1))
-    return utilization * math.exp(-exponent)
-
-
-def keeps_ttft(
-    replica: Replica,
-    workload: Workload,
-    state: SteadyState,
-    slo: Slo,
-    queueing: Queueing,
-) -> bool:
-    """Tell whether every promise on TTFT holds in this state."""
-    return all(
-        ttft_exceedance(replica, workload, state, promise, queueing) <= 1 - promise.quantile
-        for promise in slo.ttft
-    )
+def ttft_excess(load: Occupancy, state: Bounded, promise: Promise) -> float:
+    """Return the logarithm of misses over those allowed: 0 where the promise is just kept."""
+    return excess_of(ttft_exceedance(load, state, promise.limit_s), promise.quantile)
 
 
 def typical_ttft_s(replica: Replica, workload: Workload, state: SteadyState) -> float:

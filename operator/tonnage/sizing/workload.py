@@ -8,6 +8,7 @@ from statistics import NormalDist
 from tonnage.units import format_s, significant
 
 PERCENT = 100
+Z_OF_P99 = NormalDist().inv_cdf(0.99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Lengths:
         """
         if self.p99_tokens is None or self.p99_tokens <= self.mean_tokens:
             return 0.0
-        z = NormalDist().inv_cdf(0.99)
+        z = Z_OF_P99
         return z - math.sqrt(max(0.0, z * z - 2 * math.log(self.p99_tokens / self.mean_tokens)))
 
     def quantile(self, q: float) -> float:

@@ -1,0 +1,125 @@
+"""How long decode steps and prompts take on one replica, whatever its load.
+
+Seen from one data-parallel rank: its sequences, its prompts. Ranks step together, so that a prompt
+of one holds up all, and each is taken to be as crowded as this one.
+"""
+
+import math
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Protocol
+
+from tonnage.sizing.outputs import Outputs
+from tonnage.sizing.step import Step, StepTime
+from tonnage.sizing.workload import Workload
+
+POINTS_PER_DOUBLING = 2
+"""Batch sizes at which a decode step is worked out; between them it is nearly a line."""
+FEWEST = 1.0
+BESIDE = 16.0
+"""Decoding sequences beside which a prompt is priced; only experts' reads depend on them."""
+
+
+class Stepping(Hashable, Protocol):
+    """What takes steps: a replica."""
+
+    @property
+    def max_batched_tokens(self) -> int: ...
+
+    @property
+    def num_queues(self) -> int: ...
+
+    def step(self, step: Step) -> StepTime: ...
+
+
+class Pace:
+    """The time of decode steps by their batch, and of prompts by their length."""
+
+    def __init__(self, replica: Stepping, workload: Workload) -> None:
+        self._replica = replica
+        self._context_tokens = workload.mean_context_tokens
+        self._points: dict[int, float] = {}
+        self.workload = workload
+        self.outputs = Outputs(workload)
+        self.per_token_s, self.per_pair_s = self._prompt_costs()
+        self.work_moments = self._work_moments()
+
+    def decode_s(self, num_sequences: float) -> float:
+        """Return the time of a step with so many decoding sequences per rank and no prefill."""
+        if num_sequences <= FEWEST:
+            return self._point(0)
+        position = POINTS_PER_DOUBLING * math.log2(num_sequences)
+        below = math.floor(position)
+        low, high = self._batch(below), self._batch(below + 1)
+        low_s, high_s = self._point(below), self._point(below + 1)
+        return low_s + (high_s - low_s) * (num_sequences - low) / (high - low)
+
+    def prompt_s(self, prompt_tokens: float) -> float:
+        """Return what one prompt adds to steps: each token, and its look at all before it."""
+        return (self.per_token_s + self.per_pair_s * prompt_tokens) * prompt_tokens
+
+    def room_tokens(self, num_decoding: float) -> float:
+        """Return the prompt tokens of one rank that fit a step beside so many of its sequences."""
+        return max(1.0, self._replica.max_batched_tokens - num_decoding)
+
+    @staticmethod
+    def _batch(point: int) -> float:
+        batch: float = 2 ** (point / POINTS_PER_DOUBLING)
+        return batch
+
+    def _point(self, point: int) -> float:
+        found = self._points.get(point)
+        if found is None:
+            found = self._points[point] = self._decode_s(self._batch(point))
+        return found
+
+    def _decode_s(self, num_sequences: float) -> float:
+        total = num_sequences * self._replica.num_queues
+        step = Step(num_sequences=total, context_tokens=total * self._context_tokens)
+        return self._replica.step(step).total_s
+
+    def _prompt_costs(self) -> tuple[float, float]:
+        """Return seconds per prompt token, cached or not, and per pair of tokens that attend."""
+        workload, ranks = self.workload, self._replica.num_queues
+        new = 1 - workload.cached_fraction
+        chunk = min(workload.new_prompt_tokens, float(self._replica.max_batched_tokens))
+        if chunk <= 0:
+            return 0.0, 0.0
+        context = max(1.0, workload.prompt.mean_tokens)
+        alone_s, plain_s, deep_s = (
+            self._replica.step(
+                Step(
+                    num_sequences=BESIDE * ranks,
+                    context_tokens=0,
+                    prefill_tokens=tokens * ranks,
+                    prefill_context_tokens=earlier,
+                )
+            ).total_s
+            for tokens, earlier in ((0.0, 0.0), (chunk, 0.0), (chunk, context))
+        )
+        earlier_share = workload.cached_fraction + new / 2
+        per_pair_s = (deep_s - plain_s) / chunk / context
+        return new * (plain_s - alone_s) / chunk, new * earlier_share * per_pair_s
+
+    def _work_moments(self) -> tuple[float, float, float]:
+        """Return the raw moments of a prompt's work, its length lognormal."""
+        prompt = self.workload.prompt
+        a, b = self.per_token_s, self.per_pair_s
+
+        def moment(order: int) -> float:
+            spread: float = (1 + prompt.scv) ** (order * (order - 1) / 2)
+            return spread * prompt.mean_tokens**order
+
+        m1, m2, m3 = moment(1), moment(2), moment(3)
+        m4, m5, m6 = moment(4), moment(5), moment(6)
+        return (
+            a * m1 + b * m2,
+            a * a * m2 + 2 * a * b * m3 + b * b * m4,
+            a**3 * m3 + 3 * a * a * b * m4 + 3 * a * b * b * m5 + b**3 * m6,
+        )
+
+
+@lru_cache(maxsize=256)
+def pace_of(replica: Stepping, workload: Workload) -> Pace:
+    """Return the pace of a replica. Give it without places: its cache and slots have no part."""
+    return Pace(replica, workload)

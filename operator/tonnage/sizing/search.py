@@ -1,0 +1,42 @@
+"""Where a quantity that grows with load crosses zero."""
+
+import math
+from collections.abc import Callable
+
+ROUNDS = 40
+PRECISION = 1e-4
+CLOSE = 1e-4
+TINY = 1e-12
+NEAR = 0.02
+"""Least share of the bracket by which it shrinks, unless it is nearly closed."""
+CLEAR = 5.0
+"""A logarithm of misses over those allowed beyond which its size says nothing more."""
+
+
+def crossing(excess: Callable[[float], float], high: float, *, close: float = CLOSE) -> float:
+    """Return the largest number below ``high`` whose excess is not positive; 0 when none is.
+
+    ``excess(high)`` is positive. False position between the ends; an end that stays twice counts
+    half (the Illinois rule), so that a smooth excess takes some eight calls. One that leaps takes
+    bisections. ``close``: an excess this little below zero is as good as none.
+    """
+    low, at_low, at_high = 0.0, -CLEAR, min(CLEAR, excess(high))
+    side = 0
+    for _ in range(ROUNDS):
+        share = at_low / (at_low - at_high)
+        middle = low + (high - low) * min(1 - NEAR, max(NEAR, share))
+        found = max(-CLEAR, min(CLEAR, excess(middle)))
+        if found <= 0:
+            low, at_low = middle, min(found, -TINY)
+            at_high, side = at_high / 2 if side < 0 else at_high, -1
+        else:
+            high, at_high = middle, found
+            at_low, side = at_low / 2 if side > 0 else at_low, 1
+        if -close < found <= 0 or high - low <= PRECISION * high:
+            break
+    return low
+
+
+def excess_of(missed: float, quantile: float) -> float:
+    """Return the logarithm of misses over those that a promise at this quantile allows."""
+    return math.log(missed / (1 - quantile)) if missed > 0 else -math.inf
