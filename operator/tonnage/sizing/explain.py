@@ -1,10 +1,12 @@
 """The plan in words: the questions of capacity planning in order, with the numbers filled in."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.bill import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
+from tonnage.sizing.burst import burst_ttft_s
+from tonnage.sizing.closed_loop import closed_loop
 from tonnage.sizing.comparison import compared_splits
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.report import attention_name, bottleneck, intensity, memory_reasons, ridge
@@ -135,8 +137,30 @@ def _latency(sizing: Sizing) -> Answer:
             f"within every promise a replica sustains "
             f"{significant(sizing.sustainable_requests_per_s)} requests/s = "
             f"{significant(sizing.output_tokens_per_s)} output tokens/s",
+            *_together(sizing),
         ),
     )
+
+
+def _together(sizing: Sizing) -> Iterator[str]:
+    """Say what happens when requests do not come one by one, at random."""
+    slots, workload = sizing.flags.max_num_seqs, sizing.question.workload
+    replica = replace(sizing.replica, max_num_seqs=slots)
+    at_once = slots * replica.num_queues
+    burst_s = burst_ttft_s(replica, workload, at_once)
+    yield (
+        f"{at_once} prompts at once on an idle replica: half have their first token within "
+        f"{format_s(burst_s)}, server and network included"
+    )
+    concurrency = sizing.question.demand.concurrency
+    if concurrency:
+        each = concurrency / sizing.replicas
+        loop = closed_loop(replica, workload, each)
+        yield (
+            f"closed loop of {significant(each)} requests in flight on each replica: "
+            f"TTFT {format_s(loop.ttft_s)}, TPOT {format_s(loop.tpot_s)}, "
+            f"{significant(loop.requests_per_s)} requests/s"
+        )
 
 
 def _latency_offline(sizing: Sizing) -> Answer:
