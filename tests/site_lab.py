@@ -102,6 +102,7 @@ def until(
 class Request:
     """One line of the audit log."""
 
+    asked_at_s: float
     at_s: float
     """When it was answered."""
     user: str
@@ -123,6 +124,7 @@ def _request(line: str) -> Request | None:
     about = event.get("objectRef") or {}
     parts = (about.get("resource", event.get("requestURI", "")), about.get("subresource"))
     return Request(
+        asked_at_s=datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
         at_s=datetime.fromisoformat(event["stageTimestamp"]).timestamp(),
         user=event["user"]["username"],
         verb=event["verb"],

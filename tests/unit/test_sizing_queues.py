@@ -218,7 +218,7 @@ class TestReplicas:
     def test_a_little_more_needs_one_more(self):
         team = a_team()
 
-        assert replicas_for(team, 3.001 * team.sustainable_requests_per_s(1)) == 4
+        assert replicas_for(team, 3.01 * team.sustainable_requests_per_s(1)) == 4
 
     def test_bursty_arrivals_need_more(self):
         rate = 2 * a_team(ttft_s=0.2).sustainable_requests_per_s(1)

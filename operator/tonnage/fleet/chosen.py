@@ -132,13 +132,18 @@ def _question(
     lengths = memory.lengths
     if lengths is None:
         return question
+    expected = question.workload
     workload = Workload(
         prompt=Lengths(
             mean_tokens=lengths.prompt_tokens,
             p99_tokens=_scaled_p99(question, lengths.prompt_tokens),
+            longest_tokens=question.context_tokens,
         ),
         output_tokens=lengths.output_tokens,
         cached_fraction=lengths.cached_fraction,
+        output_second_moment=None
+        if expected.output_second_moment is None
+        else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
     )
     text = (
         f"{significant(lengths.prompt_tokens)} prompt ({lengths.cached_fraction:.0%} cached) + "

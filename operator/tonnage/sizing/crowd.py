@@ -118,5 +118,5 @@ def _many(mean: float, deviation: float, places: float, above: float) -> Crowd:
     m3 = -(distance**2 + 2) * density / share
     normal = Moments(mean=m1, variance=max(0.0, m2 - m1**2), third=m3 - 3 * m1 * m2 + 2 * m1**3)
     scaled = normal.times(deviation)
-    below = Moments(mean=mean + scaled.mean, variance=scaled.variance, third=scaled.third)
+    below = Moments(mean=max(0.0, mean + scaled.mean), variance=scaled.variance, third=scaled.third)
     return Crowd(below=below, full=waiting / (waiting + share), places=places)

@@ -36,7 +36,7 @@ def limits(
     """Yield (name, limit): everything that bounds the mean number of decoding sequences.
 
     Places bound it by its mean: what waits for one is the business of the promise on TTFT. Every
-    limit holds for all smaller numbers once it holds for one.
+    limit but the one on TPOT holds for all smaller numbers once it holds for one.
     """
     held = replica.sequences_held(workload.mean_context_tokens)
     if slo.tpot:

@@ -16,6 +16,8 @@ from tonnage.sizing.tails import Moments
 ROUNDS = 50
 PRECISION = 1e-5
 HALF = 0.5
+LEAST_PEAK = 0.2
+"""Ratio of variance to mean of the number running, of arrivals as even as can be."""
 MOST_FEEDBACK = 0.95
 """Share of a step that grows with the batch, up to which its fluctuation is followed."""
 
@@ -143,7 +145,7 @@ def _peakedness(pace: Pace, arrivals: Arrivals, work: WorkStream) -> float:
     rest = 1 - work.share
     prompt_scv = work.variance_s2 / work.mean_s**2 if work.mean_s else 0.0
     strays = arrivals.scv / rest**2 + (work.share / rest) ** 2 * prompt_scv
-    return max(0.2, 1 + pace.outputs.overlap * (strays - 1))
+    return max(LEAST_PEAK, 1 + pace.outputs.overlap * (strays - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,7 @@ class _Limit:
         if math.isinf(self.places):
             return math.inf
         beyond = self.places - load.num_decoding - load.peakedness / load.arrivals.num_pooled
-        step_s = load.decode_s + load.slope_s * beyond
+        step_s = max(load.pace.decode_s(1), load.decode_s + load.slope_s * beyond)
         return self.places / (later_tokens(load.pace) * step_s + self.places * load.work.mean_s)
 
     @property
@@ -239,9 +241,10 @@ class _Limit:
     def seen_full(self) -> float:
         """Return the share of the requests that find no place; bursts come when many are there."""
         load = self.load
-        z = 1 + (load.arrivals.scv - 1) * load.pace.outputs.overlap
+        z = max(LEAST_PEAK, 1 + (load.arrivals.scv - 1) * load.pace.outputs.overlap)
         crowded = max(1.0, self.places / load.num_decoding)
-        return min(1.0, self.crowd.full * (1 / z + (1 - 1 / z) * crowded))
+        share = self.crowd.full * (1 / z + (1 - 1 / z) * crowded)
+        return min(1.0, max(0.0, share))
 
     @property
     def queue(self) -> WorkStream:

@@ -102,16 +102,9 @@ class Pace:
         return new * (plain_s - alone_s) / chunk, new * earlier_share * per_pair_s
 
     def _work_moments(self) -> tuple[float, float, float]:
-        """Return the raw moments of a prompt's work, its length lognormal."""
-        prompt = self.workload.prompt
+        """Return the raw moments of a prompt's work."""
         a, b = self.per_token_s, self.per_pair_s
-
-        def moment(order: int) -> float:
-            spread: float = (1 + prompt.scv) ** (order * (order - 1) / 2)
-            return spread * prompt.mean_tokens**order
-
-        m1, m2, m3 = moment(1), moment(2), moment(3)
-        m4, m5, m6 = moment(4), moment(5), moment(6)
+        m1, m2, m3, m4, m5, m6 = (self.workload.prompt.moment(order) for order in range(1, 7))
         return (
             a * m1 + b * m2,
             a * a * m2 + 2 * a * b * m3 + b * b * m4,

@@ -25,6 +25,9 @@ from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
 from tonnage.units import format_s, significant
 
 IDLE = 1e-6
+LEAST_SHARE = 0.02
+"""Of the most that a replica serves at all: where the promises leave less, the number of replicas
+swings from hundreds to none with the tenth digit of a length."""
 """Mean decoding sequences of a replica that serves one request now and then."""
 
 
@@ -200,10 +203,10 @@ def _evaluate(question: Question, shard: Shard, flags: Flags) -> Sizing:
         arrival_scv=question.arrival_scv,
     )
     sustainable = team.sustainable_requests_per_s(1)
-    if sustainable <= 0:
+    if sustainable <= LEAST_SHARE * team.top_requests_per_s:
         raise SLOInfeasibleError(
             f"{question.gpu.name} {flags.parallelism}: one request alone keeps the SLO, but no "
-            f"rate keeps it at the promised percentile ({_what_fails(question, replica, line)})"
+            f"rate keeps it that is worth a replica ({_what_fails(question, replica, line)})"
         )
     sizing = Sizing(
         question=question,

@@ -195,9 +195,12 @@ def expected_workload(spec: Spec) -> Workload:
             prompt=Lengths(mean_tokens=min(GUESSED_PROMPT_TOKENS, spec.context_length / 2)),
             output_tokens=min(GUESSED_OUTPUT_TOKENS, spec.context_length / 4),
         )
-    output = Lengths(mean_tokens=demand.output_tokens.mean, p99_tokens=demand.output_tokens.p99)
+    output, prompt = (
+        Lengths(mean_tokens=given.mean, p99_tokens=given.p99, longest_tokens=spec.context_length)
+        for given in (demand.output_tokens, demand.prompt_tokens)
+    )
     return Workload(
-        prompt=Lengths(mean_tokens=demand.prompt_tokens.mean, p99_tokens=demand.prompt_tokens.p99),
+        prompt=prompt,
         output_tokens=output.mean_tokens,
         cached_fraction=demand.cached_prompt_percent / PERCENT,
         output_second_moment=None if output.p99_tokens is None else output.second_moment,

@@ -13,8 +13,9 @@ from tonnage.sizing.tpot import tpot_excess
 from tonnage.sizing.ttft import ttft_excess
 from tonnage.sizing.workload import Routing, Slo, Workload
 
-ROUNDING = 1e-9
-"""A rate equal to a whole number of replicas must not need one more for rounding's sake."""
+DOUBLINGS = 6
+ROUNDING = 5e-4
+"""What the search for a rate leaves open: it must not take one more replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,7 @@ class Team:
 
     def sustains(self, requests_per_s: float, num_replicas: int) -> bool:
         """Tell whether so many replicas serve this rate within every promise."""
-        each = requests_per_s / num_replicas * (1 - ROUNDING)
-        return each <= self.top_requests_per_s and self.excess(each, num_replicas) <= 0
+        return requests_per_s * (1 - ROUNDING) <= self.sustainable_requests_per_s(num_replicas)
 
     @property
     def top_requests_per_s(self) -> float:
@@ -90,15 +90,19 @@ def replicas_for(team: Team, requests_per_s: float) -> int:
     """Return the smallest number of replicas that sustains this rate, at least one.
 
     The more there are the more even the load of each: a router pools them, and a random split
-    takes the bursts apart.
+    takes the bursts apart. So the quotient for one alone is enough as a rule; where it is not, it
+    is doubled.
 
     Raises:
         SLOInfeasibleError: a replica sustains nothing.
     """
     if requests_per_s <= 0:
         return 1
-    high = _quotient(requests_per_s, team.sustainable_requests_per_s(1))
-    low = 1
+    low, high = 1, _quotient(requests_per_s, team.sustainable_requests_per_s(1))
+    for _ in range(DOUBLINGS):
+        if team.sustains(requests_per_s, high):
+            break
+        low, high = high + 1, 2 * high
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if team.sustains(requests_per_s, middle) else (middle + 1, high)

@@ -72,13 +72,14 @@ class WorkStream:
 
     def uninterrupted(self, own_s: float) -> float:
         """Return the probability that nothing comes during other work of this length."""
-        return math.exp(-self.jobs_per_s * own_s / (1 + self.followers))
+        return math.exp(-self.jobs_per_s * max(0.0, own_s) / (1 + self.followers))
 
     def gap_within(self, time_s: float) -> float:
         """Return the probability that the next job comes within this time of one.
 
         Of a bursty stream, an upper bound by the first term of the gamma distribution's series.
         """
+        time_s = max(0.0, time_s)
         if self.followers == 0:
             return -math.expm1(-self.jobs_per_s * time_s)
         shape = 1 / self.arrival_scv

@@ -32,7 +32,8 @@ def tpot_exceedance(load: Occupancy, state: Bounded, limit_s: float) -> float:
     """
     # Fewer places make the batch, and with it the admissions, more regular.
     narrowed = min(1.0, state.decoding.variance / max(load.unbounded.variance, NOTHING))
-    step_s = load.decode_s + load.slope_s * _shift(load, state, narrowed)
+    shifted_s = load.decode_s + load.slope_s * _shift(load, state, narrowed)
+    step_s = max(load.pace.decode_s(1), shifted_s)
     stalls = _Stalls(load, state.decoding, step_s, narrowed)
     mean_later = later_tokens(load.pace)
     slowed_s = load.slope_s / (1 - load.prefill_share)
@@ -58,7 +59,7 @@ def _at_most(load: Occupancy, most: float, allowed_s: float, later: float) -> fl
     While one of them decodes, as many others begin as there are places, and no more.
     """
     beyond = most - load.num_decoding - load.peakedness / load.arrivals.num_pooled
-    step_s = load.decode_s + load.slope_s * beyond
+    step_s = max(load.pace.decode_s(1), load.decode_s + load.slope_s * beyond)
     each, others = _replacement(load.work, 0.0), max(0.0, most - 1)
     sums = Moments(
         mean=others * each.mean, variance=others * each.variance, third=others * each.third

@@ -59,7 +59,9 @@ def own_prefill_s(replica: Replica, workload: Workload, state: SteadyState, prom
 
 
 def ttft_exceedance(load: Occupancy, state: Bounded, limit_s: float) -> float:
-    """Return P(TTFT > limit) on one engine at an arrival rate.
+    """Return P(TTFT > limit) on one engine at an arrival rate, as the engine's histogram counts it.
+
+    What passes between client and engine (``serving_s``) is not in that histogram, nor in here.
 
     A request waits for a place, or else for the prompts before it, then for the rest of a step, and
     then takes its own steps. Averaged over prompt lengths; what is longer than the limit allows
@@ -142,17 +144,21 @@ class _Own:
                 yield 1.0, prompt.mean_tokens
             return
         median = prompt.mean_tokens * math.exp(-(sigma**2) / 2)
+
+        def length(strays: float) -> float:
+            return min(prompt.longest_tokens, median * math.exp(sigma * strays))
+
         low, high = -SPREAD, SPREAD
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            fits = self.time_s(median * math.exp(sigma * middle)) <= limit_s
+            fits = self.time_s(length(middle)) <= limit_s
             low, high = (middle, high) if fits else (low, middle)
         width = (low + SPREAD) / STRATA
         below = 0.0
         for number in range(1, STRATA + 1):
             edge = -SPREAD + number * width
             share = 1 - normal_exceedance(edge)
-            yield share - below, median * math.exp(sigma * (edge - width / 2))
+            yield share - below, length(edge - width / 2)
             below = share
 
 

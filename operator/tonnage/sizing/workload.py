@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
+from tonnage.sizing.tails import normal_exceedance
 from tonnage.units import format_s, significant
 
 PERCENT = 100
@@ -13,10 +14,14 @@ Z_OF_P99 = NormalDist().inv_cdf(0.99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """A distribution of token counts, as far as it is known: a mean and perhaps a p99."""
+    """A distribution of token counts, as far as it is known: a mean and perhaps a p99.
+
+    Lognormal, and cut off at the longest that the engine takes.
+    """
 
     mean_tokens: float
     p99_tokens: float | None = None
+    longest_tokens: float = math.inf
 
     @property
     def sigma(self) -> float:
@@ -41,12 +46,28 @@ class Lengths:
         if self.sigma == 0:
             return self.mean_tokens
         z = NormalDist().inv_cdf(q)
-        return self.mean_tokens * math.exp(z * self.sigma - self.sigma**2 / 2)
+        length = self.mean_tokens * math.exp(z * self.sigma - self.sigma**2 / 2)
+        return min(length, self.longest_tokens)
+
+    def moment(self, order: int) -> float:
+        """Return a raw moment: ``E[min(X, longest) ** order]``.
+
+        >>> round(Lengths(mean_tokens=100, p99_tokens=300).moment(1), 6)
+        100.0
+        """
+        sigma, longest = self.sigma, self.longest_tokens
+        whole: float = math.exp(sigma**2 * order * (order - 1) / 2) * self.mean_tokens**order
+        if sigma == 0 or math.isinf(longest):
+            return whole
+        edge = (math.log(longest / self.mean_tokens) + sigma**2 / 2) / sigma
+        below = normal_exceedance(order * sigma - edge)
+        cut: float = longest**order * normal_exceedance(edge)
+        return whole * below + cut
 
     @property
     def scv(self) -> float:
-        """Squared coefficient of variation of the lognormal distribution."""
-        return math.exp(self.sigma**2) - 1
+        """Squared coefficient of variation."""
+        return max(0.0, self.moment(2) / self.moment(1) ** 2 - 1)
 
     @property
     def second_moment(self) -> float:
