@@ -5,18 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_replica, a_workload, an_slo
+from builders import a_question, a_replica, a_workload, an_slo
 from tonnage.sizing.crowd import crowd
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.load_line import load_line
 from tonnage.sizing.occupancy import Arrivals, Places, bounded
+from tonnage.sizing.plan import size
 from tonnage.sizing.staffing import Team, replicas_for
 from tonnage.sizing.steady import load_at, steady_state
 from tonnage.sizing.stream import WorkStream
 from tonnage.sizing.tails import Moments
 from tonnage.sizing.tpot import tpot_exceedance
 from tonnage.sizing.ttft import own_prefill_s, ttft_exceedance, typical_ttft_s
-from tonnage.sizing.workload import Lengths, Routing
+from tonnage.sizing.workload import Demand, Lengths, Routing
 
 
 def a_team(*, ttft_s=2.0, routing=Routing.SERVICE, slots=64, arrival_scv=1.0):
@@ -235,3 +236,38 @@ class TestReplicas:
     def test_no_number_of_replicas_that_sustain_nothing_is_asked_for(self):
         with pytest.raises(SLOInfeasibleError, match="no number of them helps"):
             replicas_for(a_team(ttft_s=0.001), 1)
+
+
+class TestLongTails:
+    def test_no_prompt_is_longer_than_the_engine_takes(self):
+        cut = Lengths(mean_tokens=500, p99_tokens=7500, longest_tokens=8192)
+        whole = Lengths(mean_tokens=500, p99_tokens=7500)
+
+        assert cut.moment(6) <= 8192**6
+        assert cut.moment(6) < whole.moment(6)
+        assert cut.quantile(0.9999) == 8192
+
+    def test_a_tail_far_beyond_the_limit_is_cut_not_counted(self):
+        def asked(p99_tokens):
+            prompt = Lengths(mean_tokens=500, p99_tokens=p99_tokens, longest_tokens=8192)
+            workload = a_workload(prompt=prompt)
+            return size(a_question(workload=workload, demand=Demand(requests_per_s=20))).replicas
+
+        assert asked(6000) <= asked(8000) <= 2 * asked(6000)
+
+    def test_a_loose_tpot_beside_a_long_tail_is_sized(self):
+        prompt = Lengths(mean_tokens=61, p99_tokens=900, longest_tokens=8192)
+        workload = a_workload(prompt=prompt, output_tokens=151)
+
+        sizing = size(a_question(workload=workload, slo=an_slo(ttft_s=0.5, tpot_s=0.2)))
+
+        assert sizing.sustainable_requests_per_s > 0
+
+    def test_more_demand_never_takes_fewer_replicas(self):
+        workload = a_workload(prompt=Lengths(mean_tokens=2723.6), output_tokens=34.5)
+        slo = an_slo(ttft_s=2, tpot_s=0.05, quantile=0.99)
+        team = size(a_question(workload=workload, slo=slo)).team
+
+        needed = [replicas_for(team, 0.5 * rate) for rate in range(1, 100)]
+
+        assert needed == sorted(needed)
