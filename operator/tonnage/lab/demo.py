@@ -255,10 +255,10 @@ def _summarize(
         )
         kept = "no request" if share is None else f"{share:.1%} of requests kept both promises"
         console.print(f"{name:18} {kept}", highlight=False)
-    efficiency = next((s.efficiency for s in reversed(story.samples) if s.efficiency), None)
-    if efficiency is not None:
+    efficiencies = [each.efficiency for each in story.samples if each.efficiency]
+    if efficiencies:
         console.print(
-            f"bandwidth efficiency: prior 0.82, learned {efficiency:.3f}, hidden in the engines "
-            f"{site.HIDDEN_EFFICIENCY:.3f}",
+            f"bandwidth efficiency: first {efficiencies[0]:.3f}, learned {efficiencies[-1]:.3f}, "
+            f"hidden in the engines {site.HIDDEN_EFFICIENCY:.3f}",
             highlight=False,
         )
