@@ -37,6 +37,7 @@ from speed_cases import (
 
 from tonnage.catalog.engine_speed import SPEED_FILE, SpeedTable, speed_table
 from tonnage.catalog.gpu import CatalogError
+from tonnage.sizing.closed_loop import num_at_once
 from tonnage.sizing.step import Step
 from tonnage.units import MS_PER_S
 
@@ -116,8 +117,7 @@ def sample_of(case: Case) -> Sample:
             prefill_context_tokens=prompt / 2,
         )
     )
-    held = max(1.0, replica.sequences_held(workload.mean_context_tokens))
-    running = min(case.concurrency, held, replica.max_num_seqs or math.inf)
+    running = num_at_once(replica, workload, case.concurrency)
     split = replica.shard.parallelism
     latency_s = _doublings(case) * replica.constants.per_all_reduce_s
     prompts = case.batch if case.is_static else 1.0

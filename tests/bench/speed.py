@@ -75,8 +75,8 @@ def spread_of(row: Row, era: Era, *, is_known: bool) -> float:
     spread = fractions["measured" if is_known else "other"]
     if row["metric"] in FIRST_TOKENS:
         spread = max(spread, FIRST_TOKEN_SPREAD)
-    elif row["metric"] not in STEPS:
-        spread = max(spread, OTHER_SPREAD if row["metric"] != "batch_e2e_ms" else spread)
+    elif row["metric"] not in STEPS | {"batch_e2e_ms"}:
+        spread = max(spread, OTHER_SPREAD)
     return spread * SPREAD_FACTOR.get(era.name, 2.0)
 
 

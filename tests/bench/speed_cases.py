@@ -14,7 +14,7 @@ from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.sizing.budget import budget_parts, speeds
 from tonnage.sizing.burst import burst_ttft_s
-from tonnage.sizing.closed_loop import ClosedLoop, closed_loop, running_state
+from tonnage.sizing.closed_loop import ClosedLoop, closed_loop, num_at_once, running_state
 from tonnage.sizing.kv import default_block_tokens
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
@@ -277,8 +277,7 @@ def num_chunks(case: Case) -> int:
 def loop_step(case: Case) -> Step:
     """Return the mean step of a closed loop."""
     replica, workload = case.replica, case.workload
-    held = max(1.0, replica.sequences_held(workload.mean_context_tokens))
-    running = min(case.concurrency, held, replica.max_num_seqs or math.inf)
+    running = num_at_once(replica, workload, case.concurrency)
     state = running_state(replica, workload, running)
     return mixed_step(
         workload,

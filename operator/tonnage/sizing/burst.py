@@ -3,7 +3,7 @@
 import math
 
 from tonnage.sizing.closed_loop import prefill_work_s, running_state
-from tonnage.sizing.steady import Replica
+from tonnage.sizing.steady import Replica, places
 from tonnage.sizing.step import Step
 from tonnage.sizing.ttft import serving_s
 from tonnage.sizing.workload import Workload
@@ -18,9 +18,8 @@ def burst_ttft_s(
     already decode. Those without a place in the cache or a slot wait for a whole round of answers.
     """
     queues = replica.num_queues
-    slots = replica.max_num_seqs or num_prompts
-    held = replica.sequences_held(workload.mean_context_tokens) / queues
-    at_once = max(1, math.floor(min(num_prompts, slots, held)))
+    room = places(replica, workload)
+    at_once = max(1, math.floor(min(num_prompts, room.slots, room.held)))
     position = math.ceil(quantile * num_prompts / queues) - 1
     rounds, ahead = divmod(max(0, position), at_once)
     first_s = serving_s(replica, min(num_prompts, at_once), workload.prompt.mean_tokens)

@@ -6,7 +6,7 @@ The rate follows from the residence time, not the other way round: nobody arrive
 import math
 from dataclasses import dataclass, replace
 
-from tonnage.sizing.steady import Replica, SteadyState, prefill_context_tokens, steady_state
+from tonnage.sizing.steady import Replica, SteadyState, places, prefill_context_tokens, steady_state
 from tonnage.sizing.step import Step
 from tonnage.sizing.ttft import own_prefill_s, serving_s
 from tonnage.sizing.workload import Workload
@@ -46,9 +46,7 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
     Sources:
         [serving-measurements] closed loops of 4 to 512 users (the share, and the root).
     """
-    slots = replica.max_num_seqs * replica.num_queues if replica.max_num_seqs else concurrency
-    held = max(1.0, replica.sequences_held(workload.mean_context_tokens))
-    running = min(concurrency, held, slots)
+    running = num_at_once(replica, workload, concurrency)
     state = running_state(replica, workload, running)
     own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
     work_s = prefill_work_s(replica, workload)
@@ -62,6 +60,12 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
         state=state,
         ttft_s=serving_s(replica, running, workload.prompt.mean_tokens) + own_s + queue_s + slot_s,
     )
+
+
+def num_at_once(replica: Replica, workload: Workload, concurrency: float) -> float:
+    """Return how many of so many requests run at once; one does even where none fits."""
+    room, queues = places(replica, workload), replica.num_queues
+    return min(concurrency, max(1.0, room.held * queues), room.slots * queues)
 
 
 def running_state(replica: Replica, workload: Workload, num_running: float) -> SteadyState:
