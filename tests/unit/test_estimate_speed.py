@@ -38,7 +38,7 @@ def a_step_of(samples, *, parallelism=None):
 
 class TestBusyStep:
     def test_is_the_mean_gap_between_tokens_and_the_work_per_step(self):
-        # 20 s of gaps in 500 gaps: 40 ms. 500 tokens in 25 steps: 20 sequences.
+        # 20 s of gaps in 500 gaps: 40 ms. 500 gaps in 25 steps: 20 sequences.
         step = a_step_of(an_engine())
 
         assert step.step_s == pytest.approx(0.040)
@@ -53,7 +53,6 @@ class TestBusyStep:
             "token_gap_s_per_s",
             "token_gaps_per_s",
             "steps_per_s",
-            "output_tokens_per_s",
             "kv_usage_fraction",
             "computed_prompt_tokens_per_s",
         ],
@@ -61,21 +60,24 @@ class TestBusyStep:
     def test_is_unknown_where_a_figure_is_missing(self, missing):
         assert a_step_of(an_engine(**{missing: None})) is None
 
-    @pytest.mark.parametrize(
-        "zero", ["token_gap_s_per_s", "token_gaps_per_s", "steps_per_s", "output_tokens_per_s"]
-    )
+    @pytest.mark.parametrize("zero", ["token_gap_s_per_s", "token_gaps_per_s", "steps_per_s"])
     def test_is_unknown_on_an_idle_engine(self, zero):
         assert a_step_of(an_engine(**{zero: 0})) is None
 
     def test_needs_fifty_steps(self):
-        few = {"output_tokens_per_s": 16, "computed_prompt_tokens_per_s": 0}
+        few = {"token_gaps_per_s": 16, "computed_prompt_tokens_per_s": 0}
 
         assert a_step_of(an_engine(steps_per_s=49 / 60, **few)) is None
         assert a_step_of(an_engine(steps_per_s=50 / 60, **few))
 
     def test_needs_more_than_one_sequence_at_a_time(self):
-        assert a_step_of(an_engine(output_tokens_per_s=25 * 1.4)) is None
-        assert a_step_of(an_engine(output_tokens_per_s=25 * 1.6))
+        assert a_step_of(an_engine(token_gaps_per_s=25 * 1.4)) is None
+        assert a_step_of(an_engine(token_gaps_per_s=25 * 1.6))
+
+    def test_tokens_that_come_together_are_of_one_sequence(self):
+        guessed = an_engine(token_gaps_per_s=200, output_tokens_per_s=500)
+
+        assert a_step_of(guessed).work.num_sequences == 200 / 25
 
     def test_a_step_without_new_prompts_is_a_step_all_the_same(self):
         assert a_step_of(an_engine(computed_prompt_tokens_per_s=0)).work.prefill_tokens == 0
@@ -92,7 +94,10 @@ class TestBusyStep:
         # A sequence is in one microbatch at a time, and its cache in all stages. Four of them pass
         # in the 40 ms between two tokens of a sequence.
         samples = an_engine(
-            steps_per_s=100, output_tokens_per_s=2000, computed_prompt_tokens_per_s=16_000
+            steps_per_s=100,
+            token_gaps_per_s=2000,
+            token_gap_s_per_s=80,
+            computed_prompt_tokens_per_s=16_000,
         )
 
         step = a_step_of(samples, parallelism=Parallelism(pipeline=4))

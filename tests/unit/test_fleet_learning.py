@@ -42,9 +42,8 @@ def a_busy_engine(pod="a", *, efficiency=PRIOR, **changes):
         "kv_usage_fraction": CONTEXT / KV_TOKENS,
         "computed_prompt_tokens_per_s": 0,
         "steps_per_s": 1 / step_s,
-        "output_tokens_per_s": SEQUENCES / step_s,
-        "token_gaps_per_s": 500,
-        "token_gap_s_per_s": 500 * step_s,
+        "token_gaps_per_s": SEQUENCES / step_s,
+        "token_gap_s_per_s": SEQUENCES,
     }
     return an_engine(pod, **(busy | changes))
 
@@ -98,7 +97,7 @@ class TestSpeed:
             {"age_s": None},
             {"steps_per_s": 0.1},
             {"kv_tokens": None},
-            {"output_tokens_per_s": 0},
+            {"token_gaps_per_s": 0},
             {"steps_per_s": 3.0},  # steps ran for a small part of the window: the edge of a burst
         ],
     )
@@ -245,7 +244,7 @@ class TestObserved:
         assert seen.mbu == pytest.approx(step.decode_bytes / step.total_s / bandwidth)
 
     def test_of_an_idle_fleet_are_none(self):
-        seen = self.observed(a_busy_engine("a", output_tokens_per_s=0))
+        seen = self.observed(a_busy_engine("a", token_gaps_per_s=0))
 
         assert (seen.step_s, seen.mbu) == (None, None)
 

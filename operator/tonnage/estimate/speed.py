@@ -72,17 +72,16 @@ def busy_step(
 ) -> BusyStep | None:
     """Return the mean step of an engine; None when it was idle or a figure is missing.
 
-    The step time is the mean gap between two tokens of a sequence, which knows no idle time; the
-    work of a step is tokens over steps. An engine is one data-parallel rank and each of its steps
-    one microbatch, while the formula takes the work of the whole replica: the other ranks are
-    taken to do the same.
+    The step time is the mean gap between two outputs of a sequence, which knows no idle time. As
+    many sequences decode in a step as there are gaps, however many tokens each output has. An
+    engine is one data-parallel rank and each of its steps one microbatch, while the formula takes
+    the work of the whole replica: the other ranks are taken to do the same.
     """
     gaps, gap_s, steps = samples.token_gaps_per_s, samples.token_gap_s_per_s, samples.steps_per_s
-    tokens, usage = samples.output_tokens_per_s, samples.kv_usage_fraction
-    prefill = samples.computed_prompt_tokens_per_s
-    if not gaps or not gap_s or not steps or not tokens or usage is None or prefill is None:
+    usage, prefill = samples.kv_usage_fraction, samples.computed_prompt_tokens_per_s
+    if not gaps or not gap_s or not steps or usage is None or prefill is None:
         return None
-    sequences = tokens / steps
+    sequences = gaps / steps
     if steps * window_s < MIN_STEPS or sequences < MIN_SEQUENCES:
         return None
     batches = parallelism.data * parallelism.pipeline
