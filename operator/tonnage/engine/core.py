@@ -5,8 +5,11 @@ needs from the token budget; when KV blocks run out, the newest running sequence
 and later recomputed; then, unless something was preempted, waiting requests are admitted first
 come first served, each only when its whole prompt fits.
 
-Left out: speculative decoding, sharing of prefix blocks between sequences, asynchronous
-scheduling (which hides the scheduler's time and changes no count here).
+With speculation a decoding sequence takes the tokens judged from the budget, and gets as many as
+the caller says were right, and one.
+
+Left out: sharing of prefix blocks between sequences, asynchronous scheduling (which hides the
+scheduler's time and changes no count here).
 """
 
 from collections import deque
@@ -18,6 +21,8 @@ from tonnage.engine.sequence import BlockPool, Sequence
 
 StepTime = Callable[[int, int, int], float]
 """Seconds of a step: (decoding sequences, their context tokens, prefill tokens) -> s."""
+Accepted = Callable[[], int]
+"""How many of the tokens guessed for one sequence in one step are right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,7 @@ class StepResult:
 
     duration_s: float
     num_decoding: int
-    """Sequences that computed one token each to get the next."""
+    """Sequences that computed their last token, and guesses, to get what follows."""
     context_tokens: int
     """Tokens that those sequences attended to, together."""
     prefill_tokens: int
@@ -36,7 +41,7 @@ class StepResult:
     started: tuple[str, ...]
     """Scheduled for the first time: their queueing ended when the step began."""
     emitted: tuple[str, ...]
-    """Got one token each, at the end of the step."""
+    """Got a token at the end of the step; named once for each."""
     finished: tuple[str, ...]
     preempted: tuple[str, ...]
 
@@ -80,8 +85,11 @@ class _Batch:
 class Engine:
     """One engine core. ``submit`` requests, then ``step`` while ``idle`` is false."""
 
-    def __init__(self, limits: EngineLimits, step_time: StepTime) -> None:
+    def __init__(
+        self, limits: EngineLimits, step_time: StepTime, accepted: Accepted = lambda: 0
+    ) -> None:
         self.limits = limits
+        self._accepted = accepted
         self.counters = Counters()
         self._step_time = step_time
         self._pool = BlockPool(num_blocks=limits.num_blocks, block_size=limits.block_size)
@@ -164,11 +172,17 @@ class Engine:
         index = 0
         while index < len(self._running) and batch.budget_tokens > 0:
             sequence = self._running[index]
-            num_tokens = min(sequence.num_pending, batch.budget_tokens)
+            num_tokens = min(self._wanted(sequence), batch.budget_tokens)
             if not self._make_room(sequence, num_tokens, batch):
                 return
             batch.add(sequence, num_tokens)
             index += 1
+
+    def _wanted(self, sequence: Sequence) -> int:
+        """Return the tokens to compute: no guess goes beyond the end of the answer."""
+        if sequence.prefilling:
+            return sequence.num_pending
+        return min(self.limits.tokens_judged, sequence.num_missing)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, batch: _Batch) -> bool:
         """Find KV blocks for a running sequence, at the cost of newer ones."""
@@ -215,14 +229,15 @@ class Engine:
         finished: list[str] = []
         prompt_tokens = 0
         for sequence, num_tokens in batch.work:
-            sequence.num_computed += num_tokens
-            if sequence.num_pending:
+            got = self._advance(sequence, num_tokens)
+            if not got:
                 continue
-            prompt_tokens += self._ended_prefill(sequence)
-            sequence.prefilling = False
-            sequence.num_emitted += 1
-            emitted.append(sequence.request.id)
-            if sequence.num_emitted == sequence.request.output_tokens:
+            if sequence.prefilling:
+                prompt_tokens += self._ended_prefill(sequence)
+                sequence.prefilling = False
+            sequence.num_emitted += got
+            emitted += [sequence.request.id] * got
+            if not sequence.num_missing:
                 finished.append(sequence.request.id)
         self._remove(finished)
         return StepResult(
@@ -236,6 +251,15 @@ class Engine:
             finished=tuple(finished),
             preempted=tuple(batch.preempted),
         )
+
+    def _advance(self, sequence: Sequence, num_tokens: int) -> int:
+        """Note what was computed, and return the tokens that the sequence gets for it."""
+        if sequence.prefilling:
+            sequence.num_computed += num_tokens
+            return 0 if sequence.num_pending else 1
+        got = min(1 + self._accepted(), num_tokens)
+        sequence.num_computed += got
+        return got
 
     def _ended_prefill(self, sequence: Sequence) -> int:
         """Return the prompt tokens to count: each prompt once, at its first token."""

@@ -27,21 +27,29 @@ class EngineLimits:
     """Prompt and output tokens of the longest request."""
     watermark_blocks: int = 0
     """Blocks left free when a sequence is admitted beside others."""
+    num_draft_tokens: int = 0
+    """Guessed for each decoding sequence in each step, and judged in it."""
 
     def __post_init__(self) -> None:
         """Refuse what vLLM refuses at start-up."""
         if min(self.max_num_seqs, self.block_size, self.max_model_len) < 1:
             raise LimitsError(f"every limit must be at least 1: {self}")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.max_num_batched_tokens < self.max_num_seqs * self.tokens_judged:
             raise LimitsError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below "
-                f"max_num_seqs ({self.max_num_seqs}): not every sequence could decode"
+                f"max_num_seqs ({self.max_num_seqs}) x {self.tokens_judged}: not every sequence "
+                "could decode"
             )
         if self.num_blocks < self.blocks_for(self.max_model_len):
             raise LimitsError(
                 f"one request of max_model_len ({self.max_model_len}) needs "
                 f"{self.blocks_for(self.max_model_len)} KV blocks, there are {self.num_blocks}"
             )
+
+    @property
+    def tokens_judged(self) -> int:
+        """Of a decoding sequence in a step: the guesses, and the one behind the last of them."""
+        return 1 + self.num_draft_tokens
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return the KV blocks that a sequence of this length occupies, rounded up."""

@@ -27,6 +27,11 @@ class Sequence:
         """Tokens to compute before the next one can be emitted; 1 while decoding."""
         return self.request.prompt_tokens + self.num_emitted - self.num_computed
 
+    @property
+    def num_missing(self) -> int:
+        """Tokens of the answer that are still to come."""
+        return self.request.output_tokens - self.num_emitted
+
 
 class BlockPool:
     """Counts KV blocks. Identity does not matter, since nothing here shares blocks."""
