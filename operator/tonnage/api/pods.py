@@ -33,6 +33,17 @@ class SecretKey(ApiModel):
 _TAG_VERSION = ":v?[0-9]{1,4}[.][0-9]{1,4}([.+-][A-Za-z0-9._+-]{0,100})?$"
 
 
+class Speculative(ApiModel):
+    """Speculative decoding: tokens are guessed, and one step of the model judges them all."""
+
+    method: Literal["mtp", "ngram"]
+    """mtp: draft layers of the checkpoint guess; ngram: a search in the text so far does."""
+    tokens: Annotated[int, Field(ge=1, le=16)]
+    """Guessed for each sequence in each step."""
+    accepted_percent: Annotated[int, Field(ge=0, le=100)]
+    """How often a guess is right when those before it were: the model's and the traffic's."""
+
+
 class Engine(ApiModel):
     """The serving engine. Its version decides flags, memory constants and metric names."""
 
@@ -60,6 +71,8 @@ class Engine(ApiModel):
     """Container image; absent: the vLLM release image of that version."""
     args: Annotated[tuple[Argument, ...], Field(max_length=32)] = ()
     """Further flags, one ``--flag=value`` each, from a list of allowed ones."""
+    speculative: Speculative | None = None
+    """Absent: each step gives each sequence one token."""
 
     @model_validator(mode="after")
     def _known_version(self) -> "Engine":

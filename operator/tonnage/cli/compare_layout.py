@@ -136,7 +136,7 @@ def course(choice: Choice, series: int) -> Course:
     points = tuple(
         BatchPoint(
             row=row,
-            tpot_s=row.state.step_s,
+            tpot_s=row.state.tpot_s,
             tokens_per_s_per_gpu=tokens_per_s(choice, row) / num_gpus,
         )
         for row in batch_rows(choice.sizing)

@@ -181,7 +181,7 @@ def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
     yield "replicas", f"{choice.replicas}{'' if choice.is_within_bounds else BEYOND}"
     yield "GPUs", str(choice.num_gpus)
     yield "max-num-\nseqs", str(sizing.flags.max_num_seqs)
-    yield "TPOT", format_s(state.step_s)
+    yield "TPOT", format_s(state.tpot_s)
     yield "TTFT", UNKNOWN if is_offline else format_s(first_s)
     yield "tokens/s\nreplica", significant(sizing.output_tokens_per_s)
     yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)

@@ -149,7 +149,7 @@ def _batch(choice: Choice, row: BatchRow) -> dict[str, Any]:
     held = choice.sizing.memory_ceiling_typical
     return {
         "decoding": rounded(row.state.num_decoding),
-        "timePerOutputTokenSeconds": rounded(row.state.step_s),
+        "timePerOutputTokenSeconds": rounded(row.state.tpot_s),
         "tokensPerSecond": rounded(per_s),
         "tokensPerSecondPerGpu": rounded(per_s / num_gpus),
         "kvCacheFraction": rounded(row.state.num_running / held) if held < math.inf else 0.0,

@@ -226,7 +226,7 @@ def batch_table(sizing: Sizing) -> Table:
 def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
     there = replace(sizing, line=LoadLine(state=state, limited_by=""))
     yield requests_written(state.num_decoding)
-    yield format_s(state.step_s)
+    yield format_s(state.tpot_s)
     yield significant(state.requests_per_s * sizing.question.workload.output_tokens)
     yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
     yield BOUNDS[bottleneck(there)]

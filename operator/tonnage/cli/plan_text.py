@@ -176,7 +176,7 @@ def offer_numbers(offer: Offer) -> tuple[str, ...]:
     return (
         f"{sizing.replicas} x {sizing.flags.parallelism.num_gpus}",
         str(sizing.flags.max_num_seqs),
-        format_s(sizing.at_capacity.step_s),
+        format_s(sizing.at_capacity.tpot_s),
         "no price" if usd is None else f"{usd:.2f}",
     )
 

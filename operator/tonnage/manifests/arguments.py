@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tonnage.api.pods import Speculative
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.sizing.parallelism import Parallelism
@@ -76,6 +77,13 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield from ("--data-parallel-size", str(split.data))
     if serving.has_whole_experts:
         yield "--enable-expert-parallel"
+    if spec.engine and spec.engine.speculative:
+        yield from ("--speculative-config", _speculative_config(spec.engine.speculative))
+
+
+def _speculative_config(given: Speculative) -> str:
+    config = {"method": given.method, "num_speculative_tokens": given.tokens}
+    return json.dumps(config, separators=(",", ":"))
 
 
 def _kv_cache_dtype(spec: Spec, serving: Serving) -> str:

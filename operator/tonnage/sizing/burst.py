@@ -26,7 +26,7 @@ def burst_ttft_s(
     whole_round_s = 0.0
     if rounds:
         decoding = running_state(replica, workload, at_once * queues)
-        whole_round_s = workload.output_tokens * decoding.step_s
+        whole_round_s = workload.output_tokens * decoding.tpot_s
     return first_s + rounds * whole_round_s + prefill_in_order_s(replica, workload, ahead + 1)
 
 

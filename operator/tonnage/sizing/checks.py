@@ -4,6 +4,7 @@ from typing import Final
 
 from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.catalog.shape import CompressedAttention
+from tonnage.sizing.drafting import check_drafts
 from tonnage.sizing.errors import ContextTooLongError, InvalidKvCacheError
 from tonnage.sizing.question import Question
 
@@ -14,10 +15,12 @@ def check_question(question: Question) -> None:
     """Refuse what no split can make up for.
 
     Raises:
-        ContextTooLongError, InvalidKvCacheError, UnsupportedEngineError.
+        ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError, UnsupportedEngineError.
     """
     check_context(question)
     check_cache(question)
+    if question.speculation:
+        check_drafts(question.shape, question.speculation)
 
 
 def check_context(question: Question) -> None:

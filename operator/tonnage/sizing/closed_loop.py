@@ -24,7 +24,7 @@ class ClosedLoop:
 
     @property
     def tpot_s(self) -> float:
-        return self.state.step_s
+        return self.state.tpot_s
 
     @property
     def requests_per_s(self) -> float:
@@ -50,7 +50,7 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
     state = running_state(replica, workload, running)
     own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
     work_s = prefill_work_s(replica, workload)
-    cycle_s = workload.output_tokens * state.step_s + own_s
+    cycle_s = workload.output_tokens * state.tpot_s + own_s
     each = running / replica.num_queues
     load = min(1.0, each * work_s / cycle_s)
     ahead = replica.constants.bunching_fraction * max(0.0, each - 1) * math.sqrt(load)

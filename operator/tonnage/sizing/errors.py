@@ -21,5 +21,9 @@ class ContextTooLongError(SizingError):
     """The context length promised exceeds the positions that the model was made for."""
 
 
+class InvalidSpeculationError(SizingError):
+    """The engine cannot draft tokens in this way for this model."""
+
+
 class InvalidKvCacheError(SizingError):
     """The engine does not keep the cache of this model in the format that is asked for."""

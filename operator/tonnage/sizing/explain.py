@@ -84,7 +84,22 @@ def _bottleneck(sizing: Sizing) -> Answer:
             f"its products take {format_s(step.compute_s)}",
             f"beside that: {format_s(step.prefill_s)} prefill, {format_s(step.overhead_s)} "
             f"overhead, {format_s(step.communication_s)} between GPUs",
+            *_speculation(sizing),
         ),
+    )
+
+
+def _speculation(sizing: Sizing) -> Iterator[str]:
+    """Say what guessed tokens bring, and what the further passes of a draft layer take."""
+    speculation, state = sizing.question.speculation, sizing.at_capacity
+    if speculation is None:
+        return
+    further = speculation.num_draft_tokens - 1
+    drafts = f" ({format_s(state.step.draft_s)} in further draft passes: {further})"
+    yield (
+        f"speculation: {speculation}. TPOT = step {format_s(state.step_s)}"
+        f"{drafts if state.step.draft_s else ''} / {speculation.tokens_per_step:.2f} "
+        f"= {format_s(state.tpot_s)}"
     )
 
 
@@ -126,11 +141,11 @@ def _latency(sizing: Sizing) -> Answer:
     return Answer(
         question="What do the latency promises take?",
         answer=(
-            f"TPOT {format_s(state.step_s)}, TTFT {format_s(first_s)} at capacity; promised: "
+            f"TPOT {format_s(state.tpot_s)}, TTFT {format_s(first_s)} at capacity; promised: "
             f"{', '.join(promised)}"
         ),
         lines=(
-            f"one request alone: TPOT {format_s(sizing.idle.step_s)}, TTFT "
+            f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}, TTFT "
             f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}",
             f"TTFT = wait for a slot and for prefill + own prefill {format_s(own_s)} of "
             f"{significant(workload.new_prompt_tokens)} new tokens",
@@ -169,11 +184,11 @@ def _latency_offline(sizing: Sizing) -> Answer:
     return Answer(
         question="What do the latency promises take?",
         answer=(
-            f"TPOT {format_s(sizing.at_capacity.step_s)} at the {full_use(sizing)}; promised: "
+            f"TPOT {format_s(sizing.at_capacity.tpot_s)} at the {full_use(sizing)}; promised: "
             "nothing (offline), so requests wait their turn"
         ),
         lines=(
-            f"one request alone: TPOT {format_s(sizing.idle.step_s)}",
+            f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}",
             f"a replica makes {significant(tokens_per_s)} output tokens/s = "
             f"{tokens_per_day(tokens_per_s)}",
         ),

@@ -71,7 +71,7 @@ def _slots(question: Question, replica: Replica, line: LoadLine) -> int:
         ceiling=min(ceiling for ceiling in ceilings if ceiling is not None),
         num_queues=replica.num_queues,
     )
-    return min(wanted, replica.max_batched_tokens)
+    return min(wanted, replica.max_batched_tokens // replica.tokens_judged)
 
 
 def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:
@@ -100,6 +100,7 @@ def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
         max_num_seqs=flags.max_num_seqs,
         block_tokens=default_block_tokens(question.shape),
         cache_rules=question.cache_rules,
+        speculation=question.speculation,
     )
     return replace(replica, kv_pool_bytes=_pool_bytes(question, replica, flags))
 

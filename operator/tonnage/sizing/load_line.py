@@ -16,6 +16,7 @@ from tonnage.sizing.steady import (
     num_running,
     places,
     steady_state,
+    steps_of_answer,
 )
 from tonnage.sizing.tpot import tpot_excess
 from tonnage.sizing.workload import Slo, Workload
@@ -47,10 +48,10 @@ def limits(
 
 def _place_limits(replica: Replica, workload: Workload, held: float) -> Iterator[tuple[str, Limit]]:
     ranks = replica.num_queues
-    per_token = workload.new_prompt_tokens / workload.output_tokens
+    per_step = replica.tokens_judged + _prefill_per_step(replica, workload)
     running = partial(num_running, replica, workload)
     yield "KVCache", lambda n: running(n) <= held
-    yield "BatchedTokens", lambda n: n * (1 + per_token) <= replica.max_batched_tokens * ranks
+    yield "BatchedTokens", lambda n: n * per_step <= replica.max_batched_tokens * ranks
     if replica.max_num_seqs is not None:
         slots = replica.max_num_seqs * ranks
         yield "MaxNumSeqs", lambda n: running(n) <= slots
@@ -60,16 +61,21 @@ def _most_decoding(replica: Replica, workload: Workload) -> tuple[str, float]:
     """Return the place that runs out first, and the mean number decoding when it does."""
     held = replica.sequences_held(workload.mean_context_tokens)
     slots = (replica.max_num_seqs or math.inf) * replica.num_queues
-    per_token = workload.new_prompt_tokens / workload.output_tokens
-    batched = replica.max_batched_tokens * replica.num_queues / (1 + per_token)
+    per_step = replica.tokens_judged + _prefill_per_step(replica, workload)
+    batched = replica.max_batched_tokens * replica.num_queues / per_step
     name, most = ("MaxNumSeqs", slots) if slots < held else ("KVCache", held)
     if num_running(replica, workload, batched) <= most:
         return "BatchedTokens", batched
     # Prompts that fit one step are in prefill for one.
-    decoding = most / (1 + 1 / workload.output_tokens)
+    decoding = most / (1 + 1 / steps_of_answer(replica, workload))
     if workload.new_prompt_tokens <= replica.prefill_room(decoding):
         return name, decoding
     return name, _highest(lambda n: num_running(replica, workload, n) <= most, batched)
+
+
+def _prefill_per_step(replica: Replica, workload: Workload) -> float:
+    """Return the prefill tokens beside each decoding sequence in a step."""
+    return workload.new_prompt_tokens / steps_of_answer(replica, workload)
 
 
 def top_requests_per_s(replica: Replica, workload: Workload) -> float:
@@ -85,7 +91,7 @@ def _tpot_excess(
     state = steady_state(replica, workload, num_decoding)
     if math.isinf(workload.output_tokens) or state.requests_per_s == 0:
         # Nobody comes and nobody leaves: every step is the mean one.
-        kept = all(state.step_s <= promise.limit_s for promise in slo.tpot)
+        kept = all(state.tpot_s <= promise.limit_s for promise in slo.tpot)
         return -math.inf if kept else math.inf
     arrivals = Arrivals(requests_per_s=state.requests_per_s / replica.num_queues, scv=arrival_scv)
     room = places(replica, workload) if replica.max_num_seqs is not None else Places()
@@ -143,7 +149,7 @@ def _unlimited_tpot_most(
 ) -> float:
     """Return it for places without end: the same whatever memory is left for the cache."""
     excess = partial(_tpot_excess, replica, workload, slo, arrival_scv)
-    top = float(replica.max_batched_tokens * replica.num_queues)
+    top = replica.max_batched_tokens * replica.num_queues / replica.tokens_judged
     ceiling = tpot_ceiling(replica, workload, slo) or top
     for high in (min(top, ceiling), top):
         if excess(high) > 0:
@@ -184,9 +190,9 @@ def _ceiling(replica: Replica, workload: Workload, limit_s: float) -> float:
     """Return it for a replica without places, which have no part in it."""
 
     def excess(num_decoding: float) -> float:
-        return math.log(steady_state(replica, workload, num_decoding).step_s / limit_s)
+        return math.log(steady_state(replica, workload, num_decoding).tpot_s / limit_s)
 
-    top = float(replica.max_batched_tokens * replica.num_queues)
+    top = replica.max_batched_tokens * replica.num_queues / replica.tokens_judged
     return top if excess(top) <= 0 else crossing(excess, top, close=EXACT)
 
 

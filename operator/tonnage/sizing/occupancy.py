@@ -93,7 +93,7 @@ class Occupancy:
 
 def later_tokens(pace: Pace) -> float:
     """Return the steps that a mean answer decodes for: its first token ends its prefill."""
-    return max(HALF, pace.outputs.mean_tokens - 1)
+    return pace.steps(max(HALF, pace.outputs.mean_tokens - 1))
 
 
 def occupancy(pace: Pace, arrivals: Arrivals) -> Occupancy | None:

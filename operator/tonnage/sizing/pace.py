@@ -29,6 +29,14 @@ class Stepping(Hashable, Protocol):
     @property
     def num_queues(self) -> int: ...
 
+    @property
+    def tokens_judged(self) -> int: ...
+
+    @property
+    def steps_scv(self) -> float: ...
+
+    def steps(self, tokens: float) -> float: ...
+
     def step(self, step: Step) -> StepTime: ...
 
 
@@ -40,6 +48,8 @@ class Pace:
         self._context_tokens = workload.mean_context_tokens
         self._points: dict[int, float] = {}
         self.workload = workload
+        self.steps = replica.steps
+        self.steps_scv = replica.steps_scv
         self.outputs = Outputs(workload)
         self.per_token_s, self.per_pair_s = self._prompt_costs()
         self.work_moments = self._work_moments()
@@ -60,7 +70,8 @@ class Pace:
 
     def room_tokens(self, num_decoding: float) -> float:
         """Return the prompt tokens of one rank that fit a step beside so many of its sequences."""
-        return max(1.0, self._replica.max_batched_tokens - num_decoding)
+        decoding = num_decoding * self._replica.tokens_judged
+        return max(1.0, self._replica.max_batched_tokens - decoding)
 
     @staticmethod
     def _batch(point: int) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.budget import memory_budget
 from tonnage.sizing.checks import check_question
+from tonnage.sizing.drafting import rank_of
 from tonnage.sizing.errors import (
     InvalidParallelismError,
     SizingError,
@@ -17,7 +18,7 @@ from tonnage.sizing.load_line import LoadLine, load_line, tpot_ceiling
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question, on_gpu
-from tonnage.sizing.shard import Shard, shard_of
+from tonnage.sizing.shard import Shard
 from tonnage.sizing.splits import candidates, explain_no_candidate
 from tonnage.sizing.staffing import Team, replicas_for
 from tonnage.sizing.steady import Replica, SteadyState, steady_state
@@ -174,13 +175,7 @@ def size_with(question: Question, parallelism: Parallelism) -> Sizing:
     Raises:
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
-    shard = shard_of(
-        question.shape,
-        weights=question.weights,
-        kv_element_bytes=question.kv_element_bytes,
-        parallelism=parallelism,
-        rules=question.cache_rules,
-    )
+    shard = rank_of(question, parallelism)
     if question.flags:
         return _evaluate(question, shard, question.flags)
     flags, limited_by = settle(question, shard, parallelism)
@@ -235,7 +230,7 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
         return demand.requests_per_s
     state = sizing.at_capacity
     first_s = typical_ttft_s(sizing.replica, workload, state)
-    return demand.concurrency / (first_s + workload.output_tokens * state.step_s)
+    return demand.concurrency / (first_s + workload.output_tokens * state.tpot_s)
 
 
 def _what_fails(question: Question, replica: Replica, line: LoadLine) -> str:
@@ -259,7 +254,7 @@ def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> Non
     """
     first_s = typical_ttft_s(replica, question.workload, idle)
     reached = {
-        "timePerOutputToken": (idle.step_s, question.slo.tpot),
+        "timePerOutputToken": (idle.tpot_s, question.slo.tpot),
         "timeToFirstToken": (first_s, question.slo.ttft),
     }
     for name, (alone_s, promises) in reached.items():

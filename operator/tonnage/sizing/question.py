@@ -12,6 +12,7 @@ from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, SpeedConstants, prior_s
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
 from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
 from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
 from tonnage.units import DAY_S, format_bytes, format_si, significant
@@ -70,6 +71,8 @@ class Question:
     """Of the image and the user's own flags: they change speed and memory too."""
     switches: EngineSwitches = DEFAULT_SWITCHES
     """Among the user's own flags, those that move the cache in a known way."""
+    speculation: Speculation | None = None
+    """None: each step gives each sequence one token."""
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
@@ -79,7 +82,10 @@ class Question:
 
     @property
     def cache_rules(self) -> CacheRules:
-        return self.switches.rules(self.engine.constants.cache)
+        """How the engine cuts the cache; layers with a state keep one for each guessed token."""
+        rules = self.switches.rules(self.engine.constants.cache)
+        drafted = self.speculation.num_draft_tokens if self.speculation else 0
+        return replace(rules, state_blocks=rules.state_blocks + drafted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,7 @@ def ask(spec: Spec, known: Known) -> Question:
         engine_digest=_engine_digest(spec),
         switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
         routing=Routing(spec.scaling.routing),
+        speculation=expected_speculation(spec),
     )
     return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
 
@@ -126,7 +133,10 @@ def with_prior(question: Question) -> Question:
 
 
 def _engine_digest(spec: Spec) -> str:
-    return digest_of((spec.engine.image or "", *spec.engine.args)) if spec.engine else ""
+    if spec.engine is None:
+        return ""
+    guessed = (str(expected_speculation(spec)),) if spec.engine.speculative else ()
+    return digest_of((spec.engine.image or "", *spec.engine.args, *guessed))
 
 
 def digest_of(parts: Iterable[str]) -> str:
@@ -207,6 +217,18 @@ def expected_workload(spec: Spec) -> Workload:
     )
 
 
+def expected_speculation(spec: Spec) -> Speculation | None:
+    """Return how the engine is to guess tokens, and how many are expected to be right."""
+    given = spec.engine.speculative if spec.engine else None
+    if given is None:
+        return None
+    return Speculation(
+        method=given.method,
+        num_draft_tokens=given.tokens,
+        acceptance_rate=given.accepted_percent / PERCENT,
+    )
+
+
 def expected_demand(demand: DemandSpec | None) -> Demand:
     """Return the traffic that the spec expects, as a rate or as requests in flight."""
     if demand is None:
@@ -238,11 +260,19 @@ def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
         Input(name="contextLength", value=f"{spec.context_length} tokens", origin="given"),
         Input(name="SLO", value=", ".join(promises) or "none: offline", origin="given"),
         Input(name="lengths", value=lengths, origin="given" if spec.demand else "guessed"),
+        *_speculation_input(spec),
         Input(name="demand", value=_demand_written(spec.demand), origin="given"),
         Input(
             name="arrivals", value=f"Poisson, through a {spec.scaling.routing}", origin="guessed"
         ),
     )
+
+
+def _speculation_input(spec: Spec) -> tuple[Input, ...]:
+    speculation = expected_speculation(spec)
+    if speculation is None:
+        return ()
+    return (Input(name="speculation", value=str(speculation), origin="given"),)
 
 
 def _demand_written(demand: DemandSpec | None) -> str:

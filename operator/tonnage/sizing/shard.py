@@ -55,6 +55,8 @@ class Shard:
     """Resident, on the fullest rank."""
     dense_read_bytes: float
     """Read in every step whatever the batch: all but experts and the embedding table."""
+    head_bytes: float = 0.0
+    """Of these, what turns a hidden state into logits."""
     experts: tuple[ExpertShare, ...] = ()
     kv: tuple[KvShare, ...] = ()
     flop_per_token: float = 0.0
@@ -69,6 +71,8 @@ class Shard:
     num_moe_layers: int = 0
     hidden_size: int = 0
     parallelism: Parallelism = field(default_factory=Parallelism)
+    draft: "Shard | None" = None
+    """What one further pass of a draft layer reads and computes. None: nothing drafts."""
 
 
 def shard_of(
@@ -110,6 +114,7 @@ def shard_of(
         + stored.other_bytes
         + stage * absorbed_bytes(shape, weights, rules, parallelism),
         dense_read_bytes=layers_bytes + head_bytes,
+        head_bytes=head_bytes,
         experts=experts,
         kv=tuple(
             kv_shares(

@@ -110,7 +110,7 @@ def _throughput(choice: Choice) -> Iterator[Figure]:
     yield Figure(
         name="limitedBy", value=sizing.line.limited_by, written=f"limit {sizing.line.limited_by}"
     )
-    yield _figure("timePerOutputTokenSeconds", state.step_s, f"TPOT {format_s(state.step_s)}")
+    yield _figure("timePerOutputTokenSeconds", state.tpot_s, f"TPOT {format_s(state.tpot_s)}")
     if not sizing.question.slo.is_offline:
         yield _figure("timeToFirstTokenSeconds", first_s, f"TTFT {format_s(first_s)}")
     yield _figure("tokensPerSecond", per_s, f"{significant(per_s)} output tokens/s{_held(sizing)}")

@@ -4,9 +4,11 @@ For n decoding sequences the number of prefill tokens per step follows from the 
 (each finished request brings one new prompt), so the fixed point of DESIGN.md 3.3 need not be
 searched: n decides the step time, and both decide the arrival rate::
 
-    p = n * new_prompt_tokens / output_tokens
+    p = n * tokens_per_step * new_prompt_tokens / output_tokens
     T = t(n, n * mean_context, p)
-    requests_per_s = n / (output_tokens * T)
+    requests_per_s = n * tokens_per_step / (output_tokens * T)
+
+A sequence gets one token from each step, with speculation more.
 """
 
 import math
@@ -19,6 +21,7 @@ from tonnage.sizing.memory import sequences_held
 from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, occupancy
 from tonnage.sizing.pace import pace_of
 from tonnage.sizing.shard import Shard
+from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.step import Speeds, Step, StepTime, step_time
 from tonnage.sizing.workload import Workload
 
@@ -37,6 +40,26 @@ class Replica:
     """None: to be chosen."""
     block_tokens: int = DEFAULT_BLOCK_TOKENS
     cache_rules: CacheRules = CURRENT_CACHE_RULES
+    speculation: Speculation | None = None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """That a decoding sequence gets in the mean."""
+        return self.speculation.tokens_per_step if self.speculation else 1.0
+
+    def steps(self, tokens: float) -> float:
+        """Return the steps in which so many tokens are decoded, in the mean."""
+        return self.speculation.steps(tokens) if self.speculation else tokens
+
+    @property
+    def steps_scv(self) -> float:
+        """Squared coefficient of variation of the tokens that a sequence gets from a step."""
+        return self.speculation.scv if self.speculation else 0.0
+
+    @property
+    def tokens_judged(self) -> int:
+        """Of the token budget that a decoding sequence takes."""
+        return self.speculation.tokens_judged if self.speculation else 1
 
     @property
     def num_queues(self) -> int:
@@ -44,11 +67,29 @@ class Replica:
         return self.shard.parallelism.data
 
     def step(self, step: Step) -> StepTime:
-        return step_time(self.shard, self.speeds, self.constants, step)
+        step = replace(step, tokens_per_sequence=self.tokens_judged)
+        time = step_time(self.shard, self.speeds, self.constants, step)
+        draft = self.shard.draft
+        return time if draft is None else self._with_drafts(time, step, draft)
+
+    def _with_drafts(self, time: StepTime, step: Step, draft: Shard) -> StepTime:
+        """Add the passes after the first: of one token each, and none of them schedules."""
+        constants = replace(self.constants, per_step_s=0.0, per_sequence_s=0.0)
+        one = Step(num_sequences=step.num_sequences, context_tokens=step.context_tokens)
+        each = step_time(draft, self.speeds, constants, one)
+        passes = self.tokens_judged - 2
+        return replace(
+            time,
+            draft_s=passes * each.total_s,
+            decode_bytes=time.decode_bytes + passes * each.decode_bytes,
+            decode_flop=time.decode_flop + passes * each.decode_flop,
+        )
 
     def prefill_room(self, num_decoding: float) -> float:
         """Return the tokens per step that decoding leaves one rank for prefill."""
-        return max(1.0, self.max_batched_tokens - num_decoding / self.num_queues)
+        return max(
+            1.0, self.max_batched_tokens - num_decoding * self.tokens_judged / self.num_queues
+        )
 
     @property
     def layout(self) -> CacheLayout:
@@ -99,10 +140,16 @@ class SteadyState:
     prefill_tokens_per_step: float
     step: StepTime
     requests_per_s: float
+    tokens_per_step: float = 1.0
+    """That each decoding sequence gets."""
 
     @property
     def step_s(self) -> float:
         return self.step.total_s
+
+    @property
+    def tpot_s(self) -> float:
+        return self.step_s / self.tokens_per_step
 
     @property
     def num_running(self) -> float:
@@ -111,7 +158,8 @@ class SteadyState:
 
 def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> SteadyState:
     """Return the steady state with so many sequences decoding in the mean."""
-    prefill = num_decoding * workload.new_prompt_tokens / workload.output_tokens
+    steps = steps_of_answer(replica, workload)
+    prefill = num_decoding * workload.new_prompt_tokens / steps
     chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
     time = replica.step(mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk))
     return SteadyState(
@@ -119,14 +167,20 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
         num_prefilling=num_running(replica, workload, num_decoding) - num_decoding,
         prefill_tokens_per_step=prefill,
         step=time,
-        requests_per_s=num_decoding / (workload.output_tokens * time.total_s),
+        requests_per_s=num_decoding / (steps * time.total_s),
+        tokens_per_step=replica.tokens_per_step,
     )
+
+
+def steps_of_answer(replica: Replica, workload: Workload) -> float:
+    """Return the steps in which a mean answer is made."""
+    return replica.steps(workload.output_tokens)
 
 
 def num_running(replica: Replica, workload: Workload, num_decoding: float) -> float:
     """Return the sequences that decode, and those in prefill beside them: as many as are done."""
     steps_of_prefill = max(1.0, workload.new_prompt_tokens / replica.prefill_room(num_decoding))
-    return num_decoding * (1 + steps_of_prefill / workload.output_tokens)
+    return num_decoding * (1 + steps_of_prefill / steps_of_answer(replica, workload))
 
 
 def mixed_step(

@@ -27,6 +27,8 @@ class Step:
     """Decoding sequences; evaluated at one at least."""
     context_tokens: float
     """Of all decoding sequences together."""
+    tokens_per_sequence: float = 1.0
+    """Worked on for each decoding sequence: with speculation those that are judged."""
     prefill_tokens: float = 0.0
     prefill_context_tokens: float = 0.0
     """Earlier tokens that a prefill token attends to, in the mean."""
@@ -49,11 +51,14 @@ class StepTime:
     decode_bytes: float
     """Per rank and stage: weights touched and KV of the running sequences."""
     decode_flop: float
+    draft_s: float = 0.0
+    """Passes of a draft layer after the first, which is part of the rest."""
 
     @property
     def total_s(self) -> float:
         decode_s = max(self.memory_s, self.compute_s)
-        return self.overhead_s + decode_s + self.prefill_s + self.communication_s
+        beside_s = self.overhead_s + self.prefill_s + self.communication_s
+        return beside_s + decode_s + self.draft_s
 
     @property
     def is_memory_bound(self) -> bool:
@@ -159,8 +164,10 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
           + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
 
     Pipeline stages cut the batch into as many microbatches, and one round passes them all, so
-    the stage's time counts once per stage. Data-parallel ranks each hold their share of the
-    sequences; experts see the tokens of all ranks. The slowest rank is taken to be the mean one.
+    the stage's time counts once per stage. With speculation each sequence has several tokens in
+    the step: they share the reads of its cache, not the work. Data-parallel ranks each hold their
+    share of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be
+    the mean one.
 
     Sources:
         [pope2022] section 2 (the two bounds); [serving-measurements] (the additive terms).
@@ -171,18 +178,19 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     sequences, prefill = num_sequences * share, step.prefill_tokens * share
     # At light load a rank may have none of the sequences; the slowest has one.
     sequences = max(1.0, sequences)
+    tokens = sequences * step.tokens_per_sequence
     context = max(step.context_tokens, 0.0) / num_sequences
 
     kv_bytes = sum(kind.read_bytes(context) for kind in shard.kv)
     weights_bytes = mean_weights_read_bytes(
         shard,
-        decode_tokens=sequences * parallelism.data,
+        decode_tokens=tokens * parallelism.data,
         prefill_tokens=prefill * parallelism.data,
         chunk_tokens=step.prefill_chunk_tokens,
     )
     decode_bytes = weights_bytes + kv_bytes * sequences
     pair_flop = sum(kind.flop_per_pair * kind.tokens_held(context) for kind in shard.kv)
-    decode_flop = (shard.flop_per_token + pair_flop) * sequences
+    decode_flop = (shard.flop_per_token + pair_flop) * tokens
     prefill_flop = prefill * _prefill_flop_per_token(shard, step.prefill_context_tokens)
 
     stages = parallelism.pipeline
@@ -196,7 +204,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         / (speeds.memory_bytes_per_s * constants.bandwidth_efficiency),
         compute_s=stages * decode_flop / (speeds.peak_flop_per_s * constants.compute_efficiency),
         prefill_s=stages * constants.prefill_exposed_fraction * prefill_flop / prefill_peak,
-        communication_s=stages * communication_s(shard, speeds, constants, sequences + prefill),
+        communication_s=stages * communication_s(shard, speeds, constants, tokens + prefill),
         decode_bytes=decode_bytes,
         decode_flop=decode_flop,
     )

@@ -22,10 +22,11 @@ CERTAIN = 1e-3
 def tpot_exceedance(load: Occupancy, state: Bounded, limit_s: float) -> float:
     """Return P(TPOT > limit), over requests with two output tokens or more.
 
-    For an answer of k later tokens, with the step t at the mean batch::
+    For an answer of m later tokens in k steps, with the step t at the mean batch::
 
-        k * TPOT = k * t  +  k * slope * (mean batch while it stays - mean batch)  +  interruptions
+        m * TPOT = k * t + k * slope * (mean batch while it stays - mean batch) + interruptions
 
+    With speculation k strays: tokens do not come evenly.
     The batch forgets itself at the rate at which requests leave (``_averaged``); interruptions are
     a busy period's (``stream``). A burst's followers interrupt too. The three moments of the sum
     give its tail.
@@ -39,17 +40,19 @@ def tpot_exceedance(load: Occupancy, state: Bounded, limit_s: float) -> float:
     slowed_s = load.slope_s / (1 - load.prefill_share)
     missed = 0.0
     for share, tokens in load.pace.outputs.strata:
-        later = tokens - 1
+        later = load.pace.steps(tokens - 1)
+        allowed_s = limit_s * (tokens - 1)
         kept = _averaged((1 - load.feedback) * later / mean_later)
         factor = later * slowed_s
         batch = Moments(
-            variance=factor**2 * state.decoding.variance * kept,
+            variance=factor**2 * state.decoding.variance * kept
+            + load.pace.steps_scv * step_s**2 * later,
             third=factor**3 * state.decoding.third * kept**1.5,
         )
-        late = _either(batch, *stalls.over(later, later / mean_later), (limit_s - step_s) * later)
+        late = _either(batch, *stalls.over(later, later / mean_later), allowed_s - step_s * later)
         missed += share * late
     if load.pace.outputs.is_fixed and state.most < math.inf:
-        return min(missed, _at_most(load, state.most, limit_s * later, later))
+        return min(missed, _at_most(load, state.most, allowed_s, later))
     return missed
 
 
