@@ -155,7 +155,7 @@ def test_minimax_m3_is_dense_first_and_then_chooses_blocks() -> None:
         (3, attention, DenseFfn(intermediate_size=12_288)),
         (
             57,
-            replace(attention, indexer=indexer),
+            replace(attention, indexer=indexer, chosen_tokens=16 * 128),
             MoeFfn(
                 num_experts=128,
                 experts_per_token=4,

@@ -195,3 +195,47 @@ def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
 )
 def test_a_number_of_gpus_that_will_not_do_is_explained(num_gpus, words):
     assert words in explain_no_candidate(a_shape(), BF16, num_gpus=num_gpus, gpus_per_node=8)
+
+
+class TestChosenTokens:
+    """A sparse layer keeps every token, reads the keys of all to choose, and then a few."""
+
+    @staticmethod
+    def read_bytes(model, context, *, element_bytes=2):
+        share = share_of(built_in_model(model), kv_element_bytes=element_bytes, tensor=8)
+        return sum(kind.read_bytes(context) for kind in share.kv)
+
+    def test_of_deepseek_v32_are_2048_beside_a_key_of_each_token(self):
+        # 61 layers of 576 elements of two bytes, and keys of 128 bytes and a scale.
+        assert self.read_bytes("DeepSeek-V3.2", 1000) == 61 * 1000 * (1152 + 132)
+        assert self.read_bytes("DeepSeek-V3.2", 32_000) == 61 * (2048 * 1152 + 32_000 * 132)
+
+    def test_of_shared_choices_need_no_keys(self):
+        # GLM 5.2: 78 layers, of which 21 choose.
+        assert self.read_bytes("GLM-5.2", 32_000) == 78 * 2048 * 1152 + 21 * 32_000 * 132
+
+    def test_of_minimax_m3_are_16_blocks_of_128_on_all_but_three_layers(self):
+        # Half a KV head on each of eight ranks is a whole one: 2 x 128 elements of two bytes.
+        chosen, whole = 57 * (2048 * 512 + 32_000 * 256), 3 * 32_000 * 512
+
+        assert self.read_bytes("MiniMax-M3", 32_000) == chosen + whole
+
+    def test_of_deepseek_v4_are_entries_for_four_tokens_each(self):
+        # 512 entries of 584 bytes on 21 layers; the windows, and the entries for 128 tokens on 20.
+        chosen = 21 * (512 * 584 + 100_000 / 4 * 132)
+        rest = 43 * 128 * 584 + 20 * 100_000 / 128 * 584
+
+        assert self.read_bytes("DeepSeek-V4-Flash", 100_000) == pytest.approx(chosen + rest)
+
+    def test_save_the_work_on_all_others_but_not_the_choice(self):
+        share = share_of(built_in_model("DeepSeek-V3.2"), tensor=8)
+        flop = sum(kind.decode_flop(32_000) for kind in share.kv)
+
+        # 16 of 128 heads score 576 and sum up 512 elements; all 64 heads of the indexer score 128.
+        pair, key = 2 * 16 * (576 + 512), 2 * 64 * 128
+        assert flop == 61 * (2048 * pair + 32_000 * key)
+
+    def test_leave_the_cache_as_large_as_it_is(self):
+        share = share_of(built_in_model("DeepSeek-V3.2"), tensor=8)
+
+        assert sum(kind.bytes_per_token for kind in share.kv) == 61 * (1152 + 132)

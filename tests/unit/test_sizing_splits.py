@@ -71,7 +71,7 @@ class TestDecodeContextParallel:
     @pytest.mark.parametrize(
         ("attention", "words"),
         [
-            (a_latent_attention(is_sparse=True), "sparse latent attention"),
+            (a_latent_attention(chosen_tokens=2048), "sparse latent attention"),
             (an_attention(num_kv_heads=1, window_tokens=1024), r"window layers (1024 tokens)"),
             (STATE, "beside the layers with a state (kimi_delta)"),
         ],

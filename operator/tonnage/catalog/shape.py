@@ -45,6 +45,8 @@ class GroupedAttention:
     owns_cache: bool = True
     """False: it reads the cache of an earlier layer and keeps none."""
     indexer: Indexer | None = None
+    chosen_tokens: int | None = None
+    """That are attended to at most, of all that are kept. None: all of them."""
 
     @property
     def num_value_dims(self) -> int:
@@ -62,9 +64,13 @@ class LatentAttention:
     value_head_dim: int
     q_lora_rank: int | None
     has_output_gate: bool = False
-    is_sparse: bool = False
-    """Only chosen tokens are attended to, chosen by this layer's indexer or by an earlier one's."""
+    chosen_tokens: int | None = None
+    """That are attended to at most, chosen by this layer's indexer or an earlier one's."""
     indexer: Indexer | None = None
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.chosen_tokens is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,8 @@ class CompressedAttention:
     """Tokens behind the window that share one entry. None: the window is all there is."""
     indexer: Indexer | None = None
     """Its keys are compressed alike."""
+    chosen_tokens: int | None = None
+    """Behind the entries that are attended to at most. None: all of them."""
 
     @property
     def overlap(self) -> int:

@@ -57,12 +57,17 @@ def compressed_shares(
         each,
         bytes_per_token=layers * COMPRESSED_ENTRY_BYTES / ratio,
         flop_per_pair=layers * pair_flop / ratio,
+        attended_tokens=attention.chosen_tokens,
         block=_entries(COMPRESSED_ENTRY_BYTES, ratio),
     )
     if attention.indexer:
-        key_bytes = attention.indexer.key_bytes
-        per_token = layers * key_bytes / ratio
-        yield replace(each, bytes_per_token=per_token, block=_entries(key_bytes, ratio))
+        indexer = attention.indexer
+        yield replace(
+            each,
+            bytes_per_token=layers * indexer.key_bytes / ratio,
+            index_flop_per_pair=layers * 2 * indexer.num_heads * indexer.head_dim / ratio,
+            block=_entries(indexer.key_bytes, ratio),
+        )
     for width in attention.compressed_widths:
         block = _states(width * attention.overlap, ratio)
         yield replace(each, window_tokens=ratio * attention.overlap, block=block)

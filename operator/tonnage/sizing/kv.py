@@ -87,16 +87,16 @@ def kv_bytes_per_layer(
         case CompressedAttention(compress_ratio=None) | StateAttention():
             return 0
         case CompressedAttention():
-            entry = COMPRESSED_ENTRY_BYTES + _index_bytes(attention)
+            entry = COMPRESSED_ENTRY_BYTES + index_bytes(attention)
             return entry / (attention.compress_ratio or 1)
         case LatentAttention(is_sparse=True) if kv_element_bytes == FP8_BYTES:
-            return SPARSE_FP8_ENTRY_BYTES + _index_bytes(attention)
+            return SPARSE_FP8_ENTRY_BYTES + index_bytes(attention)
         case LatentAttention():
             elements = _latent_elements(attention, rules)
-            return elements * kv_element_bytes + _index_bytes(attention)
+            return elements * kv_element_bytes + index_bytes(attention)
         case GroupedAttention():
             elements = kv_elements_per_layer(attention)
-            return elements * kv_element_bytes + _index_bytes(attention)
+            return elements * kv_element_bytes + index_bytes(attention)
 
 
 def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
@@ -105,8 +105,19 @@ def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
     return rules.latent_elements or kv_elements_per_layer(attention)
 
 
-def _index_bytes(attention: GroupedAttention | LatentAttention | CompressedAttention) -> int:
-    return attention.indexer.key_bytes if attention.indexer else 0
+def index_bytes(attention: Attention) -> int:
+    """Return the bytes of the key by which one token is chosen, in one layer."""
+    indexer = None if isinstance(attention, StateAttention) else attention.indexer
+    return indexer.key_bytes if indexer else 0
+
+
+def index_flop_per_pair(attention: Attention) -> int:
+    """Return the work of one query token on one key by which tokens are chosen.
+
+    A score by every head of the indexer, which is whole on every rank.
+    """
+    indexer = None if isinstance(attention, StateAttention) else attention.indexer
+    return 2 * indexer.num_heads * indexer.head_dim if indexer else 0
 
 
 def kv_bytes_per_token(
@@ -229,6 +240,9 @@ def kv_shares(
             is_chunked=grouped is not None and grouped.is_chunked,
             flop_per_pair=layers * flop_per_pair(mine),
             prefill_flop_per_pair=layers * prefill_flop_per_pair(mine),
+            attended_tokens=None if isinstance(mine, StateAttention) else mine.chosen_tokens,
+            index_bytes_per_token=layers * index_bytes(mine) / parallelism.context,
+            index_flop_per_pair=layers * index_flop_per_pair(mine),
             state_bytes=layers * state_bytes(mine),
             num_layers=num_layers,
             stage_fraction=stage_fraction,

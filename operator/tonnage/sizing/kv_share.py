@@ -26,6 +26,12 @@ class KvShare:
     """Attention work of one query token on one cached token: scores and weighted sum."""
     prefill_flop_per_pair: float | None = None
     """The same in prefill, where it differs."""
+    attended_tokens: float | None = None
+    """Of those held that are read and worked on at most. None: all of them."""
+    index_bytes_per_token: float = 0.0
+    """Of ``bytes_per_token``, what chooses: read for every token held."""
+    index_flop_per_pair: float = 0.0
+    """Of one query token on the key of each token held."""
     state_bytes: float = 0.0
     """Of one sequence, whatever its length: read and written in each step."""
     num_layers: int = 1
@@ -45,17 +51,34 @@ class KvShare:
         return round(self.bytes_per_token / layers * block_tokens)
 
     def tokens_held(self, context_tokens: float) -> float:
-        """Return how many of a sequence's tokens these layers keep and read."""
+        """Return how many of a sequence's tokens these layers keep."""
         if self.window_tokens is None:
             return context_tokens
         return min(context_tokens, self.window_tokens)
 
+    def tokens_attended(self, context_tokens: float) -> float:
+        """Return how many of those a token attends to."""
+        held = self.tokens_held(context_tokens)
+        return held if self.attended_tokens is None else min(held, self.attended_tokens)
+
+    def decode_flop(self, context_tokens: float) -> float:
+        """Return the attention work of one decoded token in a context of so many."""
+        return self._flop(context_tokens, self.flop_per_pair)
+
     def prefill_flop(self, context_tokens: float) -> float:
-        """Return the attention work of one prompt token that attends to so many."""
-        decoding = self.flop_per_pair
-        each = self.prefill_flop_per_pair
-        return self.tokens_held(context_tokens) * (decoding if each is None else each)
+        """Return the attention work of one prompt token with so many before it."""
+        decoding, each = self.flop_per_pair, self.prefill_flop_per_pair
+        return self._flop(context_tokens, decoding if each is None else each)
+
+    def _flop(self, context_tokens: float, flop_per_pair: float) -> float:
+        chosen = self.tokens_attended(context_tokens) * flop_per_pair
+        return chosen + self.tokens_held(context_tokens) * self.index_flop_per_pair
 
     def read_bytes(self, context_tokens: float) -> float:
         """Return what one decode step moves for a sequence: its cache, and its state twice."""
-        return self.bytes_per_token * self.tokens_held(context_tokens) + 2 * self.state_bytes
+        attended_bytes = self.bytes_per_token - self.index_bytes_per_token
+        return (
+            attended_bytes * self.tokens_attended(context_tokens)
+            + self.index_bytes_per_token * self.tokens_held(context_tokens)
+            + 2 * self.state_bytes
+        )

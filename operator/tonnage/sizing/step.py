@@ -158,7 +158,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     Per rank of one pipeline stage, with n sequences, C context tokens and p prefill tokens::
 
         decode_bytes = mean_weights_read(n, p) + sum over kinds of
-            kv_bytes_per_token * tokens held + 2 * state_bytes, for each of n
+            kv_bytes_per_token * tokens attended to + 2 * state_bytes, for each of n
         t = per_step + per_kernel * kernels + per_scaled_product * products + per_sequence * n
           + max(decode_bytes / (BW * bandwidth_efficiency), decode_flop / (PEAK * compute_eff))
           + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
@@ -189,7 +189,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         chunk_tokens=step.prefill_chunk_tokens,
     )
     decode_bytes = weights_bytes + kv_bytes * sequences
-    pair_flop = sum(kind.flop_per_pair * kind.tokens_held(context) for kind in shard.kv)
+    pair_flop = sum(kind.decode_flop(context) for kind in shard.kv)
     decode_flop = (shard.flop_per_token + pair_flop) * tokens
     prefill_flop = prefill * _prefill_flop_per_token(shard, step.prefill_context_tokens)
 

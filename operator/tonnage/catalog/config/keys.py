@@ -55,6 +55,8 @@ class SparseAttention(Block):
     sparse_attention_freq: Flags
     sparse_num_index_heads: Heads
     sparse_index_dim: Size
+    sparse_topk_blocks: Size
+    sparse_block_size: Size
 
 
 class DecoderKeys(FamilyKeys, StateKeys):
@@ -144,6 +146,7 @@ class DecoderKeys(FamilyKeys, StateKeys):
     index_n_heads: Heads | None = None
     index_head_dim: Size | None = None
     indexer_types: Names | None = None
+    index_topk: Size | None = None
     index_topk_freq: Layers = 1
     index_topk_pattern: Annotated[str, Field(max_length=2000)] | Names | None = None
     index_skip_topk_offset: LayerIndex = 2

@@ -36,8 +36,11 @@ def indexed_delta_net(keys: DecoderKeys) -> list[Attention]:
         head_dim=head_dim,
         key_bytes=MODEL_TYPE_BYTES * head_dim // ratio,
     )
+    chosen = needed(keys, "indexer_budget")
     return [
-        replace(layer, indexer=indexer) if isinstance(layer, GroupedAttention) else layer
+        replace(layer, indexer=indexer, chosen_tokens=chosen)
+        if isinstance(layer, GroupedAttention)
+        else layer
         for layer in layers
     ]
 

@@ -33,9 +33,9 @@ def sparse_latent(keys: DecoderKeys) -> list[Attention]:
         [vllm-source] models/deepseek_v32/attention.py.
     """
     needed(keys, "q_lora_rank")
-    indexer = _quantized_indexer(keys)
+    indexer, chosen = _quantized_indexer(keys), needed(keys, "index_topk")
     return [
-        replace(attention, is_sparse=True, indexer=None if shares else indexer)
+        replace(attention, chosen_tokens=chosen, indexer=None if shares else indexer)
         for attention, shares in zip(latent(keys), _shares_choice(keys), strict=True)
     ]
 
@@ -87,7 +87,12 @@ def sparse_grouped(keys: DecoderKeys) -> list[Attention]:
         head_dim=sparse.sparse_index_dim,
         key_bytes=WIDE_KEY_BYTES * sparse.sparse_index_dim,
     )
-    return [replace(every_token, indexer=indexer) if mark else every_token for mark in marks]
+    chosen = replace(
+        every_token,
+        indexer=indexer,
+        chosen_tokens=sparse.sparse_topk_blocks * sparse.sparse_block_size,
+    )
+    return [chosen if mark else every_token for mark in marks]
 
 
 def wide_then_experts(keys: DecoderKeys) -> list[Ffn]:
@@ -132,6 +137,7 @@ def _compressed(keys: DecoderKeys, layer: int, ratio: int) -> CompressedAttentio
     if ratio not in COMPRESS_RATIOS:
         allowed = ", ".join(map(str, COMPRESS_RATIOS))
         raise ModelConfigError(f"compress_ratios[{layer}] = {ratio} is none of {allowed}")
+    is_chosen = ratio == OVERLAPPING_RATIO
     return CompressedAttention(
         num_heads=keys.num_attention_heads,
         head_dim=needed(keys, "head_dim"),
@@ -141,7 +147,8 @@ def _compressed(keys: DecoderKeys, layer: int, ratio: int) -> CompressedAttentio
         output_lora_rank=needed(keys, "o_lora_rank"),
         window_tokens=needed(keys, "sliding_window"),
         compress_ratio=ratio or None,
-        indexer=_quantized_indexer(keys) if ratio == OVERLAPPING_RATIO else None,
+        indexer=_quantized_indexer(keys) if is_chosen else None,
+        chosen_tokens=needed(keys, "index_topk") * ratio if is_chosen else None,
     )
 
 

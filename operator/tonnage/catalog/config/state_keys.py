@@ -75,3 +75,4 @@ class StateKeys(Block):
     indexer_n_heads: Heads | None = None
     indexer_head_dim: Size | None = None
     indexer_compress_ratio: Layers | None = None
+    indexer_budget: Size | None = None
