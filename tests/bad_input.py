@@ -156,6 +156,7 @@ REFUSED: tuple[BadInput, ...] = (
           ["--gpu-memory-utilization=1"], field="spec.engine.args.0"),
     *each(9, "spec.engine.args", ["--seed=1", "--seed=2"], ["--seed=1", "--seed"],
           field="spec.engine", shows=("must not be repeated",)),
+    *each(4, f"{DEMAND}.arrivalScv", 0, -1, 0.5, 101, "4"),
     *each(4, f"{GUESSES}.acceptedPercent", -1, 101, 0.8, "80", ABSENT),
     *each(2, f"{GUESSES}.tokens", 0, -1, 17, 1.5, "2", ABSENT),
     *each(9, f"{GUESSES}.method", "eagle", "draft_model", "", "../x", ABSENT),

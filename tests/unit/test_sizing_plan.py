@@ -15,6 +15,7 @@ from builders import (
     an_expert_ffn,
     an_slo,
 )
+from fleet_builders import SPEC, a_model, a_question_of
 from tonnage.catalog.gpu import Price
 from tonnage.sizing.errors import DoesNotFitError, InvalidParallelismError, SLOInfeasibleError
 from tonnage.sizing.explain import explain, inputs
@@ -182,6 +183,15 @@ class TestTheReplicas:
 
     def test_are_one_where_nothing_is_asked(self):
         assert size(a_question(demand=Demand())).replicas == 1
+
+    def test_are_more_for_bursts_which_are_said_to_be_given(self):
+        bursty = a_question_of(a_model(demand=SPEC["demand"] | {"arrivalScv": 6}))
+        even = a_question_of(a_model())
+
+        assert size(bursty).replicas > size(even).replicas
+        assert ("arrivals", "bursts of squared variation 6, through a Service", "given") in list(
+            inputs(size(bursty))
+        )
 
 
 class TestTheWords:

@@ -137,6 +137,9 @@ class Demand(ApiModel):
     output_tokens: TokenCounts
     cached_prompt_percent: Annotated[int, Field(ge=0, le=99)] = 0
     """Share of the prompt tokens that the prefix cache holds."""
+    arrival_scv: Annotated[int, Field(ge=1, le=100)] = 1
+    """Squared coefficient of variation of the times between requests: 1 at random (Poisson), more
+    in bursts; a gamma process of shape 1/4 has 4."""
 
     @model_validator(mode="after")
     def _one_rate(self) -> "Demand":

@@ -116,6 +116,7 @@ def ask(spec: Spec, known: Known) -> Question:
         engine_digest=_engine_digest(spec),
         switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
         routing=Routing(spec.scaling.routing),
+        arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
     )
     return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
@@ -262,10 +263,15 @@ def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
         Input(name="lengths", value=lengths, origin="given" if spec.demand else "guessed"),
         *_speculation_input(spec),
         Input(name="demand", value=_demand_written(spec.demand), origin="given"),
-        Input(
-            name="arrivals", value=f"Poisson, through a {spec.scaling.routing}", origin="guessed"
-        ),
+        _arrivals_input(spec),
     )
+
+
+def _arrivals_input(spec: Spec) -> Input:
+    scv = spec.demand.arrival_scv if spec.demand else 1
+    words = "Poisson" if scv == 1 else f"bursts of squared variation {scv}"
+    origin: Origin = "guessed" if scv == 1 else "given"
+    return Input(name="arrivals", value=f"{words}, through a {spec.scaling.routing}", origin=origin)
 
 
 def _speculation_input(spec: Spec) -> tuple[Input, ...]:
