@@ -17,7 +17,7 @@ from tonnage.fleet.picture import Snapshot
 from tonnage.fleet.state import Fleet, ModelState
 from tonnage.fleet.views import AutoscalerView, DeploymentView, ModelView, deployment_view
 from tonnage.settings import Settings
-from tonnage.sizing.question import promised
+from tonnage.sizing.expected import promised
 
 LOG = logging.getLogger("tonnage.observe")
 CONFIG_AGE_S = 300

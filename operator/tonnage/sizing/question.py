@@ -11,18 +11,21 @@ from tonnage.catalog.engine import CacheRules, KnownEngine
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
+from tonnage.sizing.expected import (
+    expected_demand,
+    expected_speculation,
+    expected_workload,
+    promised,
+)
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
-from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
-from tonnage.units import DAY_S, format_bytes, format_si, significant
+from tonnage.sizing.workload import Demand, Routing, Slo, Workload
+from tonnage.units import format_bytes, format_si, significant
 
 Origin = Literal["given", "looked up", "guessed", "measured"]
 KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
-PERCENT = 100
 DIGEST_LENGTH = 12
-GUESSED_PROMPT_TOKENS = 2048
-GUESSED_OUTPUT_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,74 +182,6 @@ def kv_cache_format(asked: str, shape: ModelShape) -> str:
     is_compressed = any(isinstance(kind, CompressedAttention) for kind in kinds)
     automatic = "fp8" if is_compressed else shape.kv_cache_format
     return {"auto": automatic, "fp8": "fp8"}.get(asked, "bf16")
-
-
-def promised(spec: Spec) -> Slo:
-    """Return the latency promises of a spec."""
-    if spec.slo is None:
-        return Slo()
-    ttft, tpot = spec.slo.time_to_first_token, spec.slo.time_per_output_token
-    return Slo(
-        ttft=tuple(
-            Promise(quantile=quantile, limit_s=limit_s)
-            for quantile, limit_s in (ttft.promised() if ttft else {}).items()
-        ),
-        tpot=tuple(
-            Promise(quantile=quantile, limit_s=limit_s)
-            for quantile, limit_s in (tpot.promised() if tpot else {}).items()
-        ),
-    )
-
-
-def expected_workload(spec: Spec) -> Workload:
-    """Return the lengths that the spec expects, or a guess within the context length."""
-    demand = spec.demand
-    if demand is None:
-        return Workload(
-            prompt=Lengths(mean_tokens=min(GUESSED_PROMPT_TOKENS, spec.context_length / 2)),
-            output_tokens=min(GUESSED_OUTPUT_TOKENS, spec.context_length / 4),
-        )
-    output, prompt = (
-        Lengths(mean_tokens=given.mean, p99_tokens=given.p99, longest_tokens=spec.context_length)
-        for given in (demand.output_tokens, demand.prompt_tokens)
-    )
-    return Workload(
-        prompt=prompt,
-        output_tokens=output.mean_tokens,
-        cached_fraction=demand.cached_prompt_percent / PERCENT,
-        output_second_moment=None if output.p99_tokens is None else output.second_moment,
-    )
-
-
-def expected_speculation(spec: Spec) -> Speculation | None:
-    """Return how the engine is to guess tokens, and how many are expected to be right."""
-    given = spec.engine.speculative if spec.engine else None
-    if given is None:
-        return None
-    return Speculation(
-        method=given.method,
-        num_draft_tokens=given.tokens,
-        acceptance_rate=given.accepted_percent / PERCENT,
-    )
-
-
-def expected_demand(demand: DemandSpec | None) -> Demand:
-    """Return the traffic that the spec expects, as a rate or as requests in flight."""
-    if demand is None:
-        return Demand()
-    output = demand.output_tokens.mean
-    if demand.requests_per_second is not None:
-        return Demand(requests_per_s=float(demand.requests_per_second))
-    if demand.tokens_per_second is not None:
-        return Demand(requests_per_s=float(demand.tokens_per_second) / output)
-    if demand.tokens_per_day is not None:
-        return Demand(requests_per_s=float(demand.tokens_per_day) / DAY_S / output)
-    if demand.concurrent_users is not None:
-        duty_fraction = (demand.duty_cycle_percent or PERCENT) / PERCENT
-        return Demand(
-            concurrency=demand.concurrent_users * duty_fraction, duty_fraction=duty_fraction
-        )
-    return Demand()
 
 
 def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
