@@ -61,17 +61,35 @@ def _largest_fitting(
 
 def _slots(question: Question, replica: Replica, line: LoadLine) -> int:
     """Return the slots that the load line asks for; the engine refuses more than its budget."""
-    ceilings = [
-        replica.sequences_held(question.workload.mean_context_tokens),
-        tpot_ceiling(replica, question.workload, question.slo),
-    ]
     wanted = slots_for(
         line,
         question.slo,
-        ceiling=min(ceiling for ceiling in ceilings if ceiling is not None),
+        ceiling=_ceiling(question, replica),
         num_queues=replica.num_queues,
     )
     return min(wanted, replica.max_batched_tokens // replica.tokens_judged)
+
+
+def _ceiling(question: Question, replica: Replica) -> float:
+    """Return the decoding sequences that memory and TPOT allow: slots are never more."""
+    held = replica.sequences_held(question.workload.mean_context_tokens)
+    allowed = tpot_ceiling(replica, question.workload, question.slo) if held else None
+    return held if allowed is None else min(held, allowed)
+
+
+def most_places(question: Question, shard: Shard, parallelism: Parallelism) -> Replica:
+    """Return the engine group with no less cache and no fewer slots than ``settle`` finds.
+
+    The cache is largest beside a single slot, and the slots never exceed their ceiling with it.
+    """
+    flags = _flags(question, parallelism, 1)
+    replica = _without_cache(question, shard, flags)
+    pool_bytes = memory_budget(question, shard, flags).kv_pool_bytes
+    if question.measured_kv_tokens is not None:
+        pool_bytes = _pool_bytes(question, replica, flags)
+    widest = replace(replica, kv_pool_bytes=max(0.0, pool_bytes))
+    slots = math.floor(_ceiling(question, widest) / widest.num_queues)
+    return replace(widest, max_num_seqs=max(1, slots))
 
 
 def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:
@@ -91,7 +109,12 @@ def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
         DoesNotFitError: the cache does not hold one request of the promised length, by an
             estimate for flags that nothing runs with yet.
     """
-    replica = Replica(
+    replica = _without_cache(question, shard, flags)
+    return replace(replica, kv_pool_bytes=_pool_bytes(question, replica, flags))
+
+
+def _without_cache(question: Question, shard: Shard, flags: Flags) -> Replica:
+    return Replica(
         shard=shard,
         speeds=speeds(question.gpu, question.weights.compute),
         constants=question.speed,
@@ -102,7 +125,6 @@ def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
         cache_rules=question.cache_rules,
         speculation=question.speculation,
     )
-    return replace(replica, kv_pool_bytes=_pool_bytes(question, replica, flags))
 
 
 def _pool_bytes(question: Question, replica: Replica, flags: Flags) -> float:

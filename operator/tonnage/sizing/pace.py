@@ -47,6 +47,7 @@ class Pace:
         self._replica = replica
         self._context_tokens = workload.mean_context_tokens
         self._points: dict[int, float] = {}
+        self._lines: dict[int, tuple[float, float, float, float]] = {}
         self.workload = workload
         self.steps = replica.steps
         self.steps_scv = replica.steps_scv
@@ -58,11 +59,9 @@ class Pace:
         """Return the time of a step with so many decoding sequences per rank and no prefill."""
         if num_sequences <= FEWEST:
             return self._point(0)
-        position = POINTS_PER_DOUBLING * math.log2(num_sequences)
-        below = math.floor(position)
-        low, high = self._batch(below), self._batch(below + 1)
-        low_s, high_s = self._point(below), self._point(below + 1)
-        return low_s + (high_s - low_s) * (num_sequences - low) / (high - low)
+        below = math.floor(POINTS_PER_DOUBLING * math.log2(num_sequences))
+        low, low_s, width, more_s = self._lines.get(below) or self._line(below)
+        return low_s + more_s * (num_sequences - low) / width
 
     def prompt_s(self, prompt_tokens: float) -> float:
         """Return what one prompt adds to steps: each token, and its look at all before it."""
@@ -72,6 +71,13 @@ class Pace:
         """Return the prompt tokens of one rank that fit a step beside so many of its sequences."""
         decoding = num_decoding * self._replica.tokens_judged
         return max(1.0, self._replica.max_batched_tokens - decoding)
+
+    def _line(self, below: int) -> tuple[float, float, float, float]:
+        """Return where the line from this point to the next begins, and how far it goes."""
+        low, high = self._batch(below), self._batch(below + 1)
+        low_s, high_s = self._point(below), self._point(below + 1)
+        line = self._lines[below] = low, low_s, high - low, high_s - low_s
+        return line
 
     @staticmethod
     def _batch(point: int) -> float:

@@ -3,17 +3,22 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.budget import memory_budget
 from tonnage.sizing.checks import check_question
-from tonnage.sizing.drafting import rank_of
-from tonnage.sizing.errors import (
-    InvalidParallelismError,
-    SizingError,
-    SLOInfeasibleError,
+from tonnage.sizing.contender import (
+    Contender,
+    Outline,
+    contender_of,
+    contender_with,
+    fewest_replicas,
+    outline_of,
 )
-from tonnage.sizing.flags import memory_doubt, replica_under, request_bytes, settle
+from tonnage.sizing.contest import Contest, Key
+from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
+from tonnage.sizing.flags import memory_doubt, request_bytes
 from tonnage.sizing.load_line import LoadLine, load_line, tpot_ceiling
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
@@ -21,15 +26,13 @@ from tonnage.sizing.question import Flags, Question, on_gpu
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.splits import candidates, explain_no_candidate
 from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import Replica, SteadyState, steady_state
+from tonnage.sizing.steady import Replica, SteadyState
 from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
 from tonnage.units import format_s, significant
 
-IDLE = 1e-6
 LEAST_SHARE = 0.02
 """Of the most that a replica serves at all: where the promises leave less, the number of replicas
 swings from hundreds to none with the tenth digit of a length."""
-"""Mean decoding sequences of a replica that serves one request now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,14 @@ class Sizing:
     """Of one replica, within every promise."""
     replicas: int
     """For the demand asked; 1 where none is known."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        return self.flags.parallelism
+
+    @property
+    def most_requests_per_s(self) -> float:
+        return self.sustainable_requests_per_s
 
     @property
     def at_capacity(self) -> SteadyState:
@@ -136,37 +147,59 @@ def size(question: Question) -> Sizing:
 
 
 def _smallest(question: Question, splits: Iterable[Parallelism]) -> Sizing:
-    refusals: list[SizingError] = []
-    fitting: list[Sizing] = []
-    for num_gpus, same_size in itertools.groupby(splits, key=lambda split: split.num_gpus):
-        if fitting and num_gpus > question.gpu.gpus_per_node:
+    contest: Contest[Outline | Contender, Sizing]
+    contest = Contest(partial(outline_of, question), closer, Sizing)
+    for num_gpus, each in itertools.groupby(splits, key=lambda split: split.num_gpus):
+        if num_gpus > question.gpu.gpus_per_node and contest.winner(_fastest):
             break
-        fitting += _best(question, same_size, refusals)
-        if fitting and _is_enough(fitting[-1]):
-            return fitting[-1]
-    if fitting:
-        return max(fitting, key=lambda sizing: sizing.sustainable_requests_per_s)
+        same_size = list(each)
+        outlines = [contest.enter(split) for split in same_size]
+        # Where none can be enough, they are left alone unless all sizes are like that.
+        if any(outline and _may_be_enough(outline) for outline in outlines):
+            fastest = contest.winner(_fastest, same_size)
+            if fastest and _is_enough(fastest):
+                return staffed(fastest)
+    if fastest := contest.winner(_fastest):
+        return staffed(fastest)
     # A split that fits but is too slow says more than a smaller one that does not fit.
+    refusals = contest.refusals
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
     raise (slow or refusals)[-1]
 
 
-def _best(
-    question: Question, splits: Iterable[Parallelism], refusals: list[SizingError]
-) -> list[Sizing]:
-    """Return the fastest of these splits, nothing when all are refused; note the refusals."""
-    sizings = []
-    for parallelism in splits:
-        try:
-            sizings.append(size_with(question, parallelism))
-        except SizingError as refusal:
-            refusals.append(refusal)
-    return sorted(sizings, key=lambda sizing: -sizing.sustainable_requests_per_s)[:1]
+def _fastest(known: Outline | Contender | Sizing) -> Key:
+    return (-known.most_requests_per_s,)
+
+
+def _may_be_enough(known: Outline | Contender) -> bool:
+    most, rate = known.question.max_replicas, known.question.demand.requests_per_s
+    return most is None or not rate or fewest_replicas(rate, known.most_requests_per_s) <= most
 
 
 def _is_enough(sizing: Sizing) -> bool:
-    most = sizing.question.max_replicas
-    return most is None or sizing.replicas <= most
+    """Tell whether maxReplicas serve the demand.
+
+    How many would is a search: it is left out where maxReplicas alone and pooled fall short.
+    """
+    most, rate = sizing.question.max_replicas, requests_per_s_asked(sizing)
+    if most is None or not rate:
+        return True
+    if rate > most * sizing.sustainable_requests_per_s and not sizing.team.sustains(rate, most):
+        return False
+    return sizing.replicas_for(rate) <= most
+
+
+def closer(known: Outline | Contender) -> Contender | Sizing:
+    """Look closer at a split: at its flags, then at what one replica sustains.
+
+    Raises:
+        DoesNotFitError, SLOInfeasibleError: this split will not do.
+    """
+    return (
+        judged(known)
+        if isinstance(known, Contender)
+        else contender_with(known.question, known.shard)
+    )
 
 
 def size_with(question: Question, parallelism: Parallelism) -> Sizing:
@@ -175,18 +208,16 @@ def size_with(question: Question, parallelism: Parallelism) -> Sizing:
     Raises:
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
-    shard = rank_of(question, parallelism)
-    if question.flags:
-        return _evaluate(question, shard, question.flags)
-    flags, limited_by = settle(question, shard, parallelism)
-    sizing = _evaluate(question, shard, flags)
-    return replace(sizing, line=replace(sizing.line, limited_by=limited_by))
+    return staffed(judged(contender_of(question, parallelism)))
 
 
-def _evaluate(question: Question, shard: Shard, flags: Flags) -> Sizing:
-    replica = replica_under(question, shard, flags)
-    idle = steady_state(replica, question.workload, IDLE)
-    _check_alone(question, replica, idle)
+def judged(contender: Contender) -> Sizing:
+    """Return what one replica of a contender sustains; how many replicas it takes is left open.
+
+    Raises:
+        SLOInfeasibleError: the queues leave no rate that is worth a replica.
+    """
+    question, flags, replica = contender.question, contender.flags, contender.replica
     line = load_line(replica, question.workload, question.slo, arrival_scv=question.arrival_scv)
     team = Team(
         replica=replica,
@@ -198,23 +229,27 @@ def _evaluate(question: Question, shard: Shard, flags: Flags) -> Sizing:
         arrival_scv=question.arrival_scv,
     )
     sustainable = team.sustainable_requests_per_s(1)
-    if sustainable <= LEAST_SHARE * team.top_requests_per_s:
+    if sustainable <= LEAST_SHARE * contender.top_requests_per_s:
         raise SLOInfeasibleError(
             f"{question.gpu.name} {flags.parallelism}: one request alone keeps the SLO, but no "
-            f"rate keeps it that is worth a replica ({_what_fails(question, replica, line)})"
+            f"rate keeps it that is worth a replica ({_what_fails(contender, line)})"
         )
-    sizing = Sizing(
+    return Sizing(
         question=question,
         flags=flags,
-        shard=shard,
-        budget=memory_budget(question, shard, flags),
+        shard=contender.shard,
+        budget=memory_budget(question, contender.shard, flags),
         replica=replica,
-        line=line,
-        idle=idle,
+        line=replace(line, limited_by=contender.chosen_for or line.limited_by),
+        idle=contender.idle,
         team=team,
         sustainable_requests_per_s=sustainable,
         replicas=1,
     )
+
+
+def staffed(sizing: Sizing) -> Sizing:
+    """Return the sizing with the replicas that the demand takes."""
     rate = requests_per_s_asked(sizing)
     return replace(sizing, replicas=sizing.replicas_for(rate)) if rate else sizing
 
@@ -233,10 +268,10 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
     return demand.concurrency / (first_s + workload.output_tokens * state.tpot_s)
 
 
-def _what_fails(question: Question, replica: Replica, line: LoadLine) -> str:
+def _what_fails(contender: Contender, line: LoadLine) -> str:
     """Name what leaves no rate: the prefill of a long prompt alone, else what stops the load."""
-    workload, idle = question.workload, steady_state(replica, question.workload, IDLE)
-    for promise in question.slo.ttft:
+    replica, workload, idle = contender.replica, contender.question.workload, contender.idle
+    for promise in contender.question.slo.ttft:
         tokens = workload.prompt.quantile(promise.quantile)
         own_s = own_prefill_s(replica, workload, idle, tokens)
         if own_s + idle.step_s > promise.limit_s:
@@ -244,27 +279,6 @@ def _what_fails(question: Question, replica: Replica, line: LoadLine) -> str:
                 f"TTFT {promise}: a prompt of {significant(tokens)} tokens takes {format_s(own_s)}"
             )
     return f"limited by {line.limited_by}"
-
-
-def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> None:
-    """Refuse a split on which one request alone on an idle replica misses a promise.
-
-    Raises:
-        SLOInfeasibleError: with the latency reached and the one promised.
-    """
-    first_s = typical_ttft_s(replica, question.workload, idle)
-    reached = {
-        "timePerOutputToken": (idle.tpot_s, question.slo.tpot),
-        "timeToFirstToken": (first_s, question.slo.ttft),
-    }
-    for name, (alone_s, promises) in reached.items():
-        for promise in promises:
-            if alone_s > promise.limit_s:
-                raise SLOInfeasibleError(
-                    f"{name}: one request alone on {question.gpu.name} "
-                    f"{replica.shard.parallelism} takes {format_s(alone_s)}, the SLO is "
-                    f"{format_s(promise.limit_s)}"
-                )
 
 
 def alternatives(question: Question, gpus: Iterable[Gpu]) -> list[Sizing]:

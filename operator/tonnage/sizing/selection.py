@@ -4,15 +4,20 @@ Every class is given its best split: the one that serves the demand with the few
 one class takes the smallest split instead (decisions/0008), which is steadier while it runs.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.checks import check_question
+from tonnage.sizing.contender import Contender, Outline, fewest_replicas, outline_of
+from tonnage.sizing.contest import Contest, Key
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Sizing, requests_per_s_asked, size, size_with
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.plan import Sizing, closer, requests_per_s_asked, size, staffed
 from tonnage.sizing.question import Question, on_gpu
 from tonnage.sizing.splits import candidates
 
@@ -97,21 +102,51 @@ def best_choice(question: Question, *, min_replicas: int = 1) -> Choice:
         CatalogError: a figure is missing.
     """
     check_question(question)
-    sizings = list(_within_a_node(question)) or [size(question)]
-    choices = (Choice(sizing=each, replicas=max(each.replicas, min_replicas)) for each in sizings)
-    return min(choices, key=_frugality)
+
+    def look_closer(known: Outline | Contender | Sizing) -> Contender | Sizing | Choice:
+        if isinstance(known, Sizing):
+            return _choice(staffed(known), min_replicas)
+        return closer(known)
+
+    contest: Contest[Outline | Contender | Sizing, Choice]
+    contest = Contest(partial(outline_of, question), look_closer, Choice)
+    for split in _within_a_node(question):
+        contest.enter(split)
+    found = contest.winner(partial(_least_frugality, min_replicas))
+    return found or _choice(size(question), min_replicas)
 
 
-def _within_a_node(question: Question) -> Iterator[Sizing]:
+def _choice(sizing: Sizing, min_replicas: int) -> Choice:
+    return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))
+
+
+def _within_a_node(question: Question) -> Iterator[Parallelism]:
     node = question.gpu.gpus_per_node
     splits = candidates(question.shape, question.weights, num_gpus=None, gpus_per_node=node)
-    for split in splits:
-        if split.num_gpus > node:
-            return
-        try:
-            yield size_with(question, split)
-        except SizingError:
-            continue
+    return itertools.takewhile(lambda split: split.num_gpus <= node, splits)
+
+
+def _least_frugality(min_replicas: int, known: Outline | Contender | Sizing | Choice) -> Key:
+    """Return what the frugality of a split cannot fall below, by what is known of it."""
+    if isinstance(known, Choice):
+        return _frugality(known)
+    question, num_gpus = known.question, known.parallelism.num_gpus
+    replicas = max(_fewest_replicas(known), min_replicas)
+    gpus_taken = float(replicas * num_gpus)
+    if question.demand.requests_per_s is None and question.demand.concurrency is None:
+        tokens_per_s = known.most_requests_per_s * question.workload.output_tokens
+        gpus_taken = num_gpus / tokens_per_s if tokens_per_s else math.inf
+    is_beyond = question.max_replicas is not None and replicas > question.max_replicas
+    return is_beyond, gpus_taken, num_gpus, -known.most_requests_per_s
+
+
+def _fewest_replicas(known: Outline | Contender | Sizing) -> int:
+    """Return the replicas below which the demand is not served, by what is known of a split."""
+    if isinstance(known, Sizing):
+        rate = requests_per_s_asked(known) or 0.0
+        least = fewest_replicas(rate, known.team.top_requests_per_s)
+        return least if known.team.sustains(rate, 1) else max(2, least)
+    return fewest_replicas(known.question.demand.requests_per_s or 0.0, known.most_requests_per_s)
 
 
 def _frugality(choice: Choice) -> tuple[bool, float, int, float]:

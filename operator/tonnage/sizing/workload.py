@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from statistics import NormalDist
 
 from tonnage.sizing.tails import normal_exceedance
@@ -12,7 +13,7 @@ PERCENT = 100
 Z_OF_P99 = NormalDist().inv_cdf(0.99)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Lengths:
     """A distribution of token counts, as far as it is known: a mean and perhaps a p99.
 
@@ -23,7 +24,7 @@ class Lengths:
     p99_tokens: float | None = None
     longest_tokens: float = math.inf
 
-    @property
+    @cached_property
     def sigma(self) -> float:
         """The spread of a lognormal distribution with this mean and p99; 0 when p99 is unknown.
 
@@ -64,7 +65,7 @@ class Lengths:
         cut: float = longest**order * normal_exceedance(edge)
         return whole * below + cut
 
-    @property
+    @cached_property
     def scv(self) -> float:
         """Squared coefficient of variation."""
         return max(0.0, self.moment(2) / self.moment(1) ** 2 - 1)

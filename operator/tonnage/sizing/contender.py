@@ -1,0 +1,130 @@
+"""What is known of a split before anyone waits in its queues, and what bounds them.
+
+An outline has the places that memory and TPOT leave at most, a contender the flags. Each takes a
+fraction of the time of what comes after it, and no replica sustains more than its places let
+through: a split whose places let too little through need not be asked for the rest.
+"""
+
+import math
+from dataclasses import dataclass
+
+from tonnage.sizing.drafting import rank_of
+from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.flags import most_places, replica_under, settle
+from tonnage.sizing.load_line import top_requests_per_s
+from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.question import Flags, Question
+from tonnage.sizing.shard import Shard
+from tonnage.sizing.staffing import ROUNDING
+from tonnage.sizing.steady import Replica, SteadyState, steady_state
+from tonnage.sizing.ttft import typical_ttft_s
+from tonnage.units import format_s
+
+BINARY_ROUNDING = 1e-9
+"""Share by which rates differ at most that are equal on paper."""
+IDLE = 1e-6
+"""Mean decoding sequences of a replica that serves one request now and then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A split, and what its replica sustains at most."""
+
+    question: Question
+    shard: Shard
+    most_requests_per_s: float
+
+    @property
+    def parallelism(self) -> Parallelism:
+        return self.shard.parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A split that fits, and on which one request alone keeps the promises."""
+
+    question: Question
+    flags: Flags
+    shard: Shard
+    replica: Replica
+    idle: SteadyState
+    top_requests_per_s: float
+    """That its places let through, however long requests wait and take."""
+    chosen_for: str | None
+    """The limit that the flags were chosen for; None: they were given."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        return self.shard.parallelism
+
+    @property
+    def most_requests_per_s(self) -> float:
+        """Return what a replica sustains at most, be it alone or one of many."""
+        return self.top_requests_per_s * (1 + BINARY_ROUNDING)
+
+
+def fewest_replicas(requests_per_s: float, most_requests_per_s: float) -> int:
+    """Return the number below which no replicas are enough that sustain so much at most."""
+    if most_requests_per_s == 0:
+        return 1
+    return max(1, math.ceil(requests_per_s * (1 - ROUNDING) / most_requests_per_s))
+
+
+def outline_of(question: Question, parallelism: Parallelism) -> Outline:
+    """Return what is known of a split whose flags are still to be chosen.
+
+    Raises:
+        InvalidKvCacheError: the engine does not keep such a cache.
+    """
+    shard = rank_of(question, parallelism)
+    top = top_requests_per_s(most_places(question, shard, parallelism), question.workload)
+    return Outline(question=question, shard=shard, most_requests_per_s=top * (1 + BINARY_ROUNDING))
+
+
+def contender_of(question: Question, parallelism: Parallelism) -> Contender:
+    """Return the split with the flags that run, or with those that it runs best with.
+
+    Raises:
+        DoesNotFitError, SLOInfeasibleError: this split will not do.
+    """
+    return contender_with(question, rank_of(question, parallelism))
+
+
+def contender_with(question: Question, shard: Shard) -> Contender:
+    """Return the contender of a shard; the arguments and errors are those of ``contender_of``."""
+    flags, chosen_for = question.flags, None
+    if flags is None:
+        flags, chosen_for = settle(question, shard, shard.parallelism)
+    replica = replica_under(question, shard, flags)
+    idle = steady_state(replica, question.workload, IDLE)
+    _check_alone(question, replica, idle)
+    return Contender(
+        question=question,
+        flags=flags,
+        shard=shard,
+        replica=replica,
+        idle=idle,
+        top_requests_per_s=top_requests_per_s(replica, question.workload),
+        chosen_for=chosen_for,
+    )
+
+
+def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> None:
+    """Refuse a split on which one request alone on an idle replica misses a promise.
+
+    Raises:
+        SLOInfeasibleError: with the latency reached and the one promised.
+    """
+    first_s = typical_ttft_s(replica, question.workload, idle)
+    reached = {
+        "timePerOutputToken": (idle.tpot_s, question.slo.tpot),
+        "timeToFirstToken": (first_s, question.slo.ttft),
+    }
+    for name, (alone_s, promises) in reached.items():
+        for promise in promises:
+            if alone_s > promise.limit_s:
+                raise SLOInfeasibleError(
+                    f"{name}: one request alone on {question.gpu.name} "
+                    f"{replica.shard.parallelism} takes {format_s(alone_s)}, the SLO is "
+                    f"{format_s(promise.limit_s)}"
+                )
