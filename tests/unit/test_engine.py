@@ -1,6 +1,8 @@
 """The engine model: what one step does, and what a schedule must never do."""
 
 import math
+import random
+from statistics import mean, stdev
 
 import pytest
 from hypothesis import given
@@ -55,6 +57,43 @@ def test_one_request_alone_takes_its_prefill_chunks_and_one_step_for_each_later_
 
     assert completion.e2e_s == pytest.approx(steps * 0.01)
     assert completion.ttft_s == pytest.approx(math.ceil(prompt / 64) * 0.01)
+
+
+@pytest.mark.parametrize("output", [1, 2, 50])
+def test_one_request_alone_takes_exactly_what_the_formula_adds_up_to(output):
+    def step_time(num_decoding, context_tokens, prefill_tokens):
+        return 10 + num_decoding + context_tokens / 8 + prefill_tokens / 4
+
+    (completion,) = simulate(an_engine(step_time), [a_request(prompt=150, output=output)])
+
+    # Chunks of 64, 64 and 22; then one step for each later token, over 151, 152, ... tokens.
+    assert completion.ttft_s == 3 * 10 + 150 / 4
+    later_s = sum(10 + 1 + (150 + number) / 8 for number in range(1, output))
+    assert completion.e2e_s == completion.ttft_s + later_s
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize(
+    "one_at_a_time",
+    [{"max_num_seqs": 1}, {"max_num_seqs": 8, "max_num_batched_tokens": 60}],
+    ids=["one slot", "prompts that fill a step"],
+)
+def test_requests_served_one_by_one_wait_as_behind_one_server(share, one_at_a_time):
+    chance = random.Random(f"{share}")  # noqa: S311 -- a scenario has no secrets
+    arrival_s, requests = 0.0, []
+    for number in range(40_000):
+        arrival_s += chance.expovariate(share)
+        requests.append(a_request(str(number), prompt=60, output=1, arrival_s=arrival_s))
+
+    completions = simulate(an_engine(constant(1.0), **one_at_a_time), requests)
+
+    waits_s = [each.queue_s for each in completions]
+    batches_s = [mean(waits_s[start : start + 1000]) for start in range(0, len(waits_s), 1000)]
+    error_s = stdev(batches_s) / math.sqrt(len(batches_s))
+    # M/D/1 with jobs of 1 s: rho / (2 (1 - rho)). Batch means give the standard error.
+    expected_s = share / (2 * (1 - share))
+    assert abs(mean(waits_s) - expected_s) <= 3 * error_s
+    assert error_s <= 0.04 * expected_s
 
 
 def test_a_step_costs_what_the_step_time_says_for_its_decodes_context_and_prefill():
