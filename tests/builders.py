@@ -147,7 +147,7 @@ def a_shard(**changes):
         kv=(KvShare(bytes_per_token=131_072),),
         flop_per_token=16e9,
         num_kernels=320,
-        num_products=128,
+        num_scaled_products=128,
         num_layers=32,
         hidden_size=4096,
     )

@@ -141,7 +141,7 @@ def tick(loop, world, *, after_s=15):
     return [call.short for call in world.kube.writes[before:]]
 
 
-def served(*manifests, load_per_pod=1.0, **settings):
+def served(*manifests, load_per_pod=0.9, **settings):
     """(loop, world) with everything rolled out and reporting, at rest."""
     world = a_world(*manifests)
     loop = a_loop(world, **settings)

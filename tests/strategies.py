@@ -48,6 +48,10 @@ speed_constants = st.builds(
     per_scaled_product_s=numbers(0, 10e-6),
     per_sequence_s=numbers(0, 100e-6),
     per_all_reduce_s=numbers(0, 100e-6),
+    all_reduce_growth=numbers(0, 1),
+    per_experts_block_s=numbers(0, 100e-6),
+    routing_evenness=st.one_of(st.none(), numbers(0.5, 100)),
+    overlap_power=st.one_of(st.none(), numbers(1, 4)),
     prefill_exposed_fraction=numbers(0.1, 1),
 )
 
@@ -74,7 +78,7 @@ shards = st.builds(
     flop_per_token=numbers(1e9, 200e9),
     num_layers=st.integers(1, 128),
     num_kernels=numbers(0, 3000),
-    num_products=numbers(0, 1000),
+    num_scaled_products=numbers(0, 1000),
     num_moe_layers=st.integers(0, 64),
     hidden_size=st.integers(512, 16_384),
     parallelism=parallelisms,

@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import yaml
-from fit_speed import SPREADS, Sample, eras_of, fit, read_samples, table_of
+from fit_speed import SPREADS, fit, read_samples
 from rivals_speed import rival_speeds
 from speed_cases import (
     FIRST_TOKENS,
@@ -21,6 +21,8 @@ from speed_cases import (
     predicted,
     with_constants,
 )
+from speed_files import eras_of, table_of
+from speed_formula import Sample
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import CatalogError

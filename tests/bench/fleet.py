@@ -98,7 +98,7 @@ def requests(found: Sequence[Draw], requests_per_s: float) -> Iterator[Request]:
 def step_time_of(replica: Replica) -> StepTime:
     """Return the step time of a replica as the engine model asks for it, remembered.
 
-    A decode step is a line in its context tokens, or two of which the higher counts.
+    A decode step is a line in its context tokens.
     """
 
     def exact(num_decoding: float, context_tokens: float, prefill: float, earlier: float) -> float:
@@ -124,30 +124,22 @@ class _Lines:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._known: dict[int, tuple[float, float, float, float]] = {}
+        self._known: dict[int, tuple[float, float]] = {}
 
     def __call__(self, num_decoding: int, context_tokens: int) -> float:
         known = self._known.get(num_decoding)
         if known is None:
-            known = self._known[num_decoding] = self._lines(num_decoding)
-        memory_s, memory_more_s, compute_s, compute_more_s = known
-        one = memory_s + memory_more_s * context_tokens
-        other = compute_s + compute_more_s * context_tokens
-        return one if one > other else other
+            known = self._known[num_decoding] = self._line(num_decoding)
+        none_s, more_s = known
+        return none_s + more_s * context_tokens
 
-    def _lines(self, num_decoding: int) -> tuple[float, float, float, float]:
+    def _line(self, num_decoding: int) -> tuple[float, float]:
         tokens = 1024 * max(1, num_decoding)
-        low, high = (
-            self._replica.step(Step(num_sequences=num_decoding, context_tokens=context))
+        none_s, some_s = (
+            self._replica.step(Step(num_sequences=num_decoding, context_tokens=context)).total_s
             for context in (0, tokens)
         )
-        rest_s = low.overhead_s + low.communication_s
-        return (
-            rest_s + low.memory_s,
-            (high.memory_s - low.memory_s) / tokens,
-            rest_s + low.compute_s,
-            (high.compute_s - low.compute_s) / tokens,
-        )
+        return none_s, (some_s - none_s) / tokens
 
 
 def _has_windows(shard: Shard) -> bool:

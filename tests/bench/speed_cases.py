@@ -23,7 +23,7 @@ from tonnage.sizing.shard import shard_of
 from tonnage.sizing.steady import Replica, mixed_step, prefill_context_tokens
 from tonnage.sizing.step import Step
 from tonnage.sizing.workload import Lengths, Workload
-from tonnage.units import MS_PER_S
+from tonnage.units import GIB, MS_PER_S
 
 Row = Mapping[str, str]
 
@@ -152,6 +152,9 @@ def case_of(row: Row, configs: Configs) -> Case:
     replica = replica_of(shape, gpu, split, kv_format=kv_format, concurrency=concurrency)
     if not has_own_limit:
         replica = replace(replica, max_num_seqs=DEFAULT_SEQS)
+    pool = re.search(r"KV memory ([\d.]+) GiB/GPU", row["note"])
+    if pool:
+        replica = replace(replica, kv_pool_bytes=float(pool[1]) * GIB)
     return Case(
         row=row,
         shape=shape,
@@ -208,6 +211,8 @@ def with_constants(case: Case, table: SpeedTable, era: Era) -> Case:
         constants,
         per_step_s=constants.per_step_s * era.overhead_factor,
         per_kernel_s=constants.per_kernel_s * era.overhead_factor,
+        per_experts_block_s=constants.per_experts_block_s * era.overhead_factor,
+        per_all_reduce_s=constants.per_all_reduce_s * era.overhead_factor,
         per_sequence_s=constants.per_sequence_s * era.sequence_factor,
     )
     return replace(case, replica=replace(case.replica, constants=constants), era=era)

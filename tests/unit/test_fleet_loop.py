@@ -1,6 +1,7 @@
 """The loop called as a function: from nothing to a fleet at rest, and what disturbs it."""
 
 import json
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -76,7 +77,7 @@ class TestTraffic:
         done = tick(loop, world)
 
         assert "patch deployments/llama/scale" in done
-        assert replicas_of(world) == 7
+        assert replicas_of(world) == math.ceil(1.6 * FIRST_REPLICAS)
 
     def test_less_of_it_takes_replicas_away_one_by_one_and_late(self):
         loop, world = served()
@@ -148,9 +149,9 @@ class TestBudget:
         assert in_use(self.grown(max_gpus), *self.NAMES) <= max_gpus
 
     def test_is_shared_in_order(self):
-        world = self.grown(10)
+        world = self.grown(2 * FIRST_REPLICAS + 2)
 
-        assert [in_use(world, name) for name in self.NAMES] == [8, 2, 0]
+        assert [in_use(world, name) for name in self.NAMES] == [2 * FIRST_REPLICAS, 2, 0]
         assert condition(world, "CapacityAvailable", "c") == ("False", "BudgetExceeded")
 
     def test_lowered_below_what_runs_takes_nothing_away(self):

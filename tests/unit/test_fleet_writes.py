@@ -12,6 +12,7 @@ from fleet_builders import (
     a_manifest,
     a_memory,
     a_pod_body,
+    a_sizing,
     a_state,
     assessed,
     managed_by,
@@ -94,7 +95,7 @@ class TestTemplate:
         made = writes(replicas=None)
 
         assert made.template["metadata"]["name"] == "llama"
-        assert made.first_replicas == 4
+        assert made.first_replicas == a_sizing().replicas
         assert made.check_children
         assert made.creates
 
@@ -239,7 +240,7 @@ class TestHappenings:
         assert self.reasons(writes(a_state(manifest_in_mode("Recommend"), load=3.5))) == []
 
     def test_a_condition_that_turns_bad_is_a_warning_once(self):
-        state = a_state(replicas=4, engines=())
+        state = a_state(replicas=a_sizing().replicas, engines=())
 
         first, memory = asked(state)
         second, _ = asked(state, memory=memory, now_s=NOW_S + 15)

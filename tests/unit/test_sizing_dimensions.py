@@ -119,6 +119,7 @@ def test_a_step_is_a_time_and_reads_bytes():
             "per_scaled_product_s",
             "per_sequence_s",
             "per_all_reduce_s",
+            "per_experts_block_s",
         )
     }
     shard = a_shard(

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from fit_speed import columns_of, formula, sample_of, table_of
 from speed import answer
 from speed_cases import NOW, case_of, number, predicted, with_constants
+from speed_files import table_of
+from speed_formula import columns_of, formula, sample_of
 
 LLAMA = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 4096,
@@ -28,10 +29,11 @@ ROW = {
     "value": "10", "note": "InferenceX closed loop",
 }  # fmt: skip
 VALUES = {
-    "per_step_s": 1.5e-3, "per_kernel_s": 2.6e-6, "per_sequence_s": 25e-6,
+    "per_step_s": 1.5e-3, "per_kernel_s": 2e-6, "per_sequence_s": 25e-6, "routing_evenness": 2.0,
     "compute_efficiency": 0.6, "experts_prefill_factor": 0.5, "bandwidth_efficiency.other": 0.8,
     "bandwidth_efficiency.nvfp4": 0.75, "per_scaled_product_s.fp8": 2e-6,
-    "per_scaled_product_s.nvfp4": 2e-6, "per_all_reduce_s.nvlink": 8e-6,
+    "per_scaled_product_s.fp8-block": 3e-6, "per_scaled_product_s.nvfp4": 2e-6,
+    "per_all_reduce_s.nvlink": 8e-6,
     "per_all_reduce_s.pcie": 100e-6, "prefill_efficiency.ampere.bf16": 0.55,
     "prefill_efficiency.hopper.bf16": 0.5, "prefill_efficiency.hopper.fp8": 0.44,
     "prefill_efficiency.blackwell.bf16": 0.45, "prefill_efficiency.blackwell.fp8": 0.36,

@@ -34,12 +34,21 @@ class SpeedConstants:
     per_step_s: float
     """Scheduling, sampling, copies: once per step."""
     per_kernel_s: float
-    """What a kernel takes however little it does."""
+    """What a kernel of the smallest kind takes however little it does (``sizing.kernels``)."""
     per_scaled_product_s: float
     """The same for finding the scales of a product of quantized matrices."""
     per_sequence_s: float
     per_all_reduce_s: float
-    """Latency that one layer's two all-reduces add, per doubling of the group."""
+    """Latency that one layer's two all-reduces add in a group of two."""
+    all_reduce_growth: float = 0.0
+    """That latency grows as this power of the group: 0 not at all, 1 in proportion."""
+    per_experts_block_s: float = 0.0
+    """What routing and the routed experts of a layer take however little they do."""
+    routing_evenness: float | None = None
+    """How alike experts are chosen (``sizing.step.experts_touched``); None: all the same."""
+    overlap_power: float | None = None
+    """Of a product's reads and its work: 1 is one after the other. None: all that a step reads
+    overlaps with all that it computes."""
     link_efficiency: float = 1.0
     """Share of a link's nominal bandwidth that exchanges between GPUs achieve."""
     prefill_exposed_fraction: float = 0.9
@@ -84,16 +93,23 @@ class SpeedTable:
     per_running_request_s: float
     per_prompt_token_s: float
     bunching_fraction: float
+    routing_evenness: float
+    overlap_power: float
+    """From kernel tables, not fitted."""
     per_kernel_s: Mapping[str, float]
     """By generation; ``other`` for those not listed."""
+    per_experts_block_s: Mapping[str, Mapping[str, float]]
+    """By generation and the format of the experts; ``other`` for those not listed."""
     experts_prefill_factor: float
     """Of the prefill efficiency, where feed-forward blocks are experts."""
     bandwidth_efficiency: Mapping[str, float]
     """By weight format; ``other`` for those not listed."""
     per_scaled_product_s: Mapping[str, float]
-    """By weight format; formats not listed need no scales."""
+    """By weight format, ``fp8-block`` apart from fp8; formats not listed need no scales."""
     per_all_reduce_s: Mapping[str, float]
     """By interconnect."""
+    all_reduce_growth: Mapping[str, float]
+    """By interconnect; from kernel tables, not fitted."""
     link_efficiency: Mapping[str, float]
     """By interconnect; from kernel tables, not fitted."""
     prefill_efficiency: Mapping[str, Mapping[str, float]]
@@ -124,9 +140,15 @@ def prior_speed(
         prefill_efficiency=factor * _prefill_efficiency(table, gpu, weights.compute),
         per_step_s=table.per_step_s,
         per_kernel_s=table.per_kernel_s.get(gpu.generation, table.per_kernel_s["other"]),
-        per_scaled_product_s=table.per_scaled_product_s.get(weights.name, 0.0),
+        per_scaled_product_s=table.per_scaled_product_s.get(scaling_of(weights), 0.0),
         per_sequence_s=table.per_sequence_s,
         per_all_reduce_s=table.per_all_reduce_s[gpu.interconnect],
+        all_reduce_growth=table.all_reduce_growth[gpu.interconnect],
+        per_experts_block_s=experts_block(
+            table.per_experts_block_s, generation=gpu.generation, weights=weights
+        ),
+        routing_evenness=table.routing_evenness,
+        overlap_power=table.overlap_power,
         link_efficiency=table.link_efficiency[gpu.interconnect],
         prefill_exposed_fraction=table.prefill_exposed_fraction,
         per_request_s=table.per_request_s,
@@ -134,6 +156,22 @@ def prior_speed(
         per_prompt_token_s=table.per_prompt_token_s,
         bunching_fraction=table.bunching_fraction,
     )
+
+
+def scaling_of(weights: WeightFormat) -> str:
+    """Name how the products of quantized matrices are scaled: fp8 in blocks is another kernel."""
+    is_in_blocks = weights.name == "fp8" and weights.block_size is not None
+    return "fp8-block" if is_in_blocks else weights.name
+
+
+def experts_block(
+    floors: Mapping[str, Mapping[str, float]], *, generation: str, weights: WeightFormat
+) -> float:
+    """Return the floor of a block of routed experts: that of the format they are stored in."""
+    by_format = floors.get(generation, floors["other"])
+    each_bytes = weights.part_bytes_per_parameter("experts")
+    is_wide = each_bytes >= weights.wide_bytes_per_parameter
+    return by_format.get("bf16" if is_wide else scaling_of(weights), by_format["other"])
 
 
 def is_measured(gpu: Gpu) -> bool:
@@ -148,9 +186,16 @@ def speed_spread(gpu: Gpu) -> float:
 
 
 def _prefill_efficiency(table: SpeedTable, gpu: Gpu, compute: str) -> float:
-    """Return the share of the peak of the precision in which the GPU really multiplies."""
-    by_precision = table.prefill_efficiency.get(gpu.generation, table.prefill_efficiency["other"])
+    generation, precision = prefill_class(table.prefill_efficiency, gpu, compute)
+    return table.prefill_efficiency[generation][precision]
+
+
+def prefill_class(
+    known: Mapping[str, Mapping[str, float]], gpu: Gpu, compute: str
+) -> tuple[str, str]:
+    """Return the generation, or ``other``, and the precision in which the GPU really multiplies."""
+    generation = gpu.generation if gpu.generation in known else "other"
     for precision in COMPUTE_FALLBACK.get(compute, (compute,)):
-        if precision in gpu.peak_flop_per_s and precision in by_precision:
-            return by_precision[precision]
-    return by_precision["bf16"]
+        if precision in gpu.peak_flop_per_s and precision in known[generation]:
+            return generation, precision
+    return generation, "bf16"

@@ -27,6 +27,8 @@ MIN_BUSY_FRACTION = 0.9
 """Below, the window holds the edge of a burst, and means over it mix busy and idle."""
 MIN_SEQUENCES = 1.5
 """Below, the engine is idle between requests: overhead decides, not memory."""
+ROUNDS = 40
+CLOSE = 1e-10
 MAX_PREFILL_FRACTION = 0.5
 """Above, the prior of prefill decides what is left for memory."""
 
@@ -114,13 +116,30 @@ def observed_mbu(replica: Replica, busy: BusyStep) -> float:
 def observed_efficiency(replica: Replica, busy: BusyStep) -> float | None:
     """Return the bandwidth efficiency that explains a measured step; None: it cannot tell."""
     time = replica.step(busy.work)
-    beside_s = time.overhead_s + time.prefill_s + time.communication_s
-    memory_s = busy.step_s - beside_s
+    decode_s = busy.step_s - (time.overhead_s + time.prefill_s + time.communication_s)
     too_much_prefill = time.prefill_s > MAX_PREFILL_FRACTION * busy.step_s
     is_edge = busy.busy_fraction < MIN_BUSY_FRACTION
-    if is_edge or memory_s <= 0 or too_much_prefill or not time.is_memory_bound:
+    if is_edge or decode_s <= 0 or too_much_prefill or not time.is_memory_bound:
         return None
-    return replica.constants.bandwidth_efficiency * time.memory_s / memory_s
+    return _explaining(replica, busy.work, decode_s)
+
+
+def _explaining(replica: Replica, work: Step, decode_s: float) -> float | None:
+    """Return the efficiency at which a step decodes in so many seconds; None: at no possible one.
+
+    The time of a step falls with the efficiency, at most in proportion: each round leaves the part
+    of the error that its products explain.
+    """
+    constants = replica.constants
+    efficiency = constants.bandwidth_efficiency
+    for _ in range(ROUNDS):
+        known = replace(constants, bandwidth_efficiency=efficiency)
+        time = replace(replica, constants=known).step(work)
+        found_s = time.total_s - (time.overhead_s + time.prefill_s + time.communication_s)
+        efficiency *= found_s / decode_s
+        if abs(found_s / decode_s - 1) < CLOSE:
+            return efficiency
+    return None
 
 
 def learn(

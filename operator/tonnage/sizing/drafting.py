@@ -111,7 +111,7 @@ def with_drafts(question: Question, target: Shard) -> Shard:
         kv=_shard(question, deeper, target.parallelism).kv,
         flop_per_token=target.flop_per_token + draft.flop_per_token,
         num_kernels=target.num_kernels + draft.num_kernels,
-        num_products=target.num_products + draft.num_products,
+        num_scaled_products=target.num_scaled_products + draft.num_scaled_products,
         num_layers=target.num_layers + draft.num_layers,
         num_moe_layers=target.num_moe_layers + draft.num_moe_layers,
         draft=draft,

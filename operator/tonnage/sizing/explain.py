@@ -81,7 +81,8 @@ def _bottleneck(sizing: Sizing) -> Answer:
             f"{format_si(speeds.memory_bytes_per_s, 'B/s')}",
             f"a step reads {format_bytes(step.decode_bytes)} per GPU: {format_s(step.memory_s)} "
             f"at {sizing.replica.constants.bandwidth_efficiency:.0%} of bandwidth; "
-            f"its products take {format_s(step.compute_s)}",
+            f"its products take {format_s(step.compute_s)}, {format_s(step.serial_s)} of which is "
+            "not hidden",
             f"beside that: {format_s(step.prefill_s)} prefill, {format_s(step.overhead_s)} "
             f"overhead, {format_s(step.communication_s)} between GPUs",
             *_speculation(sizing),

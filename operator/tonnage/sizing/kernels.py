@@ -3,9 +3,14 @@
 What looks like a low use of bandwidth at small batches, and on many GPUs, is mostly this floor,
 times kernels, times layers; tensor parallelism divides the bytes, not the kernels.
 
+Kernels are counted in the smallest kind (a norm, a rotation, an activation): how much longer a
+product or an attention takes with nothing to do is much the same on every GPU class. A block of
+routed experts is not among them: its floor depends on how its weights are stored, and stands in
+the catalogue.
+
 Sources:
     [vllm-source] model_executor/models (what one layer launches under CUDA graphs);
-    [kernel-tables] 4 to 8 microseconds per product however small.
+    [kernel-tables] the floors: a product 4 to 6 microseconds, attention 9 to 17, a norm 2 to 3.
 """
 
 from dataclasses import dataclass
@@ -19,68 +24,104 @@ from tonnage.catalog.shape import (
     LatentAttention,
     ModelShape,
     StateAttention,
+    WeightFormat,
 )
+
+PRODUCT_FLOOR, ATTENTION_FLOOR = 2, 5
+"""In kernels of the smallest kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCount:
     """Launches of one layer, or of many."""
 
-    products: int
-    """Matrix products: those of quantized matrices need scales beside them."""
-    others: int
-    """Norms, rotations, attention, activations, routing."""
+    products: int = 0
+    """Matrix products outside the routed experts."""
+    attentions: int = 0
+    others: int = 0
+    """Norms, rotations, cache writes, activations."""
+    scaled_products: int = 0
+    """Those products whose matrices are quantized: they need scales beside them."""
 
     @property
     def total(self) -> int:
-        return self.products + self.others
+        """In kernels of the smallest kind."""
+        return PRODUCT_FLOOR * self.products + ATTENTION_FLOOR * self.attentions + self.others
+
+    def __add__(self, other: "KernelCount") -> "KernelCount":
+        return KernelCount(
+            products=self.products + other.products,
+            attentions=self.attentions + other.attentions,
+            others=self.others + other.others,
+            scaled_products=self.scaled_products + other.scaled_products,
+        )
+
+    def times(self, number: int) -> "KernelCount":
+        return KernelCount(
+            products=number * self.products,
+            attentions=number * self.attentions,
+            others=number * self.others,
+            scaled_products=number * self.scaled_products,
+        )
 
 
-NONE = KernelCount(products=0, others=0)
+NONE = KernelCount()
 
 
-def layer_kernels(attention: Attention | None, ffn: Ffn | None) -> KernelCount:
-    """Return what one layer launches.
+def layer_kernels(
+    attention: Attention | None, ffn: Ffn | None, weights: WeightFormat | None = None
+) -> KernelCount:
+    """Return what one layer launches; without a format no product needs scales.
 
     >>> layer_kernels(GroupedAttention(num_heads=8, num_kv_heads=8, head_dim=128), None).total
-    6
+    12
     """
-    parts = _attention_kernels(attention), _ffn_kernels(ffn)
-    return KernelCount(
-        products=sum(part.products for part in parts), others=sum(part.others for part in parts)
-    )
+    return _attention_kernels(attention, weights) + _ffn_kernels(ffn, weights)
 
 
-def _attention_kernels(attention: Attention | None) -> KernelCount:
+def _attention_kernels(attention: Attention | None, weights: WeightFormat | None) -> KernelCount:
     match attention:
         case GroupedAttention():  # qkv, output; norm, rotation, cache, attention
-            return KernelCount(products=2, others=4)
-        case LatentAttention():  # down, up, both absorbed ones, output
-            return KernelCount(products=5, others=5)
+            return _counted("attention", weights, products=2, others=3)
+        case LatentAttention():  # down, up, both absorbed ones, output: three are in the checkpoint
+            return _counted("attention", weights, products=5, others=4, unscaled=2)
         case CompressedAttention():
-            return KernelCount(products=4, others=6)
-        case StateAttention():  # in, out; norm, convolution, recurrence, gate
-            return KernelCount(products=2, others=4)
+            return _counted("attention", weights, products=4, others=5)
+        case StateAttention():  # in, out; norm, convolution, gate; recurrence as an attention
+            return _counted("state_attention", weights, products=2, others=3)
         case None:
             return NONE
 
 
-def _ffn_kernels(ffn: Ffn | None) -> KernelCount:
+def _counted(
+    part: str, weights: WeightFormat | None, *, products: int, others: int, unscaled: int = 0
+) -> KernelCount:
+    scaled = products - unscaled if _is_quantized(part, weights) else 0
+    return KernelCount(products=products, attentions=1, others=others, scaled_products=scaled)
+
+
+def _is_quantized(part: str, weights: WeightFormat | None) -> bool:
+    if weights is None:
+        return False
+    return weights.part_bytes_per_parameter(part) < weights.wide_bytes_per_parameter
+
+
+def _ffn_kernels(ffn: Ffn | None, weights: WeightFormat | None) -> KernelCount:
     if ffn is None:
         return NONE
     if isinstance(ffn, DenseFfn):  # gate and up, down; norm, activation
-        return KernelCount(products=2, others=2)
-    # Router and both grouped products; norm, choice, sorting, activation, sum.
-    shared = 2 if ffn.shared_intermediate_size else 0
-    return KernelCount(products=3 + shared, others=7 + shared)
+        scaled = 2 if _is_quantized("dense_ffn", weights) else 0
+        return KernelCount(products=2, others=2, scaled_products=scaled)
+    routed = KernelCount(products=1, others=1)  # router; norm
+    if not ffn.shared_intermediate_size:
+        return routed
+    scaled = 2 if _is_quantized("shared_experts", weights) else 0
+    return routed + KernelCount(products=2, others=1, scaled_products=scaled)
 
 
-def model_kernels(shape: ModelShape) -> KernelCount:
-    """Return what all layers launch."""
-    counts = [
-        (group.num_layers, layer_kernels(group.attention, group.ffn)) for group in shape.groups
-    ]
-    return KernelCount(
-        products=sum(layers * count.products for layers, count in counts),
-        others=sum(layers * count.others for layers, count in counts),
-    )
+def model_kernels(shape: ModelShape, weights: WeightFormat) -> KernelCount:
+    """Return what all layers launch with weights of this format."""
+    total = NONE
+    for group in shape.groups:
+        total += layer_kernels(group.attention, group.ffn, weights).times(group.num_layers)
+    return total

@@ -64,9 +64,9 @@ class Shard:
     context_exchange_bytes: float = 0.0
     """That decode context parallelism moves to and from this rank for one token, in all layers."""
     num_kernels: float = 0.0
-    """Launched in every step."""
-    num_products: float = 0.0
-    """Matrix products among them: of quantized matrices each needs its scales."""
+    """Launched in every step but for routed experts, in kernels of the smallest kind."""
+    num_scaled_products: float = 0.0
+    """Products of quantized matrices outside the routed experts: each needs its scales."""
     num_layers: int = 0
     num_moe_layers: int = 0
     hidden_size: int = 0
@@ -91,7 +91,7 @@ def shard_of(
     """
     fraction = stage_fraction(shape.num_layers, parallelism.pipeline)
     stage = float(fraction)
-    stored, kernels = StoredFactors(shape), model_kernels(shape)
+    stored, kernels = StoredFactors(shape), model_kernels(shape, weights)
     groups = [
         _GroupShare(group, shape.hidden_size, weights, parallelism, stored)
         for group in shape.groups
@@ -128,7 +128,7 @@ def shard_of(
         context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),
         flop_per_token=FLOP_PER_PARAMETER * active,
         num_kernels=stage * kernels.total,
-        num_products=stage * kernels.products,
+        num_scaled_products=stage * kernels.scaled_products,
         num_layers=math.ceil(fraction * shape.num_layers),
         num_moe_layers=math.ceil(
             fraction * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))

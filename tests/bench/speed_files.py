@@ -1,0 +1,109 @@
+"""The fitted constants as the files that the catalogue and the benchmark read."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from speed_cases import NOW, Era
+from speed_formula import Values, prefill_values
+from speed_priors import (
+    ALL_REDUCE_GROWTH,
+    EXPERTS_FLOOR_S,
+    EXPOSED,
+    LAUNCH_SCALE,
+    LINK_EFFICIENCY,
+    MEASURED,
+    OVERLAP_POWER,
+    SMALLEST_KERNEL_S,
+)
+
+from tonnage.catalog.engine_speed import SpeedTable
+
+HEADER = """# Where the constants of the step-time formula start, before any is learned.
+# Written by tests/bench/fit_speed.py on {num_rows} public measurements of vLLM, with physics as
+# the prior. Do not edit by hand. Seconds, and shares of the nominal figures.
+"""
+
+
+def table_of(values: Values, spread: Mapping[str, float]) -> SpeedTable:
+    """Return the constants as the catalogue keeps them."""
+
+    def group(prefix: str) -> dict[str, float]:
+        start = f"{prefix}."
+        return {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
+
+    scaled = group("per_scaled_product_s")
+    per_kernel_s = values["per_kernel_s"]
+    return SpeedTable(
+        source="serving-measurements",
+        **{
+            name: value
+            for name, value in values.items()
+            if "." not in name and name != "per_kernel_s"
+        },
+        prefill_exposed_fraction=EXPOSED,
+        overlap_power=OVERLAP_POWER,
+        per_kernel_s={name: per_kernel_s * scale for name, scale in LAUNCH_SCALE.items()},
+        per_experts_block_s={
+            generation: {
+                name: per_kernel_s / SMALLEST_KERNEL_S * floor_s
+                for name, floor_s in by_format.items()
+            }
+            for generation, by_format in EXPERTS_FLOOR_S.items()
+        },
+        bandwidth_efficiency=group("bandwidth_efficiency"),
+        per_scaled_product_s={**scaled, "int8": scaled["fp8"]},
+        per_all_reduce_s=group("per_all_reduce_s"),
+        all_reduce_growth=ALL_REDUCE_GROWTH,
+        link_efficiency=LINK_EFFICIENCY,
+        prefill_efficiency=prefill_values(values),
+        measured=MEASURED,
+        spread_fraction=spread,
+    )
+
+
+def eras_of(values: Values) -> dict[str, Era]:
+    return {
+        "now": NOW,
+        "2023": Era(name="2023", overhead_factor=values["era.2023.overhead"]),
+        "2024": Era(
+            name="2024",
+            overhead_factor=values["era.2024.overhead"],
+            sequence_factor=values["era.2024.sequence"],
+        ),
+    }
+
+
+def as_toml(table: SpeedTable, values: Values, num_rows: int) -> str:
+    """Return the file that the catalogue reads."""
+    lines = [HEADER.format(num_rows=num_rows), f'source = "{table.source}"']
+    nested: list[str] = []
+    for name in SpeedTable.__dataclass_fields__:
+        value = getattr(table, name)
+        if isinstance(value, tuple):
+            lines.append(f"{name} = {json.dumps(value)}")
+        elif isinstance(value, float):
+            lines.append(f"{name} = {value:.4g}")
+        elif isinstance(value, dict):
+            nested += _table_lines(name, value)
+    return "\n".join([*lines, *nested]) + "\n"
+
+
+def _table_lines(name: str, value: Mapping[str, Any]) -> list[str]:
+    inner = {key: each for key, each in value.items() if isinstance(each, dict)}
+    if inner:
+        return [line for key, each in inner.items() for line in _table_lines(f"{name}.{key}", each)]
+    return ["", f"[{name}]", *(f"{key} = {each:.4g}" for key, each in value.items())]
+
+
+def eras_toml(eras_by_name: Mapping[str, Era]) -> str:
+    eras = [era for era in eras_by_name.values() if era is not NOW]
+    return (
+        "".join(
+            f"[{json.dumps(era.name)}]\noverhead_factor = {era.overhead_factor:.4g}\n"
+            f"sequence_factor = {era.sequence_factor:.4g}\n"
+            f"first_token_factor = {era.first_token_factor:.4g}\n\n"
+            for era in eras
+        ).rstrip()
+        + "\n"
+    )

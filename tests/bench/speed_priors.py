@@ -1,0 +1,72 @@
+"""What physics and kernel tables say of the constants of a step, before serving is looked at."""
+
+from collections.abc import Mapping
+
+PRIORS: Mapping[str, tuple[float, float]] = {
+    "per_step_s": (1.5e-3, 0.6),
+    "per_kernel_s": (2.1e-6, 0.3),
+    "per_sequence_s": (25e-6, 0.6),
+    "compute_efficiency": (0.6, 0.25),
+    "experts_prefill_factor": (0.5, 0.3),
+    "routing_evenness": (2.0, 1.0),
+    "bandwidth_efficiency.other": (0.82, 0.07),
+    "bandwidth_efficiency.nvfp4": (0.75, 0.1),
+    "per_scaled_product_s.fp8": (2e-6, 0.6),
+    "per_scaled_product_s.fp8-block": (3e-6, 0.6),
+    "per_scaled_product_s.nvfp4": (2e-6, 0.6),
+    "per_all_reduce_s.nvlink": (10e-6, 0.4),
+    "per_all_reduce_s.pcie": (24e-6, 0.4),
+    "prefill_efficiency.ampere.bf16": (0.55, 0.15),
+    "prefill_efficiency.hopper.bf16": (0.50, 0.15),
+    "prefill_efficiency.hopper.fp8": (0.44, 0.15),
+    "prefill_efficiency.blackwell.bf16": (0.45, 0.2),
+    "prefill_efficiency.blackwell.fp8": (0.36, 0.15),
+    "prefill_efficiency.blackwell.fp4": (0.27, 0.15),
+    "per_request_s": (0.05, 0.5),
+    "per_running_request_s": (1.3e-3, 0.5),
+    "per_prompt_token_s": (5e-6, 0.8),
+    "bunching_fraction": (0.2, 0.7),
+    "era.2023.overhead": (3.0, 0.7),
+    "era.2024.overhead": (1.4, 0.5),
+    "era.2024.sequence": (2.0, 0.7),
+}
+"""Middle, and the width of its logarithm. Bandwidth, launches, products and all-reduces: kernel
+tables; prefill: earlier fits by others; the rest: what servers in Python take."""
+
+SMALLEST_KERNEL_S = 2.1e-6
+"""Of a norm or a quantization with nothing to do: H100 and H200 2.0, B200 2.2 microseconds."""
+LAUNCH_SCALE = {"ampere": 1.42, "hopper": 1.0, "blackwell": 0.93, "ada": 1.0,
+                "blackwell-rtx": 1.0, "other": 1.0}  # fmt: skip
+"""Of the floors of products and of attention together, against Hopper's. Ada and RTX boards gain
+on one what they lose on the other."""
+EXPERTS_FLOOR_S: Mapping[str, Mapping[str, float]] = {
+    "ampere": {"bf16": 42e-6, "other": 42e-6},
+    "hopper": {"bf16": 34e-6, "fp8": 30e-6, "fp8-block": 45e-6, "int4": 44e-6, "mxfp4": 37e-6,
+               "other": 44e-6},
+    "blackwell": {"bf16": 18e-6, "fp8": 20e-6, "fp8-block": 35e-6, "nvfp4": 20e-6,
+                  "mxfp4": 25e-6, "int4": 43e-6, "other": 35e-6},
+    "blackwell-rtx": {"bf16": 29e-6, "fp8": 31e-6, "nvfp4": 51e-6, "mxfp4": 21e-6, "int4": 17e-6,
+                      "other": 31e-6},
+    "other": {"bf16": 34e-6, "fp8": 30e-6, "fp8-block": 45e-6, "other": 44e-6},
+}  # fmt: skip
+"""Of choosing, sorting, both grouped products and the sum, with hardly any token: the constant of
+the MoE tables of vLLM 0.14 (A100) and 0.19 to 0.24. Those of L40S tell no floor from its reads."""
+OVERLAP_POWER = 1.5
+"""Of the reads and the work of a product: 1.0 to 1.4 in eight and four bits, 1.7 to 3 in 16."""
+ALL_REDUCE_GROWTH = {"nvlink": 0.1, "pcie": 1.0}
+"""From 2 to 8 GPUs: H100 4.2 to 4.8 microseconds, B200 6.8 to 7.5; L40S 5.3 to 21.9."""
+LINK_EFFICIENCY = {"nvlink": 0.7, "pcie": 0.3}
+"""Of exchanges of a megabyte and more in kernel tables: NVLink 0.6 to 0.9; PCIe 0.06 to 0.6, less
+the more GPUs and where they do not reach each other's memory."""
+SERVED_SHARE = 0.62
+"""Of the efficiency of large products in kernel tables, what prefill has of it when served: the
+mean over A100, H100, H200 and B200. It stands in where only kernels were measured."""
+KERNEL_EFFICIENCY = {
+    "ada": {"bf16": 0.66, "fp8": 0.52, "int8": 0.52},
+    "blackwell-rtx": {"bf16": 0.92, "fp8": 0.87, "int8": 0.87, "fp4": 0.72},
+}
+EXPOSED = 0.9
+"""Share of the prefill work that decode's reads do not hide: speed.md section 3b."""
+MEASURED = ("ampere", "hopper", "blackwell")
+LIKE_UNKNOWN = "hopper"
+"""The generation whose prefill stands in for one of which not even kernels were measured."""
