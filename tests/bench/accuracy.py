@@ -99,22 +99,26 @@ def _left_out(
     """Return the errors of vLLM rows with their GPU, or their model, left out of the fit."""
     samples = read_samples(data, configs)
     vllm = [row for row in rows if row["engine"] == "vllm" and row["value"]]
-    return {name: _held_out(vllm, samples, models, name) for name in ("gpu", "model")}
+    return {name: _held_out(vllm, samples, models, name) for name in ("gpu", "model", "source")}
 
 
 def _held_out(
     rows: Sequence[Row], samples: Sequence[Sample], models: Mapping[str, Any], column: str
 ) -> Errors:
     errors: dict[str, float] = {}
-    for held in sorted({row[column] for row in rows}):
-        values = fit([each for each in samples if each.case.row[column] != held])
+    for held in sorted({_group(row, column) for row in rows}):
+        values = fit([each for each in samples if _group(each.case.row, column) != held])
         table, known_eras = table_of(values, SPREADS), eras_of(values)
         for row in rows:
-            if row[column] == held:
+            if _group(row, column) == held:
                 case = case_of(row, models)
                 case = with_constants(case, table, known_eras.get(era_name(row), NOW))
                 errors[row["id"]] = predicted(case) / float(row["value"]) - 1
     return errors
+
+
+def _group(row: Row, column: str) -> str:
+    return row[column].partition(":")[0] if column == "source" else row[column]
 
 
 def spread(errors: Iterable[float]) -> str:
@@ -157,20 +161,34 @@ def _head(
             lines.append(f"| {title}, {column} left out | {spread(_of(rows, errors, metrics))} |")
         lines.append(f"| {title}, naive roofline | {spread(_of(rows, naive, metrics))} |")
     refused = sum(1 for each in found if each["refused"])
-    lines += ["", *_ranges(rows, found), f"{refused} of {len(rows)} rows are refused."]
-    return "\n".join(lines)
+    lines += ["", *_ranges(rows, found, {"in-sample": own, **left_out})]
+    return "\n".join([*lines, "", f"{refused} of {len(rows)} rows are refused."])
 
 
-def _ranges(rows: Sequence[Row], found: Sequence[Found]) -> list[str]:
-    """Say how many values lie in the stated ranges."""
-    lines = []
-    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():
+def _ranges(
+    rows: Sequence[Row], found: Sequence[Found], errors_by_fit: Mapping[str, Errors]
+) -> list[str]:
+    """Say how many values lie in the stated ranges, with what was predicted by each fit."""
+    widths = {
+        str(each["id"]): float(str(each["high"])) / float(str(each["predicted"]))
+        for each in found
+        if not each["refused"]
+    }
+    lines = ["| values in the stated range | in-sample | gpu left out | model | source |"]
+    lines.append("|---|---|---|---|---|")
+    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "all": None}.items():
         judged = [
-            float(str(each["low"])) <= float(row["value"]) <= float(str(each["high"]))
-            for row, each in zip(rows, found, strict=True)
-            if row["engine"] == "vllm" and row["metric"] in metrics and not each["refused"]
+            row["id"]
+            for row in rows
+            if row["engine"] == "vllm" and row["id"] in widths
+            if metrics is None or row["metric"] in metrics
         ]
-        lines.append(f"The stated range of {title} holds {sum(judged)} of {len(judged)} values.")
+        held = [
+            sum(1 / widths[name] <= 1 + errors[name] <= widths[name] for name in judged)
+            for errors in errors_by_fit.values()
+        ]
+        shares = " | ".join(f"{number / len(judged):.0%}" for number in held)
+        lines.append(f"| {title}, {len(judged)} rows | {shares} |")
     return lines
 
 
@@ -194,7 +212,7 @@ def _groups(
 
 
 def _engines(rows: Sequence[Row], own: Errors) -> str:
-    lines = ["## Other engines", "", "Scaled by two factors each; the formula is that of vLLM.", ""]
+    lines = ["## Other engines", "", "The formula of vLLM, and up to four figures for each.", ""]
     lines.append(HEADER)
     for engine in sorted({row["engine"] for row in rows} - {"vllm"}):
         for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():

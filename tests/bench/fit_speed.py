@@ -10,6 +10,7 @@ less. ``speed_formula`` is the formula, ``speed_priors`` what holds before any m
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,23 @@ import click
 import numpy as np
 import yaml
 from scipy.optimize import least_squares
-from speed_cases import FIRST_TOKENS, STEPS, Case, Era, case_of, predicted, with_constants
+from speed_cases import (
+    FIRST_TOKENS,
+    STEPS,
+    Case,
+    Era,
+    case_of,
+    predicted,
+    running_at_once,
+    with_constants,
+)
 from speed_files import as_toml, eras_of, eras_toml, table_of
 from speed_formula import Sample, columns_of, formula, is_first_token, sample_of
 from speed_priors import PRIORS
 
 from tonnage.catalog.engine_speed import SPEED_FILE, SpeedTable
 from tonnage.catalog.gpu import CatalogError
+from tonnage.units import MS_PER_S
 
 ERAS_FILE = Path(__file__).with_name("speed_eras.toml")
 LARGE_ERROR = 0.12
@@ -108,30 +119,54 @@ def main(*, data: Path, configs: Path, write: bool) -> None:
 
 
 def other_engines(data: Path, configs: Path, table: SpeedTable) -> dict[str, Era]:
-    """Return two factors for each other engine: on all overheads, and on the first token."""
+    """Return four figures for each other engine: its overheads, and what a first token adds."""
     models = yaml.safe_load(configs.read_text())
-    found = {}
     with data.open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["engine"] != "vllm" and row["value"]]
-    for engine in sorted({row["engine"] for row in rows}):
-        cases = [case_of(row, models) for row in rows if row["engine"] == engine]
-        steps = [case for case in cases if case.metric in STEPS]
-        eras = [Era(name=engine, overhead_factor=factor) for factor in ENGINE_FACTORS]
-        best = min(eras, key=lambda era: _median_error(steps, table, era))
-        first = [1 / _ratio(c, table, best) for c in cases if c.metric in FIRST_TOKENS]
-        found[engine] = replace(best, first_token_factor=float(np.median(first)))
-    return found
+    engines = sorted({row["engine"] for row in rows})
+    return {
+        engine: era_of_engine(
+            engine, [case_of(row, models) for row in rows if row["engine"] == engine], table
+        )
+        for engine in engines
+    }
 
 
-def _ratio(case: Case, table: SpeedTable, era: Era) -> float:
-    return predicted(with_constants(case, table, era)) / float(case.row["value"])
+def era_of_engine(engine: str, cases: Sequence[Case], table: SpeedTable) -> Era:
+    steps = [case for case in cases if case.metric in STEPS]
+    eras = [
+        Era(name=engine, overhead_factor=overhead, sequence_factor=sequence)
+        for overhead, sequence in product(ENGINE_FACTORS, SEQUENCE_FACTORS)
+    ]
+    best = min(eras, key=lambda era: _median_error(steps, table, era))
+    return _with_first_token([c for c in cases if c.metric in FIRST_TOKENS], table, best)
+
+
+def _with_first_token(cases: Sequence[Case], table: SpeedTable, era: Era) -> Era:
+    """Return the era with what a first token takes beside what vLLM's would."""
+    found_s = np.array([predicted(with_constants(c, table, era)) for c in cases]) / MS_PER_S
+    running = np.array([running_at_once(case) for case in cases])
+    measured_s = np.array([float(case.row["value"]) for case in cases]) / MS_PER_S
+
+    def median_error(added_s: tuple[float, float]) -> float:
+        ratio = (found_s + added_s[0] + added_s[1] * running) / measured_s
+        return float(np.median(np.abs(np.log(ratio))))
+
+    first_s, running_s = min(product(FIRST_TOKEN_S, FIRST_TOKEN_RUNNING_S), key=median_error)
+    return replace(era, first_token_s=first_s, first_token_running_s=running_s)
 
 
 def _median_error(cases: Sequence[Case], table: SpeedTable, era: Era) -> float:
-    return float(np.median([abs(_ratio(case, table, era) - 1) for case in cases]))
+    ratios = [
+        predicted(with_constants(case, table, era)) / float(case.row["value"]) for case in cases
+    ]
+    return float(np.median([abs(ratio - 1) for ratio in ratios]))
 
 
-ENGINE_FACTORS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4)
+ENGINE_FACTORS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
+SEQUENCE_FACTORS = (0.25, 0.5, 1.0, 1.5)
+FIRST_TOKEN_S = (0.0, 0.025, 0.05, 0.1, 0.15, 0.2)
+FIRST_TOKEN_RUNNING_S = (0.0, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
 
 
 if __name__ == "__main__":

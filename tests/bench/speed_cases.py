@@ -43,13 +43,19 @@ FIRST_TOKENS = frozenset({"ttft_p50_ms", "ttft_mean_ms"})
 
 @dataclass(frozen=True, kw_only=True)
 class Era:
-    """How engines of before 2025 differ: their steps were driven from Python, launch by launch."""
+    """How other engines, and those of before 2025, differ: how a step is driven, and by what."""
 
     name: str
     overhead_factor: float = 1.0
     sequence_factor: float = 1.0
-    first_token_factor: float = 1.0
-    """Of the whole time to the first token."""
+    exchange_factor: float = 1.0
+    """Of the latency of all-reduces."""
+    exchange_growth: float = 0.0
+    """Added to the power of the group with which that latency grows."""
+    first_token_s: float = 0.0
+    """That a first token takes beside what vLLM's would."""
+    first_token_running_s: float = 0.0
+    """The same for each request that runs."""
 
 
 NOW = Era(name="now")
@@ -129,12 +135,22 @@ def workload_of(row: Row) -> Workload:
 
 
 def split_of(row: Row) -> Parallelism:
-    """Return the split; data-parallel attention where the GPUs are as many as both make."""
+    """Return the split; data-parallel attention where the GPUs are as many as both make.
+
+    Some rows count a group of experts twice: ``moe_tp8;ep8`` on 64 GPUs is TP8 with experts over
+    the same 8. With 64 their steps come out at half of what was measured, with 8 as those of TP8.
+    """
     tensor, pipeline = int(number(row["tp"]) or 1), int(number(row["pp"]) or 1)
-    found = re.search(r"\bdp(\d+)", row["dp_or_ep"])
-    data = int(found[1]) if found else 1
+    data, slices, ranks = (_width(row, name) for name in ("dp", "moe_tp", "ep"))
+    if slices == ranks and tensor == slices * ranks:
+        return Parallelism(tensor=ranks, pipeline=pipeline)
     is_data = tensor * pipeline * data == number(row["n_gpus"])
     return Parallelism(tensor=tensor, pipeline=pipeline, data=data if is_data else 1)
+
+
+def _width(row: Row, name: str) -> int:
+    found = re.search(rf"(?:^|;){name}(\d+)", row["dp_or_ep"])
+    return int(found[1]) if found else 1
 
 
 def case_of(row: Row, configs: Configs) -> Case:
@@ -212,7 +228,8 @@ def with_constants(case: Case, table: SpeedTable, era: Era) -> Case:
         per_step_s=constants.per_step_s * era.overhead_factor,
         per_kernel_s=constants.per_kernel_s * era.overhead_factor,
         per_experts_block_s=constants.per_experts_block_s * era.overhead_factor,
-        per_all_reduce_s=constants.per_all_reduce_s * era.overhead_factor,
+        per_all_reduce_s=constants.per_all_reduce_s * era.exchange_factor,
+        all_reduce_growth=constants.all_reduce_growth + era.exchange_growth,
         per_sequence_s=constants.per_sequence_s * era.sequence_factor,
     )
     return replace(case, replica=replace(case.replica, constants=constants), era=era)
@@ -225,7 +242,7 @@ def predicted(case: Case) -> float:
         return _static_s(case) * MS_PER_S
     loop = closed_loop(case.replica, case.workload, case.concurrency)
     output = case.workload.output_tokens
-    first_s = case.era.first_token_factor * _first_token_s(case, loop)
+    first_s = _first_token_s(case, loop)
     if metric in STEPS:
         return loop.tpot_s * MS_PER_S
     if metric in FIRST_TOKENS:
@@ -241,7 +258,12 @@ def predicted(case: Case) -> float:
 def _first_token_s(case: Case, loop: ClosedLoop) -> float:
     if case.is_burst:
         return burst_ttft_s(case.replica, case.workload, round(case.concurrency))
-    return loop.ttft_s
+    running = case.era.first_token_running_s * running_at_once(case)
+    return loop.ttft_s + case.era.first_token_s + running
+
+
+def running_at_once(case: Case) -> float:
+    return num_at_once(case.replica, case.workload, case.concurrency)
 
 
 def _static_s(case: Case) -> float:

@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from speed_cases import NOW, Era
 from speed_formula import Values, prefill_values
 from speed_priors import (
     ALL_REDUCE_GROWTH,
+    EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
     EXPOSED,
     LAUNCH_SCALE,
     LINK_EFFICIENCY,
     MEASURED,
+    OLD_EXCHANGE_GROWTH,
     OVERLAP_POWER,
     SMALLEST_KERNEL_S,
 )
@@ -51,6 +54,7 @@ def table_of(values: Values, spread: Mapping[str, float]) -> SpeedTable:
             }
             for generation, by_format in EXPERTS_FLOOR_S.items()
         },
+        experts_bandwidth_factor=EXPERTS_BANDWIDTH,
         bandwidth_efficiency=group("bandwidth_efficiency"),
         per_scaled_product_s={**scaled, "int8": scaled["fp8"]},
         per_all_reduce_s=group("per_all_reduce_s"),
@@ -65,7 +69,12 @@ def table_of(values: Values, spread: Mapping[str, float]) -> SpeedTable:
 def eras_of(values: Values) -> dict[str, Era]:
     return {
         "now": NOW,
-        "2023": Era(name="2023", overhead_factor=values["era.2023.overhead"]),
+        "2023": Era(
+            name="2023",
+            overhead_factor=values["era.2023.overhead"],
+            exchange_factor=values["era.2023.exchange"],
+            exchange_growth=OLD_EXCHANGE_GROWTH,
+        ),
         "2024": Era(
             name="2024",
             overhead_factor=values["era.2024.overhead"],
@@ -97,13 +106,10 @@ def _table_lines(name: str, value: Mapping[str, Any]) -> list[str]:
 
 
 def eras_toml(eras_by_name: Mapping[str, Era]) -> str:
-    eras = [era for era in eras_by_name.values() if era is not NOW]
-    return (
-        "".join(
-            f"[{json.dumps(era.name)}]\noverhead_factor = {era.overhead_factor:.4g}\n"
-            f"sequence_factor = {era.sequence_factor:.4g}\n"
-            f"first_token_factor = {era.first_token_factor:.4g}\n\n"
-            for era in eras
-        ).rstrip()
-        + "\n"
-    )
+    return "\n".join(_era_lines(era) for era in eras_by_name.values() if era is not NOW)
+
+
+def _era_lines(era: Era) -> str:
+    figures = [field.name for field in fields(era) if field.name != "name"]
+    lines = [f"{name} = {getattr(era, name):.4g}" for name in figures]
+    return "\n".join([f"[{json.dumps(era.name)}]", *lines]) + "\n"

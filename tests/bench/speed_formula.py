@@ -21,10 +21,12 @@ from speed_cases import (
 )
 from speed_priors import (
     ALL_REDUCE_GROWTH,
+    EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
     KERNEL_EFFICIENCY,
     LAUNCH_SCALE,
     LIKE_UNKNOWN,
+    OLD_EXCHANGE_GROWTH,
     OVERLAP_POWER,
     PRIORS,
     SERVED_SHARE,
@@ -33,6 +35,7 @@ from speed_priors import (
 
 from tonnage.catalog.engine_speed import (
     TEXTBOOK_SPEED,
+    experts_bandwidth,
     experts_block,
     prefill_class,
     scaling_of,
@@ -104,7 +107,7 @@ def _step_numbers(case: Case, step: Step) -> dict[str, float]:
     chunk = max(step.prefill_chunk_tokens or 0.0, prefill)
     return {
         "dense_s": dense.memory_s,
-        "experts_s": stages * resident / nominal.speeds.memory_bytes_per_s,
+        "experts_s": stages * resident / nominal.speeds.memory_bytes_per_s / _bandwidth(case),
         "num_experts": share.num_experts if share else 1,
         "experts_per_token": share.experts_per_token if share else 1,
         "tokens": max(1.0, step.num_sequences / stages),
@@ -117,6 +120,12 @@ def _step_numbers(case: Case, step: Step) -> dict[str, float]:
         "moved_s": unit.communication_s,
         "sequences": max(1.0, step.num_sequences) / data,
     }
+
+
+def _bandwidth(case: Case) -> float:
+    return experts_bandwidth(
+        EXPERTS_BANDWIDTH, generation=case.gpu.generation, weights=case.shape.weight_format
+    )
 
 
 def _nominal(replica: Replica) -> Replica:
@@ -133,7 +142,10 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
         EXPERTS_FLOOR_S, generation=case.gpu.generation, weights=case.shape.weight_format
     )
     scale = LAUNCH_SCALE.get(case.gpu.generation, LAUNCH_SCALE["other"])
-    growth = (tensor / 2) ** ALL_REDUCE_GROWTH[case.gpu.interconnect]
+    power = ALL_REDUCE_GROWTH[case.gpu.interconnect]
+    if era_name(case.row) == "2023":
+        power += OLD_EXCHANGE_GROWTH
+    growth = (tensor / 2) ** power
     return {
         "kernels": stages * scale * shard.num_kernels,
         "experts_kernels": stages * shard.num_moe_layers * floor_s / SMALLEST_KERNEL_S,
@@ -219,8 +231,9 @@ def _decode_s(values: Values, columns: Columns) -> Any:
     factor = _of_era(values, era, "overhead")
     kernels = columns["kernels"] + columns["experts_kernels"]
     each_s = chosen(values, "per_all_reduce_s", columns.labels["interconnect"])
-    overhead_s = values["per_step_s"] + values["per_kernel_s"] * kernels
-    overhead_s = factor * (overhead_s + each_s * columns["exchanges"])
+    each_s = each_s * _of_era(values, era, "exchange")
+    overhead_s = factor * (values["per_step_s"] + values["per_kernel_s"] * kernels)
+    overhead_s = overhead_s + each_s * columns["exchanges"]
     scaled_s = chosen(values, "per_scaled_product_s", columns.labels["scaling"])
     sequence_s = values["per_sequence_s"] * _of_era(values, era, "sequence")
     other = values["bandwidth_efficiency.other"]

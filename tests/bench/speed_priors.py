@@ -26,7 +26,8 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "per_running_request_s": (1.3e-3, 0.5),
     "per_prompt_token_s": (5e-6, 0.8),
     "bunching_fraction": (0.2, 0.7),
-    "era.2023.overhead": (3.0, 0.7),
+    "era.2023.overhead": (1.4, 0.3),
+    "era.2023.exchange": (10.0, 1.0),
     "era.2024.overhead": (1.4, 0.5),
     "era.2024.sequence": (2.0, 0.7),
 }
@@ -51,10 +52,20 @@ EXPERTS_FLOOR_S: Mapping[str, Mapping[str, float]] = {
 }  # fmt: skip
 """Of choosing, sorting, both grouped products and the sum, with hardly any token: the constant of
 the MoE tables of vLLM 0.14 (A100) and 0.19 to 0.24. Those of L40S tell no floor from its reads."""
+EXPERTS_BANDWIDTH: Mapping[str, Mapping[str, float]] = {
+    "hopper": {"int4": 0.86, "mxfp4": 0.76},
+    "blackwell": {"int4": 0.58, "mxfp4": 0.49},
+}
+"""Of the bandwidth of the MoE tables of vLLM 0.24 with experts of 16 bits: in formats that are
+unpacked to 16 bits it stays between 2.5 and 4.3 TB/s on H100, H200, B200 and B300 alike."""
 OVERLAP_POWER = 1.5
 """Of the reads and the work of a product: 1.0 to 1.4 in eight and four bits, 1.7 to 3 in 16."""
 ALL_REDUCE_GROWTH = {"nvlink": 0.1, "pcie": 1.0}
 """From 2 to 8 GPUs: H100 4.2 to 4.8 microseconds, B200 6.8 to 7.5; L40S 5.3 to 21.9."""
+OLD_EXCHANGE_GROWTH = 0.7
+"""Added for engines of 2023: they launched a collective of several kernels from Python for every
+sum, which is as slow as the slowest process; it grows about with the depth of a tree. Their
+launches of other kernels hide behind kernels that take longer."""
 LINK_EFFICIENCY = {"nvlink": 0.7, "pcie": 0.3}
 """Of exchanges of a megabyte and more in kernel tables: NVLink 0.6 to 0.9; PCIe 0.06 to 0.6, less
 the more GPUs and where they do not reach each other's memory."""

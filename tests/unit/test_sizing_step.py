@@ -11,7 +11,7 @@ from tonnage.sizing.load_line import LoadLine, load_line, slots_for, tpot_ceilin
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.shard import ExpertShare
 from tonnage.sizing.steady import steady_state
-from tonnage.sizing.step import Step, step_time, weights_read_bytes
+from tonnage.sizing.step import Step, experts_touched, step_time, weights_read_bytes
 from tonnage.sizing.workload import Promise, Slo
 from tonnage.units import GB
 
@@ -87,6 +87,67 @@ def test_in_the_mean_only_the_steps_with_a_chunk_of_prefill_touch_its_experts():
     # 40 tokens per step in chunks of 2,000: one step in fifty.
     without, within = weights_read_bytes(shard, 10), weights_read_bytes(shard, 10 + 2000)
     assert time.decode_bytes == pytest.approx(0.98 * without + 0.02 * within)
+
+
+def touched(num_tokens, evenness):
+    return experts_touched(
+        num_experts=128, experts_per_token=8, num_tokens=num_tokens, evenness=evenness
+    )
+
+
+@pytest.mark.parametrize("evenness", [None, 0.5, 2.0, 50.0])
+def test_one_token_touches_its_own_experts_and_many_touch_all(evenness):
+    assert touched(1, evenness) == pytest.approx(8)
+    assert touched(1e7, evenness) == pytest.approx(128, rel=0.01)
+
+
+def test_a_batch_reads_fewer_experts_the_less_evenly_they_are_chosen():
+    # By hand for two tokens and evenness 1: a = 1, b = 15, missed b (b + 1) / (16 * 17).
+    assert touched(2, 1.0) == pytest.approx(128 * (1 - 15 * 16 / (16 * 17)))
+    assert touched(32, 1.0) < touched(32, 4.0) < touched(32, None)
+    assert touched(32, 1e6) == pytest.approx(touched(32, None), rel=1e-4)
+
+
+def test_what_of_a_product_does_not_overlap_is_added():
+    step = Step(num_sequences=100, context_tokens=0)
+
+    time = time_of(step, overlap_power=1)
+
+    assert time.serial_s == pytest.approx(min(time.memory_s, time.compute_s))
+    assert time.total_s == pytest.approx(16e9 / 3e12 + 100 * 16e9 / 1000e12)
+
+
+def test_the_cache_is_read_beside_the_products_and_not_behind_them():
+    # Products take 16 ms, the weights 5.3 ms behind them; 100 * 2,000 tokens of cache 8.7 ms.
+    time = time_of(Step(num_sequences=1000, context_tokens=200_000), overlap_power=50)
+
+    assert time.total_s == pytest.approx(16e-3 + 200_000 * 131_072 / 3e12, rel=1e-3)
+
+
+def test_experts_that_are_unpacked_are_read_more_slowly_and_the_rest_is_not():
+    share = ExpertShare(num_experts=128, experts_per_token=128, resident_bytes=32 * GB)
+    shard = a_shard(experts=(share,), kv=())
+
+    time = time_of(shard=shard, experts_bandwidth_factor=0.5)
+
+    assert time.decode_bytes == pytest.approx(48e9)
+    assert time.memory_s == pytest.approx((16e9 + 32e9 / 0.5) / 3e12)
+
+
+def test_each_layer_with_experts_has_the_floor_of_their_block():
+    time = time_of(shard=a_shard(num_moe_layers=30), per_experts_block_s=40e-6)
+
+    assert time.overhead_s == pytest.approx(30 * 40e-6)
+
+
+@pytest.mark.parametrize(("growth", "seconds"), [(0.0, 8e-6), (1.0, 32e-6)])
+def test_the_latency_of_an_exchange_grows_with_the_group_as_far_as_it_is_said_to(growth, seconds):
+    speeds = some_speeds(interconnect_bytes_per_s=float("inf"))
+    shard = a_shard(parallelism=Parallelism(tensor=8))
+
+    time = time_of(shard=shard, speeds=speeds, per_all_reduce_s=8e-6, all_reduce_growth=growth)
+
+    assert time.communication_s == pytest.approx(32 * seconds)
 
 
 def test_two_ranks_pay_two_all_reduces_per_layer():

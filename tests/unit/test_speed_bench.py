@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from speed import answer
-from speed_cases import NOW, case_of, number, predicted, with_constants
+from speed_cases import NOW, case_of, number, predicted, split_of, with_constants
 from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
+
+from tonnage.units import GIB
 
 LLAMA = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 4096,
@@ -39,7 +41,8 @@ VALUES = {
     "prefill_efficiency.blackwell.bf16": 0.45, "prefill_efficiency.blackwell.fp8": 0.36,
     "prefill_efficiency.blackwell.fp4": 0.27, "per_request_s": 0.05,
     "per_running_request_s": 1e-3, "per_prompt_token_s": 5e-6, "bunching_fraction": 0.2,
-    "era.2023.overhead": 3.0, "era.2024.overhead": 1.4, "era.2024.sequence": 2.0,
+    "era.2023.overhead": 1.4, "era.2023.exchange": 10.0, "era.2024.overhead": 1.4,
+    "era.2024.sequence": 2.0,
 }  # fmt: skip
 
 
@@ -56,6 +59,29 @@ def test_the_fit_and_the_product_have_one_formula(metric, changes):
     fitted_s = formula(VALUES, columns_of([sample_of(case)]))[0]
 
     assert fitted_s * 1000 == pytest.approx(predicted(case), rel=0.03)
+
+
+def test_a_class_whose_serving_nobody_measured_has_the_prefill_of_its_kernels_in_both():
+    row = {**ROW, "metric": "ttft_p50_ms", "gpu": "L40S", "tp": "1", "n_gpus": "1"}
+    case = with_constants(case_of(row, CONFIGS), table_of(VALUES, {"measured": 0.1}), NOW)
+
+    fitted_s = formula(VALUES, columns_of([sample_of(case)]))[0]
+
+    assert fitted_s * 1000 == pytest.approx(predicted(case), rel=0.03)
+
+
+def test_a_row_that_states_its_cache_runs_with_it():
+    small = {**ROW, "note": "KV memory 2.00 GiB/GPU", "concurrency_or_batch": "64"}
+
+    assert case_of(small, CONFIGS).replica.kv_pool_bytes == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("widths", "tensor"),
+    [("dp1;moe_tp8;ep8", 8), ("dp1;moe_tp64;ep1", 64), ("dp1;moe_tp1;ep64", 64), ("", 64)],
+)
+def test_a_group_of_experts_that_was_counted_twice_is_one_group(widths, tensor):
+    assert split_of({"tp": "64", "pp": "1", "n_gpus": "64", "dp_or_ep": widths}).tensor == tensor
 
 
 def test_a_step_grows_with_the_batch_and_shrinks_with_gpus():

@@ -44,6 +44,9 @@ class SpeedConstants:
     """That latency grows as this power of the group: 0 not at all, 1 in proportion."""
     per_experts_block_s: float = 0.0
     """What routing and the routed experts of a layer take however little they do."""
+    experts_bandwidth_factor: float = 1.0
+    """Of the bandwidth efficiency, what reading routed experts achieves: less where they have to
+    be unpacked."""
     routing_evenness: float | None = None
     """How alike experts are chosen (``sizing.step.experts_touched``); None: all the same."""
     overlap_power: float | None = None
@@ -100,6 +103,8 @@ class SpeedTable:
     """By generation; ``other`` for those not listed."""
     per_experts_block_s: Mapping[str, Mapping[str, float]]
     """By generation and the format of the experts; ``other`` for those not listed."""
+    experts_bandwidth_factor: Mapping[str, Mapping[str, float]]
+    """By generation and the format of the experts, 1 for those not listed; from kernel tables."""
     experts_prefill_factor: float
     """Of the prefill efficiency, where feed-forward blocks are experts."""
     bandwidth_efficiency: Mapping[str, float]
@@ -147,6 +152,9 @@ def prior_speed(
         per_experts_block_s=experts_block(
             table.per_experts_block_s, generation=gpu.generation, weights=weights
         ),
+        experts_bandwidth_factor=experts_bandwidth(
+            table.experts_bandwidth_factor, generation=gpu.generation, weights=weights
+        ),
         routing_evenness=table.routing_evenness,
         overlap_power=table.overlap_power,
         link_efficiency=table.link_efficiency[gpu.interconnect],
@@ -169,9 +177,19 @@ def experts_block(
 ) -> float:
     """Return the floor of a block of routed experts: that of the format they are stored in."""
     by_format = floors.get(generation, floors["other"])
+    return by_format.get(_format_of_experts(weights), by_format["other"])
+
+
+def experts_bandwidth(
+    factors: Mapping[str, Mapping[str, float]], *, generation: str, weights: WeightFormat
+) -> float:
+    """Return the share of the bandwidth efficiency with which experts of a format are read."""
+    return factors.get(generation, {}).get(_format_of_experts(weights), 1.0)
+
+
+def _format_of_experts(weights: WeightFormat) -> str:
     each_bytes = weights.part_bytes_per_parameter("experts")
-    is_wide = each_bytes >= weights.wide_bytes_per_parameter
-    return by_format.get("bf16" if is_wide else scaling_of(weights), by_format["other"])
+    return "bf16" if each_bytes >= weights.wide_bytes_per_parameter else scaling_of(weights)
 
 
 def is_measured(gpu: Gpu) -> bool:

@@ -252,7 +252,9 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     stages = parallelism.pipeline
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
     flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
-    weights_s, cache_s = stages * weights_bytes / bytes_per_s, stages * kv_bytes / bytes_per_s
+    slower = 1 / constants.experts_bandwidth_factor - 1
+    unpacked_bytes = weights_bytes + slower * (weights_bytes - shard.dense_read_bytes)
+    weights_s, cache_s = stages * unpacked_bytes / bytes_per_s, stages * kv_bytes / bytes_per_s
     products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s
     memory_s, compute_s = weights_s + cache_s, products_s + pairs_s
     decode_s = max(memory_s, compute_s)
