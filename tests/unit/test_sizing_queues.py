@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_question, a_replica, a_workload, an_slo
+from builders import a_question, a_replica, a_shard, a_workload, an_slo, decoding_only
 from tonnage.sizing.crowd import crowd
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.load_line import load_line
 from tonnage.sizing.occupancy import Arrivals, Places, bounded
+from tonnage.sizing.pace import pace_of
+from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size
 from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import load_at, steady_state
+from tonnage.sizing.steady import load_at, places, ranks_together, steady_state
 from tonnage.sizing.stream import WorkStream
 from tonnage.sizing.tails import Moments
 from tonnage.sizing.tpot import tpot_exceedance
@@ -173,6 +175,50 @@ def test_places_for_fewer_than_come_are_refused():
 def test_more_prefill_than_the_engine_can_do_is_refused():
     # 2,000 tokens of 16 GFLOP at 1 PFLOP/s: 0.032 s each.
     assert load_at(a_replica(), a_workload(), Arrivals(requests_per_s=31.3)) is None
+
+
+class TestDataParallelRanks:
+    """Eight ranks; of the 16 GFLOP of a token 10 are routed experts'."""
+
+    def replica(self, **changes):
+        split = Parallelism(data=8)
+        return a_replica(shard=a_shard(expert_flop_per_token=10e9, parallelism=split), **changes)
+
+    def test_work_on_one_prompt_as_its_own_rank_does(self):
+        # 2,000 tokens: 6 GFLOP each on one rank and 10 GFLOP on eight, at 1 PFLOP/s.
+        by_hand_s = 2000 * (6e9 + 10e9 / 8) / 1e15
+        workload = a_workload()
+        pace = pace_of(self.replica(), workload)
+        idle = steady_state(self.replica(), workload, 1e-6)
+
+        own_s = own_prefill_s(self.replica(), workload, idle, 2000)
+
+        assert pace.prompt_s(2000) == pytest.approx(by_hand_s)
+        assert own_s == pytest.approx(by_hand_s + 16e9 / 3e12, rel=1e-6)
+
+    def test_are_all_held_up_by_the_prompts_of_each(self):
+        load = load_at(self.replica(), a_workload(), Arrivals(requests_per_s=2))
+
+        assert load.prefill_share == pytest.approx(8 * 2 * 2000 * 7.25e9 / 1e15)
+
+    def test_decode_the_sequences_of_all_evenly(self):
+        pace = pace_of(self.replica(), decoding_only(2000))
+
+        # 16 GB of weights and the caches of four of 32 sequences.
+        assert pace.decode_s(32) == pytest.approx((16e9 + 4 * 2000 * 131_072) / 3e12)
+
+    def test_offer_their_places_together(self):
+        room = places(self.replica(max_num_seqs=10), a_workload())
+
+        assert room.slots == 80
+        assert room.held == self.replica().sequences_held(2500)
+
+    @pytest.mark.parametrize(
+        ("chunks", "together"),
+        [(0, 1), (0.5, 1.2707), (2, 2.3130), (20, 8)],  # x / (1 - exp(-x)), eight at most
+    )
+    def test_prefill_together_when_prompts_fall_into_one_step(self, chunks, together):
+        assert ranks_together(chunks, 8) == pytest.approx(together, rel=1e-4)
 
 
 def test_steps_that_are_filled_with_prompts_break_every_promise():

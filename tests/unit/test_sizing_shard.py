@@ -154,6 +154,14 @@ def test_data_parallel_attention_repeats_attention_and_spreads_experts():
     assert one_of_eight.experts[0].resident_bytes == alone.experts[0].resident_bytes / 8
 
 
+def test_the_work_of_routed_experts_is_counted_apart():
+    one_of_eight = share_of(latent_model(), data=8)
+
+    # 32 layers, 8 experts of three matrices of 4,096 x 1,536, two operations for each weight.
+    assert one_of_eight.expert_flop_per_token == 2 * 32 * 8 * 3 * 4096 * 1536
+    assert share_of(a_shape()).expert_flop_per_token == 0
+
+
 @pytest.mark.parametrize(
     ("tensor", "words"),
     [(3, "TP 3 does not divide the 32 attention heads"), (64, "TP 64 does not divide the 32")],

@@ -190,6 +190,29 @@ def test_data_parallel_ranks_hold_their_share_and_experts_see_the_tokens_of_all(
     assert time.decode_bytes == pytest.approx(experts_bytes + 5 * 2000 * 131_072)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "own_tokens"),
+    [(None, 1000 / 8), (8, 1000 / 8), (2, 1000 / 2), (1, 1000)],
+)
+def test_a_prompt_on_some_ranks_shares_out_the_work_of_its_experts_alone(ranks, own_tokens):
+    shard = a_shard(expert_flop_per_token=10e9, parallelism=Parallelism(data=8))
+    prompt = a_step(prefill_tokens=1000, prefill_context_tokens=4000, prefill_ranks=ranks)
+
+    # 6 of 16 GFLOP per token and no pairs on its own rank; 10 GFLOP on all eight, 1,000 tokens.
+    by_hand_s = (own_tokens * 6e9 + 1000 / 8 * 10e9) / 1e15
+    assert time_of(prompt, shard=shard).prefill_s == pytest.approx(by_hand_s)
+
+
+def test_a_prompt_on_one_rank_sends_all_its_tokens_from_there():
+    experts = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=8 * GB)
+    shard = a_shard(experts=(experts,), num_moe_layers=30, parallelism=Parallelism(data=8))
+    step = Step(num_sequences=8, context_tokens=0, prefill_tokens=1000, prefill_ranks=1)
+
+    # 1,001 tokens of 4,096 numbers of 2 bytes to 8 experts and back, 7/8 of them elsewhere.
+    by_hand_s = 30 * 2 * 8 * 1001 * 4096 * 2 * 7 / 8 / 450e9
+    assert time_of(step, shard=shard).communication_s == pytest.approx(by_hand_s)
+
+
 def test_an_idle_replica_is_evaluated_at_one_sequence():
     idle = time_of(Step(num_sequences=0, context_tokens=0))
 

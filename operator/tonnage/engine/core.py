@@ -61,14 +61,17 @@ class Counters:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Batch:
-    """A step under construction."""
+class Batch:
+    """What one step of one engine works on."""
 
     budget_tokens: int
+    """Left of what a step may compute."""
     work: list[tuple[Sequence, int]] = field(default_factory=list)
     num_decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
+    prefill_pairs: float = 0.0
+    """Of prefill tokens with the earlier tokens that they attend to."""
     started: list[str] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
 
@@ -77,6 +80,7 @@ class _Batch:
         self.work.append((sequence, num_tokens))
         if sequence.prefilling:
             self.prefill_tokens += num_tokens
+            self.prefill_pairs += num_tokens * (sequence.num_computed + num_tokens / 2)
         else:
             self.num_decoding += 1
             self.context_tokens += sequence.num_known
@@ -159,16 +163,25 @@ class Engine:
         """
         if self.idle:
             raise RequestError("there is no request to step")
-        batch = _Batch(budget_tokens=self.limits.max_num_batched_tokens)
+        batch = self.schedule()
+        duration_s = self._step_time(batch.num_decoding, batch.context_tokens, batch.prefill_tokens)
+        return self.compute(batch, duration_s)
+
+    def schedule(self) -> Batch:
+        """Begin a step: say what it works on, nothing where the engine is idle."""
+        batch = Batch(budget_tokens=self.limits.max_num_batched_tokens)
         self._continue_running(batch)
         if not batch.preempted:
             self._admit(batch)
-        duration_s = self._step_time(batch.num_decoding, batch.context_tokens, batch.prefill_tokens)
+        return batch
+
+    def compute(self, batch: Batch, duration_s: float) -> StepResult:
+        """End the step that was begun, after so much time."""
         result = self._compute(batch, duration_s)
         self._count(result)
         return result
 
-    def _continue_running(self, batch: _Batch) -> None:
+    def _continue_running(self, batch: Batch) -> None:
         index = 0
         while index < len(self._running) and batch.budget_tokens > 0:
             sequence = self._running[index]
@@ -184,7 +197,7 @@ class Engine:
             return sequence.num_pending
         return min(self.limits.tokens_judged, sequence.num_missing)
 
-    def _make_room(self, sequence: Sequence, num_tokens: int, batch: _Batch) -> bool:
+    def _make_room(self, sequence: Sequence, num_tokens: int, batch: Batch) -> bool:
         """Find KV blocks for a running sequence, at the cost of newer ones."""
         while not self._pool.grow(sequence, sequence.num_computed + num_tokens):
             newest = self._running.pop()
@@ -201,7 +214,7 @@ class Engine:
         sequence.num_preemptions += 1
         self._waiting.appendleft(sequence)
 
-    def _admit(self, batch: _Batch) -> None:
+    def _admit(self, batch: Batch) -> None:
         while (
             self._waiting
             and batch.budget_tokens > 0
@@ -215,7 +228,7 @@ class Engine:
         reserve = self.limits.watermark_blocks if self._running else 0
         return self.limits.blocks_for(sequence.num_known) + reserve <= self._pool.num_free
 
-    def _start(self, sequence: Sequence, batch: _Batch) -> None:
+    def _start(self, sequence: Sequence, batch: Batch) -> None:
         sequence.num_computed = sequence.request.cached_tokens
         num_tokens = min(sequence.num_pending, batch.budget_tokens)
         self._pool.grow(sequence, sequence.num_computed + num_tokens)
@@ -224,7 +237,7 @@ class Engine:
         if not sequence.num_preemptions:
             batch.started.append(sequence.request.id)
 
-    def _compute(self, batch: _Batch, duration_s: float) -> StepResult:
+    def _compute(self, batch: Batch, duration_s: float) -> StepResult:
         emitted: list[str] = []
         finished: list[str] = []
         prompt_tokens = 0

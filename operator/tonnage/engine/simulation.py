@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tonnage.engine.core import Engine, StepResult
+from tonnage.engine.group import EngineGroup
 from tonnage.engine.limits import Request
 
 
@@ -51,7 +52,7 @@ class _Progress:
         )
 
 
-def simulate(engine: Engine, arrivals: Iterable[Request]) -> list[Completion]:
+def simulate(engine: Engine | EngineGroup, arrivals: Iterable[Request]) -> list[Completion]:
     """Serve all arrivals and return their completions in the order in which they ended.
 
     A request that arrives during a step is seen by the engine when that step ends, as in vLLM.

@@ -19,7 +19,7 @@ def burst_ttft_s(
     """
     queues = replica.num_queues
     room = places(replica, workload)
-    at_once = max(1, math.floor(min(num_prompts, room.slots, room.held)))
+    at_once = max(1, math.floor(min(num_prompts, min(room.slots, room.held) / queues)))
     position = math.ceil(quantile * num_prompts / queues) - 1
     rounds, ahead = divmod(max(0, position), at_once)
     first_s = serving_s(replica, min(num_prompts, at_once), workload.prompt.mean_tokens)

@@ -64,8 +64,8 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
 
 def num_at_once(replica: Replica, workload: Workload, concurrency: float) -> float:
     """Return how many of so many requests run at once; one does even where none fits."""
-    room, queues = places(replica, workload), replica.num_queues
-    return min(concurrency, max(1.0, room.held * queues), room.slots * queues)
+    room = places(replica, workload)
+    return min(concurrency, max(1.0, room.held), room.slots)
 
 
 def running_state(replica: Replica, workload: Workload, num_running: float) -> SteadyState:

@@ -110,6 +110,7 @@ def with_drafts(question: Question, target: Shard) -> Shard:
         experts=(*target.experts, *draft.experts),
         kv=_shard(question, deeper, target.parallelism).kv,
         flop_per_token=target.flop_per_token + draft.flop_per_token,
+        expert_flop_per_token=target.expert_flop_per_token + draft.expert_flop_per_token,
         num_kernels=target.num_kernels + draft.num_kernels,
         num_scaled_products=target.num_scaled_products + draft.num_scaled_products,
         num_layers=target.num_layers + draft.num_layers,

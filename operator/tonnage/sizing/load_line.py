@@ -164,7 +164,7 @@ def _deviation(
         return 0.0
     arrivals = Arrivals(requests_per_s=state.requests_per_s / replica.num_queues, scv=arrival_scv)
     load = load_at(replica, workload, arrivals)
-    return math.sqrt(load.unbounded.variance) if load else math.inf
+    return math.sqrt(load.unbounded.variance / replica.num_queues) if load else math.inf
 
 
 def _highest(limit: Limit, top: float) -> float:

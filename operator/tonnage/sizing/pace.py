@@ -1,7 +1,7 @@
 """How long decode steps and prompts take on one replica, whatever its load.
 
-Seen from one data-parallel rank: its sequences, its prompts. Ranks step together, so that a prompt
-of one holds up all, and each is taken to be as crowded as this one.
+Data-parallel ranks step together: they count as one engine that decodes the sequences of all. A
+prompt is on one of them and holds up all, but the work of its experts is shared out.
 """
 
 import math
@@ -17,7 +17,8 @@ POINTS_PER_DOUBLING = 2
 """Batch sizes at which a decode step is worked out; between them it is nearly a line."""
 FEWEST = 1.0
 BESIDE = 16.0
-"""Decoding sequences beside which a prompt is priced; only experts' reads depend on them."""
+"""Decoding sequences per rank beside which a prompt is priced; only experts' reads depend on
+them."""
 
 
 class Stepping(Hashable, Protocol):
@@ -56,7 +57,7 @@ class Pace:
         self.work_moments = self._work_moments()
 
     def decode_s(self, num_sequences: float) -> float:
-        """Return the time of a step with so many decoding sequences per rank and no prefill."""
+        """Return the time of a step with so many decoding sequences and no prefill."""
         if num_sequences <= FEWEST:
             return self._point(0)
         below = math.floor(POINTS_PER_DOUBLING * math.log2(num_sequences))
@@ -68,9 +69,9 @@ class Pace:
         return (self.per_token_s + self.per_pair_s * prompt_tokens) * prompt_tokens
 
     def room_tokens(self, num_decoding: float) -> float:
-        """Return the prompt tokens of one rank that fit a step beside so many of its sequences."""
-        decoding = num_decoding * self._replica.tokens_judged
-        return max(1.0, self._replica.max_batched_tokens - decoding)
+        """Return the prompt tokens of one rank that fit a step beside its share of so many."""
+        own = num_decoding * self._replica.tokens_judged / self._replica.num_queues
+        return max(1.0, self._replica.max_batched_tokens - own)
 
     def _line(self, below: int) -> tuple[float, float, float, float]:
         """Return where the line from this point to the next begins, and how far it goes."""
@@ -91,13 +92,13 @@ class Pace:
         return found
 
     def _decode_s(self, num_sequences: float) -> float:
-        total = num_sequences * self._replica.num_queues
-        step = Step(num_sequences=total, context_tokens=total * self._context_tokens)
+        context_tokens = num_sequences * self._context_tokens
+        step = Step(num_sequences=num_sequences, context_tokens=context_tokens)
         return self._replica.step(step).total_s
 
     def _prompt_costs(self) -> tuple[float, float]:
         """Return seconds per prompt token, cached or not, and per pair of tokens that attend."""
-        workload, ranks = self.workload, self._replica.num_queues
+        workload = self.workload
         new = 1 - workload.cached_fraction
         chunk = min(workload.new_prompt_tokens, float(self._replica.max_batched_tokens))
         if chunk <= 0:
@@ -106,10 +107,11 @@ class Pace:
         alone_s, plain_s, deep_s = (
             self._replica.step(
                 Step(
-                    num_sequences=BESIDE * ranks,
+                    num_sequences=BESIDE * self._replica.num_queues,
                     context_tokens=0,
-                    prefill_tokens=tokens * ranks,
+                    prefill_tokens=tokens,
                     prefill_context_tokens=earlier,
+                    prefill_ranks=1,
                 )
             ).total_s
             for tokens, earlier in ((0.0, 0.0), (chunk, 0.0), (chunk, context))

@@ -61,6 +61,8 @@ class Shard:
     kv: tuple[KvShare, ...] = ()
     flop_per_token: float = 0.0
     """Matrix products of one token on this rank: two per active parameter."""
+    expert_flop_per_token: float = 0.0
+    """Those of routed experts: the work of one rank's tokens, wherever their experts are."""
     context_exchange_bytes: float = 0.0
     """That decode context parallelism moves to and from this rank for one token, in all layers."""
     num_kernels: float = 0.0
@@ -127,6 +129,9 @@ def shard_of(
         ),
         context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),
         flop_per_token=FLOP_PER_PARAMETER * active,
+        expert_flop_per_token=FLOP_PER_PARAMETER
+        * stage
+        * sum(group.routed_parameters for group in groups),
         num_kernels=stage * kernels.total,
         num_scaled_products=stage * kernels.scaled_products,
         num_layers=math.ceil(fraction * shape.num_layers),
@@ -227,17 +232,28 @@ class _GroupShare:
         """Parameters on this rank that one token is multiplied with."""
         return self._group.num_layers * (self._attention + self._active_ffn_parameters())
 
+    @property
+    def routed_parameters(self) -> float:
+        """Those among them of the experts that it is sent to."""
+        ffn = self._group.ffn
+        if not isinstance(ffn, MoeFfn):
+            return 0.0
+        return self._group.num_layers * self._routed_parameters(ffn)
+
+    def _routed_parameters(self, ffn: MoeFfn) -> float:
+        width = ffn.latent_size or self._hidden
+        routed = width * ffn.experts_per_token * ffn.expert_intermediate_size
+        return ffn.num_matrices * routed / self._parallelism.tensor
+
     def _active_ffn_parameters(self) -> float:
         ffn, tensor = self._group.ffn, self._parallelism.tensor
         match ffn:
             case DenseFfn():
                 return ffn.num_matrices * self._hidden * ffn.intermediate_size / tensor
             case MoeFfn():
-                width = ffn.latent_size or self._hidden
-                routed = width * ffn.experts_per_token * ffn.expert_intermediate_size
-                shared = self._hidden * ffn.shared_intermediate_size
+                shared = ffn.num_matrices * self._hidden * ffn.shared_intermediate_size / tensor
                 narrowing = 2 * self._hidden * (ffn.latent_size or 0)
-                return ffn.num_matrices * (routed + shared) / tensor + narrowing
+                return self._routed_parameters(ffn) + shared + narrowing
             case None:
                 return 0.0
 

@@ -161,7 +161,9 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
     steps = steps_of_answer(replica, workload)
     prefill = num_decoding * workload.new_prompt_tokens / steps
     chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
-    time = replica.step(mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk))
+    step = mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk)
+    together = ranks_together(prefill / chunk, replica.num_queues) if chunk else None
+    time = replica.step(replace(step, prefill_ranks=together))
     return SteadyState(
         num_decoding=num_decoding,
         num_prefilling=num_running(replica, workload, num_decoding) - num_decoding,
@@ -175,6 +177,20 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
 def steps_of_answer(replica: Replica, workload: Workload) -> float:
     """Return the steps in which a mean answer is made."""
     return replica.steps(workload.output_tokens)
+
+
+def ranks_together(chunks_per_step: float, num_ranks: int) -> float:
+    """Return the ranks that prefill in a step in which any does, in the mean.
+
+    Prompts come at random, so that in a mean step with ``x`` chunks some have none, and those that
+    have any hold ``x / (1 - exp(-x))``.
+
+    >>> round(ranks_together(0.1, 8), 2), ranks_together(20.0, 8)
+    (1.05, 8.0)
+    """
+    if chunks_per_step <= 0:
+        return 1.0
+    return min(float(num_ranks), chunks_per_step / -math.expm1(-chunks_per_step))
 
 
 def num_running(replica: Replica, workload: Workload, num_decoding: float) -> float:
@@ -214,8 +230,16 @@ def prefill_context_tokens(workload: Workload) -> float:
 
 
 def load_at(replica: Replica, workload: Workload, arrivals: Arrivals) -> Occupancy | None:
-    """Return the state of one data-parallel rank at its arrival rate; None where there is none."""
-    return occupancy(pace_of(bare(replica), workload), arrivals)
+    """Return the state of a replica at the arrival rate of each rank; None where there is none.
+
+    Data-parallel ranks are one engine to it: they step together, and the engine's own balancer
+    keeps them even.
+
+    Sources:
+        [vllm-source] v1/engine/core_client.py DPLBAsyncMPClient.
+    """
+    of_all = replace(arrivals, requests_per_s=arrivals.requests_per_s * replica.num_queues)
+    return occupancy(pace_of(bare(replica), workload), of_all)
 
 
 def bare(replica: Replica) -> Replica:
@@ -224,6 +248,6 @@ def bare(replica: Replica) -> Replica:
 
 
 def places(replica: Replica, workload: Workload) -> Places:
-    """Return what one data-parallel rank can run at once."""
-    held = replica.sequences_held(workload.mean_context_tokens) / replica.num_queues
-    return Places(slots=replica.max_num_seqs or math.inf, held=held)
+    """Return what all ranks of a replica can run at once."""
+    slots = (replica.max_num_seqs or math.inf) * replica.num_queues
+    return Places(slots=slots, held=replica.sequences_held(workload.mean_context_tokens))

@@ -37,6 +37,8 @@ class Step:
 
     None: this is one step, and its prefill tokens are in it.
     """
+    prefill_ranks: float | None = None
+    """Data-parallel ranks that the prefill tokens are on: 1 has all. None: spread over all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +222,9 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     Pipeline stages cut the batch into as many microbatches, and one round passes them all, so
     the stage's time counts once per stage. With speculation each sequence has several tokens in
     the step: they share the reads of its cache, not the work. Data-parallel ranks each hold their
-    share of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be
-    the mean one.
+    share of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be the
+    mean one, but for prefill that only some have: those compute and send all of it, and routed
+    experts alone spread their work over all ranks.
 
     Sources:
         [pope2022] section 2 (the two bounds); [serving-measurements] (the additive terms);
@@ -232,6 +235,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     num_sequences = max(1.0, step.num_sequences)
     share = 1 / (parallelism.pipeline * parallelism.data)
     sequences, prefill = num_sequences * share, step.prefill_tokens * share
+    own = prefill * parallelism.data / (step.prefill_ranks or parallelism.data)
     # At light load a rank may have none of the sequences; the slowest has one.
     sequences = max(1.0, sequences)
     tokens = sequences * step.tokens_per_sequence
@@ -247,7 +251,8 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     )
     product_flop = tokens * shard.flop_per_token
     pair_flop = tokens * sum(kind.decode_flop(context) for kind in shard.kv)
-    prefill_flop = prefill * _prefill_flop_per_token(shard, step.prefill_context_tokens)
+    prefill_flop = own * _prefill_flop_per_token(shard, step.prefill_context_tokens)
+    prefill_flop -= (own - prefill) * shard.expert_flop_per_token
 
     stages = parallelism.pipeline
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
@@ -270,7 +275,7 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         compute_s=compute_s,
         serial_s=max(0.0, decode_s - max(memory_s, compute_s)),
         prefill_s=stages * constants.prefill_exposed_fraction * prefill_flop / prefill_peak,
-        communication_s=stages * communication_s(shard, speeds, constants, tokens + prefill),
+        communication_s=stages * communication_s(shard, speeds, constants, tokens + own),
         decode_bytes=weights_bytes + kv_bytes,
         decode_flop=product_flop + pair_flop,
     )

@@ -51,8 +51,9 @@ def own_prefill_s(replica: Replica, workload: Workload, state: SteadyState, prom
         Step(
             num_sequences=state.num_decoding,
             context_tokens=state.num_decoding * workload.mean_context_tokens,
-            prefill_tokens=chunk * replica.num_queues,
+            prefill_tokens=chunk,
             prefill_context_tokens=prompt - new / 2,
+            prefill_ranks=1,
         )
     )
     return num_steps * time.total_s
