@@ -16,10 +16,10 @@ from tonnage.cli.compare_text import compared
 from tonnage.cli.comparing import Compared, compare_classes, watched
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
 from tonnage.cli.manifest import Manifests, Resource, load, parse
+from tonnage.cli.options import model_config_option, requests_per_second_option, textbook_option
 from tonnage.cli.plan import (
     checked_text,
     config_of,
-    finite,
     mention,
     target_of,
     write_page,
@@ -81,28 +81,15 @@ Exit codes: 0 a class serves it; 2 none does, or the input is not valid; 1 unexp
     metavar="FILE|-",
     help="Write a page with the pictures; '-' prints it in place of the text.",
 )
-@click.option(
-    "--requests-per-second",
-    "requests_per_s",
-    type=float,
-    callback=finite,
-    help="Demand that replaces the one of the spec.",
-)
+@requests_per_second_option
 @click.option(
     "--gpus",
     "gpus_folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of TOML files with GPU classes that are added or overridden: prices, usually.",
 )
-@click.option(
-    "--model-config",
-    "config_file",
-    metavar="FILE",
-    help="A config.json that replaces the one of the catalogue.",
-)
-@click.option(
-    "--textbook", is_flag=True, help="Nominal memory, no overhead, efficiency 1: napkin arithmetic."
-)
+@model_config_option
+@textbook_option
 def compare(  # noqa: PLR0913  (one argument per option)
     *,
     names: tuple[str, ...],

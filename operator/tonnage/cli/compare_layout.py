@@ -88,8 +88,7 @@ class Dot:
 
     @property
     def box(self) -> Box:
-        x, y, radius = self.place.x, self.place.y, self.radius + 1
-        return Box(left=x - radius, top=y - radius, right=x + radius, bottom=y + radius)
+        return Box.around(self.place, self.radius + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ from tonnage.cli.checkpoint import checkpoint_in
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
 from tonnage.cli.hub import checkpoint_from_hub, config_from_hub
 from tonnage.cli.manifest import Manifests, Resource, load, parse, read_text
+from tonnage.cli.options import model_config_option, requests_per_second_option, textbook_option
 from tonnage.cli.plan_html import page
 from tonnage.cli.plan_text import answered
 from tonnage.cli.planning import Planned, Refused, Terms, answer
 from tonnage.cli.scale_target import ScaleTarget, scale_target
 from tonnage.cli.strict_json import check_json
 from tonnage.cli.strict_yaml import ManifestError
-from tonnage.units import MILLION
 
 HELP = """Size the ModelDeployments of some manifests. No cluster is needed.
 
@@ -60,12 +59,6 @@ class _Inputs:
     asks_hub: bool
 
 
-def finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and 0 < value <= MILLION):
-        raise click.BadParameter(f"{value} is not between 0 and {MILLION}")
-    return value
-
-
 @click.command(help=HELP)
 @click.option(
     "-f",
@@ -91,21 +84,14 @@ def finite(_: click.Context, __: click.Parameter, value: float | None) -> float 
     metavar="FILE|-",
     help="Write a page with the pictures of each plan; '-' prints it in place of the text.",
 )
-@click.option(
-    "--textbook", is_flag=True, help="Nominal memory, no overhead, efficiency 1: napkin arithmetic."
-)
+@textbook_option
 @click.option(
     "--gpus",
     "gpus_folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of TOML files with GPU classes that are added or overridden.",
 )
-@click.option(
-    "--model-config",
-    "config_file",
-    metavar="FILE",
-    help="A config.json that replaces the one of the catalogue.",
-)
+@model_config_option
 @click.option(
     "--checkpoint",
     "checkpoint_folder",
@@ -120,13 +106,7 @@ def finite(_: click.Context, __: click.Parameter, value: float | None) -> float 
     help="Fetch from the Hugging Face hub: the config.json of models that the catalogue lacks, and "
     "the headers of safetensors files.",
 )
-@click.option(
-    "--requests-per-second",
-    "requests_per_s",
-    type=float,
-    callback=finite,
-    help="Demand that replaces the one of the spec.",
-)
+@requests_per_second_option
 def plan(  # noqa: PLR0913  (one argument per option)
     *,
     names: tuple[str, ...],

@@ -36,6 +36,16 @@ class Box:
     right: float
     bottom: float
 
+    @classmethod
+    def around(cls, place: Place, radius: float) -> "Box":
+        """Return the square that a circle fills."""
+        return cls(
+            left=place.x - radius,
+            top=place.y - radius,
+            right=place.x + radius,
+            bottom=place.y + radius,
+        )
+
     def overlaps(self, other: "Box") -> bool:
         beside = self.right <= other.left or other.right <= self.left
         above = self.bottom <= other.top or other.bottom <= self.top

@@ -1,6 +1,7 @@
 """Kinds of model with layers that keep a state per sequence, most beside layers of attention."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tonnage.catalog.config import ffn, lfm2, qwen4, state
 from tonnage.catalog.config.traits import Architecture
@@ -66,16 +67,10 @@ _QWEN3_5 = Architecture(
         "num_key_value_heads": 4,
     },
 )
-_QWEN3_5_MOE = Architecture(
-    rotary_fraction=0.25,
-    attention=state.delta_net,
+_QWEN3_5_MOE = replace(
+    _QWEN3_5,
     ffn=state.experts_with_shared,
-    derives_head_dim=False,
-    query_bias=False,
-    output_bias=False,
-    qk_norm="head",
     has_shared_gate=True,
-    understands=_DELTA_NET_MARKS | {"mamba_ssm_dtype"},
     sparse_defaults={
         **_DELTA_NET_DEFAULTS,
         "hidden_size": 2048,
@@ -87,37 +82,19 @@ _QWEN3_5_MOE = Architecture(
         "num_experts_per_tok": 8,
     },
 )
-_QWEN4_EXP = Architecture(
-    rotary_fraction=0.25,
+_QWEN4_EXP = replace(
+    _QWEN3_5_MOE,
     attention=qwen4.indexed_delta_net,
-    ffn=state.experts_with_shared,
-    derives_head_dim=False,
     num_norms=0,
     num_outer_norms=0,
-    query_bias=False,
-    output_bias=False,
-    qk_norm="head",
-    has_shared_gate=True,
     replicated=qwen4.stream_mixes,
     outer=qwen4.last_mix_and_ngram_layers,
     tables=qwen4.ngram_tables,
     keeps_tables_on_host=True,
-    understands=_DELTA_NET_MARKS
-    | {
-        "hc_count",
-        "indexed_attention",
-        "indexer_head_dim",
-        "mamba_ssm_dtype",
-        "ngram_size",
-        "ple_layer_ids",
-    },
+    understands=_QWEN3_5_MOE.understands
+    | {"hc_count", "indexed_attention", "indexer_head_dim", "ngram_size", "ple_layer_ids"},
     sparse_defaults={
-        **_DELTA_NET_DEFAULTS,
-        "hidden_size": 2048,
-        "num_hidden_layers": 40,
-        "num_key_value_heads": 2,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
+        **_QWEN3_5_MOE.sparse_defaults,
         "num_experts": 512,
         "num_experts_per_tok": 10,
         "hc_count": 4,
@@ -152,6 +129,17 @@ _KIMI_LINEAR = Architecture(
             "routed_expert_hidden_size",
         }
     ),
+)
+_LFM2 = Architecture(
+    attention=lfm2.short_convolutions,
+    ffn=lfm2.adjusted_dense,
+    is_tied=True,
+    query_bias=False,
+    output_bias=False,
+    qk_norm="head",
+    names={**_LFM2_NAMES, "intermediate_size": "block_ff_dim"},
+    module_names={"state_attention": "conv", "dense_ffn": "feed_forward"},
+    understands=frozenset({"conv", "conv_L_cache"}),
 )
 _NEMOTRON_H = Architecture(
     rotary_fraction=0,
@@ -201,32 +189,13 @@ HYBRID: Mapping[str, Architecture] = {
         understands=frozenset({"attention", "linear_attention", "mamba", "mamba_d_state"}),
     ),
     "kimi_linear": _KIMI_LINEAR,
-    "lfm2": Architecture(
-        attention=lfm2.short_convolutions,
-        ffn=lfm2.adjusted_dense,
-        is_tied=True,
-        query_bias=False,
-        output_bias=False,
-        qk_norm="head",
-        names={**_LFM2_NAMES, "intermediate_size": "block_ff_dim"},
-        module_names={"state_attention": "conv", "dense_ffn": "feed_forward"},
-        understands=frozenset({"conv", "conv_L_cache"}),
-    ),
-    "lfm2_moe": Architecture(
-        attention=lfm2.short_convolutions,
+    "lfm2": _LFM2,
+    "lfm2_moe": replace(
+        _LFM2,
         ffn=lfm2.dense_then_routed,
-        is_tied=True,
-        query_bias=False,
-        output_bias=False,
-        qk_norm="head",
         router_bias=True,
         names=_LFM2_NAMES,
-        module_names={
-            "state_attention": "conv",
-            "dense_ffn": "feed_forward",
-            "experts": "feed_forward.experts.0",
-        },
-        understands=frozenset({"conv", "conv_L_cache"}),
+        module_names={**_LFM2.module_names, "experts": "feed_forward.experts.0"},
     ),
     "nemotron_h": _NEMOTRON_H,
     "qwen3_5_moe_text": _QWEN3_5_MOE,

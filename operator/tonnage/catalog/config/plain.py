@@ -186,16 +186,10 @@ PLAIN: Mapping[str, Architecture] = {
     "olmo": replace(_LLAMA_LIKE, num_norms=0, num_outer_norms=0),
     "olmo2": replace(_OLMO, attention=attention.plain),
     "olmo3": _OLMO,
-    "opt": Architecture(
-        rotary_fraction=0,
+    "opt": replace(
+        _GPT,
         attention=family.on_full_embeddings,
         ffn=family.two_matrices,
-        is_tied=True,
-        num_norms=BIASED_NORMS,
-        num_outer_norms=NORM_AND_BIAS,
-        query_bias=True,
-        output_bias=True,
-        ffn_bias=True,
         names={"intermediate_size": "ffn_dim"},
         only={"enable_bias": True, "layer_norm_elementwise_affine": True},
         outer=family.opt_positions,
