@@ -108,13 +108,19 @@ def number(text: str) -> float:
 def shape_of(row: Row, configs: Configs) -> ModelShape:
     """Return the shape of the checkpoint with the row's weight label.
 
+    The checkpoint's own format where the label means it: it says which parts have it. ``fp4``
+    is either format of four bits.
+
     Raises:
         CatalogError: its configuration is refused, or the label is not understood.
         KeyError: there is no such model.
     """
     quant = row["weight_quant"].lower()
     shape = shape_in(configs, row["model"], row["weight_quant"])
-    if shape.weight_format.name == quant or quant in {"bf16", "fp16", ""}:
+    own = shape.weight_format.name
+    if quant.startswith(own) or quant in {"bf16", "fp16", ""}:
+        return shape
+    if quant == "fp4" and own in {"mxfp4", "nvfp4"}:
         return shape
     name = next((name for name in WEIGHT_FORMATS if quant.startswith(name)), None)
     if name is None and quant != "fp4":

@@ -53,11 +53,14 @@ EXPERTS_FLOOR_S: Mapping[str, Mapping[str, float]] = {
 """Of choosing, sorting, both grouped products and the sum, with hardly any token: the constant of
 the MoE tables of vLLM 0.14 (A100) and 0.19 to 0.24. Those of L40S tell no floor from its reads."""
 EXPERTS_BANDWIDTH: Mapping[str, Mapping[str, float]] = {
-    "hopper": {"int4": 0.86, "mxfp4": 0.76},
-    "blackwell": {"int4": 0.58, "mxfp4": 0.49},
-}
-"""Of the bandwidth of the MoE tables of vLLM 0.24 with experts of 16 bits: in formats that are
-unpacked to 16 bits it stays between 2.5 and 4.3 TB/s on H100, H200, B200 and B300 alike."""
+    "hopper": {"bf16": 1.06, "fp8-block": 1.01, "int4": 0.91, "mxfp4": 0.80},
+    "blackwell": {"bf16": 1.11, "fp8": 1.09, "fp8-block": 1.05, "nvfp4": 1.21, "int4": 0.65,
+                  "mxfp4": 0.55},
+    "blackwell-rtx": {"nvfp4": 1.32},
+}  # fmt: skip
+"""Bandwidth of the MoE tables over that of plain products in the same format, or in 16 bits where
+experts alone have the format. Experts that are unpacked to 16 bits stay between 2.5 and 4.3 TB/s on
+H100, H200, B200 and B300 alike. The A100's rows are of skewed choices only, and left out."""
 OVERLAP_POWER = 1.5
 """Of the reads and the work of a product: 1.0 to 1.4 in eight and four bits, 1.7 to 3 in 16."""
 ALL_REDUCE_GROWTH = {"nvlink": 0.1, "pcie": 1.0}

@@ -42,7 +42,8 @@ def test_experts_that_were_left_in_16_bits_are_read_as_such():
 
 def test_experts_that_must_be_unpacked_are_read_more_slowly():
     assert prior_speed(GPUS["B200"], MXFP4).experts_bandwidth_factor < 0.6
-    assert prior_speed(GPUS["B200"], NVFP4).experts_bandwidth_factor == 1
+    assert prior_speed(GPUS["B200"], NVFP4).experts_bandwidth_factor > 1
+    assert prior_speed(GPUS["A100-80GB"], BF16).experts_bandwidth_factor == 1  # not known
 
 
 def test_exchanges_take_longer_with_each_gpu_on_a_bus_and_hardly_over_links():

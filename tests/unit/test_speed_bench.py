@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from speed import answer
-from speed_cases import NOW, case_of, number, predicted, split_of, with_constants
+from speed_cases import NOW, case_of, number, predicted, shape_of, split_of, with_constants
 from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
 
@@ -82,6 +82,35 @@ def test_a_row_that_states_its_cache_runs_with_it():
 )
 def test_a_group_of_experts_that_was_counted_twice_is_one_group(widths, tensor):
     assert split_of({"tp": "64", "pp": "1", "n_gpus": "64", "dp_or_ep": widths}).tensor == tensor
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "unquantized"),
+    [("fp4", "mxfp4", True), ("mxfp4", "mxfp4", True), ("", "mxfp4", True), ("fp8", "fp8", False)],
+)
+def test_a_label_means_the_format_of_the_checkpoint_where_it_can(label, name, unquantized):
+    config = MIXTRAL | {"quantization_config": {"quant_method": "mxfp4"}}
+    configs = {"shapes": {"mixtral": {"config": config}}, "models": {"m": {"shape": "mixtral"}}}
+
+    found = shape_of({"model": "m", "weight_quant": label}, configs).weight_format
+
+    assert found.name == name
+    assert ("attention" in found.unquantized) is unquantized
+
+
+def test_names_in_shorthand_are_all_meant():
+    quantized = {
+        "quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
+        "ignore": ["model.layers.[0-31].self_attn*"],
+    }  # fmt: skip
+    configs = {
+        "shapes": {"llama": {"config": LLAMA}},
+        "models": {"m": {"shape": "llama", "quantization_config": quantized}},
+    }
+
+    found = shape_of({"model": "m", "weight_quant": "nvfp4"}, configs).weight_format
+
+    assert found.unquantized == {"attention"}
 
 
 def test_a_step_grows_with_the_batch_and_shrinks_with_gpus():

@@ -45,8 +45,8 @@ class SpeedConstants:
     per_experts_block_s: float = 0.0
     """What routing and the routed experts of a layer take however little they do."""
     experts_bandwidth_factor: float = 1.0
-    """Of the bandwidth efficiency, what reading routed experts achieves: less where they have to
-    be unpacked."""
+    """Of the bandwidth efficiency, what reading routed experts achieves: more in large grouped
+    products, less where weights have to be unpacked."""
     routing_evenness: float | None = None
     """How alike experts are chosen (``sizing.step.experts_touched``); None: all the same."""
     overlap_power: float | None = None
