@@ -10,17 +10,8 @@ from typing import Any
 import yaml
 from fit_speed import SPREADS, fit, read_samples
 from rivals_speed import rival_speeds
-from speed_cases import (
-    FIRST_TOKENS,
-    NOW,
-    STEPS,
-    Row,
-    case_of,
-    era_name,
-    number,
-    predicted,
-    with_constants,
-)
+from speed_cases import FIRST_TOKENS, STEPS, case_of, number, predicted, with_constants
+from speed_eras import NOW, Row, era_name
 from speed_files import eras_of, table_of
 from speed_formula import Sample
 

@@ -22,12 +22,12 @@ from speed_cases import (
     FIRST_TOKENS,
     STEPS,
     Case,
-    Era,
     case_of,
     predicted,
     running_at_once,
     with_constants,
 )
+from speed_eras import Era
 from speed_files import as_toml, eras_of, eras_toml, table_of
 from speed_formula import Sample, columns_of, formula, is_first_token, sample_of
 from speed_priors import PRIORS

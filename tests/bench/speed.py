@@ -15,18 +15,8 @@ from typing import Any
 
 import click
 import yaml
-from speed_cases import (
-    FIRST_TOKENS,
-    NOW,
-    STATIC,
-    STEPS,
-    Era,
-    Row,
-    case_of,
-    era_name,
-    predicted,
-    with_constants,
-)
+from speed_cases import FIRST_TOKENS, STATIC, STEPS, case_of, predicted, with_constants
+from speed_eras import NOW, Era, Row, era_name
 
 from tonnage.catalog.engine_speed import SpeedTable, is_measured, speed_table
 from tonnage.catalog.gpu import CatalogError

@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from configs import Configs, shape_in
+from speed_eras import NOW, Era, Row
 
 from tonnage.catalog.config.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import default_batched_tokens, find_engine
@@ -25,8 +25,6 @@ from tonnage.sizing.step import Step
 from tonnage.sizing.workload import Lengths, Workload
 from tonnage.units import GIB, MS_PER_S
 
-Row = Mapping[str, str]
-
 UNIFORM_MEAN, UNIFORM_SECOND_MOMENT = 0.9, 0.9**2 + 0.2**2 / 12
 """InferenceX draws lengths uniformly in [0.8, 1.0] of the nominal ones."""
 ENGINE_SINCE = "0.19"
@@ -39,26 +37,6 @@ STATIC = frozenset({"decode_step_ms", "batch_e2e_ms", "prefill_ms"})
 """One batch that starts and ends together; the others are closed loops."""
 STEPS = frozenset({"tpot_p50_ms", "tpot_mean_ms", "itl_p50_ms", "itl_mean_ms", "decode_step_ms"})
 FIRST_TOKENS = frozenset({"ttft_p50_ms", "ttft_mean_ms"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Era:
-    """How other engines, and those of before 2025, differ: how a step is driven, and by what."""
-
-    name: str
-    overhead_factor: float = 1.0
-    sequence_factor: float = 1.0
-    exchange_factor: float = 1.0
-    """Of the latency of all-reduces."""
-    exchange_growth: float = 0.0
-    """Added to the power of the group with which that latency grows."""
-    first_token_s: float = 0.0
-    """That a first token takes beside what vLLM's would."""
-    first_token_running_s: float = 0.0
-    """The same for each request that runs."""
-
-
-NOW = Era(name="now")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +63,6 @@ class Case:
         """Return how many of a static batch run at once."""
         held = max(1.0, self.replica.sequences_held(self.workload.mean_context_tokens))
         return min(self.concurrency, held)
-
-
-def era_name(row: Row) -> str:
-    """Name another engine, or the time of this one: a fork of 2023, the first of 2024, or now."""
-    version = row["engine_version"]
-    if row["engine"] != "vllm":
-        return row["engine"]
-    if version.startswith("2023"):
-        return "2023"
-    is_first = re.match(r"2024|0\.[0-7]\.", version)
-    return "2024" if is_first else "now"
 
 
 def number(text: str) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from speed_cases import NOW, Era
+from speed_eras import NOW, Era
 from speed_formula import Values, prefill_values
 from speed_priors import (
     ALL_REDUCE_GROWTH,

@@ -10,15 +10,9 @@ from typing import Any
 
 import numpy as np
 from scipy.special import betaln
-from speed_cases import (
-    FIRST_TOKENS,
-    STEPS,
-    Case,
-    decode_step,
-    era_name,
-    loop_step,
-    num_chunks,
-)
+from speed_cases import FIRST_TOKENS, STEPS, Case, decode_step, loop_step, num_chunks
+from speed_columns import Columns, Labels
+from speed_eras import era_name
 from speed_priors import (
     ALL_REDUCE_GROWTH,
     EXPERTS_BANDWIDTH,
@@ -47,29 +41,6 @@ from tonnage.units import MS_PER_S
 
 Values = Mapping[str, Any]
 MIDDLES: Values = {name: middle for name, (middle, _) in PRIORS.items()}
-
-
-@dataclass(frozen=True)
-class Labels:
-    """A column of names."""
-
-    names: tuple[str, ...]
-    codes: Any
-
-    def chosen(self, value_of: Mapping[str, Any]) -> Any:
-        return np.array([value_of[name] for name in self.names])[self.codes]
-
-    def among(self, names: Sequence[str] | frozenset[str]) -> Any:
-        return np.array([name in names for name in self.names])[self.codes]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    numbers: Mapping[str, Any]
-    labels: Mapping[str, Labels]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.numbers[name]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from speed import answer
-from speed_cases import NOW, case_of, number, predicted, shape_of, split_of, with_constants
+from speed_cases import case_of, number, predicted, shape_of, split_of, with_constants
+from speed_eras import NOW
 from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
 
