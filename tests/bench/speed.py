@@ -25,7 +25,8 @@ from tonnage.sizing.errors import SizingError
 FIELDS = ("id", "predicted", "low", "high", "refused")
 ERAS_FILE = Path(__file__).with_name("speed_eras.toml")
 SPREAD_FACTOR = {"now": 1.0, "2024": 1.0, "2023": 1.5}
-"""Other engines are scaled by a few numbers only: their range is twice as wide."""
+"""Other engines are scaled by a few numbers only: their range is twice as wide, and that of their
+first tokens three times."""
 HOST_BOUND_FACTOR = 3.0
 """Of servers of 2024: their hosts' processors set the pace, and no column says how fast those are.
 Of two kinds of host the one took twice as long with the same models."""
@@ -72,7 +73,10 @@ def spread_of(row: Row, era: Era, *, is_known: bool) -> float:
     elif row["metric"] not in STEPS | {"batch_e2e_ms"}:
         spread = max(spread, OTHER_SPREAD)
     is_host_bound = era.name == "2024" and row["metric"] not in STATIC
-    return spread * (HOST_BOUND_FACTOR if is_host_bound else SPREAD_FACTOR.get(era.name, 2.0))
+    if is_host_bound:
+        return HOST_BOUND_FACTOR * spread
+    other = 3.0 if row["metric"] in FIRST_TOKENS else 2.0
+    return SPREAD_FACTOR.get(era.name, other) * spread
 
 
 def read_rows(data: Path) -> list[Row]:
