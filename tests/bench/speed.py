@@ -103,7 +103,7 @@ def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -
     out.writeheader()
     out.writerows(found)
     if report_file:
-        from accuracy import report  # noqa: PLC0415  the fit needs scipy, a prediction does not
+        from speed_report import report  # noqa: PLC0415  the fit needs scipy, a prediction does not
 
         report_file.write_text(report(data, configs, rows, found, with_rivals=rivals))
 

@@ -1,0 +1,249 @@
+"""The errors of predicted serving speeds against measured ones, as a page that can be read."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import yaml
+from fit_speed import SPREADS, fit, read_samples
+from rivals_speed import rival_speeds
+from speed_cases import FIRST_TOKENS, STEPS, case_of, number, predicted, with_constants
+from speed_eras import NOW, Row, era_name
+from speed_files import eras_of, table_of
+from speed_formula import Sample
+
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.catalog.gpu import CatalogError
+
+Found = Mapping[str, object]
+Errors = Mapping[str, float]
+NAIVE = SpeedConstants(
+    bandwidth_efficiency=0.8,
+    compute_efficiency=0.5,
+    prefill_efficiency=0.5,
+    per_step_s=0,
+    per_kernel_s=0,
+    per_scaled_product_s=0,
+    per_sequence_s=0,
+    per_all_reduce_s=0,
+    prefill_exposed_fraction=0,
+)
+"""80 % of bandwidth, 50 % of peak, and nothing else takes time."""
+HEADER = "| | rows | median | p90 | bias |\n|---|---|---|---|---|"
+MIN_GROUP = 4
+
+
+def report(
+    data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found], *, with_rivals: bool
+) -> str:
+    """Return the page."""
+    models = yaml.safe_load(configs.read_text())
+    own = errors_of(rows, {str(each["id"]): each.get("predicted") for each in found})
+    naive = errors_of(rows, naive_values(rows, models))
+    others = {"naive": naive}
+    if with_rivals:
+        others["aiconfigurator"] = errors_of(rows, rival_speeds(rows, models))
+    sections = [
+        _head(rows, found, own, naive, _left_out(data, configs, rows, models)),
+        *(
+            _groups(title, rows, own, others, key)
+            for title, key in {
+                "By model": lambda row: f"{_short(row['model'])} {row['weight_quant']}",
+                "By GPU": lambda row: row["gpu"],
+                "By engine": lambda row: f"vLLM {row['engine_version'].split(' ')[0] or 'unknown'}",
+                "By source": lambda row: row["source"].partition(":")[0],
+                "By batch": lambda row: _bucket(number(row["concurrency_or_batch"])),
+                "By context": lambda row: _bucket(number(row["context_tokens"])),
+            }.items()
+        ),
+        _engines(rows, own),
+    ]
+    if with_rivals:
+        sections.append(_rivals(rows, own, others))
+    return "\n\n".join(sections) + "\n"
+
+
+def errors_of(rows: Iterable[Row], values: Mapping[str, object]) -> dict[str, float]:
+    """Return the relative errors of the rows that have both figures."""
+    return {
+        row["id"]: float(str(values[row["id"]])) / float(row["value"]) - 1
+        for row in rows
+        if row["value"] and values.get(row["id"]) not in {None, ""}
+    }
+
+
+def naive_values(rows: Iterable[Row], models: Mapping[str, Any]) -> dict[str, object]:
+    """Return what a roofline without any overhead says."""
+    values: dict[str, object] = {}
+    for row in rows:
+        try:
+            case = case_of(row, models)
+            replica = replace(case.replica, constants=NAIVE)
+            values[row["id"]] = predicted(replace(case, replica=replica))
+        except (CatalogError, KeyError):
+            continue
+    return values
+
+
+def _left_out(
+    data: Path, configs: Path, rows: Sequence[Row], models: Mapping[str, Any]
+) -> dict[str, Errors]:
+    """Return the errors of vLLM rows with their GPU, or their model, left out of the fit."""
+    samples = read_samples(data, configs)
+    vllm = [row for row in rows if row["engine"] == "vllm" and row["value"]]
+    return {name: _held_out(vllm, samples, models, name) for name in ("gpu", "model", "source")}
+
+
+def _held_out(
+    rows: Sequence[Row], samples: Sequence[Sample], models: Mapping[str, Any], column: str
+) -> Errors:
+    errors: dict[str, float] = {}
+    for held in sorted({_group(row, column) for row in rows}):
+        values = fit([each for each in samples if _group(each.case.row, column) != held])
+        table, known_eras = table_of(values, SPREADS), eras_of(values)
+        for row in rows:
+            if _group(row, column) == held:
+                case = case_of(row, models)
+                case = with_constants(case, table, known_eras.get(era_name(row), NOW))
+                errors[row["id"]] = predicted(case) / float(row["value"]) - 1
+    return errors
+
+
+def _group(row: Row, column: str) -> str:
+    return row[column].partition(":")[0] if column == "source" else row[column]
+
+
+def spread(errors: Iterable[float]) -> str:
+    """Return number, median and 90th percentile of the size, and median error, as table cells."""
+    known = list(errors)
+    if not known:
+        return "0 | - | - | -"
+    size = [abs(error) for error in known]
+    ninth = quantiles(size, n=10, method="inclusive")[-1] if len(size) > 1 else size[0]
+    return f"{len(known)} | {median(size):.1%} | {ninth:.1%} | {median(known):+.1%}"
+
+
+def _of(rows: Iterable[Row], errors: Errors, metrics: frozenset[str]) -> list[float]:
+    return [
+        errors[row["id"]]
+        for row in rows
+        if row["engine"] == "vllm" and row["metric"] in metrics and row["id"] in errors
+    ]
+
+
+def _head(
+    rows: Sequence[Row],
+    found: Sequence[Found],
+    own: Errors,
+    naive: Errors,
+    left_out: Mapping[str, Errors],
+) -> str:
+    whole = frozenset({"batch_e2e_ms"})
+    lines = [
+        "# Serving speed: predicted against measured",
+        "",
+        "Relative errors on rows of vLLM. Positive: predicted too slow, or too many tokens/s.",
+        "Written by `tests/bench/accuracy.py --data ROWS.csv --configs MODELS.yaml`.",
+        "",
+        HEADER,
+    ]
+    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "static batch": whole}.items():
+        lines.append(f"| {title}, in-sample | {spread(_of(rows, own, metrics))} |")
+        for column, errors in left_out.items():
+            lines.append(f"| {title}, {column} left out | {spread(_of(rows, errors, metrics))} |")
+        lines.append(f"| {title}, naive roofline | {spread(_of(rows, naive, metrics))} |")
+    refused = sum(1 for each in found if each["refused"])
+    lines += ["", *_ranges(rows, found, {"in-sample": own, **left_out})]
+    return "\n".join([*lines, "", f"{refused} of {len(rows)} rows are refused."])
+
+
+def _ranges(
+    rows: Sequence[Row], found: Sequence[Found], errors_by_fit: Mapping[str, Errors]
+) -> list[str]:
+    """Say how many values lie in the stated ranges, with what was predicted by each fit."""
+    widths = {
+        str(each["id"]): float(str(each["high"])) / float(str(each["predicted"]))
+        for each in found
+        if not each["refused"]
+    }
+    lines = ["| values in the stated range | in-sample | gpu left out | model | source |"]
+    lines.append("|---|---|---|---|---|")
+    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "all": None}.items():
+        judged = [
+            row["id"]
+            for row in rows
+            if row["engine"] == "vllm" and row["id"] in widths
+            if metrics is None or row["metric"] in metrics
+        ]
+        held = [
+            sum(1 / widths[name] <= 1 + errors[name] <= widths[name] for name in judged)
+            for errors in errors_by_fit.values()
+        ]
+        shares = " | ".join(f"{number / len(judged):.0%}" for number in held)
+        lines.append(f"| {title}, {len(judged)} rows | {shares} |")
+    return lines
+
+
+def _groups(
+    title: str,
+    rows: Sequence[Row],
+    own: Errors,
+    others: Mapping[str, Errors],
+    key: Callable[[Row], str],
+) -> str:
+    """TPOT of each group, ours and the others'."""
+    groups: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["engine"] == "vllm" and row["metric"] in STEPS:
+            groups[key(row)].append(row)
+    known = (own, *others.values())
+    lines = [
+        "| ".join([f"| {name} ", *(f"{spread(_of(members, each, STEPS))} " for each in known)])
+        + "|"
+        for name, members in sorted(groups.items())
+        if len(members) >= MIN_GROUP
+    ]
+    head = "| TPOT | rows | median | p90 | bias |"
+    head += "".join(f" {name}: rows | median | p90 | bias |" for name in others)
+    rule = "|---" * (1 + 4 * len(known)) + "|"
+    return "\n".join([f"## {title}", "", head, rule, *lines])
+
+
+def _engines(rows: Sequence[Row], own: Errors) -> str:
+    lines = ["## Other engines", "", "The formula of vLLM, and up to four figures for each.", ""]
+    lines.append(HEADER)
+    for engine in sorted({row["engine"] for row in rows} - {"vllm"}):
+        for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():
+            errors = [
+                own[row["id"]]
+                for row in rows
+                if row["engine"] == engine and row["metric"] in metrics and row["id"] in own
+            ]
+            lines.append(f"| {engine} {title} | {spread(errors)} |")
+    return "\n".join(lines)
+
+
+def _rivals(rows: Sequence[Row], own: Errors, others: Mapping[str, Errors]) -> str:
+    """Another estimator on the same rows, in the same run; ours on the rows that it answers."""
+    theirs, naive = others["aiconfigurator"], others["naive"]
+    lines = ["## Side by side, on the rows of vLLM that aiconfigurator 0.12.0 answers", "", HEADER]
+    both = [row for row in rows if row["id"] in theirs]
+    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():
+        lines.append(f"| {title}, aiconfigurator | {spread(_of(both, theirs, metrics))} |")
+        lines.append(f"| {title}, Tonnage | {spread(_of(both, own, metrics))} |")
+        lines.append(f"| {title}, naive roofline | {spread(_of(both, naive, metrics))} |")
+    return "\n".join(lines)
+
+
+def _short(model: str) -> str:
+    return model.rpartition("/")[2]
+
+
+def _bucket(value: float) -> str:
+    power = 1
+    while power < value:
+        power *= 4
+    return f"up to {power:>6}"
