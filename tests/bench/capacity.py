@@ -20,7 +20,7 @@ from tonnage.sizing.plan import Sizing
 
 QUICK_EVERY = 10
 SEED = 7
-MIN_REQUESTS = 6000
+MIN_REQUESTS = 20_000
 REQUESTS_PER_RUNNING = 60
 """Occupancy forgets itself within a residence: this many independent looks at it."""
 WARM_UP_RESIDENCES = 4
@@ -66,6 +66,8 @@ def load_for(sizing: Sizing, num_replicas: int = 1, *, scale: float = 1.0) -> Lo
     crowd = sizing.flags.max_num_seqs * num_replicas
     warm_up = WARM_UP_RESIDENCES * crowd + 200
     counted = max(MIN_REQUESTS, REQUESTS_PER_RUNNING * crowd) * scale
+    # Bursts say as much as so many times fewer requests.
+    counted *= max(1.0, question.arrival_scv)
     if min((p.quantile for p in (*question.slo.ttft, *question.slo.tpot)), default=0) > 0.98:
         counted *= 2
     return Load(found=draws(traffic, warm_up + int(counted), SEED), warm_up=warm_up)
@@ -151,8 +153,8 @@ def row_of(case: Case, quantile: float, *, scale: float = 1.0) -> Row:
     )
 
 
-def rows(quantile: float, *, every: int = 1, offset: int = 0) -> Iterator[Row]:
-    for case in islice(cases(quantile), offset, None, every):
+def rows(quantile: float, *, every: int = 1, offset: int = 0, grid: str = "") -> Iterator[Row]:
+    for case in islice(cases(quantile, grid=grid), offset, None, every):
         yield row_of(case, quantile)
 
 
@@ -177,11 +179,13 @@ def summary(found: Sequence[Row]) -> Iterator[str]:
 @click.option("--quick", is_flag=True, help="Every tenth workload.")
 @click.option("--every", type=int, default=1)
 @click.option("--offset", type=int, default=0)
-def main(*, quantile: float, quick: bool, every: int, offset: int) -> None:
-    """Compare the grid at one quantile."""
+@click.option("--grid", default="", help="Name of another grid of workloads, drawn anew.")
+def main(*, quantile: float, quick: bool, every: int, offset: int, grid: str) -> None:
+    """Compare a grid at one quantile."""
     found: list[Row] = []
     out: csv.DictWriter[str] | None = None
-    for row in rows(quantile, every=QUICK_EVERY if quick else every, offset=offset):
+    step = QUICK_EVERY if quick else every
+    for row in rows(quantile, every=step, offset=offset, grid=grid):
         found.append(row)
         if out is None:
             out = csv.DictWriter(sys.stdout, list(row.cells()))

@@ -61,20 +61,23 @@ class Case:
     sizing: Sizing
 
 
-def cases(quantile: float, arrival_scv: float | None = None) -> Iterator[Case]:
-    """Yield the grid at one quantile. Infeasible draws are drawn again, so it is always full."""
+def cases(quantile: float, arrival_scv: float | None = None, *, grid: str = "") -> Iterator[Case]:
+    """Yield a grid at one quantile. Infeasible draws are drawn again, so it is always full.
+
+    ``grid``: the name of another one, to check the rules on workloads they were not made with.
+    """
     found = 0
     draw_number = 0
     while found < NUM_WORKLOADS:
         draw_number += 1
-        case = _case(draw_number, quantile, arrival_scv)
+        case = _case(f"{grid}workload {draw_number}", quantile, arrival_scv)
         if case is not None:
             found += 1
             yield replace(case, name=f"{found:03d} {case.name}")
 
 
-def _case(number: int, quantile: float, arrival_scv: float | None) -> Case | None:
-    chance = random.Random(f"workload {number}")  # noqa: S311
+def _case(seed: str, quantile: float, arrival_scv: float | None) -> Case | None:
+    chance = random.Random(seed)  # noqa: S311
     model, gpu, tensor = chance.choice(PLATFORMS)
     workload, words = _workload(chance)
     factor, limit_s = chance.choice(TPOT_FACTORS), chance.choice(TTFT_LIMITS_S)

@@ -10,8 +10,8 @@ from staffing import verdict
 
 from tonnage.sizing.workload import Routing
 
-SMALL = 0.3
-"""Of the requests of the full bench: what is simulated is then uncertain by some 2 %."""
+SMALL = 0.1
+"""Of the requests of the full bench: what is simulated is then uncertain by some 5 %."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_the_quick_grid_binds_in_more_than_one_way(quick):
 def test_predicted_capacity_is_near_what_the_engine_model_serves(quick):
     errors = [abs(row_of(case, 0.95, scale=SMALL).error) for case in quick]
 
-    # The whole grid: median 2 to 3 %, nine of ten within 11 % for Poisson arrivals.
+    # The whole grid: see tests/bench/capacity.md; what is simulated here strays by itself.
     assert median(errors) <= 0.05
     assert sum(error <= 0.15 for error in errors) >= len(errors) - 1
 
