@@ -356,11 +356,11 @@ class TestTheRest:
 
     def test_the_table_has_a_word_for_each_column(self):
         within = {2.0: 50.0, INF: 100.0}
-        engines = tuple(an_engine(pod, waiting=6, ttft_within=within) for pod in "ab")
+        engines = tuple(an_engine(pod, waiting=3, ttft_within=within) for pod in "ab")
 
         display = reported(engines=engines).status.display
 
-        assert display.queue == "12"
+        assert display.queue == "6"
         assert display.slo == "TTFT 50%"
         assert display.reason == "Demand"
 

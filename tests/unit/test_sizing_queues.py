@@ -6,18 +6,20 @@ from dataclasses import replace
 import pytest
 
 from builders import a_question, a_replica, a_shard, a_workload, an_slo, decoding_only
+from tonnage.sizing.bounded import bounded
 from tonnage.sizing.crowd import crowd
 from tonnage.sizing.errors import SLOInfeasibleError
-from tonnage.sizing.load_line import load_line
-from tonnage.sizing.occupancy import Arrivals, Places, bounded
+from tonnage.sizing.gate import alike_exceedance, gated_wait, quiet_share
+from tonnage.sizing.load_line import LoadLine, line_used, load_line
+from tonnage.sizing.occupancy import Arrivals, Places, seen_scv
 from tonnage.sizing.pace import pace_of
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size
 from tonnage.sizing.staffing import Team, replicas_for
 from tonnage.sizing.steady import load_at, places, ranks_together, steady_state
 from tonnage.sizing.stream import WorkStream
-from tonnage.sizing.tails import Moments
-from tonnage.sizing.tpot import tpot_exceedance
+from tonnage.sizing.tails import Moments, capped_gamma, gamma_share
+from tonnage.sizing.tpot import averaged, tpot_exceedance
 from tonnage.sizing.ttft import own_prefill_s, ttft_exceedance, typical_ttft_s
 from tonnage.sizing.workload import Demand, Lengths, Routing
 
@@ -122,6 +124,105 @@ def test_a_moment_of_a_rare_delay_is_that_of_the_delay_where_there_is_one():
     given = Moments(mean=2, variance=12, third=48).given_positive(0.25)
 
     assert (given.mean, given.variance, given.third) == (8, 0, 0)
+
+
+def test_what_is_left_of_a_mixture_are_its_other_cases():
+    # Three times in four 1, else 5: mean 2, variance 3, third central moment 6.
+    whole = Moments(mean=1).mixed(Moments(mean=5), 0.25)
+    rest = whole.without(Moments(mean=1), 0.75)
+
+    assert (whole.mean, whole.variance, whole.third) == pytest.approx((2, 3, 6))
+    assert (rest.mean, rest.variance, rest.third) == pytest.approx((5, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "share"),
+    [(1, 1, 0.6321), (3, 3, 0.5768), (0.5, 0.5, 0.6827), (100, 100, 0.5133)],  # chi-square tables
+)
+def test_a_gamma_variable_stays_below_a_value_as_often_as_tables_say(shape, value, share):
+    assert gamma_share(shape, value) == pytest.approx(share, abs=2e-4)
+
+
+def test_a_normal_variable_cut_off_at_its_highest_tenth_loses_a_sixth_of_its_variance():
+    # E[min(Z, c)] = -density(c) + 0.1 c = -0.0474 at c = 1.2816; E of its square 0.8393.
+    cut = capped_gamma(0.0, 0.1)
+
+    assert cut.mean == pytest.approx(-0.0474, abs=0.01)
+    assert cut.variance == pytest.approx(0.837, abs=0.01)
+    assert cut.third < 0
+
+
+def test_half_of_a_bursts_excess_follows_each_of_its_jobs():
+    bursty = WorkStream(jobs_per_s=1, mean_s=0, second_s2=0, third_s3=0, arrival_scv=4)
+    smooth = replace(bursty, arrival_scv=1)
+
+    seen = [bursty.followers_within(time_s) for time_s in (0.01, 0.1, 1, 10, 100)]
+
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1.5, abs=0.01)  # (ca2 - 1) / 2
+    assert smooth.followers_within(10) == 0
+
+
+@pytest.mark.parametrize(("mean", "seen"), [(1e-6, 1), (1e6, 4)])
+def test_a_short_stay_sees_no_bursts_and_a_long_one_all(mean, seen):
+    assert seen_scv(4, mean) == pytest.approx(seen, rel=0.1)
+    assert seen_scv(1, mean) == 1
+
+
+def test_prompts_served_by_the_step_wait_for_its_rest_and_for_all_that_come_in_it():
+    # Steps of 1 s and 0.5 prompts/s of 0.4 s: E[X] = 1.25, Var[X] = 0.5 * 0.16 * 1.25 / 0.96; the
+    # mean wait is E[X^2] / E[X] * (1/2 + 0.2), that of prompts that meet no other half a step.
+    work = WorkStream(jobs_per_s=0.5, mean_s=0.4, second_s2=0.16, third_s3=0.064)
+    quiet = quiet_share(work, 1.0)
+
+    met = gated_wait(work, 1.0)
+
+    length_s = 1.25 + 0.5 * 0.16 * 1.25 / 0.96 / 1.25
+    assert quiet == pytest.approx(math.exp(-0.5 * (1.5 + 0.4)) * math.exp(-0.25))
+    assert quiet * 0.5 + (1 - quiet) * met.mean == pytest.approx(length_s * 0.7)
+
+
+def test_prompts_of_one_length_wait_as_long_whichever_way_they_are_counted():
+    work = WorkStream(jobs_per_s=0.5, mean_s=0.4, second_s2=0.16, third_s3=0.064)
+    grid_s = [k / 50 for k in range(500)]
+
+    mean_s = sum(alike_exceedance(work, 1.0, spare_s) for spare_s in grid_s) / 50
+
+    assert mean_s == pytest.approx((1.25 + 0.5 * 0.16 / 0.96) * 0.7, abs=0.015)
+
+
+def test_a_router_sends_no_prompts_to_an_engine_in_a_long_step():
+    work = WorkStream(jobs_per_s=0.5, mean_s=1, second_s2=1, third_s3=1)
+
+    assert gated_wait(work, 0.5, evened=0.9).mean < gated_wait(work, 0.5).mean
+
+
+def test_numbers_more_even_than_chance_do_not_reach_places_far_above_them():
+    # Binomial: at most mean / (1 - dispersion) = 8 at once.
+    even = crowd(mean=4, dispersion=0.5, places=20, stay=0.5)
+
+    assert even.full == 0
+    assert even.below.mean == pytest.approx(4)
+    assert even.below.variance == pytest.approx(2)
+
+
+def test_a_mean_over_time_strays_less_the_longer_it_is():
+    assert averaged(0) == 1
+    assert averaged(2.0) == pytest.approx(0.5677, abs=1e-4)  # (2 - 1 + exp(-2)) / 2
+    assert averaged(1000) < 0.01
+
+
+@pytest.mark.parametrize(("sustained", "used"), [(0.9, 10), (1.1, 12)])
+def test_the_load_line_of_places_for_all_is_shown_unless_more_is_sustained(sustained, used):
+    line, roomy = (
+        LoadLine(
+            state=replace(steady_state(a_replica(), a_workload(), n), requests_per_s=n / 10),
+            limited_by="TimePerOutputToken",
+        )
+        for n in (12, 10)
+    )
+
+    assert line_used(line, roomy, sustained).state.num_decoding == used
 
 
 def test_a_prompt_alone_takes_its_own_work_and_one_read_of_the_weights():

@@ -40,7 +40,7 @@ def crowd(*, mean: float, dispersion: float, places: float, stay: float) -> Crow
         P(k) / P(k - 1) = (mean / dispersion + (1 - 1 / dispersion) * (k - 1)) / k
 
     which is exact for Poisson arrivals where each request slows the others down linearly, and
-    Erlang's for dispersion 1.
+    Erlang's for dispersion 1. Numbers more even than chance have a highest one (Binomial).
 
     Sources:
         [wilkinson1956] peaked traffic as a Pascal distribution; [halfin1981] many places.
@@ -65,20 +65,21 @@ def _few(mean: float, dispersion: float, places: float, above: float) -> Crowd:
     whole = max(1, math.floor(places))
     base, more = mean / dispersion, 1 - 1 / dispersion
     total = first = second = third = 0.0
+    highest = whole + 1 if base + more * whole > 0 else math.ceil(-base / more)
+    beyond = float(highest > whole)
     weight, top = 1.0, 0.0
-    for k in range(whole, -1, -1):
+    for k in range(min(whole, highest), -1, -1):
         births = base + more * k
-        if births <= 0:
-            break
-        weight *= (k + 1) / births
-        top = top or weight
+        weight *= (k + 1) / births if births > 0 else 1.0
+        if k == whole:
+            top = weight
         total += weight
         first += weight * k
         second += weight * k * k
         third += weight * k * k * k
         if k < mean and weight < NEGLIGIBLE * total:
             break
-    more_places = _crowd_of(_Sums(total, first, second, third), above, whole + 1)
+    more_places = _crowd_of(_Sums(total, first, second, third), above * beyond, whole + 1)
     sums = _Sums(total - top, first - top * whole, second - top * whole**2, third - top * whole**3)
     fewer_places = _crowd_of(sums, top * above, whole)
     share = min(1.0, max(0.0, places - whole))

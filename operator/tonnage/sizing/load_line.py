@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import NormalDist
 
-from tonnage.sizing.occupancy import Arrivals, Places, bounded
+from tonnage.sizing.bounded import bounded
+from tonnage.sizing.occupancy import Arrivals, Places
 from tonnage.sizing.search import crossing
 from tonnage.sizing.steady import (
     Replica,
@@ -131,6 +132,17 @@ def load_line(
     state = steady_state(replica, workload, num_decoding)
     deviation = _deviation(replica, workload, state, arrival_scv)
     return LoadLine(state=state, limited_by=limited_by, deviation=deviation)
+
+
+def line_used(line: LoadLine, roomy: LoadLine, requests_per_s: float) -> LoadLine:
+    """Return the load line of places for all (``roomy``), unless more than that is sustained.
+
+    Where requests wait, fewer decode at once, so that TPOT is kept at loads at which TTFT is not:
+    only that line says what the replica does at the rate that it sustains.
+    """
+    is_tpot = line.limited_by == "TimePerOutputToken"
+    is_between = requests_per_s <= roomy.requests_per_s < line.requests_per_s
+    return roomy if is_tpot and is_between else line
 
 
 def _tpot_most(

@@ -17,6 +17,10 @@ ones whose mean time per token fluctuates, so they are told apart."""
 FIXED = 1e-9
 SHORTEST = 2
 """Tokens of an answer that has a time per token after the first."""
+BRIEF_ANSWERS = (1.5, 2.5, 3.5, 5.5)
+"""Between them each number of tokens, or two, is a stratum of its own."""
+BRIEF_SHARE = 0.03
+"""Of the answers: where fewer are as brief, they are one stratum."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,20 @@ class Outputs:
         """(share, tokens) of answers of two tokens or more."""
         if self.is_fixed:
             return ((1.0, max(SHORTEST, self.mean_tokens)),)
-        strata = [(high - low, self._quantile((low + high) / 2)) for low, high in pairwise(STRATA)]
-        longer = [(share, max(SHORTEST, n)) for share, n in strata if round(n) >= SHORTEST]
-        total = sum(share for share, _ in longer)
-        if total == 0:
+        least, *few, brief = (self._share_below(tokens) for tokens in BRIEF_ANSWERS)
+        edges = [least, *few, brief] if brief > BRIEF_SHARE else [least]
+        edges += [share for share in STRATA if share > max(edges)]
+        strata = [(high - low, self._quantile((low + high) / 2)) for low, high in pairwise(edges)]
+        total = sum(share for share, _ in strata)
+        if total < FIXED:
             return ((1.0, SHORTEST),)
-        return tuple((share / total, tokens) for share, tokens in longer)
+        return tuple((share / total, max(SHORTEST, tokens)) for share, tokens in strata)
+
+    def _share_below(self, tokens: float) -> float:
+        if self.is_exponential:
+            return -math.expm1(-tokens / self.mean_tokens)
+        sigma = math.sqrt(math.log1p(self.scv))
+        return normal_exceedance(-math.log(tokens / self.mean_tokens) / sigma - sigma / 2)
 
     @cached_property
     def _quantile(self) -> Callable[[float], float]:

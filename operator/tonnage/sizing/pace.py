@@ -6,7 +6,7 @@ prompt is on one of them and holds up all, but the work of its experts is shared
 
 import math
 from collections.abc import Hashable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 from tonnage.sizing.outputs import Outputs
@@ -49,6 +49,7 @@ class Pace:
         self._context_tokens = workload.mean_context_tokens
         self._points: dict[int, float] = {}
         self._lines: dict[int, tuple[float, float, float, float]] = {}
+        self._longer: dict[int, float] = {}
         self.workload = workload
         self.steps = replica.steps
         self.steps_scv = replica.steps_scv
@@ -63,6 +64,15 @@ class Pace:
         below = math.floor(POINTS_PER_DOUBLING * math.log2(num_sequences))
         low, low_s, width, more_s = self._lines.get(below) or self._line(below)
         return low_s + more_s * (num_sequences - low) / width
+
+    def context_s(self, num_sequences: float) -> float:
+        """Return what a step of so many sequences would add if each were twice as long."""
+        nearest = max(0, round(POINTS_PER_DOUBLING * math.log2(max(FEWEST, num_sequences))))
+        found = self._longer.get(nearest)
+        if found is None:
+            twice_s = self._decode_s(self._batch(nearest), 2 * self._context_tokens)
+            found = self._longer[nearest] = twice_s - self._point(nearest)
+        return found * num_sequences / self._batch(nearest)
 
     def prompt_s(self, prompt_tokens: float) -> float:
         """Return what one prompt adds to steps: each token, and its look at all before it."""
@@ -80,6 +90,23 @@ class Pace:
         line = self._lines[below] = low, low_s, high - low, high_s - low_s
         return line
 
+    @cached_property
+    def held_scv(self) -> float:
+        """Squared coefficient of variation of the tokens that a decoding sequence holds."""
+        prompt, outputs = self.workload.prompt, self.outputs
+        age = outputs.moment(2) / (2 * outputs.mean_tokens)
+        age_second = outputs.moment(3) / (3 * outputs.mean_tokens)
+        variance = prompt.scv * prompt.mean_tokens**2 + age_second - age**2
+        return variance / (prompt.mean_tokens + age) ** 2
+
+    @cached_property
+    def held_work_scv(self) -> float:
+        """That of the tokens that a request holds, summed up over its steps."""
+        prompt, moment = self.workload.prompt, self.outputs.moment
+        mean = prompt.mean_tokens * moment(1) + moment(2) / 2
+        second = prompt.second_moment * moment(2) + prompt.mean_tokens * moment(3) + moment(4) / 4
+        return second / mean**2 - 1
+
     @staticmethod
     def _batch(point: int) -> float:
         batch: float = 2 ** (point / POINTS_PER_DOUBLING)
@@ -88,12 +115,11 @@ class Pace:
     def _point(self, point: int) -> float:
         found = self._points.get(point)
         if found is None:
-            found = self._points[point] = self._decode_s(self._batch(point))
+            found = self._points[point] = self._decode_s(self._batch(point), self._context_tokens)
         return found
 
-    def _decode_s(self, num_sequences: float) -> float:
-        context_tokens = num_sequences * self._context_tokens
-        step = Step(num_sequences=num_sequences, context_tokens=context_tokens)
+    def _decode_s(self, num_sequences: float, context_tokens: float) -> float:
+        step = Step(num_sequences=num_sequences, context_tokens=num_sequences * context_tokens)
         return self._replica.step(step).total_s
 
     def _prompt_costs(self) -> tuple[float, float]:

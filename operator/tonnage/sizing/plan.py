@@ -19,7 +19,7 @@ from tonnage.sizing.contender import (
 from tonnage.sizing.contest import Contest, Key
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
 from tonnage.sizing.flags import memory_doubt, request_bytes
-from tonnage.sizing.load_line import LoadLine, load_line, tpot_ceiling
+from tonnage.sizing.load_line import LoadLine, line_used, load_line, tpot_ceiling
 from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question, on_gpu
@@ -218,7 +218,10 @@ def judged(contender: Contender) -> Sizing:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
     question, flags, replica = contender.question, contender.flags, contender.replica
-    line = load_line(replica, question.workload, question.slo, arrival_scv=question.arrival_scv)
+    lines = partial(
+        load_line, workload=question.workload, slo=question.slo, arrival_scv=question.arrival_scv
+    )
+    line, roomy = lines(replica), lines(replace(replica, max_num_seqs=None))
     team = Team(
         replica=replica,
         workload=question.workload,
@@ -240,7 +243,9 @@ def judged(contender: Contender) -> Sizing:
         shard=contender.shard,
         budget=memory_budget(question, contender.shard, flags),
         replica=replica,
-        line=replace(line, limited_by=contender.chosen_for or line.limited_by),
+        line=replace(
+            line_used(line, roomy, sustainable), limited_by=contender.chosen_for or line.limited_by
+        ),
         idle=contender.idle,
         team=team,
         sustainable_requests_per_s=sustainable,

@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from tonnage.sizing.bounded import bounded
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.load_line import LoadLine, top_requests_per_s
-from tonnage.sizing.occupancy import Arrivals, bounded
+from tonnage.sizing.occupancy import Arrivals
 from tonnage.sizing.search import crossing
 from tonnage.sizing.steady import Replica, load_at, places
 from tonnage.sizing.tpot import tpot_excess
@@ -33,7 +34,12 @@ class Team:
 
     def sustainable_requests_per_s(self, num_replicas: int) -> float:
         """Return the highest rate that so many replicas serve within every promise."""
-        return num_replicas * _sustainable_each(self, num_replicas) if num_replicas > 0 else 0.0
+        if num_replicas <= 0:
+            return 0.0
+        # A random split of arrivals by chance leaves the same to each, however many there are.
+        is_chance = self.routing is Routing.SERVICE and self.arrival_scv == 1
+        alike = min(num_replicas, 2) if is_chance else num_replicas
+        return num_replicas * _sustainable_each(self, alike)
 
     def sustains(self, requests_per_s: float, num_replicas: int) -> bool:
         """Tell whether so many replicas serve this rate within every promise."""

@@ -1,10 +1,12 @@
 """A stream of work for one server: what it adds to a stretch of time, and how much of it waits."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tonnage.sizing.tails import Moments
+from tonnage.sizing.tails import Moments, gamma_share
 
+NEGLIGIBLE = 1e-5
+MOST_FOLLOWERS = 200
 MOST_BEFORE = 0.8
 """Share of a burst's jobs that follow close, up to which their number is geometric."""
 
@@ -53,6 +55,27 @@ class WorkStream:
         several = 6 * more * self.second_s2 * self.mean_s + 6 * more**2 * self.mean_s**3
         return self.jobs_per_s * (self.third_s3 + several)
 
+    @property
+    def gate_s(self) -> float:
+        """Return the work that is done together with a job: its own, and that of its companions.
+
+        Sources:
+            [takagi1986] the cycles of a gated queue with one station.
+        """
+        return self.mean_s + self.share * self.second_per_s / (1 - self.share**2)
+
+    def near(self, time_s: float) -> "WorkStream":
+        """Return the stream as bursty as it looks within so much time."""
+        if not self.followers:
+            return self
+        return replace(self, arrival_scv=1 + 2 * self.followers_within(time_s))
+
+    def burst(self, followers: float) -> Moments:
+        """Return the moments of the work of a geometric number of followers."""
+        mean = followers * self.mean_s
+        variance = followers * self.variance_s2 + followers * (1 + followers) * self.mean_s**2
+        return Moments(mean=mean, variance=variance, third=2 * mean * variance)
+
     def interruptions(self, own_s: float) -> Moments:
         """Return by how much jobs delay other work of this length, each served as it comes.
 
@@ -75,17 +98,27 @@ class WorkStream:
         return math.exp(-self.jobs_per_s * max(0.0, own_s) / (1 + self.followers))
 
     def gap_within(self, time_s: float) -> float:
-        """Return the probability that the next job comes within this time of one.
-
-        Of a bursty stream, an upper bound by the first term of the gamma distribution's series.
-        """
-        time_s = max(0.0, time_s)
+        """Return the probability that the next job comes within this time of one: gamma gaps."""
         if self.followers == 0:
-            return -math.expm1(-self.jobs_per_s * time_s)
+            return -math.expm1(-self.jobs_per_s * max(0.0, time_s))
         shape = 1 / self.arrival_scv
-        scaled = shape * self.jobs_per_s * time_s
-        first: float = scaled**shape / math.gamma(1 + shape)
-        return min(1.0, first)
+        return gamma_share(shape, shape * self.jobs_per_s * max(0.0, time_s))
+
+    def followers_within(self, time_s: float) -> float:
+        """Return how many more jobs come within this time of one than of any moment.
+
+        The renewal function of gamma gaps, less its asymptote: it grows to ``followers``.
+        """
+        if self.followers == 0:
+            return 0.0
+        shape, expected = 1 / self.arrival_scv, self.jobs_per_s * max(0.0, time_s)
+        more = -expected
+        for number in range(1, MOST_FOLLOWERS):
+            share = gamma_share(number * shape, shape * expected)
+            more += share
+            if share < NEGLIGIBLE:
+                break
+        return min(self.followers, max(0.0, more))
 
     def wait_share(self) -> float:
         """Return the share of the jobs that find the server at work.

@@ -2,9 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 SQRT_2 = math.sqrt(2)
 SQRT_2_PI = math.sqrt(2 * math.pi)
+NODES = tuple((z / 4, math.exp(-((z / 4) ** 2) / 2)) for z in range(-14, 15))
+"""Deviates of a normal variable, and how much each counts."""
+NORMAL = NormalDist()
+RARE = 1e-6
+PRECISE = 1e-7
+MANY = 40
+"""Shape of a gamma distribution beyond which its series is long."""
 SYMMETRIC = 1e-3
 """Skewness below which a distribution is as good as normal."""
 
@@ -16,6 +24,10 @@ class Moments:
     mean: float = 0.0
     variance: float = 0.0
     third: float = 0.0
+
+    @property
+    def skewness(self) -> float:
+        return self.third / self.variance**1.5 if self.variance > 0 else 0.0
 
     def __add__(self, other: "Moments") -> "Moments":
         return Moments(
@@ -32,6 +44,21 @@ class Moments:
             third=factor**3 * self.third,
         )
 
+    def repeated(self, number: float) -> "Moments":
+        """Return the moments of a sum of so many such values, independent of one another."""
+        return Moments(
+            mean=number * self.mean, variance=number * self.variance, third=number * self.third
+        )
+
+    def widened(self, variance: float) -> "Moments":
+        """Return the moments with so much more variance, as skewed as before."""
+        if self.variance <= 0:
+            return self
+        wider = max(0.0, 1 + variance / self.variance)
+        return Moments(
+            mean=self.mean, variance=wider * self.variance, third=wider**1.5 * self.third
+        )
+
     def mixed(self, other: "Moments", share: float) -> "Moments":
         """Return the moments of a value that is the other one in this share of the cases."""
         mean = (1 - share) * self.mean + share * other.mean
@@ -42,16 +69,29 @@ class Moments:
             third += weight * (part.third + 3 * off * part.variance + off**3)
         return Moments(mean=mean, variance=variance, third=third)
 
-    def given_positive(self, share: float) -> "Moments":
-        """Return the moments of a value that is zero except in this share of the cases."""
-        first = self.mean / share
-        second = (self.variance + self.mean**2) / share
-        third = (self.third + 3 * self.mean * self.variance + self.mean**3) / share
-        return Moments(
+    def without(self, part: "Moments", share: float) -> "Moments":
+        """Return the moments of the other cases of a value that is so distributed in this share."""
+        rest = 1 - share
+        raw = zip(self._raw, part._raw, strict=True)
+        return Moments.of_raw(*((whole - share * other) / rest for whole, other in raw))
+
+    @classmethod
+    def of_raw(cls, first: float, second: float, third: float) -> "Moments":
+        """Return the moments of a value of which these are the mean powers."""
+        return cls(
             mean=first,
             variance=max(0.0, second - first**2),
             third=third - 3 * first * second + 2 * first**3,
         )
+
+    @property
+    def _raw(self) -> tuple[float, float, float]:
+        second = self.variance + self.mean**2
+        return self.mean, second, self.third + 3 * self.mean * self.variance + self.mean**3
+
+    def given_positive(self, share: float) -> "Moments":
+        """Return the moments of a value that is zero except in this share of the cases."""
+        return Moments.of_raw(*(power / share for power in self._raw))
 
     def exceedance(self, value: float) -> float:
         """Return P(X > value) of the shifted gamma distribution (Pearson III) with these moments.
@@ -76,6 +116,45 @@ def _gamma_exceedance(distance: float, skew: float) -> float:
     if root <= 0:
         return 1.0
     return normal_exceedance(6 / skew * (math.cbrt(root) - 1) + skew / 6)
+
+
+def gamma_share(shape: float, value: float) -> float:
+    """Return P(X < value) of a gamma variable of scale 1: its series, or nearly normal roots.
+
+    Sources:
+        [wilson1931] the cube root of a gamma variable is nearly normal.
+    """
+    if value <= 0:
+        return 0.0
+    if shape > MANY:
+        root = math.cbrt(value / shape) - 1 + 1 / (9 * shape)
+        return normal_exceedance(-3 * math.sqrt(shape) * root)
+    if value > shape + 8 * math.sqrt(shape) + 12:
+        return 1.0
+    term = total = math.exp(shape * math.log(value) - value - math.lgamma(1 + shape))
+    number = shape
+    while term > PRECISE * total:
+        number += 1
+        term *= value / number
+        total += term
+    return min(1.0, total)
+
+
+def capped_gamma(skew: float, beyond: float) -> Moments:
+    """Return the moments of ``min(X, x)``, where ``P(X > x)`` is ``beyond``.
+
+    X is a gamma variable of variance 1 and this skewness, shifted to mean 0.
+    """
+    skew = max(SYMMETRIC, skew)
+    edge = NORMAL.inv_cdf(1 - min(1 - RARE, max(RARE, beyond)))
+    total = first = second = third = 0.0
+    for deviate, weight in NODES:
+        value = (skew * min(edge, deviate) / 6 - skew**2 / 36 + 1) ** 3 * 2 / skew - 2 / skew
+        total += weight
+        first += weight * value
+        second += weight * value**2
+        third += weight * value**3
+    return Moments.of_raw(first / total, second / total, third / total)
 
 
 def normal_exceedance(distance: float) -> float:

@@ -5,12 +5,15 @@ Both fluctuate while it stays, so a long answer sees nearly the mean and a short
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from tonnage.sizing.occupancy import Bounded, Occupancy, later_tokens
+from tonnage.sizing.bounded import Bounded
+from tonnage.sizing.crowd import unbounded
+from tonnage.sizing.occupancy import Occupancy, later_tokens
 from tonnage.sizing.search import excess_of
 from tonnage.sizing.stream import WorkStream
-from tonnage.sizing.tails import Moments
+from tonnage.sizing.tails import Moments, capped_gamma
 from tonnage.sizing.workload import Promise
 
 NOTHING = 1e-12
@@ -26,48 +29,15 @@ def tpot_exceedance(load: Occupancy, state: Bounded, limit_s: float) -> float:
 
         m * TPOT = k * t + k * slope * (mean batch while it stays - mean batch) + interruptions
 
-    With speculation k strays: tokens do not come evenly.
-    The batch forgets itself at the rate at which requests leave (``_averaged``); interruptions are
-    a busy period's (``stream``). A burst's followers interrupt too. The three moments of the sum
-    give its tail.
+    With speculation k strays: tokens do not come evenly. The three moments of the sum give its
+    tail.
     """
-    # Fewer places make the batch, and with it the admissions, more regular.
-    narrowed = min(1.0, state.decoding.variance / max(load.unbounded.variance, NOTHING))
-    shifted_s = load.decode_s + load.slope_s * _shift(load, state, narrowed)
-    step_s = max(load.pace.decode_s(1), shifted_s)
-    stalls = _Stalls(load, state.decoding, step_s, narrowed)
-    mean_later = later_tokens(load.pace)
-    slowed_s = load.slope_s / (1 - load.prefill_share)
-    missed = 0.0
-    for share, tokens in load.pace.outputs.strata:
-        later = load.pace.steps(tokens - 1)
-        allowed_s = limit_s * (tokens - 1)
-        kept = _averaged((1 - load.feedback) * later / mean_later)
-        factor = later * slowed_s
-        batch = Moments(
-            variance=factor**2 * state.decoding.variance * kept
-            + load.pace.steps_scv * step_s**2 * later,
-            third=factor**3 * state.decoding.third * kept**1.5,
-        )
-        late = _either(batch, *stalls.over(later, later / mean_later), allowed_s - step_s * later)
-        missed += share * late
-    if load.pace.outputs.is_fixed and state.most < math.inf:
-        return min(missed, _at_most(load, state.most, allowed_s, later))
-    return missed
-
-
-def _at_most(load: Occupancy, most: float, allowed_s: float, later: float) -> float:
-    """Return P(TPOT > limit) of answers of one length in a batch that is always full.
-
-    While one of them decodes, as many others begin as there are places, and no more.
-    """
-    beyond = most - load.num_decoding - load.peakedness / load.arrivals.num_pooled
-    step_s = max(load.pace.decode_s(1), load.decode_s + load.slope_s * beyond)
-    each, others = _replacement(load.work, 0.0), max(0.0, most - 1)
-    sums = Moments(
-        mean=others * each.mean, variance=others * each.variance, third=others * each.third
+    answers = _Answers(load, state)
+    late = answers.same_exceedance if load.pace.outputs.is_fixed else answers.exceedance
+    return sum(
+        share * late(load.pace.steps(tokens - 1), limit_s * (tokens - 1))
+        for share, tokens in load.pace.outputs.strata
     )
-    return sums.exceedance(allowed_s - later * step_s)
 
 
 def tpot_excess(load: Occupancy, state: Bounded, promise: Promise) -> float:
@@ -75,31 +45,183 @@ def tpot_excess(load: Occupancy, state: Bounded, promise: Promise) -> float:
     return excess_of(tpot_exceedance(load, state, promise.limit_s), promise.quantile)
 
 
-def _shift(load: Occupancy, state: Bounded, narrowed: float) -> float:
-    """Return by how much smaller the batch is, as one of it sees it, for want of places."""
+@dataclass(frozen=True)
+class _Answers:
+    """The answers of one engine."""
+
+    load: Occupancy
+    state: Bounded
+
+    def exceedance(self, later: float, allowed_s: float) -> float:
+        """Return P(time > allowed) over so many later steps."""
+        spare_s = allowed_s - later * self._step_s
+        batch, common = self._batch(later)
+        stalls, none = self._stalls(later)
+        if none < CERTAIN or none > 1 - CERTAIN or stalls.variance <= 0:
+            return self._cut((batch + stalls).widened(common), later).exceedance(spare_s)
+        some = (batch + stalls.given_positive(1 - none)).widened(common)
+        quiet, busy = self._cut(batch, later), self._cut(some, later)
+        return none * quiet.exceedance(spare_s) + (1 - none) * busy.exceedance(spare_s)
+
+    def same_exceedance(self, later: float, allowed_s: float) -> float:
+        """Return it for answers of one length.
+
+        Never longer than where no place is free from first to last.
+        """
+        free = same_delay(self.load, later)
+        left = free.widened(free.variance * (self._left.variance - 1))
+        met = max(0.0, self.state.decoding.mean - self.load.arrivals.evened)
+        own = self._own_variance(later)
+        delay = Moments(
+            mean=met * self.load.work.mean_s, variance=left.variance + own, third=left.third
+        )
+        late = delay.exceedance(allowed_s - later * self._step_s)
+        if self.state.seen_full < CERTAIN:
+            return late
+        full_s = _step_s(self.load, self.state.most, 0.0) * later
+        prompts = _replacement(self.load.work, 0.0).repeated(max(0.0, self.state.most - 1))
+        most = replace(prompts, variance=prompts.variance + own)
+        return min(late, most.exceedance(allowed_s - full_s))
+
+    @cached_property
+    def _step_s(self) -> float:
+        narrowed = self.state.decoding.variance / max(self.load.unbounded.variance, NOTHING)
+        return _step_s(self.load, self.state.decoding.mean, min(1.0, narrowed))
+
+    @cached_property
+    def _left(self) -> Moments:
+        """What the places leave of the fluctuation of those who would be there, its variance 1."""
+        if self.state.seen_full < CERTAIN:
+            return Moments(variance=1.0, third=self.load.unbounded.skewness)
+        return capped_gamma(self.load.unbounded.skewness, self.state.seen_full)
+
+    @cached_property
+    def _spread(self) -> float:
+        """The variance of the number decoding, each counted by what it adds to a step."""
+        return self.load.unbounded.variance + lengths_variance(self.load)
+
+    @cached_property
+    def _replaced(self) -> Moments:
+        """The prompts that come as answers end, for each that is expected."""
+        return _replacement(self.load.work, self.load.pace.outputs.scv)
+
+    def _own_variance(self, later: float) -> float:
+        """Return the variance of its own steps, were they all alike."""
+        return self.load.pace.steps_scv * self._step_s**2 * later
+
+    @cached_property
+    def _mean_later(self) -> float:
+        return later_tokens(self.load.pace)
+
+    @cached_property
+    def _common(self) -> float:
+        return shared(self.load)
+
+    def _share(self, later: float) -> float:
+        """Return so many steps as a share of those of a mean answer."""
+        return later / self._mean_later
+
+    def _batch(self, later: float) -> tuple[Moments, float]:
+        """Return the delay by the others' number, and twice its covariance with their prompts."""
+        load = self.load
+        stay = (1 - load.feedback) * self._share(later)
+        slowed_s = later * load.slope_s / (1 - load.prefill_share)
+        kept = averaged(stay)
+        batch = Moments(
+            variance=slowed_s**2 * self._spread * kept,
+            third=slowed_s**3 * load.unbounded.third * kept**1.5,
+        )
+        left = 1 - (-math.expm1(-stay) / stay if stay > BRIEF else 1.0)
+        return batch, 2 * slowed_s * self._common * left
+
+    def _stalls(self, later: float) -> tuple[Moments, float]:
+        """Return the delay by others' prompts over an answer, and how likely there is none.
+
+        Those who come during its own prefill and find a place are prefilled in its first steps.
+        """
+        load, work = self.load, self.load.work
+        own_s = later * self._step_s
+        exposed_s = own_s + (1 - self.state.seen_full) * work.gate_s
+        near = work.near(own_s / (1 - work.share))
+        followers = near.followers / load.arrivals.num_pooled * self._left.variance
+        stalls = near.interruptions(exposed_s)
+        none = near.uninterrupted(exposed_s)
+        if followers:
+            stalls += near.burst(followers).times(1 / (1 - work.share))
+            none /= 1 + followers
+        return (self._evened(stalls, later) if load.arrivals.evened else stalls), none
+
+    def _evened(self, stalls: Moments, later: float) -> Moments:
+        """Return the delay where a router sends a request to whom it has left the fewest.
+
+        Only that engine's share of the whole pool's fluctuation is left; the other prompts come as
+        answers end, and none more because a step is long.
+        """
+        evened, work = self.load.arrivals.evened, self.load.work
+        ends = self._share(later) * max(0.0, self.load.num_decoding - evened)
+        fewer_s = evened * work.mean_s / (1 - work.share)
+        mixed = stalls.repeated(1 - evened) + self._replaced.repeated(evened * ends)
+        return replace(mixed, mean=max(0.0, stalls.mean - fewer_s))
+
+    def _cut(self, whole: Moments, later: float) -> Moments:
+        """Return what is left of the fluctuation where those beyond the places must wait.
+
+        Who waits for a place interrupts later. So the delay is cut off as the number of those who
+        would be there is, at what ``seen_full`` find taken. If no place is free at either end of
+        the answer, prompts come as answers end: for each step so many, however long it takes.
+        """
+        own, full = self._own_variance(later), self.state.seen_full
+        if full < CERTAIN:
+            return replace(whole, variance=whole.variance + own)
+        left, usual = self._left.variance, self.load.unbounded.skewness
+        bent = self._left.third - usual * left**1.5
+        ends = self._replaced.repeated(full**2 * self._share(later) * self.state.decoding.mean)
+        return Moments(
+            mean=whole.mean,
+            variance=whole.variance * left + ends.variance + own,
+            third=whole.third * left**1.5 + bent * whole.variance**1.5 + ends.third,
+        )
+
+
+def _step_s(load: Occupancy, num_decoding: float, free: float) -> float:
+    """Return the step of a batch with this mean, as one of it sees it."""
     seen = load.peakedness / load.arrivals.num_pooled
-    return state.decoding.mean - load.num_decoding - seen * (1 - narrowed)
+    apart = num_decoding - load.num_decoding - seen * (1 - free)
+    return max(load.pace.decode_s(1), load.decode_s + load.slope_s * apart)
 
 
-def _either(batch: Moments, stalls: Moments, none: float, spare_s: float) -> float:
-    """Return P(batch + stalls > spare), the stalls none at all with this probability."""
-    if stalls.mean <= 0 or stalls.variance <= 0:
-        return (batch + stalls).exceedance(spare_s)
-    if none < CERTAIN:
-        return (batch + stalls).exceedance(spare_s)
-    some = stalls.given_positive(1 - none) if none < 1 - CERTAIN else stalls
-    quiet = batch.exceedance(spare_s)
-    return none * quiet + (1 - none) * (batch + some).exceedance(spare_s)
+def lengths_variance(load: Occupancy) -> float:
+    """Return what the lengths of the sequences add to the variance of their number.
+
+    Of a step that reads the cache most of the time, their tokens count and not their number.
+    """
+    share = load.pace.context_s(load.num_decoding) / max(NOTHING, load.num_decoding * load.slope_s)
+    return min(1.0, share) ** 2 * load.pace.held_scv * load.num_decoding
 
 
-def _averaged(stay: float) -> float:
+def shared(load: Occupancy) -> float:
+    """Return the covariance of the number decoding and the prompts that came in a long stay.
+
+    Who comes both interrupts and decodes from then on, for the rest of the stay as a rule. In a
+    time without prefill arrivals and their prompts' work have this covariance per arrival::
+
+        work * (ca2 + rho * cs2) / (1 - rho)^2
+    """
+    work, rest = load.work, 1 - load.prefill_share
+    prompt_scv = work.variance_s2 / work.mean_s**2 if work.mean_s else 0.0
+    strays = (work.arrival_scv + work.share * prompt_scv) / rest**2
+    common = load.num_decoding * work.mean_s * strays / (1 - load.feedback)
+    return common / load.arrivals.num_pooled
+
+
+def averaged(stay: float) -> float:
     """Return the variance of a mean over time, as a share of that at one moment.
 
     ``stay``: the time over the one in which the fluctuation falls to 1/e::
 
         2 * (x - 1 + exp(-x)) / x^2
 
-    >>> round(_averaged(1.0), 3)
+    >>> round(averaged(1.0), 3)
     0.736
     """
     if stay < BRIEF:
@@ -107,61 +229,42 @@ def _averaged(stay: float) -> float:
     return 2 * (stay - 1 + math.exp(-stay)) / stay**2
 
 
-class _Stalls:
-    """The delay by others' prompts over an answer.
+def same_delay(load: Occupancy, later: float) -> Moments:
+    """Return the moments of the delay of answers of one length, with places for all.
 
-    With places for all, prompts come as requests arrive, and the more come the longer it takes.
-    With none free they come as answers end: for each step so many, however long it takes. What the
-    places leave of the batch's variance says how much of each there is.
+    Those who decode when an answer ends are those who came while it did, each with a prompt. So
+    the number decoding says all: its mean over the stay slows the steps, and its value at the end
+    counts the prompts. Its autocovariance falls to 0 along a line, so that the mean over the stay
+    has 2/3 of its variance, and 1/2 of it in common with the value at the end.
     """
+    number, work = load.unbounded, load.work
+    slowed_s, rho = load.slope_s * later, load.prefill_share
+    prompts = number.mean * work.variance_s2
+    # Longer prompts make more come meanwhile.
+    longer = prompts * rho / (1 - rho) * (2 + slowed_s / max(NOTHING, work.mean_s))
+    each = work.mean_s**2 + work.mean_s * slowed_s + 2 / 3 * slowed_s**2
+    lengths = 2 / 3 * slowed_s**2 * lengths_variance(load)
+    variance = number.variance * each + prompts + longer + lengths
+    skewness = _same_skewness(load, slowed_s) if work.mean_s else number.skewness
+    return Moments(
+        mean=number.mean * work.mean_s, variance=variance, third=skewness * variance**1.5
+    )
 
-    def __init__(self, load: Occupancy, decoding: Moments, step_s: float, narrowed: float) -> None:
-        self._decoding, self._work, self._step_s = decoding, load.work, step_s
-        self._is_fixed = load.pace.outputs.is_fixed
-        self._free = narrowed
-        self._num_pooled = load.arrivals.num_pooled
-        # Those who come during its own prefill and find a place are prefilled in its first steps.
-        share = load.work.share
-        self._before_s = load.work.mean_s + share * load.work.second_per_s / (1 - share**2)
-        self._each = load.work.interruptions(1.0)
-        self._replaced = _replacement(load.work, load.pace.outputs.scv)
 
-    def over(self, later: float, share: float) -> tuple[Moments, float]:
-        """Return the moments of the delay, and the probability that there is none.
+def _same_skewness(load: Occupancy, slowed_s: float) -> float:
+    """Return the skewness of a sum over those who are there at some time in a stay.
 
-        ``share``: of the steps of a mean answer. Answers of one length are interrupted exactly by
-        those who are there when they end.
-        """
-        own_s = later * self._step_s
-        replaced = share * self._decoding.mean
-        if self._is_fixed:
-            mean = replaced * self._work.mean_s
-            stalls = self._bounded(self._each, own_s, replaced, mean)
-            return stalls, self._work.uninterrupted(own_s)
-        exposed_s = own_s + self._free * self._before_s
-        if self._work.followers:
-            return self._bursty(own_s, exposed_s, replaced)
-        stalls = self._bounded(self._each, exposed_s, replaced, self._each.mean * exposed_s)
-        return stalls, math.exp(-self._work.jobs_per_s * exposed_s)
-
-    def _bounded(self, each: Moments, exposed_s: float, replaced: float, mean: float) -> Moments:
-        free = self._free
-        return Moments(
-            mean=mean,
-            variance=free * each.variance * exposed_s
-            + (1 - free) * self._replaced.variance * replaced,
-            third=free**1.5 * each.third * exposed_s
-            + (1 - free**1.5) * self._replaced.third * replaced,
-        )
-
-    def _bursty(self, own_s: float, exposed_s: float, replaced: float) -> tuple[Moments, float]:
-        near = _seen_bursts(self._work, own_s / (1 - self._work.share))
-        each = near.interruptions(1.0)
-        stalls = self._bounded(each, exposed_s, replaced, each.mean * exposed_s)
-        # A burst that finds no place waits for it instead of interrupting.
-        followers = near.followers / self._num_pooled * self._free
-        none = near.uninterrupted(exposed_s) / (1 + followers)
-        return stalls + _burst(near, followers), none
+    Half of them came before it. All slow it by ``slowed_s`` for the part that they share, evenly
+    spread from none to all; those who come bring a prompt, which brings more.
+    """
+    work, evenly = load.work, unbounded(load.num_decoding, load.peakedness)
+    stalls = work.interruptions(load.num_decoding * (1 - work.share) / work.jobs_per_s)
+    clustered = stalls.skewness * work.second_s2**1.5 / work.third_s3
+    second = work.second_s2 + work.mean_s * slowed_s + 2 / 3 * slowed_s**2
+    third = work.third_s3 + 1.5 * work.second_s2 * slowed_s + work.mean_s * slowed_s**2
+    each: float = (third + slowed_s**3 / 2) / second**1.5
+    skewness: float = each * clustered * load.unbounded.skewness / max(NOTHING, evenly.skewness)
+    return skewness
 
 
 def _replacement(work: WorkStream, output_scv: float) -> Moments:
@@ -172,19 +275,4 @@ def _replacement(work: WorkStream, output_scv: float) -> Moments:
         mean=mean_s,
         variance=variance_s2 + output_scv * mean_s**2,
         third=third_s3 + 3 * output_scv * variance_s2 * mean_s + output_scv**2 * mean_s**3,
-    )
-
-
-def _seen_bursts(work: WorkStream, stay_s: float) -> WorkStream:
-    """Return the stream as bursty as it looks within so much time."""
-    return replace(work, arrival_scv=1 + (work.arrival_scv - 1) * work.gap_within(stay_s))
-
-
-def _burst(work: WorkStream, followers: float) -> Moments:
-    """Return the moments of the work of a geometric number of followers and of what it delays."""
-    rest = 1 - work.share
-    mean = followers * work.mean_s
-    variance = followers * work.variance_s2 + followers * (1 + followers) * work.mean_s**2
-    return Moments(
-        mean=mean / rest, variance=variance / rest**2, third=2 * mean * variance / rest**3
     )

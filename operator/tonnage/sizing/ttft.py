@@ -3,8 +3,17 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
-from tonnage.sizing.occupancy import Bounded, Occupancy
+from tonnage.sizing.bounded import Bounded
+from tonnage.sizing.gate import (
+    alike_exceedance,
+    are_few,
+    gated_wait,
+    quiet_share,
+    rest_of_step,
+)
+from tonnage.sizing.occupancy import Occupancy
 from tonnage.sizing.search import excess_of
 from tonnage.sizing.steady import Replica, SteadyState
 from tonnage.sizing.step import Step
@@ -16,6 +25,7 @@ SPREAD = 3.5
 """Standard deviations of the logarithm of a length on either side: all but one prompt in 4,000."""
 STRATA = 8
 HALVINGS = 12
+NEVER = 1e-6
 
 
 def prefill_tokens_per_s(*, peak_flop_per_s: float, flop_per_token: float) -> float:
@@ -69,29 +79,27 @@ def ttft_exceedance(load: Occupancy, state: Bounded, limit_s: float) -> float:
     even alone is late for certain.
     """
     own = _Own(load, load.pace.room_tokens(state.decoding.mean))
-    prompts = own.filling
-    if prompts.share >= 1:
+    if own.filling.share >= 1:
         return 1.0
-    waits = [own.wait(prompts)] if prompts.share else []
-    if state.queue is not None:
-        waits.append((state.seen_full, state.queue.wait()))
-    allowed_s = limit_s - load.decode_s / 2
     kept = 0.0
-    for share, tokens in own.strata(allowed_s):
-        spare_s = allowed_s - own.time_s(tokens)
-        late = sum(part * wait.exceedance(spare_s) for part, wait in waits)
+    for share, tokens in own.strata(limit_s):
+        spare_s = limit_s - own.time_s(tokens)
+        late = own.delayed(spare_s)
+        if state.wait is not None:
+            late += state.seen_full * state.wait.exceedance(spare_s)
         kept += share * max(0.0, 1 - late)
     return 1 - kept
 
 
 class _Own:
-    """What a prompt's own steps take beside the running batch."""
+    """What a prompt's own steps take beside the running batch, and others' before them."""
 
     def __init__(self, load: Occupancy, room_tokens: float) -> None:
         self._load, self._pace, self._room_tokens = load, load.pace, room_tokens
         self._new = 1 - load.pace.workload.cached_fraction
+        self._step_s = load.decode_s
 
-    @property
+    @cached_property
     def filling(self) -> WorkStream:
         """The prompts as the work of one server: each with its share of the steps it fills."""
         work = self._load.work
@@ -106,31 +114,45 @@ class _Own:
             third_s3=work.third_s3 * longer**3,
         )
 
-    def wait(self, prompts: WorkStream) -> tuple[float, Moments]:
-        """Return the share of the prompts that others delay, and by how much.
+    def delayed(self, spare_s: float) -> float:
+        """Return P(others' prompts and the rest of a step take longer than this).
 
-        Prompts that fill a step are served one by one. Short ones are served by the step: all that
-        came during one are in the next, and each waits for the end of all. Of such a gated queue
-        the wait is longer, with steps of ``t`` without prefill, by::
-
-            W * rho / (1 + rho) + 3/2 * t * rho / (1 - rho)
-
-        where W is the wait of one by one.
-
-        Sources:
-            [takagi1986] the cycles of a gated queue with one station.
+        Prompts that fill a step are served one by one. Short ones are served by the step.
         """
-        share, one_by_one = prompts.wait_share(), prompts.wait()
-        new_tokens = self._pace.workload.new_prompt_tokens
-        shared = 1 - min(1.0, new_tokens / self._room_tokens)
-        work, step_s = self._load.work, self._load.decode_s
-        rho = work.share
-        mean_s = share * one_by_one.mean
-        longer_s = mean_s * rho / (1 + rho) + 1.5 * step_s * rho / (1 - rho)
-        joined = (1 - share) * work.gap_within(step_s)
-        delayed = share + shared * joined
-        factor = (mean_s + shared * longer_s) / delayed / one_by_one.mean
-        return delayed, one_by_one.times(factor)
+        if self._stand_out:
+            return alike_exceedance(self._load.work, self._step_s, spare_s)
+        return sum(share * wait.exceedance(spare_s) for share, wait in self._waits)
+
+    @property
+    def _stand_out(self) -> bool:
+        """Tell whether prompts are all alike and few, so that each makes a step of its length."""
+        work = self._load.work
+        by_chance = work.mean_s > 0 and not work.followers and not self._load.arrivals.evened
+        alike = self._pace.workload.prompt.sigma == 0 and self._together == 1
+        return by_chance and alike and are_few(work, self._step_s)
+
+    @cached_property
+    def _together(self) -> float:
+        """The share of the prompts that are served with all that they meet."""
+        work = self._load.work
+        at_once = self._room_tokens / max(1.0, self._pace.workload.new_prompt_tokens)
+        mates = 2 * work.followers_within(work.mean_s)
+        return min(1.0, max(0.0, at_once - 1) / max(1.0, mates))
+
+    @cached_property
+    def _waits(self) -> tuple[tuple[float, Moments], ...]:
+        """The delays by others' prompts, and the share of each."""
+        work, step_s, together = self._load.work, self._step_s, self._together
+        if not work.mean_s:
+            return ((1.0, rest_of_step(step_s)),)
+        rest, quiet = rest_of_step(step_s), quiet_share(work, step_s)
+        some, one_by_one = self.filling.wait_share(), self.filling.wait()
+        alone = (1 - together) * (1 - some) + together * quiet
+        waits = [(alone, rest), ((1 - together) * some, rest + one_by_one)]
+        if together * (1 - quiet) > NEVER:
+            gated = gated_wait(work, step_s, self._load.arrivals.evened)
+            waits.append((together * (1 - quiet), gated))
+        return tuple(waits)
 
     def time_s(self, prompt_tokens: float) -> float:
         steps = math.ceil(prompt_tokens * self._new / self._room_tokens)
