@@ -165,7 +165,7 @@ def occupancy(pace: Pace, arrivals: Arrivals) -> Occupancy | None:
         num = max(least, still / (1 - growth)) if growth < 1 else 2 * num + 1
         # At a kink of the step time the line turns to and fro.
         num = (num + before) / 2 if done > SETTLED and growth < 1 else num
-        if num > 2 * pace.room_tokens(0):
+        if num > 2 * pace.most_decoding:
             return None
         if abs(num - before) <= PRECISION * (1 + num):
             return Occupancy(pace, arrivals, num, mean_s, slope_s, feedback, peakedness, work, scv)

@@ -4,6 +4,7 @@ Data-parallel ranks step together: they count as one engine that decodes the seq
 prompt is on one of them and holds up all, but the work of its experts is shared out.
 """
 
+import copy
 import math
 from collections.abc import Hashable
 from functools import cached_property, lru_cache
@@ -17,8 +18,7 @@ POINTS_PER_DOUBLING = 2
 """Batch sizes at which a decode step is worked out; between them it is nearly a line."""
 FEWEST = 1.0
 BESIDE = 16.0
-"""Decoding sequences per rank beside which a prompt is priced; only experts' reads depend on
-them."""
+"""Decoding sequences per rank beside which a prompt is priced at first (``Pace.among``)."""
 
 
 class Stepping(Hashable, Protocol):
@@ -54,7 +54,20 @@ class Pace:
         self.steps = replica.steps
         self.steps_scv = replica.steps_scv
         self.outputs = Outputs(workload)
-        self.per_token_s, self.per_pair_s = self._prompt_costs()
+        self._price(BESIDE * replica.num_queues, 1.0)
+
+    def among(self, num_decoding: float, num_prompts: float) -> "Pace":
+        """Return the pace with prompts priced among so many sequences and prompts of a step.
+
+        Experts that others need are read anyway, and a rank that prefills holds up the others
+        whether they prefill or not: the more there are the less each adds.
+        """
+        other = copy.copy(self)
+        other._price(num_decoding, num_prompts)
+        return other
+
+    def _price(self, num_decoding: float, num_prompts: float) -> None:
+        self.per_token_s, self.per_pair_s = self._prompt_costs(num_decoding, num_prompts)
         self.work_moments = self._work_moments()
 
     def decode_s(self, num_sequences: float) -> float:
@@ -82,6 +95,12 @@ class Pace:
         """Return the prompt tokens of one rank that fit a step beside its share of so many."""
         own = num_decoding * self._replica.tokens_judged / self._replica.num_queues
         return max(1.0, self._replica.max_batched_tokens - own)
+
+    @property
+    def most_decoding(self) -> float:
+        """Sequences of all ranks that the token budget has room for."""
+        ranks, judged = self._replica.num_queues, self._replica.tokens_judged
+        return ranks * self._replica.max_batched_tokens / judged
 
     def _line(self, below: int) -> tuple[float, float, float, float]:
         """Return where the line from this point to the next begins, and how far it goes."""
@@ -122,24 +141,26 @@ class Pace:
         step = Step(num_sequences=num_sequences, context_tokens=num_sequences * context_tokens)
         return self._replica.step(step).total_s
 
-    def _prompt_costs(self) -> tuple[float, float]:
+    def _prompt_costs(self, num_decoding: float, num_prompts: float) -> tuple[float, float]:
         """Return seconds per prompt token, cached or not, and per pair of tokens that attend."""
-        workload = self.workload
+        workload, ranks = self.workload, self._replica.num_queues
         new = 1 - workload.cached_fraction
         chunk = min(workload.new_prompt_tokens, float(self._replica.max_batched_tokens))
         if chunk <= 0:
             return 0.0, 0.0
         context = max(1.0, workload.prompt.mean_tokens)
+        together = min(num_prompts, ranks * self._replica.max_batched_tokens / chunk)
         alone_s, plain_s, deep_s = (
             self._replica.step(
                 Step(
-                    num_sequences=BESIDE * self._replica.num_queues,
+                    num_sequences=num_decoding,
                     context_tokens=0,
-                    prefill_tokens=tokens,
+                    prefill_tokens=tokens * together,
                     prefill_context_tokens=earlier,
-                    prefill_ranks=1,
+                    prefill_ranks=min(ranks, together),
                 )
             ).total_s
+            / together
             for tokens, earlier in ((0.0, 0.0), (chunk, 0.0), (chunk, context))
         )
         earlier_share = workload.cached_fraction + new / 2

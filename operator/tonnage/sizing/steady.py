@@ -12,18 +12,25 @@ A sequence gets one token from each step, with speculation more.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, cache_layout
 from tonnage.sizing.memory import sequences_held
-from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, occupancy
-from tonnage.sizing.pace import pace_of
+from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, later_tokens, occupancy
+from tonnage.sizing.pace import Pace, pace_of
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.step import Speeds, Step, StepTime, step_time
 from tonnage.sizing.workload import Workload
+
+CLOSE = 1.02
+"""Ratio of two numbers decoding at which prompts cost the same."""
+BEYOND = 4.0
+"""Ratio to what was tried that stands for a number that has no end."""
+LEAST_DECODING = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +74,8 @@ class Replica:
         return self.shard.parallelism.data
 
     def step(self, step: Step) -> StepTime:
-        step = replace(step, tokens_per_sequence=self.tokens_judged)
+        if self.speculation:
+            step = replace(step, tokens_per_sequence=self.tokens_judged)
         time = step_time(self.shard, self.speeds, self.constants, step)
         draft = self.shard.draft
         return time if draft is None else self._with_drafts(time, step, draft)
@@ -179,18 +187,21 @@ def steps_of_answer(replica: Replica, workload: Workload) -> float:
     return replica.steps(workload.output_tokens)
 
 
-def ranks_together(chunks_per_step: float, num_ranks: int) -> float:
-    """Return the ranks that prefill in a step in which any does, in the mean.
+def together(chunks_per_step: float) -> float:
+    """Return the chunks of prompts in a step that has any, in the mean.
 
-    Prompts come at random, so that in a mean step with ``x`` chunks some have none, and those that
-    have any hold ``x / (1 - exp(-x))``.
+    Prompts come at random, so that with ``x`` of them in a mean step some steps have none, and
+    those that have any hold ``x / (1 - exp(-x))``.
 
-    >>> round(ranks_together(0.1, 8), 2), ranks_together(20.0, 8)
-    (1.05, 8.0)
+    >>> round(together(0.1), 2), round(together(20.0), 2)
+    (1.05, 20.0)
     """
-    if chunks_per_step <= 0:
-        return 1.0
-    return min(float(num_ranks), chunks_per_step / -math.expm1(-chunks_per_step))
+    return chunks_per_step / -math.expm1(-chunks_per_step) if chunks_per_step > 0 else 1.0
+
+
+def ranks_together(chunks_per_step: float, num_ranks: int) -> float:
+    """Return the ranks that prefill in a step in which any does, in the mean."""
+    return min(float(num_ranks), together(chunks_per_step))
 
 
 def num_running(replica: Replica, workload: Workload, num_decoding: float) -> float:
@@ -233,13 +244,46 @@ def load_at(replica: Replica, workload: Workload, arrivals: Arrivals) -> Occupan
     """Return the state of a replica at the arrival rate of each rank; None where there is none.
 
     Data-parallel ranks are one engine to it: they step together, and the engine's own balancer
-    keeps them even.
+    keeps them even. What a prompt adds to a step depends on what else is in it where there are
+    experts or ranks, and so is found in rounds.
 
     Sources:
         [vllm-source] v1/engine/core_client.py DPLBAsyncMPClient.
     """
     of_all = replace(arrivals, requests_per_s=arrivals.requests_per_s * replica.num_queues)
-    return occupancy(pace_of(bare(replica), workload), of_all)
+    pace = pace_of(bare(replica), workload)
+    if not replica.shard.experts or not workload.new_prompt_tokens:
+        return occupancy(pace, of_all)
+    return _load_among_all(lambda num: occupancy(_among(replica, pace, num), of_all))
+
+
+def _load_among_all(load_if: Callable[[float], Occupancy | None]) -> Occupancy | None:
+    """Return the load whose number decoding is the one that its prompts are priced with.
+
+    The more decode the cheaper are prompts and the fewer decode: a secant in logarithms between
+    the fewest, and what would decode at their price.
+    """
+    cheapest = load_if(math.inf)
+    if cheapest is None:
+        return None
+    few = max(LEAST_DECODING, cheapest.num_decoding)
+    load = load_if(few)
+    if load and load.num_decoding <= few * CLOSE:
+        return load
+    many = _num(load, few)
+    slope = min(0.0, math.log(_num(load_if(many), many) / many) / math.log(many / few))
+    return load_if(few * (many / few) ** (1 / (1 - slope)))
+
+
+def _num(load: Occupancy | None, tried: float) -> float:
+    return load.num_decoding if load else tried * BEYOND
+
+
+def _among(replica: Replica, pace: Pace, num_decoding: float) -> Pace:
+    """Return the pace with prompts priced beside so many sequences; inf: all there can be."""
+    num = min(num_decoding, pace.most_decoding / 2)
+    chunks = max(1.0, pace.workload.new_prompt_tokens / replica.prefill_room(num))
+    return pace.among(num, together(num / later_tokens(pace) * chunks))
 
 
 def bare(replica: Replica) -> Replica:
