@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from builders import a_shard, some_speeds
+from builders import a_shard, a_workload, some_speeds
 from measured_builders import a_busy_step, a_machine, an_engine, with_efficiency
 from strategies import numbers
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
@@ -20,6 +20,7 @@ from tonnage.estimate.speed import (
     observed_mbu,
 )
 from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.steady import prefill_context_tokens, steady_state
 
 PRIOR = 0.8
 PROMPTS = PromptShape(context_tokens=1000, chunk_tokens=2000)
@@ -117,13 +118,13 @@ class TestBusyStep:
         ],
     )
     def test_knows_how_much_of_the_window_was_busy(self, steps_per_s, split, busy):
-        samples = an_engine(steps_per_s=steps_per_s, output_tokens_per_s=20 * steps_per_s)
+        samples = an_engine(steps_per_s=steps_per_s)
 
         assert a_step_of(samples, parallelism=split).busy_fraction == pytest.approx(busy)
 
     def test_holds_the_context_of_busy_time(self):
         # Half of the window is idle and its cache empty: the steps saw twice the mean.
-        samples = an_engine(steps_per_s=12.5, output_tokens_per_s=250, kv_usage_fraction=0.2)
+        samples = an_engine(steps_per_s=12.5, kv_usage_fraction=0.2)
 
         assert a_step_of(samples).work.context_tokens == pytest.approx(0.4 * 100_000)
 
@@ -175,6 +176,30 @@ class TestObservedEfficiency:
     def test_recovers_it_over_several_gpus(self, split):
         machine = a_machine(shard=a_shard(parallelism=split))
         step = a_busy_step(with_efficiency(machine, 0.55), num_sequences=64, context_tokens=1e5)
+
+        assert observed_efficiency(machine, step) == pytest.approx(0.55)
+
+    def test_recovers_it_beside_prompts_that_are_each_on_one_of_many_ranks(self):
+        # What the load line takes for a steady state, as each rank reports its share of it.
+        split = Parallelism(data=8)
+        machine, workload = a_machine(shard=a_shard(parallelism=split)), a_workload()
+        hidden = with_efficiency(machine, 0.55)
+        state = steady_state(hidden, workload, 64)
+        samples = an_engine(
+            steps_per_s=1 / state.step_s,
+            token_gaps_per_s=8 / state.step_s,
+            token_gap_s_per_s=8,
+            computed_prompt_tokens_per_s=state.prefill_tokens_per_step / 8 / state.step_s,
+            kv_usage_fraction=8 * workload.mean_context_tokens / 100_000,
+        )
+        prompts = PromptShape(
+            context_tokens=prefill_context_tokens(workload),
+            chunk_tokens=workload.new_prompt_tokens,
+        )
+
+        step = busy_step(
+            samples, window_s=60, kv_tokens=100_000, prompts=prompts, parallelism=split
+        )
 
         assert observed_efficiency(machine, step) == pytest.approx(0.55)
 

@@ -12,11 +12,12 @@ from builders import a_gpu, a_question, an_slo
 from tonnage.catalog.gpu import CatalogError
 from tonnage.sizing.contender import contender_of, outline_of
 from tonnage.sizing.contest import Contest
+from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import judged, requests_per_s_asked, size, size_with
 from tonnage.sizing.selection import best_choice
-from tonnage.sizing.splits import candidates
+from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
 from tonnage.units import GB
 
@@ -64,9 +65,11 @@ def drawn(chance):
         num_gpus=chance.choice((None, None, None, 8)),
         routing=chance.choice(list(Routing)),
         arrival_scv=chance.choice((1.0, 1.0, 4.0)),
+        speculation=chance.choice((None, None, GUESSES)),
     )
 
 
+GUESSES = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.6)
 LIMITS_S = (0.5, 2.0), (0.03, 0.1)
 DEMANDS = (
     Demand(),
@@ -78,10 +81,7 @@ DEMANDS = (
 
 def split_answers(question, num_gpus):
     """Yield (split, answer or refusal), every split judged for itself."""
-    node = question.gpu.gpus_per_node
-    for split in candidates(
-        question.shape, question.weights, num_gpus=num_gpus, gpus_per_node=node
-    ):
+    for split in splits_for(question, num_gpus=num_gpus):
         try:
             yield split, size_with(question, split)
         except SizingError as refusal:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_question, a_replica, a_shard, a_workload, an_slo, decoding_only
+from tonnage.catalog.models import built_in_model
 from tonnage.sizing.bounded import bounded
 from tonnage.sizing.crowd import crowd
 from tonnage.sizing.errors import SLOInfeasibleError
@@ -15,6 +16,7 @@ from tonnage.sizing.occupancy import Arrivals, Places, seen_scv
 from tonnage.sizing.pace import pace_of
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size
+from tonnage.sizing.shard import shard_of
 from tonnage.sizing.staffing import Team, replicas_for
 from tonnage.sizing.steady import load_at, places, ranks_together, steady_state
 from tonnage.sizing.stream import WorkStream
@@ -167,6 +169,22 @@ def test_half_of_a_bursts_excess_follows_each_of_its_jobs():
 def test_a_short_stay_sees_no_bursts_and_a_long_one_all(mean, seen):
     assert seen_scv(4, mean) == pytest.approx(seen, rel=0.1)
     assert seen_scv(1, mean) == 1
+
+
+def test_long_prompts_of_sparse_attention_cost_what_they_look_at():
+    # DeepSeek V3.2 attends to 2,048 tokens: what it costs to look at all before grows no further.
+    shape = built_in_model("DeepSeek-V3.2")
+    shard = shard_of(
+        shape, weights=shape.weight_format, kv_element_bytes=2, parallelism=Parallelism(tensor=8)
+    )
+    workload = a_workload(prompt=Lengths(mean_tokens=2000, p99_tokens=20_000))
+    replica = a_replica(shard=shard)
+    pace, idle = pace_of(replica, workload), steady_state(replica, workload, 1e-6)
+
+    for tokens in (2000, 20_000):
+        steps = math.ceil(tokens / replica.max_batched_tokens)
+        own_s = own_prefill_s(replica, workload, idle, tokens) - steps * idle.step_s
+        assert pace.prompt_s(tokens) == pytest.approx(own_s, rel=0.15)
 
 
 def test_prompts_served_by_the_step_wait_for_its_rest_and_for_all_that_come_in_it():
@@ -340,7 +358,7 @@ def test_a_long_answer_sees_the_mean_and_a_short_one_may_not():
         workload = a_workload(output_tokens=output_tokens, output_second_moment=output_tokens**2)
         load = load_at(a_replica(), workload, Arrivals(requests_per_s=1000 / output_tokens))
         state = bounded(load, Places())
-        return tpot_exceedance(load, state, 1.3 * load.time_per_token_s)
+        return tpot_exceedance(load, state, 1.3 * load.mean_step_s)
 
     assert slow(100) > slow(400) > slow(1600)
 

@@ -13,7 +13,11 @@ from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.engine import Engine, EngineLimits, Request, simulate
 from tonnage.sizing.drafting import rank_of
-from tonnage.sizing.errors import InvalidParallelismError, InvalidSpeculationError
+from tonnage.sizing.errors import (
+    DoesNotFitError,
+    InvalidParallelismError,
+    InvalidSpeculationError,
+)
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.speculation import Speculation, tokens_per_step
@@ -47,6 +51,9 @@ class TestTokensPerStep:
         found = tokens_per_step(num_draft_tokens=tokens, acceptance_rate=rate)
 
         assert found == pytest.approx(expected)
+
+    def test_never_make_an_answer_in_less_than_a_step(self):
+        assert guessing(16, 1).steps(1) == guessing(3, 0.8).steps(1) == 1
 
     @given(drafts, rates)
     def test_is_what_drawing_them_gives(self, tokens, rate):
@@ -104,6 +111,12 @@ class TestDraftLayers:
         question = a_question_of(model, speculation=speculation, kv_format="fp8")
 
         with pytest.raises(InvalidSpeculationError, match=words):
+            size(question)
+
+    def test_of_a_model_that_does_not_fit_leave_the_reason_as_it_is(self):
+        question = a_question_of("DeepSeek-V3", gpu="L4", speculation=guessing(1, method="mtp"))
+
+        with pytest.raises(DoesNotFitError, match="GiB"):
             size(question)
 
     def test_are_not_planned_for_in_a_pipeline(self):

@@ -11,7 +11,7 @@ from tonnage.estimate.speed import HIGHEST, SpeedCalibration
 from tonnage.sizing.question import Flags, Question
 from tonnage.units import PETA
 
-VERSION = 1
+VERSION = 2
 """Bumped when the meaning of a stored figure changes: older state is then dropped, not misread."""
 MAX_ENTRIES = 500
 """Per kind; the oldest go first. About 100 bytes each: far below a ConfigMap's 1 MiB."""

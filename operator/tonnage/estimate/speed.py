@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tonnage.estimate.samples import EngineSamples
 from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.steady import Replica
+from tonnage.sizing.steady import Replica, ranks_together
 from tonnage.sizing.step import Step
 from tonnage.sizing.utilization import observed_mbu_fraction
 
@@ -98,6 +98,11 @@ def busy_step(
             prefill_tokens=prefill / steps * batches,
             prefill_context_tokens=prompts.context_tokens,
             prefill_chunk_tokens=prompts.chunk_tokens,
+            prefill_ranks=ranks_together(
+                prefill / steps * batches / prompts.chunk_tokens, parallelism.data
+            )
+            if prompts.chunk_tokens
+            else None,
         ),
     )
 

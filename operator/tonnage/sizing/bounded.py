@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tonnage.sizing.crowd import Crowd, crowd
-from tonnage.sizing.occupancy import LEAST_PEAK, Occupancy, Places, later_tokens
+from tonnage.sizing.occupancy import LEAST_PEAK, Occupancy, Places, later_steps
 from tonnage.sizing.pace import Pace
 from tonnage.sizing.stream import WorkStream
 from tonnage.sizing.tails import Moments, gamma_share
@@ -83,7 +83,7 @@ class _Limit:
             return math.inf
         beyond = self.places - load.num_decoding - load.peakedness / load.arrivals.num_pooled
         step_s = max(load.pace.decode_s(1), load.decode_s + load.slope_s * beyond)
-        return self.places / (later_tokens(load.pace) * step_s + self.places * load.work.mean_s)
+        return self.places / (later_steps(load.pace) * step_s + self.places * load.work.mean_s)
 
     @property
     def spare_per_s(self) -> float:

@@ -3,7 +3,7 @@
 import math
 
 from tonnage.sizing.closed_loop import prefill_work_s, running_state
-from tonnage.sizing.steady import Replica, places
+from tonnage.sizing.steady import Replica, places, steps_of_answer
 from tonnage.sizing.step import Step
 from tonnage.sizing.ttft import serving_s
 from tonnage.sizing.workload import Workload
@@ -26,7 +26,7 @@ def burst_ttft_s(
     whole_round_s = 0.0
     if rounds:
         decoding = running_state(replica, workload, at_once * queues)
-        whole_round_s = workload.output_tokens * decoding.tpot_s
+        whole_round_s = steps_of_answer(replica, workload) * decoding.step_s
     return first_s + rounds * whole_round_s + prefill_in_order_s(replica, workload, ahead + 1)
 
 

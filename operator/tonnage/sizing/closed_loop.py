@@ -6,7 +6,14 @@ The rate follows from the residence time, not the other way round: nobody arrive
 import math
 from dataclasses import dataclass, replace
 
-from tonnage.sizing.steady import Replica, SteadyState, places, prefill_context_tokens, steady_state
+from tonnage.sizing.steady import (
+    Replica,
+    SteadyState,
+    places,
+    prefill_context_tokens,
+    steady_state,
+    steps_of_answer,
+)
 from tonnage.sizing.step import Step
 from tonnage.sizing.ttft import own_prefill_s, serving_s
 from tonnage.sizing.workload import Workload
@@ -50,7 +57,7 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
     state = running_state(replica, workload, running)
     own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
     work_s = prefill_work_s(replica, workload)
-    cycle_s = workload.output_tokens * state.tpot_s + own_s
+    cycle_s = steps_of_answer(replica, workload) * state.step_s + own_s
     each = running / replica.num_queues
     load = min(1.0, each * work_s / cycle_s)
     ahead = replica.constants.bunching_fraction * max(0.0, each - 1) * math.sqrt(load)

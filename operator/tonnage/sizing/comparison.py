@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism import Parallelism, kv_is_replicated
 from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.splits import candidates
 from tonnage.units import significant
 
 
@@ -42,12 +42,7 @@ def compared_splits(sizing: Sizing) -> tuple[SplitAnswer, ...]:
 
 def _answers(sizing: Sizing) -> Iterator[SplitAnswer]:
     free = replace(sizing.question, flags=None, measured_kv_tokens=None)
-    for split in candidates(
-        free.shape,
-        free.weights,
-        num_gpus=sizing.flags.parallelism.num_gpus,
-        gpus_per_node=free.gpu.gpus_per_node,
-    ):
+    for split in splits_for(free, num_gpus=sizing.flags.parallelism.num_gpus):
         try:
             other = size_with(free, split)
         except SizingError as refusal:

@@ -14,6 +14,7 @@ from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Question
 from tonnage.sizing.shard import Shard, shard_of
 from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.splits import candidates
 
 NORMS = 3
 """Of the hidden state, of the token that follows, and of what the layer makes of both."""
@@ -73,6 +74,21 @@ def draft_layers(shape: ModelShape) -> LayerGroup:
 
 def _last_ffn(shape: ModelShape) -> Ffn | None:
     return [group.ffn for group in shape.groups if group.ffn][-1]
+
+
+def splits_for(question: Question, *, num_gpus: int | None) -> list[Parallelism]:
+    """Return the splits to try, smallest first; drafts go without a pipeline if they can."""
+    splits = list(
+        candidates(
+            question.shape,
+            question.weights,
+            num_gpus=num_gpus,
+            gpus_per_node=question.gpu.gpus_per_node,
+        )
+    )
+    if question.speculation is None:
+        return splits
+    return [split for split in splits if split.pipeline == 1] or splits
 
 
 def rank_of(question: Question, parallelism: Parallelism) -> Shard:

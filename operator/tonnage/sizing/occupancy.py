@@ -98,19 +98,19 @@ class Occupancy:
         return self.work.share
 
     @property
-    def time_per_token_s(self) -> float:
+    def mean_step_s(self) -> float:
         return self.decode_s / (1 - self.prefill_share)
 
     @property
     def num_prefilling(self) -> float:
         room = self.pace.room_tokens(self.num_decoding)
         steps = max(1.0, self.pace.workload.new_prompt_tokens / room)
-        return self.arrivals.requests_per_s * self.time_per_token_s * steps
+        return self.arrivals.requests_per_s * self.mean_step_s * steps
 
     @property
     def more_in_prefill(self) -> float:
         """Return by how many more there are in prefill at any time than at the start of a step."""
-        own_s = self.work.gate_s - self.prefill_share * self.time_per_token_s
+        own_s = self.work.gate_s - self.prefill_share * self.mean_step_s
         return self.arrivals.requests_per_s * own_s
 
     @property
@@ -124,7 +124,7 @@ class Occupancy:
         return unbounded(self.num_decoding, self.dispersion)
 
 
-def later_tokens(pace: Pace) -> float:
+def later_steps(pace: Pace) -> float:
     """Return the steps that a mean answer decodes for: its first token ends its prefill."""
     return pace.steps(max(HALF, pace.outputs.mean_tokens - 1))
 
@@ -150,18 +150,18 @@ def occupancy(pace: Pace, arrivals: Arrivals) -> Occupancy | None:
     scv = _seen_scv(pace, arrivals, work)
     peakedness = _peakedness(pace, scv, work)
     held_up = arrivals.requests_per_s * _held_up_s(arrivals, work)
-    tokens_per_s = arrivals.requests_per_s * later_tokens(pace) / (1 - work.share)
+    steps_per_s = arrivals.requests_per_s * later_steps(pace) / (1 - work.share)
     seen = peakedness / arrivals.num_pooled
-    least = arrivals.requests_per_s * later_tokens(pace) * pace.decode_s(seen)
-    num, feedback = max(least, tokens_per_s * pace.decode_s(seen) + held_up), 0.0
+    least = arrivals.requests_per_s * later_steps(pace) * pace.decode_s(seen)
+    num, feedback = max(least, steps_per_s * pace.decode_s(seen) + held_up), 0.0
     for done in range(ROUNDS):
         apart = math.sqrt(max(num, 0.1) * seen / (1 - feedback))
         low_s, high_s = pace.decode_s(num + seen - apart), pace.decode_s(num + seen + apart)
         mean_s, slope_s = (low_s + high_s) / 2, (high_s - low_s) / (2 * apart)
-        growth = tokens_per_s * slope_s
+        growth = steps_per_s * slope_s
         before, feedback = num, min(MOST_FEEDBACK, growth)
         # Newton's step on the line through both; without a crossing, look further out.
-        still = tokens_per_s * (mean_s - slope_s * num) + held_up
+        still = steps_per_s * (mean_s - slope_s * num) + held_up
         num = max(least, still / (1 - growth)) if growth < 1 else 2 * num + 1
         # At a kink of the step time the line turns to and fro.
         num = (num + before) / 2 if done > SETTLED and growth < 1 else num
@@ -182,7 +182,7 @@ def _held_up_s(arrivals: Arrivals, work: WorkStream) -> float:
 
 def _seen_scv(pace: Pace, arrivals: Arrivals, work: WorkStream) -> float:
     rate = arrivals.requests_per_s * arrivals.num_pooled
-    stay_s = later_tokens(pace) * pace.decode_s(1) / (1 - work.share)
+    stay_s = later_steps(pace) * pace.decode_s(1) / (1 - work.share)
     return seen_scv(arrivals.scv, rate * stay_s / (2 * pace.outputs.overlap))
 
 

@@ -19,6 +19,8 @@ POINTS_PER_DOUBLING = 2
 FEWEST = 1.0
 BESIDE = 16.0
 """Decoding sequences per rank beside which a prompt is priced at first (``Pace.among``)."""
+LONG = 0.99
+"""Quantile of the prompts' lengths."""
 
 
 class Stepping(Hashable, Protocol):
@@ -142,30 +144,35 @@ class Pace:
         return self._replica.step(step).total_s
 
     def _prompt_costs(self, num_decoding: float, num_prompts: float) -> tuple[float, float]:
-        """Return seconds per prompt token, cached or not, and per pair of tokens that attend."""
+        """Return seconds per prompt token, cached or not, and per pair of tokens that attend.
+
+        Of prompts of the mean length and of long ones: between them sparse attention looks at ever
+        fewer of the pairs.
+        """
         workload, ranks = self.workload, self._replica.num_queues
         new = 1 - workload.cached_fraction
         chunk = min(workload.new_prompt_tokens, float(self._replica.max_batched_tokens))
         if chunk <= 0:
             return 0.0, 0.0
-        context = max(1.0, workload.prompt.mean_tokens)
+        mean = max(1.0, workload.prompt.mean_tokens)
+        long = max(2 * mean, workload.prompt.quantile(LONG))
         together = min(num_prompts, ranks * self._replica.max_batched_tokens / chunk)
-        alone_s, plain_s, deep_s = (
+        earlier_share = workload.cached_fraction + new / 2
+        alone_s, mean_s, long_s = (
             self._replica.step(
                 Step(
                     num_sequences=num_decoding,
                     context_tokens=0,
                     prefill_tokens=tokens * together,
-                    prefill_context_tokens=earlier,
+                    prefill_context_tokens=earlier_share * length,
                     prefill_ranks=min(ranks, together),
                 )
             ).total_s
             / together
-            for tokens, earlier in ((0.0, 0.0), (chunk, 0.0), (chunk, context))
+            for tokens, length in ((0.0, 0.0), (chunk, mean), (chunk, long))
         )
-        earlier_share = workload.cached_fraction + new / 2
-        per_pair_s = (deep_s - plain_s) / chunk / context
-        return new * (plain_s - alone_s) / chunk, new * earlier_share * per_pair_s
+        per_pair_s = new * (long_s - mean_s) / chunk / (long - mean)
+        return new * (mean_s - alone_s) / chunk - per_pair_s * mean, per_pair_s
 
     def _work_moments(self) -> tuple[float, float, float]:
         """Return the raw moments of a prompt's work."""

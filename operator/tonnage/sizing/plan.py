@@ -17,6 +17,7 @@ from tonnage.sizing.contender import (
     outline_of,
 )
 from tonnage.sizing.contest import Contest, Key
+from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
 from tonnage.sizing.flags import memory_doubt, request_bytes
 from tonnage.sizing.load_line import LoadLine, line_used, load_line, tpot_ceiling
@@ -24,9 +25,9 @@ from tonnage.sizing.memory import MemoryBudget
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.question import Flags, Question, on_gpu
 from tonnage.sizing.shard import Shard
-from tonnage.sizing.splits import candidates, explain_no_candidate
+from tonnage.sizing.splits import explain_no_candidate
 from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import Replica, SteadyState
+from tonnage.sizing.steady import Replica, SteadyState, steps_of_answer
 from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
 from tonnage.units import format_s, significant
 
@@ -126,14 +127,7 @@ def size(question: Question) -> Sizing:
     check_question(question)
     if question.flags:
         return size_with(question, question.flags.parallelism)
-    splits = list(
-        candidates(
-            question.shape,
-            question.weights,
-            num_gpus=question.num_gpus,
-            gpus_per_node=question.gpu.gpus_per_node,
-        )
-    )
+    splits = splits_for(question, num_gpus=question.num_gpus)
     if not splits:
         raise InvalidParallelismError(
             explain_no_candidate(
@@ -270,7 +264,7 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
         return demand.requests_per_s
     state = sizing.at_capacity
     first_s = typical_ttft_s(sizing.replica, workload, state)
-    return demand.concurrency / (first_s + workload.output_tokens * state.tpot_s)
+    return demand.concurrency / (first_s + steps_of_answer(sizing.replica, workload) * state.step_s)
 
 
 def _what_fails(contender: Contender, line: LoadLine) -> str:

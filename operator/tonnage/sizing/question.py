@@ -139,7 +139,8 @@ def with_prior(question: Question) -> Question:
 def _engine_digest(spec: Spec) -> str:
     if spec.engine is None:
         return ""
-    guessed = (str(expected_speculation(spec)),) if spec.engine.speculative else ()
+    guess = spec.engine.speculative
+    guessed = (guess.method, str(guess.tokens)) if guess else ()
     return digest_of((spec.engine.image or "", *spec.engine.args, *guessed))
 
 

@@ -15,11 +15,11 @@ from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.checks import check_question
 from tonnage.sizing.contender import Contender, Outline, fewest_replicas, outline_of
 from tonnage.sizing.contest import Contest, Key
+from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing, closer, requests_per_s_asked, size, staffed
 from tonnage.sizing.question import Question, on_gpu
-from tonnage.sizing.splits import candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def _choice(sizing: Sizing, min_replicas: int) -> Choice:
 
 def _within_a_node(question: Question) -> Iterator[Parallelism]:
     node = question.gpu.gpus_per_node
-    splits = candidates(question.shape, question.weights, num_gpus=None, gpus_per_node=node)
+    splits = splits_for(question, num_gpus=None)
     return itertools.takewhile(lambda split: split.num_gpus <= node, splits)
 
 

@@ -39,7 +39,7 @@ class Speculation:
         A renewal process overshoots by ``(E[g^2] / E[g] - 1) / 2`` tokens of ``g`` a step.
         """
         beyond = (self._second_moment / self.tokens_per_step - 1) / 2
-        return (tokens + beyond) / self.tokens_per_step
+        return max(1.0, (tokens + beyond) / self.tokens_per_step)
 
     @property
     def tokens_judged(self) -> int:

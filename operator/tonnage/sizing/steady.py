@@ -19,7 +19,7 @@ from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, cache_layout
 from tonnage.sizing.memory import sequences_held
-from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, later_tokens, occupancy
+from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, later_steps, occupancy
 from tonnage.sizing.pace import Pace, pace_of
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.speculation import Speculation
@@ -283,7 +283,7 @@ def _among(replica: Replica, pace: Pace, num_decoding: float) -> Pace:
     """Return the pace with prompts priced beside so many sequences; inf: all there can be."""
     num = min(num_decoding, pace.most_decoding / 2)
     chunks = max(1.0, pace.workload.new_prompt_tokens / replica.prefill_room(num))
-    return pace.among(num, together(num / later_tokens(pace) * chunks))
+    return pace.among(num, together(num / later_steps(pace) * chunks))
 
 
 def bare(replica: Replica) -> Replica:

@@ -257,7 +257,8 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     stages = parallelism.pipeline
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
     flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
-    slower = 1 / constants.experts_bandwidth_factor - 1
+    fastest = 1 / constants.bandwidth_efficiency  # no expert is read faster than memory allows
+    slower = 1 / min(fastest, constants.experts_bandwidth_factor) - 1
     unpacked_bytes = weights_bytes + slower * (weights_bytes - shard.dense_read_bytes)
     weights_s, cache_s = stages * unpacked_bytes / bytes_per_s, stages * kv_bytes / bytes_per_s
     products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s

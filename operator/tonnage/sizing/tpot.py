@@ -10,7 +10,7 @@ from functools import cached_property
 
 from tonnage.sizing.bounded import Bounded
 from tonnage.sizing.crowd import unbounded
-from tonnage.sizing.occupancy import Occupancy, later_tokens
+from tonnage.sizing.occupancy import Occupancy, later_steps
 from tonnage.sizing.search import excess_of
 from tonnage.sizing.stream import WorkStream
 from tonnage.sizing.tails import Moments, capped_gamma
@@ -111,7 +111,7 @@ class _Answers:
 
     @cached_property
     def _mean_later(self) -> float:
-        return later_tokens(self.load.pace)
+        return later_steps(self.load.pace)
 
     @cached_property
     def _common(self) -> float:
