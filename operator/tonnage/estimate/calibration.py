@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tonnage.catalog.shape import GroupedAttention
 from tonnage.estimate.speed import HIGHEST, SpeedCalibration
 from tonnage.sizing.question import Flags, Question
 from tonnage.units import PETA
@@ -69,24 +68,6 @@ def memory_key(question: Question, flags: Flags) -> str:
         flags.max_num_batched_tokens,
         flags.gpu_memory_utilization,
         question.context_tokens,
-        *([] if _were_blocks_of_16(question, flags) else ["counted by layout"]),
-    )
-
-
-def _were_blocks_of_16(question: Question, flags: Flags) -> bool:
-    """Tell whether entries of our first versions mean what those of today do.
-
-    They took every block that an engine before 0.24 reported for 16 tokens of one rank. Where that
-    was wrong the key is another one, so that they are found no more.
-    """
-    is_told_tokens = question.engine.constants.cache.reports_tokens
-    split = flags.parallelism
-    return is_told_tokens or (
-        split.data == split.context == 1
-        and all(
-            isinstance(attention, GroupedAttention) and attention.window_tokens is None
-            for _, attention in question.shape.attentions()
-        )
     )
 
 
