@@ -171,6 +171,21 @@ def test_a_short_stay_sees_no_bursts_and_a_long_one_all(mean, seen):
     assert seen_scv(1, mean) == 1
 
 
+def test_answers_of_one_token_behind_a_router_are_planned_for():
+    workload = a_workload(prompt=Lengths(mean_tokens=20, p99_tokens=40), output_tokens=1)
+    sizing = size(
+        a_question(
+            workload=workload,
+            slo=an_slo(ttft_s=60, tpot_s=10),
+            demand=Demand(requests_per_s=100_000),
+            routing=Routing.LEAST_OUTSTANDING,
+            arrival_scv=2.0,
+        )
+    )
+
+    assert sizing.replicas > 1
+
+
 def test_long_prompts_of_sparse_attention_cost_what_they_look_at():
     # DeepSeek V3.2 attends to 2,048 tokens: what it costs to look at all before grows no further.
     shape = built_in_model("DeepSeek-V3.2")

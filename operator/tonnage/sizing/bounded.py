@@ -98,7 +98,7 @@ class _Limit:
         # Its own fluctuation, and that of how many sequences the cache holds.
         dispersion = load.dispersion * pool + self.length_scv
         return crowd(
-            mean=(load.num_decoding + load.more_in_prefill) * pool,
+            mean=max(NOTHING, load.num_decoding + load.more_in_prefill) * pool,
             dispersion=dispersion,
             places=self.places * pool,
             stay=self._stay,

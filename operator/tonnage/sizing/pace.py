@@ -23,6 +23,18 @@ LONG = 0.99
 """Quantile of the prompts' lengths."""
 
 
+def together(chunks_per_step: float) -> float:
+    """Return the chunks of prompts in a step that has any, in the mean.
+
+    Prompts come at random, so that with ``x`` of them in a mean step some steps have none, and
+    those that have any hold ``x / (1 - exp(-x))``.
+
+    >>> round(together(0.1), 2), round(together(20.0), 2)
+    (1.05, 20.0)
+    """
+    return chunks_per_step / -math.expm1(-chunks_per_step) if chunks_per_step > 0 else 1.0
+
+
 class Stepping(Hashable, Protocol):
     """What takes steps: a replica."""
 
@@ -56,20 +68,36 @@ class Pace:
         self.steps = replica.steps
         self.steps_scv = replica.steps_scv
         self.outputs = Outputs(workload)
-        self._price(BESIDE * replica.num_queues, 1.0)
+        self._prices: dict[int, tuple[float, float]] = {}
+        self._prompt_moments = [workload.prompt.moment(order) for order in range(1, 7)]
+        self._price(*self._prompt_costs(BESIDE * replica.num_queues, 1.0))
 
-    def among(self, num_decoding: float, num_prompts: float) -> "Pace":
-        """Return the pace with prompts priced among so many sequences and prompts of a step.
+    def among(self, num_decoding: float) -> "Pace":
+        """Return the pace with prompts priced beside so many sequences; inf: all there can be.
 
         Experts that others need are read anyway, and a rank that prefills holds up the others
         whether they prefill or not: the more there are the less each adds.
         """
+        num = min(max(num_decoding, FEWEST), self.most_decoding / 2)
+        position = POINTS_PER_DOUBLING * math.log2(num)
+        below = math.floor(position)
+        low, high = self._priced(below), self._priced(below + 1)
+        share = position - below
         other = copy.copy(self)
-        other._price(num_decoding, num_prompts)
+        other._price(*(a + (b - a) * share for a, b in zip(low, high, strict=True)))
         return other
 
-    def _price(self, num_decoding: float, num_prompts: float) -> None:
-        self.per_token_s, self.per_pair_s = self._prompt_costs(num_decoding, num_prompts)
+    def _priced(self, point: int) -> tuple[float, float]:
+        found = self._prices.get(point)
+        if found is None:
+            num = self._batch(point)
+            chunks = max(1.0, self.workload.new_prompt_tokens / self.room_tokens(num))
+            in_step = num / self.steps(self.outputs.mean_tokens) * chunks
+            found = self._prices[point] = self._prompt_costs(num, together(in_step))
+        return found
+
+    def _price(self, per_token_s: float, per_pair_s: float) -> None:
+        self.per_token_s, self.per_pair_s = per_token_s, per_pair_s
         self.work_moments = self._work_moments()
 
     def decode_s(self, num_sequences: float) -> float:
@@ -177,7 +205,7 @@ class Pace:
     def _work_moments(self) -> tuple[float, float, float]:
         """Return the raw moments of a prompt's work."""
         a, b = self.per_token_s, self.per_pair_s
-        m1, m2, m3, m4, m5, m6 = (self.workload.prompt.moment(order) for order in range(1, 7))
+        m1, m2, m3, m4, m5, m6 = self._prompt_moments
         return (
             a * m1 + b * m2,
             a * a * m2 + 2 * a * b * m3 + b * b * m4,

@@ -19,8 +19,8 @@ from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.sizing.cache import DEFAULT_BLOCK_TOKENS, CacheLayout, cache_layout
 from tonnage.sizing.memory import sequences_held
-from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, later_steps, occupancy
-from tonnage.sizing.pace import Pace, pace_of
+from tonnage.sizing.occupancy import Arrivals, Occupancy, Places, occupancy
+from tonnage.sizing.pace import pace_of, together
 from tonnage.sizing.shard import Shard
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.step import Speeds, Step, StepTime, step_time
@@ -187,18 +187,6 @@ def steps_of_answer(replica: Replica, workload: Workload) -> float:
     return replica.steps(workload.output_tokens)
 
 
-def together(chunks_per_step: float) -> float:
-    """Return the chunks of prompts in a step that has any, in the mean.
-
-    Prompts come at random, so that with ``x`` of them in a mean step some steps have none, and
-    those that have any hold ``x / (1 - exp(-x))``.
-
-    >>> round(together(0.1), 2), round(together(20.0), 2)
-    (1.05, 20.0)
-    """
-    return chunks_per_step / -math.expm1(-chunks_per_step) if chunks_per_step > 0 else 1.0
-
-
 def ranks_together(chunks_per_step: float, num_ranks: int) -> float:
     """Return the ranks that prefill in a step in which any does, in the mean."""
     return min(float(num_ranks), together(chunks_per_step))
@@ -254,7 +242,7 @@ def load_at(replica: Replica, workload: Workload, arrivals: Arrivals) -> Occupan
     pace = pace_of(bare(replica), workload)
     if not replica.shard.experts or not workload.new_prompt_tokens:
         return occupancy(pace, of_all)
-    return _load_among_all(lambda num: occupancy(_among(replica, pace, num), of_all))
+    return _load_among_all(lambda num: occupancy(pace.among(num), of_all))
 
 
 def _load_among_all(load_if: Callable[[float], Occupancy | None]) -> Occupancy | None:
@@ -277,13 +265,6 @@ def _load_among_all(load_if: Callable[[float], Occupancy | None]) -> Occupancy |
 
 def _num(load: Occupancy | None, tried: float) -> float:
     return load.num_decoding if load else tried * BEYOND
-
-
-def _among(replica: Replica, pace: Pace, num_decoding: float) -> Pace:
-    """Return the pace with prompts priced beside so many sequences; inf: all there can be."""
-    num = min(num_decoding, pace.most_decoding / 2)
-    chunks = max(1.0, pace.workload.new_prompt_tokens / replica.prefill_room(num))
-    return pace.among(num, together(num / later_steps(pace) * chunks))
 
 
 def bare(replica: Replica) -> Replica:
