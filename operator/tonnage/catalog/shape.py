@@ -22,6 +22,11 @@ class Indexer:
     key_bytes: int
     """That one token adds to the cache of one layer, whatever the format of the cache."""
 
+    @property
+    def flop_per_key(self) -> int:
+        """Of one query token on one key: a score by every head."""
+        return 2 * self.num_heads * self.head_dim
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedAttention:

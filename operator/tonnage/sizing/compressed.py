@@ -65,7 +65,7 @@ def compressed_shares(
         yield replace(
             each,
             bytes_per_token=layers * indexer.key_bytes / ratio,
-            index_flop_per_pair=layers * 2 * indexer.num_heads * indexer.head_dim / ratio,
+            index_flop_per_pair=layers * indexer.flop_per_key / ratio,
             block=_entries(indexer.key_bytes, ratio),
         )
     for width in attention.compressed_widths:

@@ -9,6 +9,7 @@ from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
     GroupedAttention,
+    Indexer,
     LatentAttention,
     ModelShape,
     StateAttention,
@@ -107,17 +108,18 @@ def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
 
 def index_bytes(attention: Attention) -> int:
     """Return the bytes of the key by which one token is chosen, in one layer."""
-    indexer = None if isinstance(attention, StateAttention) else attention.indexer
+    indexer = _indexer(attention)
     return indexer.key_bytes if indexer else 0
 
 
 def index_flop_per_pair(attention: Attention) -> int:
-    """Return the work of one query token on one key by which tokens are chosen.
+    """Return the work of one query token on one key by which tokens are chosen."""
+    indexer = _indexer(attention)
+    return indexer.flop_per_key if indexer else 0
 
-    A score by every head of the indexer, which is whole on every rank.
-    """
-    indexer = None if isinstance(attention, StateAttention) else attention.indexer
-    return 2 * indexer.num_heads * indexer.head_dim if indexer else 0
+
+def _indexer(attention: Attention) -> Indexer | None:
+    return None if isinstance(attention, StateAttention) else attention.indexer
 
 
 def kv_bytes_per_token(

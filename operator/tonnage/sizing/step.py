@@ -251,15 +251,12 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     )
     product_flop = tokens * shard.flop_per_token
     pair_flop = tokens * sum(kind.decode_flop(context) for kind in shard.kv)
-    prefill_flop = own * _prefill_flop_per_token(shard, step.prefill_context_tokens)
-    prefill_flop -= (own - prefill) * shard.expert_flop_per_token
+    prefill_flop = _prefill_flop(shard, step.prefill_context_tokens, own=own, mean=prefill)
 
     stages = parallelism.pipeline
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
     flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
-    fastest = 1 / constants.bandwidth_efficiency  # no expert is read faster than memory allows
-    slower = 1 / min(fastest, constants.experts_bandwidth_factor) - 1
-    unpacked_bytes = weights_bytes + slower * (weights_bytes - shard.dense_read_bytes)
+    unpacked_bytes = _unpacked_bytes(shard, constants, weights_bytes)
     weights_s, cache_s = stages * unpacked_bytes / bytes_per_s, stages * kv_bytes / bytes_per_s
     products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s
     memory_s, compute_s = weights_s + cache_s, products_s + pairs_s
@@ -288,6 +285,14 @@ def _kernels_s(shard: Shard, constants: SpeedConstants) -> float:
     return constants.per_kernel_s * shard.num_kernels + scales_s + experts_s
 
 
-def _prefill_flop_per_token(shard: Shard, prefill_context_tokens: float) -> float:
-    pairs = sum(kind.prefill_flop(prefill_context_tokens) for kind in shard.kv)
-    return shard.flop_per_token + pairs
+def _unpacked_bytes(shard: Shard, constants: SpeedConstants, weights_bytes: float) -> float:
+    """Return the bytes that would take as long, were experts read as fast as the rest."""
+    fastest = 1 / constants.bandwidth_efficiency  # no expert is read faster than memory allows
+    slower = 1 / min(fastest, constants.experts_bandwidth_factor) - 1
+    return weights_bytes + slower * (weights_bytes - shard.dense_read_bytes)
+
+
+def _prefill_flop(shard: Shard, context_tokens: float, *, own: float, mean: float) -> float:
+    """Return the work of a rank with so many prompt tokens: of its experts it has the mean's."""
+    pairs = sum(kind.prefill_flop(context_tokens) for kind in shard.kv)
+    return own * (shard.flop_per_token + pairs) - (own - mean) * shard.expert_flop_per_token
