@@ -4,17 +4,15 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tonnage.catalog.engine import find_engine
-from tonnage.catalog.engine_speed import prior_speed
-from tonnage.catalog.gpu import built_in_gpus, find_gpu
-from tonnage.catalog.models import built_in_model
+from questions import catalog_question
+
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.question import Question, kv_cache_format
+from tonnage.sizing.question import Question
 from tonnage.sizing.steady import steady_state
 from tonnage.sizing.ttft import own_prefill_s
-from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
+from tonnage.sizing.workload import Lengths, Promise, Slo, Workload
 
 NUM_WORKLOADS = 100
 PLATFORMS = (
@@ -113,21 +111,10 @@ def _workload(chance: random.Random) -> tuple[Workload, str]:
 
 
 def _question(model: str, gpu: str, workload: Workload, scv: float) -> Question:
-    shape, board = built_in_model(model), find_gpu(gpu, built_in_gpus())
     longest = workload.prompt.quantile(LONGEST) + LONGEST_OUTPUT * workload.output_tokens
-    return Question(
-        shape=shape,
-        gpu=board,
-        engine=find_engine("0.33"),
-        speed=prior_speed(board, shape.weight_format, has_experts=shape.has_experts),
-        weights=shape.weight_format,
-        kv_format=kv_cache_format("auto", shape),
-        context_tokens=int(min(longest, 32_768, shape.max_position_tokens or 32_768)),
-        workload=workload,
-        slo=Slo(),
-        demand=Demand(),
-        arrival_scv=scv,
-    )
+    context_tokens = int(min(longest, 32_768))
+    question = catalog_question(model, gpu, workload, context_tokens=context_tokens)
+    return replace(question, arrival_scv=scv)
 
 
 def _feasible(question: Question, split: Parallelism, asked: tuple[float, float]) -> Slo | None:

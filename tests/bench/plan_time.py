@@ -11,20 +11,19 @@ class among others. Milliseconds of this process, so that others on the machine 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from statistics import median
 from time import process_time
 
 import click
+from questions import catalog_question
 
-from tonnage.catalog.engine import find_engine
-from tonnage.catalog.engine_speed import prior_speed
-from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
-from tonnage.catalog.models import built_in_model, model_names
+from tonnage.catalog.gpu import CatalogError, built_in_gpus
+from tonnage.catalog.models import model_names
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import Question, kv_cache_format
+from tonnage.sizing.question import Question
 from tonnage.sizing.selection import best_choice
 from tonnage.sizing.splits import candidates
 from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
@@ -77,16 +76,8 @@ class Timed:
 
 
 def question_of(model: str, gpu: str) -> Question:
-    shape, board = built_in_model(model), find_gpu(gpu, built_in_gpus())
-    return Question(
-        shape=shape,
-        gpu=board,
-        engine=find_engine("0.33"),
-        speed=prior_speed(board, shape.weight_format, has_experts=shape.has_experts),
-        weights=shape.weight_format,
-        kv_format=kv_cache_format("auto", shape),
-        context_tokens=min(CONTEXT_TOKENS, shape.max_position_tokens or CONTEXT_TOKENS),
-        workload=LENGTHS,
+    return replace(
+        catalog_question(model, gpu, LENGTHS, context_tokens=CONTEXT_TOKENS),
         slo=PROMISES,
         demand=DEMAND,
         max_replicas=MOST_REPLICAS,
