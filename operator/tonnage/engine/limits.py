@@ -1,4 +1,4 @@
-"""What an engine may use, and what is asked of it."""
+"""What an engine may use, and the requests that it can never serve."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """The limits of one engine, that is of one data-parallel rank."""
+    """The limits of one engine; where it has data-parallel ranks, of each of them."""
 
     max_num_seqs: int
     """Sequences that run at once; those still in prefill count too."""
@@ -28,16 +28,22 @@ class EngineLimits:
     watermark_blocks: int = 0
     """Blocks left free when a sequence is admitted beside others."""
     num_draft_tokens: int = 0
-    """Guessed for each decoding sequence in each step, and judged in it."""
+    """Drafted for each decoding sequence in each step, and verified in it."""
+    acceptance_rate: float = 0.0
+    """Chance that a draft token is right when all before it were."""
+    num_ranks: int = 1
+    """Data-parallel ranks, which step together; each has a queue and a cache of its own."""
+    admits_whole_prompts: bool = True
+    """A request is admitted when its whole prompt fits the cache, not only its first chunk."""
 
     def __post_init__(self) -> None:
         """Refuse what vLLM refuses at start-up."""
-        if min(self.max_num_seqs, self.block_size, self.max_model_len) < 1:
+        if min(self.max_num_seqs, self.block_size, self.max_model_len, self.num_ranks) < 1:
             raise LimitsError(f"every limit must be at least 1: {self}")
-        if self.max_num_batched_tokens < self.max_num_seqs * self.tokens_judged:
+        if self.max_num_batched_tokens < self.max_num_seqs * self.tokens_verified:
             raise LimitsError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below "
-                f"max_num_seqs ({self.max_num_seqs}) x {self.tokens_judged}: not every sequence "
+                f"max_num_seqs ({self.max_num_seqs}) x {self.tokens_verified}: not every sequence "
                 "could decode"
             )
         if self.num_blocks < self.blocks_for(self.max_model_len):
@@ -47,44 +53,31 @@ class EngineLimits:
             )
 
     @property
-    def tokens_judged(self) -> int:
-        """Of a decoding sequence in a step: the guesses, and the one behind the last of them."""
+    def tokens_verified(self) -> int:
+        """Of a decoding sequence in a step: the draft tokens, and the one after the last."""
         return 1 + self.num_draft_tokens
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return the KV blocks that a sequence of this length occupies, rounded up."""
         return -(-num_tokens // self.block_size)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One request with its output length, which a real engine learns only at the end."""
-
-    id: str
-    prompt_tokens: int
-    output_tokens: int
-    arrival_s: float = 0.0
-    cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache: they hold blocks but need no prefill."""
-
-    def check(self, limits: EngineLimits) -> None:
-        """Say why the request can never be served, if so.
+    def check(self, *, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> None:
+        """Say why a request can never be served, if so.
 
         Raises:
             RequestError: a length is out of range.
         """
-        if self.prompt_tokens < 1 or self.output_tokens < 1:
+        if prompt_tokens < 1 or output_tokens < 1:
             raise RequestError(
-                f"request {self.id}: {self.prompt_tokens} prompt and {self.output_tokens} output "
-                "tokens; both must be at least 1"
+                f"{prompt_tokens} prompt and {output_tokens} output tokens; both must be at least 1"
             )
-        if not 0 <= self.cached_tokens < self.prompt_tokens:
+        if not 0 <= cached_tokens < prompt_tokens:
             raise RequestError(
-                f"request {self.id}: {self.cached_tokens} cached tokens of "
-                f"{self.prompt_tokens} in the prompt; at least one must be computed"
+                f"{cached_tokens} cached tokens of {prompt_tokens} in the prompt; at least one "
+                "must be computed"
             )
-        if self.prompt_tokens + self.output_tokens > limits.max_model_len:
+        if prompt_tokens + output_tokens > self.max_model_len:
             raise RequestError(
-                f"request {self.id}: {self.prompt_tokens} prompt and {self.output_tokens} output "
-                f"tokens exceed max_model_len ({limits.max_model_len})"
+                f"{prompt_tokens} prompt and {output_tokens} output tokens exceed max_model_len "
+                f"({self.max_model_len})"
             )

@@ -1,0 +1,15 @@
+# C types of the router, for when the module is compiled. Plain Python never reads this file.
+cimport cython
+
+from tonnage.engine.schedule cimport Engine
+from tonnage.engine.table cimport RequestTable
+
+
+@cython.locals(num_engines=Py_ssize_t, number=Py_ssize_t, arrival_s=double, chosen=Py_ssize_t,
+               engine=Engine, shares='double[::1]')
+cpdef serve(list engines, RequestTable table, int routing, object draws)
+
+
+@cython.locals(fewest='long long', ties='long long', outstanding='long long', left='long long',
+               engine=Engine, index=Py_ssize_t)
+cdef Py_ssize_t _least_outstanding(list engines, double at_s, double draw) except -1

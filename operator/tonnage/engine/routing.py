@@ -1,0 +1,53 @@
+"""A router in front of engines: what reaches which of them, and when."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from tonnage.engine.schedule import Engine
+from tonnage.engine.table import RequestTable
+
+
+class Routing(IntEnum):
+    """How a router chooses among engines."""
+
+    RANDOM = 0
+    LEAST_OUTSTANDING = 1
+
+
+def serve(engines: list[Engine], table: RequestTable, routing: int, draws: Sequence[float]) -> None:
+    """Send each request of the table to an engine, and run all engines to the end.
+
+    ``draws``: a uniform share of 0 to 1 for each request, by which a random router chooses, and one
+    that counts breaks ties.
+    """
+    num_engines = len(engines)
+    for number in range(table.size):
+        arrival_s = table.arrival_s[number]
+        if routing == 0 or num_engines == 1:
+            chosen = int(draws[number] * num_engines) if num_engines > 1 else 0
+        else:
+            chosen = _least_outstanding(engines, arrival_s, draws[number])
+        engine = engines[chosen]
+        engine.advance(arrival_s)
+        engine.submit(number)
+    for engine in engines:
+        engine.advance(float("inf"))
+
+
+def _least_outstanding(engines: list[Engine], at_s: float, draw: float) -> int:
+    fewest, ties = -1, 0
+    for engine in engines:
+        engine.advance(at_s)
+        outstanding = engine.num_outstanding
+        if fewest < 0 or outstanding < fewest:
+            fewest, ties = outstanding, 1
+        elif outstanding == fewest:
+            ties += 1
+    left = int(draw * ties)
+    for index in range(len(engines)):
+        engine = engines[index]
+        if engine.num_outstanding == fewest:
+            if left == 0:
+                return index
+            left -= 1
+    return 0

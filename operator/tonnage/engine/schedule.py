@@ -1,0 +1,629 @@
+"""The schedule of vLLM V1, a step at a time or, while nothing but decoding happens, many at once.
+
+The order of a step: running sequences first, oldest first; when KV blocks run out, the newest is
+preempted, to be recomputed; then, unless one was preempted, waiting requests are admitted first
+come first served. At most one sequence is in the middle of its prompt, the newest.
+
+Between two events every decoding sequence gains one token a step, so counts, sums of prices and the
+number of sequences that need a block at each phase of a block say all there is to say. With draft
+tokens steps differ, and are taken one by one.
+
+Left out: sharing of prefix blocks between sequences; asynchronous scheduling, which hides the
+scheduler's time and changes no count here.
+
+Sources:
+    [vllm-source] v1/core/sched/scheduler.py schedule; v1/engine/core.py DPEngineCoreProc (ranks
+    without work run dummy batches); v1/engine/core_client.py DPLBAsyncMPClient (what waits counts
+    four times; its counts are up to 100 ms old, here they are not).
+"""
+
+from array import array
+from collections import deque
+from heapq import heappop, heappush
+
+from tonnage.engine.limits import EngineLimits, LimitsError
+from tonnage.engine.step_costs import StepCosts
+from tonnage.engine.table import RequestTable
+
+WAITING = 0
+PREFILLING = 1
+DECODING = 2
+DONE = 3
+NUMBER_BITS = 24
+"""Of an entry of a heap: the step above, the request's number below."""
+NUMBER_MASK = (1 << NUMBER_BITS) - 1
+WAITING_WEIGHT = 4
+SLACK = 64
+"""Requests that have ended and are still in the order of the running ones."""
+INFINITY = float("inf")
+RANDOM_MASK = (1 << 64) - 1
+RANDOM_SHARE = 1.0 / (1 << 53)
+RANDOM_SHIFT = 11
+SEED = 0x9E3779B97F4A7C15
+MULTIPLIER = 0x2545F4914F6CDD1D
+
+
+class Rank:
+    """The queue, the running batch and the KV blocks of one data-parallel rank."""
+
+    def __init__(
+        self, limits: EngineLimits, costs: StepCosts, table: RequestTable, seed: int
+    ) -> None:
+        self.table = table
+        self.max_num_seqs = limits.max_num_seqs
+        self.max_batched_tokens = limits.max_num_batched_tokens
+        self.block_size = limits.block_size
+        self.watermark_blocks = limits.watermark_blocks
+        self.tokens_verified = limits.tokens_verified
+        self.is_whole = limits.admits_whole_prompts
+        self.free_blocks = limits.num_blocks
+        self.num_blocks = limits.num_blocks
+        self.waiting: deque[int] = deque()
+        self.order: list[int] = []
+        self.finishing: list[int] = []
+        self.crossing: list[int] = []
+        self.started: list[int] = []
+        self.preempted: list[int] = []
+        self.prefilled: list[int] = []
+        self.finished: list[int] = []
+        self.partial = -1
+        self.num_running = 0
+        self.num_decoding = 0
+        self.context_tokens = 0
+        self.decode_tokens = 0
+        self.prefill_tokens = 0
+        self.pairs_s = 0.0
+        self.needing = array("q", bytes(8 * limits.block_size))
+        self.num_knots = len(costs.knots_tokens)
+        self.knots_tokens = array("q", costs.knots_tokens)
+        self.memory_price_s = array("d", costs.memory_price_s)
+        self.memory_slopes_s = array("d", costs.memory_slope_s)
+        self.compute_price_s = array("d", costs.compute_price_s)
+        self.compute_slopes_s = array("d", costs.compute_slope_s)
+        self.pairs_slopes_s = array("d", costs.pairs_slope_s)
+        self.memory_s = 0.0
+        self.memory_slope_s = 0.0
+        self.compute_s = 0.0
+        self.compute_slope_s = 0.0
+        self.random = (seed ^ SEED) & RANDOM_MASK
+        rate = limits.acceptance_rate
+        self.accepted_above = array("d", [rate**k for k in range(1, limits.tokens_verified)])
+
+    def schedule(self, step: int, now_s: float) -> bool:
+        """Choose what this step computes; true when a sequence had to be preempted for it."""
+        self.prefill_tokens = 0
+        self.pairs_s = 0.0
+        if self.started or self.preempted or self.prefilled or self.finished:
+            self.started.clear()
+            self.preempted.clear()
+            self.prefilled.clear()
+            self.finished.clear()
+        if len(self.order) > 2 * self.num_running + SLACK:
+            self._forget_ended()
+        is_short = self._make_room(step)
+        budget = self.max_batched_tokens - self.decode_tokens
+        if self.partial >= 0:
+            budget -= self._prefill(self.partial, budget)
+        if self.waiting and not is_short:
+            self._admit(step, now_s, budget)
+        return is_short
+
+    def steps_alike(self, step: int) -> int:
+        """Return how many steps from this one on only decode, and cost a constant more each."""
+        table = self.table
+        while True:
+            entry = self.finishing[0]
+            number, last = entry & NUMBER_MASK, entry >> NUMBER_BITS
+            if table.state[number] == DECODING and table.finish_step[number] == last:
+                break
+            heappop(self.finishing)
+        steps = last - step + 1
+        while self.crossing:
+            entry = self.crossing[0]
+            number, last = entry & NUMBER_MASK, entry >> NUMBER_BITS
+            if table.state[number] == DECODING and table.knot_step[number] == last:
+                steps = min(steps, last - step)
+                break
+            heappop(self.crossing)
+        return self._affordable(step, max(1, steps))
+
+    def end(self, step: int, steps: int, now_s: float) -> None:
+        """Note what so many steps from this one on computed; ``now_s``: when the last ended."""
+        if self.tokens_verified > 1:
+            self._verify(now_s)
+        elif self.num_decoding:
+            self.free_blocks -= self._growth(step, steps)
+            self.memory_s += steps * self.memory_slope_s
+            self.compute_s += steps * self.compute_slope_s
+            self.context_tokens += steps * self.num_decoding
+            self._cross(step + steps)
+            self._finish(step + steps, now_s)
+        for number in self.prefilled:
+            self._first_token(number, step + steps, now_s)
+
+    def abort(self, number: int, step: int) -> None:
+        """Forget a request between two steps."""
+        state = self.table.state[number]
+        if state == WAITING:
+            self.waiting.remove(number)
+        else:
+            self._leave(number, step)
+            self.num_running -= 1
+        self.table.state[number] = DONE
+
+    def decoding(self) -> list[int]:
+        """Return the numbers of the sequences that decode, oldest first."""
+        return [number for number in self.order if self.table.state[number] == DECODING]
+
+    def _make_room(self, step: int) -> bool:
+        """Preempt the newest until the step has its blocks."""
+        is_short = False
+        if self.tokens_verified > 1:
+            is_short = self._grow_verified()
+        else:
+            self.decode_tokens = self.num_decoding
+        while self._needed(step) + self._partial_need() > self.free_blocks:
+            self._preempt(self._newest(), step)
+            is_short = True
+            if self.tokens_verified == 1:
+                self.decode_tokens = self.num_decoding
+        return is_short
+
+    def _needed(self, step: int) -> int:
+        """Return the blocks that decoding sequences take in this step and do not hold yet."""
+        return 0 if self.tokens_verified > 1 else self.needing[step % self.block_size]
+
+    def _grow_verified(self) -> bool:
+        """Take blocks for the draft tokens of each sequence, oldest first."""
+        table, is_short, taken, index = self.table, False, 0, 0
+        self._forget_ended()
+        while index < len(self.order):
+            number = self.order[index]
+            index += 1
+            if table.state[number] != DECODING:
+                continue
+            tokens = min(self.tokens_verified, table.output_tokens[number] - table.emitted[number])
+            need = self._blocks_for(table.computed[number] + tokens) - table.blocks[number]
+            while need > self.free_blocks:
+                newest = self._newest()
+                self._preempt(newest, 0)
+                is_short = True
+                if newest == number:
+                    self.decode_tokens = taken
+                    return True
+            if need > 0:
+                self.free_blocks -= need
+                table.blocks[number] += need
+            taken += tokens
+        self.decode_tokens = taken
+        return is_short
+
+    def _forget_ended(self) -> None:
+        self.order = [number for number in self.order if self.table.state[number] != DONE]
+
+    def _newest(self) -> int:
+        number = self.order.pop()
+        while self.table.state[number] == DONE:
+            number = self.order.pop()
+        return number
+
+    def _preempt(self, number: int, step: int) -> None:
+        self._leave(number, step)
+        table = self.table
+        table.state[number] = WAITING
+        table.computed[number] = 0
+        table.preemptions[number] += 1
+        self.num_running -= 1
+        self.waiting.appendleft(number)
+        self.preempted.append(number)
+
+    def _leave(self, number: int, step: int) -> None:
+        """Take a running sequence out of the counts and free its blocks."""
+        table = self.table
+        if table.state[number] == PREFILLING:
+            self.partial = -1
+        else:
+            if self.tokens_verified == 1:
+                done = step - table.start_step[number]
+                phase = (table.start_step[number] - table.computed[number]) % self.block_size
+                self.needing[phase] -= 1
+                table.emitted[number] += done
+                table.computed[number] += done
+                table.blocks[number] = self._blocks_for(table.computed[number])
+            self.num_decoding -= 1
+            self._price(number, -1.0)
+        self.free_blocks += table.blocks[number]
+        table.blocks[number] = 0
+
+    def _price(self, number: int, sign: float) -> None:
+        """Add, or take away, the price of a sequence's context and what a token adds to it."""
+        table = self.table
+        tokens, knot = table.prompt_tokens[number] + table.emitted[number], table.knot[number]
+        if sign > 0:
+            knot = 0
+            while knot + 1 < self.num_knots and self.knots_tokens[knot + 1] <= tokens:
+                knot += 1
+            table.knot[number] = knot
+        beyond = tokens - self.knots_tokens[knot]
+        memory_slope_s, compute_slope_s = self.memory_slopes_s[knot], self.compute_slopes_s[knot]
+        self.memory_s += sign * (self.memory_price_s[knot] + beyond * memory_slope_s)
+        self.compute_s += sign * (self.compute_price_s[knot] + beyond * compute_slope_s)
+        self.memory_slope_s += sign * memory_slope_s
+        self.compute_slope_s += sign * compute_slope_s
+        self.context_tokens += tokens if sign > 0 else -tokens
+        if not self.num_decoding:  # nothing is left: nor is what rounding left
+            self.memory_s = self.compute_s = self.memory_slope_s = self.compute_slope_s = 0.0
+
+    def _blocks_for(self, tokens: int) -> int:
+        return (tokens + self.block_size - 1) // self.block_size
+
+    def _partial_need(self) -> int:
+        number = self.partial
+        if number < 0:
+            return 0
+        table = self.table
+        pending = table.prompt_tokens[number] + table.emitted[number] - table.computed[number]
+        tokens = min(pending, self.max_batched_tokens - self.decode_tokens)
+        needed = self._blocks_for(table.computed[number] + tokens) - table.blocks[number]
+        return max(0, needed)
+
+    def _prefill(self, number: int, budget: int) -> int:
+        """Compute a chunk of a prompt, as large as the budget allows; return its tokens."""
+        table = self.table
+        computed = table.computed[number]
+        pending = table.prompt_tokens[number] + table.emitted[number] - computed
+        tokens = min(pending, budget)
+        needed = self._blocks_for(computed + tokens)
+        self.free_blocks -= needed - table.blocks[number]
+        table.blocks[number] = needed
+        self.prefill_tokens += tokens
+        self.pairs_s += tokens * self._pairs_price_s(computed + tokens / 2)
+        table.computed[number] = computed + tokens
+        if tokens == pending:
+            self.partial = -1
+            self.prefilled.append(number)
+        else:
+            self.partial = number
+        return tokens
+
+    def _pairs_price_s(self, earlier_tokens: float) -> float:
+        price_s, knot = 0.0, 0
+        while knot + 1 < self.num_knots and self.knots_tokens[knot + 1] <= earlier_tokens:
+            width = self.knots_tokens[knot + 1] - self.knots_tokens[knot]
+            price_s += width * self.pairs_slopes_s[knot]
+            knot += 1
+        beyond = earlier_tokens - self.knots_tokens[knot]
+        return price_s + beyond * self.pairs_slopes_s[knot]
+
+    def _admit(self, step: int, now_s: float, budget: int) -> None:
+        table, decoding = self.table, self._needed(step)
+        while self.waiting and budget > 0 and self.num_running < self.max_num_seqs:
+            number = self.waiting[0]
+            tokens = table.prompt_tokens[number] + table.emitted[number]
+            cached = table.cached_tokens[number]
+            if not self.is_whole:
+                tokens = min(tokens, cached + budget)
+            reserve = self.watermark_blocks if self.num_running else 0
+            if self._blocks_for(tokens) + reserve + decoding > self.free_blocks:
+                return
+            self.waiting.popleft()
+            self.num_running += 1
+            self.order.append(number)
+            table.state[number] = PREFILLING
+            table.computed[number] = cached
+            if not table.preemptions[number]:
+                table.started_s[number] = now_s
+                self.started.append(number)
+            budget -= self._prefill(number, budget)
+
+    def _affordable(self, step: int, steps: int) -> int:
+        """Return for how many of these steps there are blocks: one at least."""
+        size, free = self.block_size, self.free_blocks
+        rounds = min((steps + size - 1) // size, free // self.num_decoding)
+        covered = rounds * size
+        if covered >= steps:
+            return steps
+        free -= rounds * self.num_decoding
+        while covered < steps:
+            free -= self.needing[(step + covered) % size]
+            if free < 0:
+                break
+            covered += 1
+        return max(1, covered)
+
+    def _growth(self, step: int, steps: int) -> int:
+        size = self.block_size
+        blocks = steps // size * self.num_decoding
+        for index in range(steps % size):
+            blocks += self.needing[(step + index) % size]
+        return blocks
+
+    def _cross(self, step: int) -> None:
+        """Let sequences that have reached a knot cost what follows it."""
+        table = self.table
+        while self.crossing:
+            entry = self.crossing[0]
+            if entry >> NUMBER_BITS > step:
+                break
+            heappop(self.crossing)
+            number = entry & NUMBER_MASK
+            is_live = table.state[number] == DECODING
+            if is_live and table.knot_step[number] == entry >> NUMBER_BITS:
+                knot = table.knot[number]
+                self.memory_slope_s += self.memory_slopes_s[knot + 1] - self.memory_slopes_s[knot]
+                more_s = self.compute_slopes_s[knot + 1] - self.compute_slopes_s[knot]
+                self.compute_slope_s += more_s
+                table.knot[number] = knot + 1
+                self._expect_knot(number, step, self.knots_tokens[knot + 1])
+
+    def _expect_knot(self, number: int, step: int, tokens: int) -> None:
+        table = self.table
+        knot = table.knot[number] + 1
+        if knot < self.num_knots and self.tokens_verified == 1:
+            table.knot_step[number] = step + self.knots_tokens[knot] - tokens
+            heappush(self.crossing, table.knot_step[number] << NUMBER_BITS | number)
+
+    def _finish(self, step: int, now_s: float) -> None:
+        table = self.table
+        while self.finishing:
+            entry = self.finishing[0]
+            if entry >> NUMBER_BITS >= step:
+                break
+            heappop(self.finishing)
+            number = entry & NUMBER_MASK
+            is_live = table.state[number] == DECODING
+            if is_live and table.finish_step[number] == entry >> NUMBER_BITS:
+                self._leave(number, step)
+                self._complete(number, now_s)
+
+    def _complete(self, number: int, now_s: float) -> None:
+        self.table.state[number] = DONE
+        self.table.ended_s[number] = now_s
+        self.num_running -= 1
+        self.finished.append(number)
+
+    def _first_token(self, number: int, step: int, now_s: float) -> None:
+        """Let a sequence whose prefill has ended emit a token, and decode from this step on."""
+        table = self.table
+        if not table.emitted[number]:
+            table.first_token_s[number] = now_s
+        table.emitted[number] += 1
+        remaining = table.output_tokens[number] - table.emitted[number]
+        if remaining == 0:
+            self.free_blocks += table.blocks[number]
+            table.blocks[number] = 0
+            self._complete(number, now_s)
+            return
+        table.state[number] = DECODING
+        self.num_decoding += 1
+        self._price(number, 1.0)
+        if self.tokens_verified > 1:
+            return
+        table.start_step[number] = step
+        self.needing[(step - table.computed[number]) % self.block_size] += 1
+        table.finish_step[number] = step + remaining - 1
+        heappush(self.finishing, table.finish_step[number] << NUMBER_BITS | number)
+        self._expect_knot(number, step, table.prompt_tokens[number] + table.emitted[number])
+
+    def _verify(self, now_s: float) -> None:
+        """Give each decoding sequence the draft tokens that were right, and one more."""
+        table = self.table
+        for number in self.order:
+            if table.state[number] != DECODING:
+                continue
+            missing = table.output_tokens[number] - table.emitted[number]
+            got = min(missing, 1 + self._accepted())
+            self._price(number, -1.0)
+            table.emitted[number] += got
+            table.computed[number] += got
+            self._price(number, 1.0)
+            if got == missing:
+                self._leave(number, 0)
+                self._complete(number, now_s)
+
+    def _accepted(self) -> int:
+        """Return how many of the draft tokens of a sequence are right (xorshift64*)."""
+        bits = self.random
+        bits ^= bits >> 12
+        bits ^= (bits << 25) & RANDOM_MASK
+        bits ^= bits >> 27
+        self.random = bits
+        bits = (bits * MULTIPLIER) & RANDOM_MASK
+        share = (bits >> RANDOM_SHIFT) * RANDOM_SHARE
+        right = 0
+        while right < self.tokens_verified - 1 and share < self.accepted_above[right]:
+            right += 1
+        return right
+
+
+class Engine:
+    """One engine: ``submit`` requests in order of arrival, ``advance`` to a time.
+
+    Or ``step`` it, one step at a call, where the caller owns the clock.
+    """
+
+    def __init__(
+        self, limits: EngineLimits, costs: StepCosts, table: RequestTable, seed: int = 0
+    ) -> None:
+        num_decoding = limits.max_num_seqs * limits.num_ranks
+        if len(costs.base_s) <= num_decoding:
+            raise LimitsError(
+                f"step costs are told for {len(costs.base_s) - 1} sequences, max_num_seqs is "
+                f"{limits.max_num_seqs} on {limits.num_ranks} ranks"
+            )
+        self.ranks = [Rank(limits, costs, table, seed + n) for n in range(limits.num_ranks)]
+        self.num_ranks = limits.num_ranks
+        self.table = table
+        self.is_drafting = limits.num_draft_tokens > 0
+        self.now_s = 0.0
+        self.ends_s = INFINITY
+        self.num_outstanding = 0
+        self.step_number = 0
+        self.steps = 0
+        self.first_s = 0.0
+        self.more_s = 0.0
+        self.num_steps = 0
+        self.busy_s = 0.0
+        self.decoding_s = 0.0
+        self.context_s = 0.0
+        self.peak_running = 0
+        self.base_s = array("d", costs.base_s)
+        self.memory_s = array("d", costs.memory_s)
+        self.compute_s = array("d", costs.compute_s)
+        self.factor = array("d", costs.context_factor)
+        self.own_s = costs.own_prefill_s_per_token
+        grid = costs.prefill
+        self.grid_num = array("q", grid.num_decoding)
+        self.grid_tokens = array("d", grid.prefill_tokens)
+        self.grid_s = array("d", [cell_s for row in grid.seconds for cell_s in row])
+        self.grid_rows = len(self.grid_num)
+        self.grid_columns = len(self.grid_tokens)
+
+    def submit(self, number: int) -> None:
+        """Queue a request on the rank with the least to do; it is seen when the step ends."""
+        chosen, least = self.ranks[0], 0
+        if self.num_ranks > 1:
+            least = -1
+            for rank in self.ranks:
+                outstanding = WAITING_WEIGHT * len(rank.waiting) + rank.num_running
+                if least < 0 or outstanding < least:
+                    chosen, least = rank, outstanding
+        self.num_outstanding += 1
+        chosen.waiting.append(number)
+        arrival_s = self.table.arrival_s[number]
+        if self.ends_s == INFINITY:
+            self.now_s = max(self.now_s, arrival_s)
+        elif self.steps > 1 and len(chosen.waiting) == 1:
+            self._cut(arrival_s)
+
+    def advance(self, until_s: float) -> None:
+        """End all steps that end by this time, and begin those that begin before it."""
+        while True:
+            if self.ends_s == INFINITY:
+                if not self.num_outstanding or self.now_s >= until_s:
+                    return
+                self._begin(False)
+            if self.ends_s > until_s:
+                return
+            self._end()
+
+    def step(self) -> float:
+        """Begin and end one step; return its seconds."""
+        self._begin(True)
+        self._end()
+        return self.first_s
+
+    def abort(self, number: int) -> None:
+        """Forget a request between two steps; unknown ones and those that ended are left alone."""
+        if self.table.state[number] == DONE:
+            return
+        for rank in self.ranks:
+            if number in rank.waiting or number in rank.order:
+                rank.abort(number, self.step_number)
+                self.num_outstanding -= 1
+                return
+
+    def _begin(self, is_single: bool) -> None:
+        """Schedule the next step, or the next steps where they will all only decode."""
+        num_decoding = prefill = running = 0
+        is_short = False
+        for rank in self.ranks:
+            if rank.schedule(self.step_number, self.now_s):
+                is_short = True
+            num_decoding += rank.num_decoding
+            prefill += rank.prefill_tokens
+            running = max(running, rank.num_running)
+        self.peak_running = max(self.peak_running, running)
+        line = self._slowest(num_decoding, 0)
+        shared_s = self.base_s[num_decoding]
+        if prefill:
+            shared_s += self._prefill_s(num_decoding, prefill) - prefill * self.own_s
+        self.first_s = shared_s + self._line_s(line, num_decoding, 0)
+        self.steps, self.more_s = 1, 0.0
+        if num_decoding and not (prefill or is_short or is_single or self.is_drafting):
+            self.steps = self._alike(line, num_decoding)
+            self.more_s = self._slope_s(line) * self.factor[num_decoding]
+        self.ends_s = self.now_s + self._sum_s(self.steps)
+
+    def _alike(self, line: int, num_decoding: int) -> int:
+        """Return the steps until something changes, be it which rank or bound is the slowest."""
+        steps = 1 << NUMBER_BITS
+        for rank in self.ranks:
+            if rank.num_decoding:
+                steps = min(steps, rank.steps_alike(self.step_number))
+        while steps > 1 and self._slowest(num_decoding, steps - 1) != line:
+            steps //= 2
+        return steps
+
+    def _slowest(self, num_decoding: int, later: int) -> int:
+        """Return the line that is highest so many steps later: two of each rank."""
+        found, highest_s = 0, -1.0
+        for line in range(2 * self.num_ranks):
+            value_s = self._line_s(line, num_decoding, later)
+            if value_s > highest_s:
+                found, highest_s = line, value_s
+        return found
+
+    def _line_s(self, line: int, num_decoding: int, later: int) -> float:
+        """Return what a rank's reads (even lines) or its work (odd ones) take."""
+        rank = self.ranks[line // 2]
+        own_s = rank.pairs_s + rank.prefill_tokens * self.own_s
+        factor = self.factor[num_decoding]
+        if line % 2:
+            price_s = rank.compute_s + later * rank.compute_slope_s
+            return own_s + self.compute_s[num_decoding] + factor * price_s
+        price_s = rank.memory_s + later * rank.memory_slope_s
+        return own_s + self.memory_s[num_decoding] + factor * price_s
+
+    def _slope_s(self, line: int) -> float:
+        rank = self.ranks[line // 2]
+        return rank.compute_slope_s if line % 2 else rank.memory_slope_s
+
+    def _prefill_s(self, num_decoding: int, tokens: int) -> float:
+        row = 0
+        while row + 2 < self.grid_rows and self.grid_num[row + 1] <= num_decoding:
+            row += 1
+        column = 0
+        while column + 2 < self.grid_columns and self.grid_tokens[column + 1] <= tokens:
+            column += 1
+        low, high = self.grid_num[row], self.grid_num[row + 1]
+        share = (min(num_decoding, high) - low) / (high - low)
+        left, right = self.grid_tokens[column], self.grid_tokens[column + 1]
+        along = (tokens - left) / (right - left)
+        at = row * self.grid_columns + column
+        beyond = at + self.grid_columns
+        first_s = self.grid_s[at] + along * (self.grid_s[at + 1] - self.grid_s[at])
+        second_s = self.grid_s[beyond] + along * (self.grid_s[beyond + 1] - self.grid_s[beyond])
+        return first_s + share * (second_s - first_s)
+
+    def _sum_s(self, steps: int) -> float:
+        return steps * self.first_s + self.more_s * (steps * (steps - 1) / 2)
+
+    def _cut(self, at_s: float) -> None:
+        """Let the steps under way end with the one in which ``at_s`` falls."""
+        elapsed_s = at_s - self.now_s
+        passed = elapsed_s / self.first_s
+        if self.more_s > 0:
+            lead = self.first_s - self.more_s / 2
+            root = (lead * lead + 2 * self.more_s * elapsed_s) ** 0.5
+            passed = (root - lead) / self.more_s
+        kept = max(1, min(self.steps, int(passed)))
+        while kept < self.steps and self._sum_s(kept) < elapsed_s:
+            kept += 1
+        self.steps = kept
+        self.ends_s = self.now_s + self._sum_s(kept)
+
+    def _end(self) -> None:
+        duration_s = self.ends_s - self.now_s
+        self.busy_s += duration_s
+        self.num_steps += self.steps
+        self.now_s = self.ends_s
+        finished = 0
+        for rank in self.ranks:
+            self.decoding_s += duration_s * rank.num_decoding
+            self.context_s += duration_s * (rank.num_blocks - rank.free_blocks)
+            rank.end(self.step_number, self.steps, self.now_s)
+            finished += len(rank.finished)
+        self.num_outstanding -= finished
+        self.step_number += self.steps
+        self.ends_s = INFINITY

@@ -1,0 +1,53 @@
+"""The requests of a run, as columns: what was asked, how far each has come, what its client saw."""
+
+from array import array
+from collections.abc import Sequence
+
+
+class RequestTable:
+    """One row for each request, by number. The columns below ``arrival_s`` belong to the engine."""
+
+    def __init__(
+        self,
+        prompt_tokens: Sequence[int],
+        output_tokens: Sequence[int],
+        cached_tokens: Sequence[int],
+        arrival_s: Sequence[float],
+    ) -> None:
+        """Take the requests, in order of arrival; ``cached_tokens`` are found in the cache."""
+        size = len(arrival_s)
+        self.size = size
+        self.prompt_tokens = array("q", prompt_tokens)
+        self.output_tokens = array("q", output_tokens)
+        self.cached_tokens = array("q", cached_tokens)
+        self.arrival_s = array("d", arrival_s)
+        whole, real = array("q", bytes(8 * size)), array("d", bytes(8 * size))
+        self.state = array("q", whole)
+        self.emitted = array("q", whole)
+        self.computed = array("q", whole)
+        self.blocks = array("q", whole)
+        self.start_step = array("q", whole)
+        self.finish_step = array("q", whole)
+        self.knot = array("q", whole)
+        self.knot_step = array("q", whole)
+        self.preemptions = array("q", whole)
+        self.started_s = array("d", real)
+        self.first_token_s = array("d", real)
+        self.ended_s = array("d", real)
+
+    def late_starts(self, first: int, limit_s: float) -> int:
+        """Return how many requests from ``first`` on got their first token after the limit."""
+        late = 0
+        for number in range(first, self.size):
+            if self.first_token_s[number] - self.arrival_s[number] > limit_s:
+                late += 1
+        return late
+
+    def slow_outputs(self, first: int, limit_s: float) -> int:
+        """Return how many of them took longer per token after the first, in the mean."""
+        slow = 0
+        for number in range(first, self.size):
+            later = self.output_tokens[number] - 1
+            if later and self.ended_s[number] - self.first_token_s[number] > limit_s * later:
+                slow += 1
+        return slow
