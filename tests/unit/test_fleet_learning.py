@@ -20,9 +20,9 @@ from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
 from tonnage.fleet.assess import constants_of
 from tonnage.fleet.learning import learn_from
 from tonnage.fleet.measure import observe_engines, reported_kv_tokens
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size, size_with
-from tonnage.sizing.step import Step
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
 
 SIZING = a_sizing()
 PRIOR = SIZING.question.speed.bandwidth_efficiency

@@ -17,7 +17,7 @@ from tonnage.catalog.safetensors import (
 from tonnage.catalog.shards import Index, files_without_index, joined, read_index
 from tonnage.catalog.stored import apply_checkpoint, stored
 from tonnage.cli.console import Failure
-from tonnage.sizing.question import Input, Question
+from tonnage.sizing.request import Input, Question
 from tonnage.units import format_bytes
 
 INDEX: Final = "model.safetensors.index.json"

@@ -9,16 +9,15 @@ from typing import Any, Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Scaling, Spec
 from tonnage.api.status import Reason
-from tonnage.catalog.config.quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.checkpoint import WIDE_FORMATS, as_stored
 from tonnage.cli.scale_target import ScaleTarget, TargetError
+from tonnage.explain.report import estimate_status, plan_status, sizing_reasons, usd_per_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, alternatives, requests_per_s_asked, size
-from tonnage.sizing.question import Input, Origin, Question, as_textbook, ask, with_prior
-from tonnage.sizing.report import estimate_status, plan_status, sizing_reasons, usd_per_hour
+from tonnage.sizing.request import Input, Origin, Question, as_textbook, ask, look_up, with_prior
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant

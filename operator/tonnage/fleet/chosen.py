@@ -10,9 +10,8 @@ from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, size
-from tonnage.sizing.question import Flags, Input, Question, ask, digest_of
+from tonnage.sizing.request import Flags, Input, Question, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Slo, Workload
 from tonnage.units import significant

@@ -1,0 +1,114 @@
+"""An HTTP server on the loopback interface that answers as a test says."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One request as it came."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Message
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What is sent back."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def json_reply(value: object, status: int = 200, **headers: str) -> Reply:
+    return Reply(status=status, body=json.dumps(value).encode(), headers=headers)
+
+
+@dataclass(kw_only=True)
+class Server:
+    """Where it listens, what it was asked, and an event that is set when it stops."""
+
+    url: str
+    asked: list[Asked] = field(default_factory=list)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def serving(answer: Callable[[Asked], Reply]) -> Iterator[Server]:
+    """Serve until the end of the block; requests that still hang are let go then."""
+    server = Server(url="")
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            parts = urlsplit(self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            asked = Asked(
+                method=self.command,
+                path=parts.path,
+                query=dict(parse_qsl(parts.query)),
+                headers=self.headers,
+                body=self.rfile.read(length),
+            )
+            server.asked.append(asked)
+            reply = answer(asked)
+            self.send_response(reply.status)
+            for name, value in ({"Content-Length": len(reply.body)} | reply.headers).items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            try:
+                self.wfile.write(reply.body)
+            except ConnectionError:
+                return  # the client has read enough
+
+        do_GET = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - names of the base class
+
+        def log_message(self, *_: Any) -> None:
+            """A test shows what it was asked itself."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stopping.set()
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+def answering(*replies: Reply) -> Callable[[Asked], Reply]:
+    """Give these replies one after the other, the last one from then on."""
+    left = list(replies)
+
+    def answer(_: Asked) -> Reply:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return answer
+
+
+def a_kubeconfig(url: str) -> str:
+    """The text of a kubeconfig by which a client finds a server that plays the API server."""
+    return json.dumps(
+        {
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": "secret"}}],
+        }
+    )
