@@ -135,7 +135,7 @@ class Row:
 def row_of(case: Case, quantile: float, *, scale: float = 1.0) -> Row:
     """Compare one workload."""
     sizing = case.sizing
-    predicted = sizing.team.sustainable_requests_per_s(1)
+    predicted = sizing.team.goodput_requests_per_s(1)
     load = load_for(sizing, scale=scale)
     simulated, outcome = simulated_capacity(sizing, load, predicted)
     slo = sizing.question.slo
@@ -146,7 +146,7 @@ def row_of(case: Case, quantile: float, *, scale: float = 1.0) -> Row:
         quantile=quantile,
         predicted=predicted,
         simulated=simulated,
-        predicted_by=sizing.line.limited_by if is_line else "TimeToFirstToken",
+        predicted_by=sizing.limited_by if is_line else "TimeToFirstToken",
         simulated_by="TimeToFirstToken" if by_ttft else "TimePerOutputToken",
         preemptions_per_request=outcome.num_preemptions / outcome.num_requests,
         max_num_seqs=sizing.flags.max_num_seqs,

@@ -12,7 +12,7 @@ from tonnage.sizing.request import Question
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.workload import Lengths, Promise, Slo, Workload
+from tonnage.sizing.workload import Lengths, Target, Slo, Workload
 
 NUM_WORKLOADS = 100
 PLATFORMS = (
@@ -123,12 +123,12 @@ def _feasible(question: Question, split: Parallelism, asked: tuple[float, float]
     sizing = size_with(question, split)
     alone_s = sizing.idle.step_s
     prompt_s = _alone_s(sizing, 0.99)
-    tpot = Promise(quantile=0.99, limit_s=round(factor * alone_s, 4))
+    tpot = Target(quantile=0.99, limit_s=round(factor * alone_s, 4))
     few = steady_state(sizing.replica, question.workload, FEWEST)
     is_batch = few.step_s < tpot.limit_s and sizing.memory_ceiling_typical >= FEWEST
     if MARGIN * prompt_s > limit_s or not is_batch:
         return None
-    return Slo(ttft=(Promise(quantile=0.99, limit_s=limit_s),), tpot=(tpot,))
+    return Slo(ttft=(Target(quantile=0.99, limit_s=limit_s),), tpot=(tpot,))
 
 
 def _alone_s(sizing: Sizing, quantile: float) -> float:

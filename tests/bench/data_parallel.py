@@ -25,7 +25,7 @@ from tonnage.sizing.serving.search import excess_of
 from tonnage.sizing.serving.steady import Replica
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
-from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
+from tonnage.sizing.workload import Demand, Lengths, Target, Slo, Workload
 
 SEED = 7
 NUM_REQUESTS = 4000
@@ -103,8 +103,8 @@ def question(prompt: int, output: int, factor: float, ttft_s: float) -> Question
     )
     alone_s = size_with(asked, SPLIT).idle.step_s
     slo = Slo(
-        ttft=(Promise(quantile=0.95, limit_s=ttft_s),),
-        tpot=(Promise(quantile=0.95, limit_s=round(factor * alone_s, 4)),),
+        ttft=(Target(quantile=0.95, limit_s=ttft_s),),
+        tpot=(Target(quantile=0.95, limit_s=round(factor * alone_s, 4)),),
     )
     return replace(asked, slo=slo)
 
@@ -114,7 +114,7 @@ def misses(sizing: Sizing, found: Sequence[Draw], requests_per_s: float) -> tupl
     group = EngineGroup(
         engine_limits(sizing),
         group_step_time_of(sizing.replica),
-        num_ranks=sizing.replica.num_queues,
+        num_ranks=sizing.replica.model.dp_size,
     )
     first = WARM_UP * len(found)
     ended = simulate(group, requests(found, requests_per_s))
@@ -132,7 +132,7 @@ def _tpots(completions: Sequence[Completion]) -> Iterator[float]:
     return (each.tpot_s for each in completions if each.tpot_s is not None)
 
 
-def _excess(promise: Promise, values_s: Sequence[float]) -> float:
+def _excess(promise: Target, values_s: Sequence[float]) -> float:
     late = sum(value_s > promise.limit_s for value_s in values_s)
     return excess_of(late / len(values_s), promise.quantile)
 
@@ -163,14 +163,14 @@ def rows(num_requests: int) -> Iterator[Row]:
         except SizingError as refusal:
             print(f"{name}: {refusal}", file=sys.stderr)  # noqa: T201
             continue
-        predicted = sizing.sustainable_requests_per_s
+        predicted = sizing.goodput_requests_per_s
         simulated, by = simulated_capacity(sizing, predicted, num_requests)
         is_line = predicted >= sizing.line.requests_per_s * (1 - 1e-6)
         yield Row(
             name=name,
             predicted=predicted,
             simulated=simulated,
-            predicted_by=sizing.line.limited_by if is_line else "TimeToFirstToken",
+            predicted_by=sizing.limited_by if is_line else "TimeToFirstToken",
             simulated_by=by,
         )
 

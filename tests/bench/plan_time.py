@@ -26,7 +26,7 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import Question
-from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
+from tonnage.sizing.workload import Demand, Lengths, Target, Slo, Workload
 
 PAIRS = (
     ("Llama-3.1-8B-Instruct", "L4"),
@@ -49,7 +49,7 @@ LENGTHS = Workload(
     output_tokens=400,
 )
 PROMISES = Slo(
-    ttft=(Promise(quantile=0.95, limit_s=3.0),), tpot=(Promise(quantile=0.95, limit_s=0.1),)
+    ttft=(Target(quantile=0.95, limit_s=3.0),), tpot=(Target(quantile=0.95, limit_s=0.1),)
 )
 DEMAND = Demand(requests_per_s=50.0)
 MOST_REPLICAS = 32

@@ -244,12 +244,12 @@ def _static_s(case: Case) -> float:
     """Return the time of a batch that starts together: its prefill, its steps, or both."""
     batch = case.batch
     if case.metric == "decode_step_ms":
-        return case.replica.step(decode_step(case)).total_s
+        return case.replica.model.step(decode_step(case)).total_s
     prefill_s = static_prefill_s(case)
     if case.metric == "prefill_ms":
         return prefill_s
     output, waves = case.workload.output_tokens, math.ceil(case.concurrency / batch)
-    return waves * (prefill_s + output * case.replica.step(decode_step(case)).total_s)
+    return waves * (prefill_s + output * case.replica.model.step(decode_step(case)).total_s)
 
 
 def decode_step(case: Case) -> Step:
@@ -267,7 +267,7 @@ def static_prefill_s(case: Case) -> float:
         prefill_tokens=tokens / chunks,
         prefill_context_tokens=prefill_context_tokens(case.workload),
     )
-    return chunks * case.replica.step(step).total_s
+    return chunks * case.replica.model.step(step).total_s
 
 
 def num_chunks(case: Case) -> int:

@@ -108,7 +108,7 @@ def _nominal(replica: Replica) -> Replica:
 
 
 def _kernel_numbers(case: Case) -> dict[str, float]:
-    shard = case.replica.shard
+    shard = case.replica.model.shard
     stages, tensor = shard.parallelism.pipeline, shard.parallelism.tensor
     floor_s = experts_block(
         EXPERTS_FLOOR_S, generation=case.gpu.generation, weights=case.shape.weight_format

@@ -49,8 +49,8 @@ class Verdict:
 def verdict(case: Case, routing: Routing, num_replicas: int) -> Verdict | None:
     """Try one fleet; None where the rule does not ask for so many at any rate."""
     team = replace(case.sizing.team, routing=routing)
-    enough = team.sustainable_requests_per_s(num_replicas)
-    too_few = team.sustainable_requests_per_s(num_replicas - 1)
+    enough = team.goodput_requests_per_s(num_replicas)
+    too_few = team.goodput_requests_per_s(num_replicas - 1)
     rate = (enough + too_few) / 2
     if rate <= 0 or replicas_for(team, rate) != num_replicas:
         return None

@@ -159,7 +159,7 @@ def true_capacity() -> float:
     question = ask(spec, look_up(spec, built_in_gpus()))
     flags = size(question).flags
     speed = replace(question.speed, bandwidth_efficiency=HIDDEN)
-    return size(replace(question, speed=speed, flags=flags)).sustainable_requests_per_s
+    return size(replace(question, speed=speed, flags=flags)).goodput_requests_per_s
 
 
 def prior_efficiency() -> float:

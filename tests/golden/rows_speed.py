@@ -21,7 +21,7 @@ from tonnage.sizing.step_time.step import (
     step_time,
 )
 from tonnage.sizing.step_time.utilization import batch1_mbu_fraction, observed_mfu_fraction
-from tonnage.sizing.workload import Lengths, Promise, Slo, users_from_concurrency
+from tonnage.sizing.workload import Lengths, Target, Slo, users_from_concurrency
 from tonnage.units import GB, PETA, TERA
 
 KIMI = TABLE["models"]["kimi-k2.6"]
@@ -201,8 +201,8 @@ def slo_tax():
         return math.floor(line.state.num_decoding)
 
     return {
-        "27ms": batch(Promise(quantile=0.5, limit_s=0.027)),
-        "20ms": batch(Promise(quantile=0.5, limit_s=0.020)),
+        "27ms": batch(Target(quantile=0.5, limit_s=0.027)),
+        "20ms": batch(Target(quantile=0.5, limit_s=0.020)),
         "offline": batch(),
     }
 

@@ -61,7 +61,7 @@ class Deployment:
 
     def step_s(self, batch: int, context_tokens: int) -> float:
         step = Step(num_sequences=batch, context_tokens=batch * context_tokens)
-        return self.replica.step(step).total_s
+        return self.replica.model.step(step).total_s
 
     def itl_ms(self, *, batch: int, context_tokens: int) -> float:
         return self.step_s(batch, context_tokens) * MS_PER_S
@@ -73,14 +73,14 @@ class Deployment:
         """Bound: the arithmetic of the weights alone. Prediction: chunks on an idle replica."""
         if self.at_bound:
             prefill = Step(num_sequences=0, context_tokens=0, prefill_tokens=prompt_tokens)
-            return self.replica.step(prefill).prefill_s * MS_PER_S
+            return self.replica.model.step(prefill).prefill_s * MS_PER_S
         workload = a_workload(prompt=Lengths(mean_tokens=prompt_tokens))
         idle = steady_state(self.replica, workload, 0)
         return own_prefill_s(self.replica, workload, idle, prompt_tokens) * MS_PER_S
 
     def max_batch(self, *, context_tokens: int) -> int:
         num_gpus = self.line.get("n", 1)
-        shard = self.replica.shard
+        shard = self.replica.model.shard
         pool_bytes = pool(
             memory_bytes=num_gpus * gpu(self.line["gpu"]).nominal_memory_bytes,
             weights_bytes=num_gpus * shard.weights_bytes,

@@ -23,7 +23,7 @@ from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Demand, Question
 from tonnage.sizing.serving.steady import Replica
 from tonnage.sizing.step_time.speeds import Speeds
-from tonnage.sizing.workload import Lengths, Promise, Slo, Workload
+from tonnage.sizing.workload import Lengths, Target, Slo, Workload
 from tonnage.units import GB, TERA
 
 BF16 = WeightFormat(name="bf16", bytes_per_parameter=2, compute="bf16")
@@ -112,8 +112,8 @@ def decoding_only(context_tokens):
 def an_slo(*, ttft_s=None, tpot_s=None, quantile=0.95):
     """Promises at one quantile; a limit left out is not promised."""
     return Slo(
-        ttft=(Promise(quantile=quantile, limit_s=ttft_s),) if ttft_s else (),
-        tpot=(Promise(quantile=quantile, limit_s=tpot_s),) if tpot_s else (),
+        ttft=(Target(quantile=quantile, limit_s=ttft_s),) if ttft_s else (),
+        tpot=(Target(quantile=quantile, limit_s=tpot_s),) if tpot_s else (),
     )
 
 

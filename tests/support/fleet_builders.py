@@ -177,7 +177,7 @@ CRASH_LOOPING = {
 
 def engines_at(load, pods, *, sizing=None, **changes):
     """One engine for each pod, together at so many times what one replica sustains."""
-    rate = load * (sizing or a_sizing()).sustainable_requests_per_s / max(1, len(pods))
+    rate = load * (sizing or a_sizing()).goodput_requests_per_s / max(1, len(pods))
     return tuple(an_engine(pod, completions_per_s=rate, **changes) for pod in pods)
 
 

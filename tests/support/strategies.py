@@ -185,6 +185,6 @@ def teams(draw, **changes):
     )
     line = load_line(replica, workload, slo)
     held = replica.sequences_held(workload.mean_context_tokens)
-    slots = slots_for(line, slo, ceiling=held, num_queues=replica.num_queues)
+    slots = slots_for(line, slo, ceiling=held, num_queues=replica.model.dp_size)
     values = {"replica": replica, "workload": workload, "slo": slo, "line": line}
-    return Team(**values, slots=slots * replica.num_queues, **changes)
+    return Team(**values, slots=slots * replica.model.dp_size, **changes)

@@ -45,7 +45,7 @@ from tonnage.cli.planning import Terms, question_of
 from tonnage.sizing.compare import RefusedClass
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
-from tonnage.sizing.workload import Promise, Slo
+from tonnage.sizing.workload import Target, Slo
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "deploy" / "examples"
@@ -633,7 +633,7 @@ promises = st.lists(
 
 @given(st.lists(times, min_size=1, max_size=6), promises)
 def test_labels_never_overlap_and_stay_within_the_picture(courses, promised):
-    slo = Slo(tpot=tuple(Promise(quantile=q, limit_s=limit_s) for q, limit_s in promised))
+    slo = Slo(tpot=tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in promised))
     layout = throughput_layout(
         [a_course(f"RTX-PRO-6000-{n}", n + 1, each) for n, each in enumerate(courses)], slo
     )
@@ -670,9 +670,9 @@ def test_the_examples_read_well(path):
 def test_of_promises_with_one_limit_only_the_strictest_is_drawn():
     slo = Slo(
         tpot=(
-            Promise(quantile=0.5, limit_s=0.05),
-            Promise(quantile=0.99, limit_s=0.05),
-            Promise(quantile=0.5, limit_s=0.02),
+            Target(quantile=0.5, limit_s=0.05),
+            Target(quantile=0.99, limit_s=0.05),
+            Target(quantile=0.5, limit_s=0.02),
         )
     )
     layout = throughput_layout([a_course("A", 1, [0.01, 0.1])], slo)

@@ -115,6 +115,6 @@ def test_deepseek_keeps_its_promises_up_to_about_the_predicted_rate(share, is_ke
     sizing = size_with(question(2000, 100, 3.0, 1.0), DP8)
     traffic = Traffic(workload=sizing.question.workload, context_tokens=16_384)
 
-    excess, _ = misses(sizing, draws(traffic, 800, 1), share * sizing.sustainable_requests_per_s)
+    excess, _ = misses(sizing, draws(traffic, 800, 1), share * sizing.goodput_requests_per_s)
 
     assert (excess <= 0) == is_kept

@@ -22,7 +22,7 @@ from tonnage.fleet.measure import measure_traffic
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 
-EACH = a_sizing().sustainable_requests_per_s
+EACH = a_sizing().goodput_requests_per_s
 DOWN = ("PrometheusUnreachable", "Prometheus: ConnectTimeout")
 HELD_TWO = {"needs": 2}
 
@@ -345,4 +345,4 @@ def test_a_replica_that_serves_short_requests_serves_more_of_them():
 
     found = assessed(a_state(load=1, long=(short,), live=a_deployment_body()))
 
-    assert found.sizing.sustainable_requests_per_s > 5 * EACH
+    assert found.sizing.goodput_requests_per_s > 5 * EACH

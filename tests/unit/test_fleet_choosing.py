@@ -201,8 +201,8 @@ class TestAChangedSpec:
         live = replace(CHOSEN, max_num_seqs=num_seqs)
         slo = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "51ms"}}
         question = a_question_of(a_model(slo=slo))
-        best = size(question).sustainable_requests_per_s
-        gain = best / size(replace(question, flags=live)).sustainable_requests_per_s - 1
+        best = size(question).goodput_requests_per_s
+        gain = best / size(replace(question, flags=live)).goodput_requests_per_s - 1
 
         found = assessed(a_state(a_manifest(slo=slo, generation=2), live=running(live)))
 

@@ -21,7 +21,7 @@ from tonnage.api.status import Condition
 from tonnage.fleet.conditions import conditions
 from tonnage.fleet.status import rfc3339
 
-EACH = a_sizing().sustainable_requests_per_s
+EACH = a_sizing().goodput_requests_per_s
 NOW, BEFORE = rfc3339(NOW_S), rfc3339(NOW_S - 1000)
 INF = float("inf")
 

@@ -10,7 +10,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
 
-EACH = a_sizing().sustainable_requests_per_s
+EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = a_sizing().replicas
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")

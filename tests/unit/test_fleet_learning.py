@@ -34,7 +34,7 @@ SEQUENCES, CONTEXT = 24, 120_000
 
 def a_busy_engine(pod="a", *, efficiency=PRIOR, **changes):
     """An engine whose steps take exactly as long as this efficiency makes them."""
-    constants = replace(SIZING.replica.constants, bandwidth_efficiency=efficiency)
+    constants = replace(SIZING.replica.model.constants, bandwidth_efficiency=efficiency)
     work = Step(num_sequences=SEQUENCES, context_tokens=CONTEXT)
     step_s = replace(SIZING.replica, constants=constants).step(work).total_s
     busy = {
@@ -238,9 +238,9 @@ class TestObserved:
         seen = self.observed(a_busy_engine("a"), a_busy_engine("b", steps_per_s=0.1))
 
         work = Step(num_sequences=SEQUENCES, context_tokens=CONTEXT)
-        step = SIZING.replica.step(work)
+        step = SIZING.replica.model.step(work)
         assert seen.step_s == pytest.approx(step.total_s)
-        bandwidth = SIZING.replica.speeds.memory_bytes_per_s
+        bandwidth = SIZING.replica.model.speeds.memory_bytes_per_s
         assert seen.mbu == pytest.approx(step.decode_bytes / step.total_s / bandwidth)
 
     def test_of_an_idle_fleet_are_none(self):

@@ -14,7 +14,7 @@ from tonnage.fleet.loop import RELIST_S
 from tonnage.fleet.picture import Kind
 from tonnage.sizing.step_time.step import Step
 
-EACH = a_sizing().sustainable_requests_per_s
+EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = a_sizing().replicas
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 CALIBRATION = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"

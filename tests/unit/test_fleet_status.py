@@ -33,7 +33,7 @@ from tonnage.fleet.status import (
     rfc3339,
 )
 
-EACH = a_sizing().sustainable_requests_per_s
+EACH = a_sizing().goodput_requests_per_s
 INF = float("inf")
 MINUTE_S = 60
 

@@ -21,7 +21,7 @@ def quick():
 
 
 def test_the_quick_grid_binds_in_more_than_one_way(quick):
-    assert len({case.sizing.line.limited_by for case in quick}) > 1
+    assert len({case.sizing.limited_by for case in quick}) > 1
 
 
 def test_predicted_capacity_is_near_what_the_engine_model_serves(quick):

@@ -18,7 +18,7 @@ from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import judged, requests_per_s_asked, size, size_with
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
+from tonnage.sizing.workload import Demand, Lengths, Target, Routing, Slo, Workload
 from tonnage.units import GB
 
 MODELS = (
@@ -53,7 +53,7 @@ def drawn(chance):
         mean_tokens=mean, p99_tokens=chance.choice((None, 3 * mean)), longest_tokens=context
     )
     quantile = chance.choice((0.5, 0.95, 0.99))
-    promises = [Promise(quantile=quantile, limit_s=chance.choice(each)) for each in LIMITS_S]
+    promises = [Target(quantile=quantile, limit_s=chance.choice(each)) for each in LIMITS_S]
     kept = chance.choice(((1, 1), (1, 1), (1, 0), (0, 1), (0, 0)))
     return replace(
         question_of(chance.choice(MODELS), chance.choice(GPUS)),
@@ -100,12 +100,12 @@ def smallest_of_all(question):
             (refusals if isinstance(answer, SizingError) else same_size).append(answer)
         if not same_size:
             continue
-        fitting.append(max(same_size, key=lambda each: each.sustainable_requests_per_s))
+        fitting.append(max(same_size, key=lambda each: each.goodput_requests_per_s))
         most = question.max_replicas
         if most is None or fitting[-1].replicas <= most:
             return fitting[-1]
     if fitting:
-        return max(fitting, key=lambda each: each.sustainable_requests_per_s)
+        return max(fitting, key=lambda each: each.goodput_requests_per_s)
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
     return (slow or refusals)[-1]
 
@@ -117,7 +117,7 @@ def frugality(question, sizing, min_replicas):
     if requests_per_s_asked(sizing) is None:
         gpus = num_gpus / sizing.output_tokens_per_s
     is_beyond = most is not None and replicas > most
-    return is_beyond, gpus, num_gpus, -sizing.sustainable_requests_per_s
+    return is_beyond, gpus, num_gpus, -sizing.goodput_requests_per_s
 
 
 def told(answer):

@@ -394,22 +394,22 @@ class TestReplicas:
     def test_a_rate_of_exactly_three_replicas_needs_three(self):
         team = a_team()
 
-        assert replicas_for(team, 3 * team.sustainable_requests_per_s(1)) == 3
+        assert replicas_for(team, 3 * team.goodput_requests_per_s(1)) == 3
 
     def test_a_little_more_needs_one_more(self):
         team = a_team()
 
-        assert replicas_for(team, 3.01 * team.sustainable_requests_per_s(1)) == 4
+        assert replicas_for(team, 3.01 * team.goodput_requests_per_s(1)) == 4
 
     def test_bursty_arrivals_need_more(self):
-        rate = 2 * a_team(ttft_s=0.2).sustainable_requests_per_s(1)
+        rate = 2 * a_team(ttft_s=0.2).goodput_requests_per_s(1)
 
         assert replicas_for(a_team(ttft_s=0.2, arrival_scv=8), rate) > 2
 
     def test_a_router_that_knows_the_load_needs_fewer(self):
         shared = a_team(slots=24, routing=Routing.LEAST_OUTSTANDING)
         alone = replace(shared, routing=Routing.SERVICE)
-        rate = 12 * alone.sustainable_requests_per_s(1)
+        rate = 12 * alone.goodput_requests_per_s(1)
 
         assert replicas_for(shared, rate) < replicas_for(alone, rate) == 12
 
@@ -441,7 +441,7 @@ class TestLongTails:
 
         sizing = size(a_question(workload=workload, slo=an_slo(ttft_s=0.5, tpot_s=0.2)))
 
-        assert sizing.sustainable_requests_per_s > 0
+        assert sizing.goodput_requests_per_s > 0
 
     def test_more_demand_never_takes_fewer_replicas(self):
         workload = a_workload(prompt=Lengths(mean_tokens=2723.6), output_tokens=34.5)

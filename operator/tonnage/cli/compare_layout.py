@@ -20,7 +20,7 @@ from tonnage.cli.plan_svg import (
     apart,
 )
 from tonnage.sizing.compare import Choice
-from tonnage.sizing.workload import Promise, Slo
+from tonnage.sizing.workload import Slo, Target
 from tonnage.units import format_s, significant
 
 WIDTH: Final = 780
@@ -162,7 +162,7 @@ def throughput_layout(courses: Sequence[Course], slo: Slo) -> ThroughputLayout:
     )
 
 
-def _strictest(slo: Slo) -> list[Promise]:
+def _strictest(slo: Slo) -> list[Target]:
     """Return the promises on TPOT, of those with the same limit only the one that binds."""
     found = {each.limit_s: each for each in sorted(slo.tpot, key=lambda each: each.quantile)}
     return [found[limit_s] for limit_s in sorted(found)]
@@ -242,7 +242,7 @@ def _names(
     }
 
 
-def _limits(promises: Sequence[Promise], tpot: LogAxis) -> Iterator[Limit]:
+def _limits(promises: Sequence[Target], tpot: LogAxis) -> Iterator[Limit]:
     """Yield a line up to its label for each promise; no later line runs through a label."""
     for number, promise in enumerate(promises):
         x, baseline = tpot.at(promise.limit_s), HEADER + number * LINE_HEIGHT

@@ -198,7 +198,7 @@ def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
     state = steady_state(sizing.replica, sizing.question.workload, num_decoding)
     is_load_line = num_decoding == sizing.at_capacity.num_decoding
     over = () if is_load_line else _over(sizing, num_decoding)
-    limit = LIMITS.get(sizing.line.limited_by, sizing.line.limited_by)
+    limit = LIMITS.get(sizing.limited_by, sizing.limited_by)
     remark = f"load line ({limit})" if is_load_line else f"over {', '.join(over)}" if over else ""
     return BatchRow(
         state=state,

@@ -55,7 +55,7 @@ def roofline(sizing: Sizing) -> Roofline:
     The height of a point is what decoding alone does in the time of whole steps, so the distance
     to the roof is prefill, overhead, communication and the bandwidth that is never reached.
     """
-    speeds, flop = sizing.replica.speeds, flop_per_token(sizing)
+    speeds, flop = sizing.replica.model.speeds, flop_per_token(sizing)
     return Roofline(
         peak_flop_per_s=speeds.peak_flop_per_s,
         memory_bytes_per_s=speeds.memory_bytes_per_s,

@@ -125,7 +125,7 @@ def summary(answer: Planned) -> dict[str, str]:
         "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
         "max-num-batched-tokens": str(flags.max_num_batched_tokens),
         "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
-        "limited by": answer.sizing.line.limited_by,
+        "limited by": answer.sizing.limited_by,
     }
 
 

@@ -22,6 +22,10 @@ cdef class RequestTable:
     cdef public double[::1] ended_s
 
     @cython.locals(number=Py_ssize_t, late=Py_ssize_t)
-    cpdef Py_ssize_t late_starts(self, Py_ssize_t first, double limit_s)
+    cpdef Py_ssize_t late_starts(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
     @cython.locals(number=Py_ssize_t, slow=Py_ssize_t, later='long long')
-    cpdef Py_ssize_t slow_outputs(self, Py_ssize_t first, double limit_s)
+    cpdef Py_ssize_t slow_outputs(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
+    @cython.locals(number=Py_ssize_t, several=Py_ssize_t)
+    cpdef Py_ssize_t several_outputs(self, Py_ssize_t first, Py_ssize_t last)
+    @cython.locals(number=Py_ssize_t, total_s=double)
+    cpdef double wait_s(self, Py_ssize_t first, Py_ssize_t last)

@@ -35,19 +35,34 @@ class RequestTable:
         self.first_token_s = array("d", real)
         self.ended_s = array("d", real)
 
-    def late_starts(self, first: int, limit_s: float) -> int:
-        """Return how many requests from ``first`` on got their first token after the limit."""
+    def late_starts(self, first: int, last: int, limit_s: float) -> int:
+        """Return how many requests from ``first`` to before ``last`` waited longer for a token."""
         late = 0
-        for number in range(first, self.size):
+        for number in range(first, last):
             if self.first_token_s[number] - self.arrival_s[number] > limit_s:
                 late += 1
         return late
 
-    def slow_outputs(self, first: int, limit_s: float) -> int:
+    def slow_outputs(self, first: int, last: int, limit_s: float) -> int:
         """Return how many of them took longer per token after the first, in the mean."""
         slow = 0
-        for number in range(first, self.size):
+        for number in range(first, last):
             later = self.output_tokens[number] - 1
             if later and self.ended_s[number] - self.first_token_s[number] > limit_s * later:
                 slow += 1
         return slow
+
+    def several_outputs(self, first: int, last: int) -> int:
+        """Return how many of them have tokens after the first."""
+        several = 0
+        for number in range(first, last):
+            if self.output_tokens[number] > 1:
+                several += 1
+        return several
+
+    def wait_s(self, first: int, last: int) -> float:
+        """Return how long they waited for their first token, together."""
+        total_s = 0.0
+        for number in range(first, last):
+            total_s += self.first_token_s[number] - self.arrival_s[number]
+        return total_s

@@ -51,5 +51,5 @@ def _answers(sizing: Sizing) -> Iterator[SplitAnswer]:
             yield SplitAnswer(
                 parallelism=split,
                 requests_promised=other.memory_ceiling_promised,
-                requests_per_s=other.sustainable_requests_per_s,
+                requests_per_s=other.goodput_requests_per_s,
             )

@@ -53,7 +53,7 @@ def bottleneck(sizing: Sizing) -> str:
 
 def ridge(sizing: Sizing) -> float:
     """Return flop per byte at which this GPU's compute and memory balance."""
-    speeds = sizing.replica.speeds
+    speeds = sizing.replica.model.speeds
     return ridge_flop_per_byte(
         peak_flop_per_s=speeds.peak_flop_per_s, memory_bytes_per_s=speeds.memory_bytes_per_s
     )
@@ -87,7 +87,7 @@ def plan_status(
             data=split.data,
             context=split.context if split.context > 1 else None,
         ),
-        limited_by=sizing.line.limited_by,
+        limited_by=sizing.limited_by,
         reasons=reasons or sizing_reasons(sizing),
     )
 
@@ -108,7 +108,7 @@ def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateS
         concurrency_at_context_length=rounded(sizing.memory_ceiling_promised),
         concurrency_at_typical_length=rounded(sizing.memory_ceiling_typical),
         slo_concurrency=None if ceiling is None else rounded(ceiling),
-        requests_per_second=rounded(sizing.sustainable_requests_per_s),
+        requests_per_second=rounded(sizing.goodput_requests_per_s),
         tokens_per_second=rounded(sizing.output_tokens_per_s),
         time_to_first_token_seconds=rounded(typical_ttft_s(sizing.replica, workload, state)),
         time_per_output_token_seconds=rounded(state.tpot_s),
@@ -143,9 +143,9 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     """Say with numbers what set the batch and the replicas."""
     state, flags = sizing.at_capacity, sizing.flags
     capacity = (
-        f"{significant(sizing.sustainable_requests_per_s)} requests/s per replica: "
+        f"{significant(sizing.goodput_requests_per_s)} requests/s per replica: "
         f"{significant(state.num_decoding)} decoding at {format_s(state.step_s)} per step, "
-        f"stopped by {sizing.line.limited_by}"
+        f"stopped by {sizing.limited_by}"
     )
     slots = (
         f"max-num-seqs {flags.max_num_seqs} covers {significant(state.num_running)} running and "
@@ -156,7 +156,7 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     rate = requests_per_s_asked(sizing)
     if rate is not None:
         message = (
-            f"{significant(rate)} requests/s over {significant(sizing.sustainable_requests_per_s)} "
+            f"{significant(rate)} requests/s over {significant(sizing.goodput_requests_per_s)} "
             f"per replica need {sizing.replicas}"
         )
         reasons.append(Reason(code="Demand", message=message))

@@ -107,9 +107,7 @@ def _throughput(choice: Choice) -> Iterator[Figure]:
         ceiling = sizing.slo_ceiling
         yield _figure("sloConcurrency", ceiling, f"TPOT allows {significant(ceiling)} decoding")
     yield _figure("decoding", state.num_decoding, at)
-    yield Figure(
-        name="limitedBy", value=sizing.line.limited_by, written=f"limit {sizing.line.limited_by}"
-    )
+    yield Figure(name="limitedBy", value=sizing.limited_by, written=f"limit {sizing.limited_by}")
     yield _figure("timePerOutputTokenSeconds", state.tpot_s, f"TPOT {format_s(state.tpot_s)}")
     if not sizing.question.slo.is_offline:
         yield _figure("timeToFirstTokenSeconds", first_s, f"TTFT {format_s(first_s)}")
@@ -121,7 +119,7 @@ def _throughput(choice: Choice) -> Iterator[Figure]:
 
 def _held(sizing: Sizing) -> str:
     """Say so where TTFT allows less than the load line."""
-    fraction = sizing.sustainable_requests_per_s / sizing.line.requests_per_s
+    fraction = sizing.goodput_requests_per_s / sizing.line.requests_per_s
     return f" (TTFT allows {fraction:.0%} of the load line)" if fraction < NEARLY else ""
 
 

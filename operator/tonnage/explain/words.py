@@ -69,7 +69,7 @@ def _kv_range(sizing: Sizing) -> Iterator[str]:
 
 
 def _bottleneck(sizing: Sizing) -> Answer:
-    step, speeds = sizing.at_capacity.step, sizing.replica.speeds
+    step, speeds = sizing.at_capacity.step, sizing.replica.model.speeds
     return Answer(
         question="What is the bottleneck?",
         answer=(
@@ -80,7 +80,7 @@ def _bottleneck(sizing: Sizing) -> Answer:
             f"ridge = {format_si(speeds.peak_flop_per_s, 'FLOP/s')} / "
             f"{format_si(speeds.memory_bytes_per_s, 'B/s')}",
             f"a step reads {format_bytes(step.decode_bytes)} per GPU: {format_s(step.memory_s)} "
-            f"at {sizing.replica.constants.bandwidth_efficiency:.0%} of bandwidth; "
+            f"at {sizing.replica.model.constants.bandwidth_efficiency:.0%} of bandwidth; "
             f"its products take {format_s(step.compute_s)}, {format_s(step.serial_s)} of which is "
             "not hidden",
             f"beside that: {format_s(step.prefill_s)} prefill, {format_s(step.overhead_s)} "
@@ -112,11 +112,11 @@ def _batch(sizing: Sizing) -> Answer:
     ceiling = sizing.slo_ceiling
     slo = "no TPOT promised" if ceiling is None else f"TPOT allows {significant(ceiling)}"
     side = "below" if intensity(sizing) < ridge(sizing) else "above"
-    queues = sizing.replica.num_queues
+    queues = sizing.replica.model.dp_size
     return Answer(
         question="What limits the batch?",
         answer=(
-            f"{sizing.line.limited_by}, at {significant(state.num_decoding)} decoding requests, "
+            f"{sizing.limited_by}, at {significant(state.num_decoding)} decoding requests, "
             f"{side} the ridge (where weights alone would put it: {significant(at_ridge * queues)}"
             f" requests); max-num-seqs "
             f"{sizing.flags.max_num_seqs}"
@@ -151,7 +151,7 @@ def _latency(sizing: Sizing) -> Answer:
             f"TTFT = wait for a slot and for prefill + own prefill {format_s(own_s)} of "
             f"{significant(workload.new_prompt_tokens)} new tokens",
             f"within every promise a replica sustains "
-            f"{significant(sizing.sustainable_requests_per_s)} requests/s = "
+            f"{significant(sizing.goodput_requests_per_s)} requests/s = "
             f"{significant(sizing.output_tokens_per_s)} output tokens/s",
             *_together(sizing),
         ),
@@ -162,7 +162,7 @@ def _together(sizing: Sizing) -> Iterator[str]:
     """Say what happens when requests do not come one by one, at random."""
     slots, workload = sizing.flags.max_num_seqs, sizing.question.workload
     replica = replace(sizing.replica, max_num_seqs=slots)
-    at_once = slots * replica.num_queues
+    at_once = slots * replica.model.dp_size
     burst_s = burst_ttft_s(replica, workload, at_once)
     yield (
         f"{at_once} prompts at once on an idle replica: half have their first token within "
@@ -204,7 +204,7 @@ def _replicas(sizing: Sizing) -> Answer:
         answer = "1, since no demand is given; scaling follows what is measured"
     else:
         answer = f"{sizing.replicas} for {significant(rate)} requests/s"
-    each = significant(sizing.sustainable_requests_per_s)
+    each = significant(sizing.goodput_requests_per_s)
     return Answer(
         question="How many replicas?",
         answer=answer,

@@ -229,9 +229,9 @@ def _freely(question: Question, live: Flags | None, known: Calibrations) -> Sizi
     best = size(with_learned_speed(question, first.flags, known))
     if kept is None:
         return best
-    worth_it = best.sustainable_requests_per_s * kept.flags.parallelism.num_gpus > (
+    worth_it = best.goodput_requests_per_s * kept.flags.parallelism.num_gpus > (
         1 + GAIN_WORTH_A_RESTART
-    ) * (kept.sustainable_requests_per_s * best.flags.parallelism.num_gpus)
+    ) * (kept.goodput_requests_per_s * best.flags.parallelism.num_gpus)
     return best if worth_it else kept
 
 

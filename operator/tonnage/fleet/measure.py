@@ -24,7 +24,7 @@ from tonnage.fleet.views import PodView
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.steady import prefill_context_tokens
-from tonnage.sizing.workload import Promise
+from tonnage.sizing.workload import Target
 
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
@@ -132,7 +132,7 @@ def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
     if samples.kv_tokens or not samples.num_gpu_blocks:
         return samples.kv_tokens or None
     replica, context_tokens = sizing.replica, sizing.question.context_tokens
-    blocks = samples.num_gpu_blocks / replica.num_queues
+    blocks = samples.num_gpu_blocks / replica.model.dp_size
     return blocks * context_tokens / replica.blocks_reserved(context_tokens)
 
 
@@ -148,7 +148,7 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _attainments(
-    name: str, within: list[Mapping[float, float]], promises: tuple[Promise, ...]
+    name: str, within: list[Mapping[float, float]], promises: tuple[Target, ...]
 ) -> Iterator[Attainment]:
     for promise in promises:
         fraction = attainment(within, limit_s=promise.limit_s)

@@ -28,7 +28,7 @@ def need(sizing: Sizing, traffic: Traffic, *, drain_s: float) -> Need:
     rate = traffic.requests_per_s
     for_demand = sizing.replicas_for(rate)
     with_backlog = sizing.replicas_for(rate + traffic.waiting / drain_s)
-    each = significant(sizing.sustainable_requests_per_s)
+    each = significant(sizing.goodput_requests_per_s)
     reasons = [
         Reason(
             code="Demand",

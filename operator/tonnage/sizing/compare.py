@@ -8,16 +8,24 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.sizing.checks import check_question
-from tonnage.sizing.contender import Contender, Outline, fewest_replicas, outline_of
-from tonnage.sizing.contest import Contest, Key
 from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.draft import splits_for
-from tonnage.sizing.plan import Sizing, closer, requests_per_s_asked, size, staffed
+from tonnage.sizing.plan import (
+    FINALISTS,
+    Between,
+    Outline,
+    Sizing,
+    nothing,
+    outlines_of,
+    requests_per_s_asked,
+    simulated,
+    size,
+    staffed,
+)
 from tonnage.sizing.request import Question, on_gpu
 from tonnage.sizing.split import Parallelism
 
@@ -90,30 +98,32 @@ def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) ->
     )
 
 
-def best_choice(question: Question, *, min_replicas: int = 1) -> Choice:
+def best_choice(question: Question, *, min_replicas: int = 1, between: Between = nothing) -> Choice:
     """Return the split of the question's class that takes the fewest GPUs.
 
     Splits whose replicas exceed maxReplicas only where all do; then the fewest GPUs in all, then
-    the smallest replica, then the one that sustains most. Where no demand is known, the fewest
-    GPUs per token. More than a node is tried only when nothing smaller will do.
+    the smallest replica, then the one that serves most. Where no demand is known, the fewest
+    GPUs per token. More than a node is tried only when nothing smaller will do. Simulated are those
+    that may take fewest by their fluid bounds, until none can take fewer than what is found.
 
     Raises:
         SizingError: no split will do; as ``size`` says it.
         CatalogError: a figure is missing.
     """
     check_question(question)
-
-    def look_closer(known: Outline | Contender | Sizing) -> Contender | Sizing | Choice:
-        if isinstance(known, Sizing):
-            return _choice(staffed(known), min_replicas)
-        return closer(known)
-
-    contest: Contest[Outline | Contender | Sizing, Choice]
-    contest = Contest(partial(outline_of, question), look_closer, Choice)
-    for split in _within_a_node(question):
-        contest.enter(split)
-    found = contest.winner(partial(_least_frugality, min_replicas))
-    return found or _choice(size(question), min_replicas)
+    outlines = list(outlines_of(question, _within_a_node(question), []))
+    found: list[Choice] = []
+    for outline in sorted(outlines, key=lambda each: _least_gpus(each, min_replicas))[:FINALISTS]:
+        least = min((_gpus_taken(choice) for choice in found), default=math.inf)
+        if _least_gpus(outline, min_replicas) >= least:
+            break
+        try:
+            found.append(_choice(staffed(simulated(outline, between=between)), min_replicas))
+        except SizingError:
+            continue
+    if not found:
+        return _choice(size(question, between=between), min_replicas)
+    return min(found, key=_frugality)
 
 
 def _choice(sizing: Sizing, min_replicas: int) -> Choice:
@@ -126,27 +136,12 @@ def _within_a_node(question: Question) -> Iterator[Parallelism]:
     return itertools.takewhile(lambda split: split.num_gpus <= node, splits)
 
 
-def _least_frugality(min_replicas: int, known: Outline | Contender | Sizing | Choice) -> Key:
-    """Return what the frugality of a split cannot fall below, by what is known of it."""
-    if isinstance(known, Choice):
-        return _frugality(known)
-    question, num_gpus = known.question, known.parallelism.num_gpus
-    replicas = max(_fewest_replicas(known), min_replicas)
-    gpus_taken = float(replicas * num_gpus)
-    if question.demand.requests_per_s is None and question.demand.concurrency is None:
-        tokens_per_s = known.most_requests_per_s * question.workload.output_tokens
-        gpus_taken = num_gpus / tokens_per_s if tokens_per_s else math.inf
-    is_beyond = question.max_replicas is not None and replicas > question.max_replicas
-    return is_beyond, gpus_taken, num_gpus, -known.most_requests_per_s
-
-
-def _fewest_replicas(known: Outline | Contender | Sizing) -> int:
-    """Return the replicas below which the demand is not served, by what is known of a split."""
-    if isinstance(known, Sizing):
-        rate = requests_per_s_asked(known) or 0.0
-        least = fewest_replicas(rate, known.team.top_requests_per_s)
-        return least if known.team.sustains(rate, 1) else max(2, least)
-    return fewest_replicas(known.question.demand.requests_per_s or 0.0, known.most_requests_per_s)
+def _least_gpus(outline: Outline, min_replicas: int) -> float:
+    """Return the GPUs that a split takes at least, by its fluid bound."""
+    rate, bound = outline.question.demand.requests_per_s, outline.bound_requests_per_s
+    if rate is None:
+        return outline.num_gpus / (bound * outline.question.workload.output_tokens)
+    return max(min_replicas, math.ceil(rate / bound)) * outline.num_gpus
 
 
 def _frugality(choice: Choice) -> tuple[bool, float, int, float]:
@@ -154,7 +149,7 @@ def _frugality(choice: Choice) -> tuple[bool, float, int, float]:
         not choice.is_within_bounds,
         _gpus_taken(choice),
         choice.sizing.flags.parallelism.num_gpus,
-        -choice.sizing.sustainable_requests_per_s,
+        -choice.sizing.goodput_requests_per_s,
     )
 
 

@@ -184,7 +184,7 @@ def tokens_per_day(tokens_per_s: float) -> str:
 
 def full_use(sizing: Sizing) -> str:
     """Name the state at which a replica is fully used."""
-    is_memory = sizing.question.slo.is_offline and sizing.line.limited_by == "KVCache"
+    is_memory = sizing.question.slo.is_offline and sizing.limited_by == "KVCache"
     return "memory ceiling" if is_memory else "load line"
 
 

@@ -3,7 +3,7 @@
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
 from tonnage.sizing.speculation import Speculation
-from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
+from tonnage.sizing.workload import Demand, Lengths, Slo, Target, Workload
 from tonnage.units import DAY_S
 
 PERCENT = 100
@@ -18,11 +18,11 @@ def promised(spec: Spec) -> Slo:
     ttft, tpot = spec.slo.time_to_first_token, spec.slo.time_per_output_token
     return Slo(
         ttft=tuple(
-            Promise(quantile=quantile, limit_s=limit_s)
+            Target(quantile=quantile, limit_s=limit_s)
             for quantile, limit_s in (ttft.promised() if ttft else {}).items()
         ),
         tpot=tuple(
-            Promise(quantile=quantile, limit_s=limit_s)
+            Target(quantile=quantile, limit_s=limit_s)
             for quantile, limit_s in (tpot.promised() if tpot else {}).items()
         ),
     )

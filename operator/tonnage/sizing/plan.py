@@ -1,42 +1,63 @@
 """One plan: the parallelism, the batch and the replicas for a question, or a reasoned no."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.checks import check_question
-from tonnage.sizing.contender import (
-    Contender,
-    Outline,
-    contender_of,
-    contender_with,
-    fewest_replicas,
-    outline_of,
-)
-from tonnage.sizing.contest import Contest, Key
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.parallelism.candidates import explain_no_candidate
-from tonnage.sizing.parallelism.draft import splits_for
+from tonnage.sizing.parallelism.draft import rank_of, splits_for
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, Question, on_gpu
-from tonnage.sizing.serving.flags import memory_doubt, request_bytes
-from tonnage.sizing.serving.load_line import LoadLine, line_used, load_line, tpot_ceiling
-from tonnage.sizing.serving.staffing import Team, replicas_for
-from tonnage.sizing.serving.steady import Replica, SteadyState, steps_of_answer
+from tonnage.sizing.serving.flags import (
+    Chosen,
+    FlagSearch,
+    largest_fitting,
+    memory_doubt,
+    replica_under,
+    request_bytes,
+    trial_of,
+)
+from tonnage.sizing.serving.goodput import Goodput, goodput
+from tonnage.sizing.serving.load_line import (
+    bound_requests_per_s,
+    most_decoding,
+    state_at,
+    top_requests_per_s,
+    tpot_ceiling,
+)
+from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.serving.staffing import Staffing, staffing_of
+from tonnage.sizing.serving.steady import SteadyState, steady_state, steps_of_answer
 from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 from tonnage.units import format_s, significant
 
 LEAST_SHARE = 0.02
-"""Of the most that a replica serves at all: where the promises leave less, the number of replicas
+"""Of the most that a replica serves at all: where the SLO leaves less, the number of replicas
 swings from hundreds to none with the tenth digit of a length."""
+IDLE = 1e-6
+"""Mean decoding sequences of a replica that serves one request now and then."""
+BOUND_DOUBT = 1.15
+"""What a replica may serve more than the fluid bound says: it knows no whole sequences."""
+FINALISTS = 4
+"""Splits that are simulated, at most, of those of one number of GPUs."""
+
+Between = Callable[[], None]
+"""Called before each run of the engine model; what it raises ends the search until it is asked
+again, which goes on where it stopped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def nothing() -> None:
+    """Let a search go on."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sizing:
     """The answer: everything that is known about one way to serve the question."""
 
@@ -45,11 +66,10 @@ class Sizing:
     shard: Shard
     budget: MemoryBudget
     replica: Replica
-    line: LoadLine
     idle: SteadyState
-    team: Team
-    sustainable_requests_per_s: float
-    """Of one replica, within every promise."""
+    goodput: Goodput
+    """Of one replica."""
+    staffing: Staffing
     replicas: int
     """For the demand asked; 1 where none is known."""
 
@@ -58,12 +78,20 @@ class Sizing:
         return self.flags.parallelism
 
     @property
-    def most_requests_per_s(self) -> float:
-        return self.sustainable_requests_per_s
+    def goodput_requests_per_s(self) -> float:
+        return self.goodput.requests_per_s
 
     @property
+    def limited_by(self) -> str:
+        return self.goodput.limited_by
+
+    @cached_property
     def at_capacity(self) -> SteadyState:
-        return self.line.state
+        """The steady state at goodput."""
+        if self.question.slo.is_offline:
+            _, num_decoding = most_decoding(self.replica, self.question.workload)
+            return steady_state(self.replica, self.question.workload, num_decoding)
+        return state_at(self.replica, self.question.workload, self.goodput_requests_per_s)
 
     @property
     def memory_ceiling_promised(self) -> float:
@@ -102,20 +130,20 @@ class Sizing:
 
     @property
     def output_tokens_per_s(self) -> float:
-        return self.sustainable_requests_per_s * self.question.workload.output_tokens
+        return self.goodput_requests_per_s * self.question.workload.output_tokens
 
     def replicas_for(self, requests_per_s: float) -> int:
         """Return the replicas that sustain another rate."""
-        return replicas_for(self.team, requests_per_s)
+        return self.staffing.replicas_for(requests_per_s)
 
 
-def size(question: Question) -> Sizing:
+def size(question: Question, *, between: Between = nothing) -> Sizing:
     """Answer a question: keep the flags that run, or choose the smallest split that will do.
 
     A split will do when it fits, one request alone keeps the SLO, and maxReplicas of it serve the
     demand; where none serves it all, the one that serves most is taken. Among splits of the same
-    number of GPUs the one with the highest sustainable rate is taken; a tie goes to the first,
-    plain tensor parallelism. More than a node is tried only when nothing smaller fits.
+    number of GPUs the one with the highest goodput is taken; a tie goes to the first, plain tensor
+    parallelism. More than a node is tried only when nothing smaller fits.
 
     Raises:
         ContextTooLongError: the model has fewer positions than are promised.
@@ -126,7 +154,7 @@ def size(question: Question) -> Sizing:
     """
     check_question(question)
     if question.flags:
-        return size_with(question, question.flags.parallelism)
+        return size_with(question, question.flags.parallelism, between=between)
     splits = splits_for(question, num_gpus=question.num_gpus)
     if not splits:
         raise InvalidParallelismError(
@@ -137,114 +165,169 @@ def size(question: Question) -> Sizing:
                 gpus_per_node=question.gpu.gpus_per_node,
             )
         )
-    return _smallest(question, splits)
+    return _smallest(question, splits, between)
 
 
-def _smallest(question: Question, splits: Iterable[Parallelism]) -> Sizing:
-    contest: Contest[Outline | Contender, Sizing]
-    contest = Contest(partial(outline_of, question), closer, Sizing)
+def _smallest(question: Question, splits: Iterable[Parallelism], between: Between) -> Sizing:
+    found: list[Sizing] = []
+    refusals: list[SizingError] = []
     for num_gpus, each in itertools.groupby(splits, key=lambda split: split.num_gpus):
-        if num_gpus > question.gpu.gpus_per_node and contest.winner(_fastest):
+        if num_gpus > question.gpu.gpus_per_node and found:
             break
-        same_size = list(each)
-        outlines = [contest.enter(split) for split in same_size]
-        # Where none can be enough, they are left alone unless all sizes are like that.
-        if any(outline and _may_be_enough(outline) for outline in outlines):
-            fastest = contest.winner(_fastest, same_size)
-            if fastest and _is_enough(fastest):
-                return staffed(fastest)
-    if fastest := contest.winner(_fastest):
-        return staffed(fastest)
+        outlines = list(outlines_of(question, each, refusals))
+        if outlines and not any(map(_may_be_enough, outlines)) and found:
+            continue
+        best = _best_of(outlines, refusals, between)
+        if best and _is_enough(best):
+            return staffed(best)
+        found += [best] if best else []
+    if found:
+        return staffed(max(found, key=lambda sizing: sizing.goodput_requests_per_s))
     # A split that fits but is too slow says more than a smaller one that does not fit.
-    refusals = contest.refusals
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
     raise (slow or refusals)[-1]
 
 
-def _fastest(known: Outline | Contender | Sizing) -> Key:
-    return (-known.most_requests_per_s,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A split before anything is simulated: its widest batch, and what it serves at most."""
+
+    question: Question
+    shard: Shard
+    widest: Chosen
+    idle: SteadyState
+    bound_requests_per_s: float
+
+    @property
+    def num_gpus(self) -> int:
+        return self.shard.parallelism.num_gpus
 
 
-def _may_be_enough(known: Outline | Contender) -> bool:
-    most, rate = known.question.max_replicas, known.question.demand.requests_per_s
-    return most is None or not rate or fewest_replicas(rate, known.most_requests_per_s) <= most
+def outlines_of(
+    question: Question, splits: Iterable[Parallelism], refusals: list[SizingError]
+) -> Iterator[Outline]:
+    """Yield the splits that fit and keep the SLO for one request alone; note what refuses others."""
+    for split in splits:
+        try:
+            yield outline_of(question, split)
+        except SizingError as refusal:
+            refusals.append(refusal)
 
 
-def _is_enough(sizing: Sizing) -> bool:
-    """Tell whether maxReplicas serve the demand.
-
-    How many would is a search: it is left out where maxReplicas alone and pooled fall short.
-    """
-    most, rate = sizing.question.max_replicas, requests_per_s_asked(sizing)
-    if most is None or not rate:
-        return True
-    if rate > most * sizing.sustainable_requests_per_s and not sizing.team.sustains(rate, most):
-        return False
-    return sizing.replicas_for(rate) <= most
-
-
-def closer(known: Outline | Contender) -> Contender | Sizing:
-    """Look closer at a split: at its flags, then at what one replica sustains.
+def outline_of(question: Question, parallelism: Parallelism) -> Outline:
+    """Return what the fluid arithmetic says of a split, with the flags that run or the widest.
 
     Raises:
-        DoesNotFitError, SLOInfeasibleError: this split will not do.
+        DoesNotFitError, InvalidKvCacheError, SLOInfeasibleError: this split will not do.
     """
-    return (
-        judged(known)
-        if isinstance(known, Contender)
-        else contender_with(known.question, known.shard)
+    shard = rank_of(question, parallelism)
+    widest = _running(question, shard) or largest_fitting(question, shard)
+    idle = steady_state(widest.replica, question.workload, IDLE)
+    _check_alone(question, widest.replica, idle)
+    bound = bound_requests_per_s(widest.replica, question.workload, question.slo)
+    return Outline(
+        question=question,
+        shard=shard,
+        widest=widest,
+        idle=idle,
+        bound_requests_per_s=bound * BOUND_DOUBT,
     )
 
 
-def size_with(question: Question, parallelism: Parallelism) -> Sizing:
+def _running(question: Question, shard: Shard) -> Chosen | None:
+    if question.flags is None:
+        return None
+    return Chosen(
+        flags=question.flags, replica=replica_under(question, shard, question.flags), goodput=None
+    )
+
+
+def _best_of(
+    outlines: list[Outline], refusals: list[SizingError], between: Between
+) -> Sizing | None:
+    """Simulate the splits that may serve most, until no bound exceeds what is found."""
+    best: Sizing | None = None
+    ranked = sorted(outlines, key=lambda outline: -outline.bound_requests_per_s)
+    for outline in ranked[:FINALISTS]:
+        if best and outline.bound_requests_per_s <= best.goodput_requests_per_s:
+            break
+        try:
+            sizing = simulated(outline, between=between)
+        except SizingError as refusal:
+            refusals.append(refusal)
+            continue
+        if best is None or sizing.goodput_requests_per_s > best.goodput_requests_per_s:
+            best = sizing
+    return best
+
+
+def _may_be_enough(outline: Outline) -> bool:
+    most, rate = outline.question.max_replicas, outline.question.demand.requests_per_s
+    return most is None or not rate or rate <= most * outline.bound_requests_per_s
+
+
+def _is_enough(sizing: Sizing) -> bool:
+    """Tell whether maxReplicas serve the demand."""
+    most, rate = sizing.question.max_replicas, requests_per_s_asked(sizing)
+    return most is None or not rate or sizing.staffing.sustains(rate, most)
+
+
+def size_with(
+    question: Question, parallelism: Parallelism, *, between: Between = nothing
+) -> Sizing:
     """Answer a question for one split of the model over GPUs.
 
     Raises:
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
-    return staffed(judged(contender_of(question, parallelism)))
+    return staffed(simulated(outline_of(question, parallelism), between=between))
 
 
-def judged(contender: Contender) -> Sizing:
-    """Return what one replica of a contender sustains; how many replicas it takes is left open.
+def simulated(outline: Outline, *, between: Between = nothing) -> Sizing:
+    """Return what one replica serves within the SLO; how many replicas it takes is left open.
 
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
-    question, flags, replica = contender.question, contender.flags, contender.replica
-    lines = partial(
-        load_line, workload=question.workload, slo=question.slo, arrival_scv=question.arrival_scv
-    )
-    line, roomy = lines(replica), lines(replace(replica, max_num_seqs=None))
-    team = Team(
-        replica=replica,
-        workload=question.workload,
-        slo=question.slo,
-        line=line,
-        slots=flags.max_num_seqs * replica.num_queues,
-        routing=question.routing,
-        arrival_scv=question.arrival_scv,
-    )
-    sustainable = team.sustainable_requests_per_s(1)
-    if sustainable <= LEAST_SHARE * contender.top_requests_per_s:
+    question, shard = outline.question, outline.shard
+    chosen = outline.widest
+    if question.flags is None:
+        chosen = FlagSearch(question, shard, between).best()
+    served = _goodput(question, chosen, between)
+    top = top_requests_per_s(chosen.replica, question.workload)
+    if served.requests_per_s <= LEAST_SHARE * top:
         raise SLOInfeasibleError(
-            f"{question.gpu.name} {flags.parallelism}: one request alone keeps the SLO, but no "
-            f"rate keeps it that is worth a replica ({_what_fails(contender, line)})"
+            f"{question.gpu.name} {shard.parallelism}: one request alone keeps the SLO, but no "
+            f"rate keeps it that is worth a replica ({_what_fails(outline)})"
         )
     return Sizing(
         question=question,
-        flags=flags,
-        shard=contender.shard,
-        budget=memory_budget(question, contender.shard, flags),
-        replica=replica,
-        line=replace(
-            line_used(line, roomy, sustainable), limited_by=contender.chosen_for or line.limited_by
+        flags=chosen.flags,
+        shard=shard,
+        budget=memory_budget(question, shard, chosen.flags),
+        replica=chosen.replica,
+        idle=outline.idle,
+        goodput=served,
+        staffing=staffing_of(
+            trial_of(question, chosen.replica),
+            served.requests_per_s,
+            question.routing,
+            between=between,
         ),
-        idle=contender.idle,
-        team=team,
-        sustainable_requests_per_s=sustainable,
         replicas=1,
     )
+
+
+def _goodput(question: Question, chosen: Chosen, between: Between) -> Goodput:
+    if question.slo.is_offline:
+        name, num_decoding = most_decoding(chosen.replica, question.workload)
+        state = steady_state(chosen.replica, question.workload, num_decoding)
+        return Goodput(
+            requests_per_s=state.requests_per_s, standard_error=0, limited_by=name, outcome=None
+        )
+    bound = bound_requests_per_s(chosen.replica, question.workload, question.slo)
+    guess = chosen.goodput.requests_per_s if chosen.goodput else 0.0
+    return goodput(trial_of(question, chosen.replica), guess or bound, between=between)
 
 
 def staffed(sizing: Sizing) -> Sizing:
@@ -267,17 +350,38 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
     return demand.concurrency / (first_s + steps_of_answer(sizing.replica, workload) * state.step_s)
 
 
-def _what_fails(contender: Contender, line: LoadLine) -> str:
-    """Name what leaves no rate: the prefill of a long prompt alone, else what stops the load."""
-    replica, workload, idle = contender.replica, contender.question.workload, contender.idle
-    for promise in contender.question.slo.ttft:
-        tokens = workload.prompt.quantile(promise.quantile)
+def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> None:
+    """Refuse a split on which one request alone on an idle replica misses a target.
+
+    Raises:
+        SLOInfeasibleError: with the latency reached and the one asked for.
+    """
+    first_s = typical_ttft_s(replica, question.workload, idle)
+    reached = {
+        "timePerOutputToken": (idle.tpot_s, question.slo.tpot),
+        "timeToFirstToken": (first_s, question.slo.ttft),
+    }
+    for name, (alone_s, targets) in reached.items():
+        for target in targets:
+            if alone_s > target.limit_s:
+                raise SLOInfeasibleError(
+                    f"{name}: one request alone on {question.gpu.name} "
+                    f"{replica.model.shard.parallelism} takes {format_s(alone_s)}, the SLO is "
+                    f"{format_s(target.limit_s)}"
+                )
+
+
+def _what_fails(outline: Outline) -> str:
+    """Name what leaves no rate: the prefill of a long prompt alone, else a request or two."""
+    replica, workload, idle = outline.widest.replica, outline.question.workload, outline.idle
+    for target in outline.question.slo.ttft:
+        tokens = workload.prompt.quantile(target.quantile)
         own_s = own_prefill_s(replica, workload, idle, tokens)
-        if own_s + idle.step_s > promise.limit_s:
+        if own_s + idle.step_s > target.limit_s:
             return (
-                f"TTFT {promise}: a prompt of {significant(tokens)} tokens takes {format_s(own_s)}"
+                f"TTFT {target}: a prompt of {significant(tokens)} tokens takes {format_s(own_s)}"
             )
-    return f"limited by {line.limited_by}"
+    return f"one alone has a TPOT of {format_s(idle.tpot_s)}: a prompt beside it is too much"
 
 
 def alternatives(question: Question, gpus: Iterable[Gpu]) -> list[Sizing]:

@@ -42,7 +42,7 @@ class Speculation:
         return max(1.0, (tokens + beyond) / self.tokens_per_step)
 
     @property
-    def tokens_judged(self) -> int:
+    def tokens_verified(self) -> int:
         """Of each sequence in a step: the guesses, and the one behind the last of them."""
         return 1 + self.num_draft_tokens
 

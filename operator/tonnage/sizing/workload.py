@@ -6,11 +6,11 @@ from enum import StrEnum
 from functools import cached_property
 from statistics import NormalDist
 
-from tonnage.sizing.tails import normal_exceedance
 from tonnage.units import format_s, significant
 
 PERCENT = 100
-Z_OF_P99 = NormalDist().inv_cdf(0.99)
+NORMAL = NormalDist()
+Z_OF_P99 = NORMAL.inv_cdf(0.99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Lengths:
         """
         if self.sigma == 0:
             return self.mean_tokens
-        z = NormalDist().inv_cdf(q)
+        z = NORMAL.inv_cdf(q)
         length = self.mean_tokens * math.exp(z * self.sigma - self.sigma**2 / 2)
         return min(length, self.longest_tokens)
 
@@ -61,8 +61,8 @@ class Lengths:
         if sigma == 0 or math.isinf(longest):
             return whole
         edge = (math.log(longest / self.mean_tokens) + sigma**2 / 2) / sigma
-        below = normal_exceedance(order * sigma - edge)
-        cut: float = longest**order * normal_exceedance(edge)
+        below = NORMAL.cdf(edge - order * sigma)
+        cut: float = longest**order * NORMAL.cdf(-edge)
         return whole * below + cut
 
     @cached_property
@@ -102,7 +102,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Target:
     """A latency that a share of the requests must not exceed."""
 
     quantile: float
@@ -116,8 +116,8 @@ class Promise:
 class Slo:
     """The promises on time to first token and time per output token. Both empty: offline."""
 
-    ttft: tuple[Promise, ...] = ()
-    tpot: tuple[Promise, ...] = ()
+    ttft: tuple[Target, ...] = ()
+    tpot: tuple[Target, ...] = ()
 
     @property
     def is_offline(self) -> bool:

@@ -11,7 +11,7 @@ from tonnage.sizing.plan import size
 from tonnage.sizing.workload import Routing
 
 SIZING = size(a_question())
-EACH = SIZING.sustainable_requests_per_s
+EACH = SIZING.goodput_requests_per_s
 """Requests per second of one replica."""
 
 

@@ -53,7 +53,7 @@ def ranked(question, gpus, **more):
 def at_rate(requests_per_s, **changes):
     """Return a sizing on one GPU whose replica sustains this rate, whatever it says by itself."""
     sizing = size(a_question(num_gpus=1, **changes))
-    return replace(sizing, sustainable_requests_per_s=requests_per_s)
+    return replace(sizing, goodput_requests_per_s=requests_per_s)
 
 
 def a_spec(name, *changes):
@@ -317,7 +317,7 @@ class TestOffline:
         sizing = size(a_question(slo=OFFLINE))
 
         assert full_use(sizing) == "memory ceiling"
-        assert sizing.line.limited_by == "KVCache"
+        assert sizing.limited_by == "KVCache"
         assert sizing.flags.max_num_seqs == math.floor(sizing.memory_ceiling_typical)
         assert full_use(size(a_question())) == "load line"
 
@@ -369,7 +369,7 @@ class TestTheStages:
         assert found["workload"]["outputTokensPerSecond"] == 2000
         assert found["memory"]["split"] == "TP1"
         assert found["throughput"]["tokensPerSecond"] == 1000
-        assert found["throughput"]["limitedBy"] == choice.sizing.line.limited_by
+        assert found["throughput"]["limitedBy"] == choice.sizing.limited_by
         assert found["cost"]["usdPerHour"] == 12
         assert found["cost"]["basis"] == "rented"
 
@@ -384,7 +384,7 @@ class TestTheStages:
 
     def test_say_where_ttft_holds_a_replica_below_its_load_line(self):
         sizing = size(a_question())
-        held = replace(sizing, sustainable_requests_per_s=sizing.line.requests_per_s / 2)
+        held = replace(sizing, goodput_requests_per_s=sizing.line.requests_per_s / 2)
 
         text = str(stages(Choice(sizing=held, replicas=1))[2])
 

@@ -30,7 +30,7 @@ from tonnage.sizing.serving.staffing import replicas_for
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import step_time
-from tonnage.sizing.workload import Promise, Routing
+from tonnage.sizing.workload import Target, Routing
 
 ROUNDING = 1 + 1e-9
 SEARCH = 1 + 1e-3
@@ -177,13 +177,13 @@ def test_the_load_line_keeps_every_limit_and_touches_one(
 def test_slots_never_exceed_the_memory_ceiling(replica, workload, limit_s, quantile):
     slo = an_slo(tpot_s=limit_s, quantile=quantile)
     held = replica.sequences_held(workload.mean_context_tokens)
-    assume(held >= replica.num_queues)
+    assume(held >= replica.model.dp_size)
 
     slots = slots_for(
-        load_line(replica, workload, slo), slo, ceiling=held, num_queues=replica.num_queues
+        load_line(replica, workload, slo), slo, ceiling=held, num_queues=replica.model.dp_size
     )
 
-    assert 1 <= slots <= held / replica.num_queues
+    assert 1 <= slots <= held / replica.model.dp_size
 
 
 @settings(max_examples=40)
@@ -195,11 +195,11 @@ def test_more_demand_never_needs_fewer_replicas(team, requests_per_s, factor):
 @settings(max_examples=40)
 @given(teams(routing=Routing.SERVICE), numbers(0.01, 1000))
 def test_the_replicas_asked_for_sustain_the_rate_and_one_fewer_does_not(team, requests_per_s):
-    assume(team.sustainable_requests_per_s(1) > 0)
+    assume(team.goodput_requests_per_s(1) > 0)
     num_replicas = replicas_for(team, requests_per_s)
 
     assert team.sustains(requests_per_s, num_replicas)
-    assert team.sustainable_requests_per_s(num_replicas) >= requests_per_s / SEARCH
+    assert team.goodput_requests_per_s(num_replicas) >= requests_per_s / SEARCH
     if num_replicas > 1:
         assert not team.sustains(requests_per_s, num_replicas - 1)
 
@@ -208,12 +208,12 @@ def test_the_replicas_asked_for_sustain_the_rate_and_one_fewer_does_not(team, re
 @given(teams(), numbers(0.2, 1))
 def test_a_shorter_ttft_never_raises_what_a_replica_sustains(team, factor):
     (promise,) = team.slo.ttft
-    shorter = Promise(quantile=promise.quantile, limit_s=promise.limit_s * factor)
+    shorter = Target(quantile=promise.quantile, limit_s=promise.limit_s * factor)
     strict = replace(team, slo=replace(team.slo, ttft=(shorter,)))
 
-    sustained = strict.sustainable_requests_per_s(1)
+    sustained = strict.goodput_requests_per_s(1)
 
-    assert sustained <= team.sustainable_requests_per_s(1) * SEARCH
+    assert sustained <= team.goodput_requests_per_s(1) * SEARCH
 
 
 @settings(max_examples=25)
@@ -221,6 +221,6 @@ def test_a_shorter_ttft_never_raises_what_a_replica_sustains(team, factor):
 def test_replicas_that_share_a_queue_sustain_at_least_what_they_do_alone(team, num_replicas):
     alone = replace(team, routing=Routing.SERVICE)
 
-    pooled = team.sustainable_requests_per_s(num_replicas)
+    pooled = team.goodput_requests_per_s(num_replicas)
 
-    assert pooled >= alone.sustainable_requests_per_s(num_replicas) / SEARCH
+    assert pooled >= alone.goodput_requests_per_s(num_replicas) / SEARCH

@@ -153,7 +153,7 @@ class TestTheFlags:
         sizing = size(a_question(flags=running_flags()))
 
         assert sizing.flags == running_flags()
-        assert sizing.line.limited_by == "MaxNumSeqs"
+        assert sizing.limited_by == "MaxNumSeqs"
 
     def test_cover_what_runs_within_the_cache(self):
         sizing = size(a_question())
@@ -169,7 +169,7 @@ class TestTheFlags:
 
 class TestTheReplicas:
     def test_follow_the_rate(self):
-        one = size(a_question()).sustainable_requests_per_s
+        one = size(a_question()).goodput_requests_per_s
 
         assert size(a_question(demand=Demand(requests_per_s=2.5 * one))).replicas == 3
 

@@ -272,9 +272,9 @@ def test_the_capacity_predicted_is_what_the_engine_model_serves(speculation):
     )
     sizing = size(question)
 
-    rate = sizing.sustainable_requests_per_s
+    rate = sizing.goodput_requests_per_s
 
-    assert sizing.line.limited_by == "TimePerOutputToken"
+    assert sizing.limited_by == "TimePerOutputToken"
     # At 95 %: kept a little below the capacity predicted, and broken a little beyond it.
     assert share_kept(served(sizing, 0.94 * rate, 6000), 0.012) >= 0.95
     assert share_kept(served(sizing, 1.06 * rate, 6000), 0.012) < 0.95

@@ -3,7 +3,8 @@
 import math
 
 from tonnage.sizing.serving.closed_loop import prefill_work_s, running_state
-from tonnage.sizing.serving.steady import Replica, places, steps_of_answer
+from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.serving.steady import places, steps_of_answer
 from tonnage.sizing.serving.ttft import serving_s
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Workload
@@ -17,9 +18,8 @@ def burst_ttft_s(
     Prompts are prefilled in order, as many at once as fit in the token budget, beside those that
     already decode. Those without a place in the cache or a slot wait for a whole round of answers.
     """
-    queues = replica.num_queues
-    room = places(replica, workload)
-    at_once = max(1, math.floor(min(num_prompts, min(room.slots, room.held) / queues)))
+    queues = replica.model.dp_size
+    at_once = max(1, math.floor(min(num_prompts, places(replica, workload) / queues)))
     position = math.ceil(quantile * num_prompts / queues) - 1
     rounds, ahead = divmod(max(0, position), at_once)
     first_s = serving_s(replica, min(num_prompts, at_once), workload.prompt.mean_tokens)
@@ -33,6 +33,8 @@ def burst_ttft_s(
 def prefill_in_order_s(replica: Replica, workload: Workload, num_prompts: int) -> float:
     """Return the time until so many prompts of each rank have been prefilled, one after another."""
     steps = math.ceil(num_prompts * workload.new_prompt_tokens / replica.prefill_room(num_prompts))
-    decoding = num_prompts / 2 * replica.num_queues
+    decoding = num_prompts / 2 * replica.model.dp_size
     beside = Step(num_sequences=decoding, context_tokens=decoding * workload.prompt.mean_tokens)
-    return num_prompts * prefill_work_s(replica, workload) + steps * replica.step(beside).total_s
+    return (
+        num_prompts * prefill_work_s(replica, workload) + steps * replica.model.step(beside).total_s
+    )

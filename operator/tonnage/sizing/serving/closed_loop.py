@@ -6,8 +6,8 @@ The rate follows from the residence time, not the other way round: nobody arrive
 import math
 from dataclasses import dataclass, replace
 
+from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import (
-    Replica,
     SteadyState,
     places,
     prefill_context_tokens,
@@ -58,9 +58,9 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
     own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
     work_s = prefill_work_s(replica, workload)
     cycle_s = steps_of_answer(replica, workload) * state.step_s + own_s
-    each = running / replica.num_queues
+    each = running / replica.model.dp_size
     load = min(1.0, each * work_s / cycle_s)
-    ahead = replica.constants.bunching_fraction * max(0.0, each - 1) * math.sqrt(load)
+    ahead = replica.model.constants.bunching_fraction * max(0.0, each - 1) * math.sqrt(load)
     queue_s = ahead * work_s
     slot_s = (concurrency - running) * (cycle_s + queue_s) / running
     return ClosedLoop(
@@ -71,8 +71,7 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
 
 def num_at_once(replica: Replica, workload: Workload, concurrency: float) -> float:
     """Return how many of so many requests run at once; one does even where none fits."""
-    room = places(replica, workload)
-    return min(concurrency, max(1.0, room.held), room.slots)
+    return min(concurrency, places(replica, workload))
 
 
 def running_state(replica: Replica, workload: Workload, num_running: float) -> SteadyState:
@@ -90,8 +89,8 @@ def prefill_work_s(replica: Replica, workload: Workload) -> float:
     alone = Step(num_sequences=1, context_tokens=0)
     beside = replace(
         alone,
-        prefill_tokens=new * replica.num_queues,
+        prefill_tokens=new * replica.model.dp_size,
         prefill_context_tokens=prefill_context_tokens(workload),
     )
-    idle, busy = replica.step(alone), replica.step(beside)
+    idle, busy = replica.model.step(alone), replica.model.step(beside)
     return busy.prefill_s + busy.communication_s - idle.communication_s

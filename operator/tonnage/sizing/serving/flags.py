@@ -1,7 +1,8 @@
 """The flags that a split of the model runs best with, and the engine group that they make."""
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.sizing.errors import DoesNotFitError
@@ -10,87 +11,175 @@ from tonnage.sizing.memory.ceiling import check_fits, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, Question
-from tonnage.sizing.serving.load_line import LoadLine, load_line, slots_for, tpot_ceiling
-from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.serving.goodput import Goodput, goodput, keeps
+from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
+from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.serving.trial import Trial
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
 
-FIRST_GUESS_SEQS = 256
-MAX_ROUNDS = 8
+MOST_SEQS = 4_096
+"""Slots of an engine without a TPOT target, at most."""
+STRIDE = 0.75
+"""Ratio of neighbouring numbers of slots that are tried."""
+PATIENCE = 3
+"""Neighbours that serve no more, after which fewer slots are not tried."""
+GAIN = 1.01
+"""What another number of slots must bring."""
+TIE = 0.995
+"""Share of the goodput that counts as the same: the smaller flag is taken."""
+BUDGET_GAIN = 1.03
+"""What another token budget than the engine's default must bring."""
+BUDGETS_TOKENS = (2_048, 4_096, 16_384)
+
+Between = Callable[[], None]
 
 
-def settle(question: Question, shard: Shard, parallelism: Parallelism) -> tuple[Flags, str]:
-    """Return flags and what limits the batch.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Flags, the engine group that they make, and what it serves by a coarse search."""
 
-    ``--max-num-seqs`` and the cache decide one another (each slot costs sampler memory), so both
-    are settled in rounds; the flag never falls below what keeps both.
-
-    Raises:
-        DoesNotFitError: not even with a single slot.
-    """
-    seqs, too_many = FIRST_GUESS_SEQS, math.inf
-    for _ in range(MAX_ROUNDS):
-        flags, replica = _largest_fitting(question, shard, parallelism, seqs)
-        tried = flags.max_num_seqs
-        too_many = min(too_many, math.inf if tried == seqs else 2 * tried)
-        unlimited = replace(replica, max_num_seqs=None)
-        line = load_line(
-            unlimited, question.workload, question.slo, arrival_scv=question.arrival_scv
-        )
-        wanted = _slots(question, replica, line)
-        seqs = wanted if wanted < too_many else int(tried + too_many) // 2
-        if seqs == tried:
-            break
-    return _flags(question, parallelism, min(tried, wanted)), line.limited_by
+    flags: Flags
+    replica: Replica
+    goodput: Goodput | None
 
 
-def _largest_fitting(
-    question: Question, shard: Shard, parallelism: Parallelism, seqs: int
-) -> tuple[Flags, Replica]:
-    """Return the flags and the engine group with so many slots, or as often half as it takes.
+class FlagSearch:
+    """The flags that serve most on one split, found with coarse runs."""
 
-    Raises:
-        DoesNotFitError: not even with a single slot.
-    """
-    flags = _flags(question, parallelism, seqs)
-    try:
-        return flags, replica_under(question, shard, flags)
-    except DoesNotFitError:
-        replica_under(question, shard, _flags(question, parallelism, 1))
-    return _largest_fitting(question, shard, parallelism, seqs // 2)
+    def __init__(self, question: Question, shard: Shard, between: Between) -> None:
+        self._question, self._shard, self._between = question, shard, between
+
+    def best(self) -> Chosen:
+        """Return the flags of the highest goodput; of those that serve as much, the smallest.
+
+        Raises:
+            DoesNotFitError: not even with a single slot.
+        """
+        widest = largest_fitting(self._question, self._shard)
+        if self._question.slo.is_offline:
+            return widest
+        return self._smallest(self._other_budget(self._fewer(self._measured(widest))))
+
+    def _measured(self, chosen: Chosen) -> Chosen:
+        return replace(chosen, goodput=self._goodput(chosen, self._bound(chosen)))
+
+    def _bound(self, chosen: Chosen) -> float:
+        question = self._question
+        return bound_requests_per_s(chosen.replica, question.workload, question.slo)
+
+    def _goodput(self, chosen: Chosen, guess: float) -> Goodput:
+        trial = trial_of(self._question, chosen.replica)
+        return goodput(trial, guess, is_coarse=True, between=self._between)
+
+    def _keeps(self, chosen: Chosen, rate: float) -> bool:
+        return keeps(trial_of(self._question, chosen.replica), rate, between=self._between)
+
+    def _fewer(self, best: Chosen) -> Chosen:
+        """Return the best among fewer slots: a short queue at the door can protect TPOT."""
+        failed = 0
+        outcome = best.goodput.outcome
+        for seqs in _ladder(best.flags.max_num_seqs, outcome.peak_running if outcome else None):
+            other = self._with(best, max_num_seqs=seqs)
+            rate = best.goodput.requests_per_s
+            if rate and not self._keeps(other, GAIN * rate):
+                failed += 1
+                if failed == PATIENCE:
+                    break
+                continue
+            found = self._goodput(other, GAIN * rate or self._bound(other))
+            if found.requests_per_s > rate:
+                best, failed = replace(other, goodput=found), 0
+        return best
+
+    def _other_budget(self, best: Chosen) -> Chosen:
+        for tokens in BUDGETS_TOKENS:
+            rate = best.goodput.requests_per_s
+            verified = best.replica.model.tokens_verified
+            is_small = tokens < best.flags.max_num_seqs * verified
+            if is_small or tokens == best.flags.max_num_batched_tokens or not rate:
+                continue
+            try:
+                other = self._with(best, max_num_batched_tokens=tokens)
+            except DoesNotFitError:
+                continue
+            if self._keeps(other, BUDGET_GAIN * rate):
+                best = replace(other, goodput=self._goodput(other, BUDGET_GAIN * rate))
+        return best
+
+    def _smallest(self, best: Chosen) -> Chosen:
+        """Return the fewest slots that serve as much."""
+        low, high = 0, best.flags.max_num_seqs
+        outcome, rate = best.goodput.outcome, best.goodput.requests_per_s
+        if not rate or outcome is None:
+            return best
+        high = min(high, outcome.peak_running)
+        while high - low > max(1, high // 32):
+            middle = (low + high) // 2
+            kept = self._keeps(self._with(best, max_num_seqs=middle), TIE * rate)
+            low, high = (low, middle) if kept else (middle, high)
+        return self._with(best, max_num_seqs=high)
+
+    def _with(self, chosen: Chosen, **changes: int) -> Chosen:
+        flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
+        replica = replica_under(self._question, self._shard, flags)
+        return replace(chosen, flags=flags, replica=replica)
 
 
-def _slots(question: Question, replica: Replica, line: LoadLine) -> int:
-    """Return the slots that the load line asks for; the engine refuses more than its budget."""
-    wanted = slots_for(
-        line,
-        question.slo,
-        ceiling=_ceiling(question, replica),
-        num_queues=replica.num_queues,
+def _ladder(most: int, peak_running: int | None) -> Iterator[int]:
+    """Yield fewer slots, in descending order; more than ever ran change nothing."""
+    seqs = most if peak_running is None else min(most, peak_running)
+    while seqs > 1:
+        seqs = min(seqs - 1, math.floor(seqs * STRIDE))
+        yield max(1, seqs)
+
+
+def trial_of(question: Question, replica: Replica) -> Trial:
+    """Return what one replica is tried with."""
+    return Trial(
+        replica=replica,
+        workload=question.workload,
+        slo=question.slo,
+        context_tokens=question.context_tokens,
+        arrival_scv=question.arrival_scv,
     )
-    return min(wanted, replica.max_batched_tokens // replica.tokens_judged)
 
 
-def _ceiling(question: Question, replica: Replica) -> float:
-    """Return the decoding sequences that memory and TPOT allow: slots are never more."""
+def largest_fitting(question: Question, shard: Shard) -> Chosen:
+    """Return the split with as many slots as the memory and the SLO ceiling leave.
+
+    Slots cost sampler memory, so both are settled in rounds.
+
+    Raises:
+        DoesNotFitError: not even with a single slot.
+    """
+    flags = _flags(question, shard.parallelism, 1)
+    replica = replica_under(question, shard, flags)
+    seqs = ceiling(question, replica)
+    while seqs > 1:
+        try:
+            flags = _flags(question, shard.parallelism, seqs)
+            replica = replica_under(question, shard, flags)
+        except DoesNotFitError:
+            seqs //= 2
+            continue
+        most = ceiling(question, replica)
+        if most >= seqs:
+            break
+        seqs = most
+    nothing = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
+    flags = _flags(question, shard.parallelism, seqs)
+    return Chosen(flags=flags, replica=replica_under(question, shard, flags), goodput=nothing)
+
+
+def ceiling(question: Question, replica: Replica) -> int:
+    """Return the slots of one rank that memory, TPOT and the token budget allow, one at least."""
     held = replica.sequences_held(question.workload.mean_context_tokens)
     allowed = tpot_ceiling(replica, question.workload, question.slo) if held else None
-    return held if allowed is None else min(held, allowed)
-
-
-def most_places(question: Question, shard: Shard, parallelism: Parallelism) -> Replica:
-    """Return the engine group with no less cache and no fewer slots than ``settle`` finds.
-
-    The cache is largest beside a single slot, and the slots never exceed their ceiling with it.
-    """
-    flags = _flags(question, parallelism, 1)
-    replica = _without_cache(question, shard, flags)
-    pool_bytes = memory_budget(question, shard, flags).kv_pool_bytes
-    if question.measured_kv_tokens is not None:
-        pool_bytes = _pool_bytes(question, replica, flags)
-    widest = replace(replica, kv_pool_bytes=max(0.0, pool_bytes))
-    slots = math.floor(_ceiling(question, widest) / widest.num_queues)
-    return replace(widest, max_num_seqs=max(1, slots))
+    each = (held if allowed is None else min(held, allowed)) / replica.model.dp_size
+    budget = replica.max_batched_tokens // replica.model.tokens_verified
+    return max(1, min(math.floor(each), budget, MOST_SEQS))
 
 
 def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:
@@ -116,15 +205,17 @@ def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
 
 def _without_cache(question: Question, shard: Shard, flags: Flags) -> Replica:
     return Replica(
-        shard=shard,
-        speeds=speeds(question.gpu, question.weights.compute),
-        constants=question.speed,
+        model=StepTimeModel(
+            shard=shard,
+            speeds=speeds(question.gpu, question.weights.compute),
+            constants=question.speed,
+            speculation=question.speculation,
+        ),
         kv_pool_bytes=0.0,
         max_batched_tokens=flags.max_num_batched_tokens,
         max_num_seqs=flags.max_num_seqs,
         block_tokens=default_block_tokens(question.shape),
         cache_rules=question.cache_rules,
-        speculation=question.speculation,
     )
 
 
@@ -136,7 +227,10 @@ def _pool_bytes(question: Question, replica: Replica, flags: Flags) -> float:
     context, measured = question.context_tokens, question.measured_kv_tokens
     if measured is not None:
         return measured * replica.bytes_per_reported_token(context)
-    budget, needed = memory_budget(question, replica.shard, flags), request_bytes(question, replica)
+    budget, needed = (
+        memory_budget(question, replica.model.shard, flags),
+        request_bytes(question, replica),
+    )
     if question.flags:
         return max(budget.kv_pool_bytes, needed)
     check_fits(budget, request_bytes=needed, context_tokens=context)
@@ -153,7 +247,7 @@ def memory_doubt(question: Question, replica: Replica, flags: Flags) -> str | No
     if question.flags is None or question.measured_kv_tokens is not None:
         return None
     return shortfall(
-        memory_budget(question, replica.shard, flags),
+        memory_budget(question, replica.model.shard, flags),
         request_bytes=request_bytes(question, replica),
         context_tokens=question.context_tokens,
     )

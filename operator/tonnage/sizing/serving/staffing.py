@@ -1,124 +1,95 @@
-"""How many replicas: the smallest number whose queues keep the promises."""
+"""How many replicas: the smallest number that keeps every SLO target at the rate asked.
+
+Behind a plain Service each replica draws its requests at random: N separate queues, each with one
+part in N of the burstiness. A router that counts lets them share one. What each of N replicas
+serves is found by running the engine model for some N, and read between them.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from itertools import pairwise
 
-from tonnage.sizing.bounded import bounded
 from tonnage.sizing.errors import SLOInfeasibleError
-from tonnage.sizing.occupancy import Arrivals
-from tonnage.sizing.serving.load_line import LoadLine, top_requests_per_s
-from tonnage.sizing.serving.search import crossing
-from tonnage.sizing.serving.steady import Replica, load_at, places
-from tonnage.sizing.serving.ttft import ttft_excess
-from tonnage.sizing.tpot import tpot_excess
-from tonnage.sizing.workload import Routing, Slo, Workload
+from tonnage.sizing.serving.goodput import goodput
+from tonnage.sizing.serving.trial import Trial
+from tonnage.sizing.workload import Routing
 
-DOUBLINGS = 6
+FLEETS = (1, 2, 4, 8, 32)
+"""Replicas that are simulated together; more serve as much each as the last."""
 ROUNDING = 5e-4
 """What the search for a rate leaves open: it must not take one more replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
-    """A replica at its load line, and how the fleet's requests reach it."""
+class Staffing:
+    """What each of N replicas serves, by N."""
 
-    replica: Replica
-    workload: Workload
-    slo: Slo
-    line: LoadLine
-    slots: int
-    """``--max-num-seqs`` times data-parallel ranks."""
-    routing: Routing = Routing.SERVICE
-    arrival_scv: float = 1.0
+    each_requests_per_s: tuple[tuple[int, float], ...]
+    """Ascending; between two it is on the line in ``1 / N``, or ``1 / sqrt(N)`` where they pool."""
+    is_pooled: bool = False
 
-    def sustainable_requests_per_s(self, num_replicas: int) -> float:
-        """Return the highest rate that so many replicas serve within every promise."""
-        if num_replicas <= 0:
-            return 0.0
-        # A random split of arrivals by chance leaves the same to each, however many there are.
-        is_chance = self.routing is Routing.SERVICE and self.arrival_scv == 1
-        alike = min(num_replicas, 2) if is_chance else num_replicas
-        return num_replicas * _sustainable_each(self, alike)
+    def each(self, num_replicas: int) -> float:
+        """Return what one of so many replicas serves within every target."""
+        known = self.each_requests_per_s
+        for (few, low), (many, high) in pairwise(known):
+            if few <= num_replicas <= many:
+                span = self._at(few) - self._at(many)
+                return low + (high - low) * (self._at(few) - self._at(num_replicas)) / span
+        return known[-1][1]
+
+    def _at(self, num_replicas: int) -> float:
+        return num_replicas ** (-0.5 if self.is_pooled else -1.0)
 
     def sustains(self, requests_per_s: float, num_replicas: int) -> bool:
-        """Tell whether so many replicas serve this rate within every promise."""
-        return requests_per_s * (1 - ROUNDING) <= self.sustainable_requests_per_s(num_replicas)
+        """Tell whether so many replicas serve this rate within every target."""
+        return requests_per_s * (1 - ROUNDING) <= num_replicas * self.each(num_replicas)
 
-    @property
-    def top_requests_per_s(self) -> float:
-        """Return what one replica serves at most, however long requests wait and take."""
-        return top_requests_per_s(self._with_slots, self.workload)
+    def replicas_for(self, requests_per_s: float) -> int:
+        """Return the smallest number of replicas that sustains this rate, at least one.
 
-    @property
-    def _with_slots(self) -> Replica:
-        return replace(self.replica, max_num_seqs=max(1, self.slots // self.replica.num_queues))
-
-    def excess(self, requests_per_s: float, num_replicas: int) -> float:
-        """Return the logarithm of misses over those allowed, for the promise broken worst.
-
-        Of a fleet of so many replicas at this rate each: positive where one is broken.
+        Raises:
+            SLOInfeasibleError: a replica sustains nothing.
         """
-        if self.slo.is_offline or requests_per_s <= 0:
-            return -math.inf
-        replica = self._with_slots
-        load = load_at(replica, self.workload, self._arrivals(requests_per_s, num_replicas))
-        state = bounded(load, places(replica, self.workload)) if load else None
-        if load is None or state is None:
-            return math.inf
-        found = [tpot_excess(load, state, promise) for promise in self.slo.tpot]
-        found += [ttft_excess(load, state, promise) for promise in self.slo.ttft]
-        return max(found)
-
-    def _arrivals(self, requests_per_s: float, num_replicas: int) -> Arrivals:
-        """Return what reaches one data-parallel rank.
-
-        Behind a plain Service each replica draws its requests at random: of the burstiness of all
-        one part in so many is left. A router that counts evens all replicas out.
-        """
-        each = requests_per_s / self.replica.num_queues
-        if self.routing is Routing.LEAST_OUTSTANDING:
-            return Arrivals(requests_per_s=each, scv=self.arrival_scv, num_pooled=num_replicas)
-        split_scv = 1 + (self.arrival_scv - 1) / num_replicas
-        return Arrivals(requests_per_s=each, scv=split_scv)
+        if requests_per_s <= 0:
+            return 1
+        most = max(each for _, each in self.each_requests_per_s)
+        if self.each(1) <= 0:
+            raise SLOInfeasibleError("a replica keeps the SLO at no rate: no number of them helps")
+        number = max(1, math.ceil(requests_per_s * (1 - ROUNDING) / most))
+        while not self.sustains(requests_per_s, number):
+            number += max(1, math.floor(requests_per_s / self.each(number)) - number)
+        return number
 
 
-@lru_cache(maxsize=256)
-def _sustainable_each(team: Team, num_replicas: int) -> float:
-    # Alone a replica sustains its load line at most, where TPOT was judged already.
-    top = team.line.requests_per_s if num_replicas == 1 else team.top_requests_per_s
-    if top <= 0 or team.excess(top, num_replicas) <= 0:
-        return top
-    return crossing(lambda each: team.excess(each, num_replicas), top)
+def staffing_of(
+    trial: Trial,
+    alone_requests_per_s: float,
+    routing: Routing,
+    *,
+    between: Callable[[], None] = lambda: None,
+) -> Staffing:
+    """Return what each of N replicas serves, ``alone_requests_per_s`` being that of one.
 
-
-def replicas_for(team: Team, requests_per_s: float) -> int:
-    """Return the smallest number of replicas that sustains this rate, at least one.
-
-    The more there are the more even the load of each: a router pools them, and a random split
-    takes the bursts apart. So the quotient for one alone is enough as a rule; where it is not, it
-    is doubled.
-
-    Raises:
-        SLOInfeasibleError: a replica sustains nothing.
+    A random split of Poisson arrivals by chance leaves Poisson arrivals to each, and the same
+    goodput, however many there are.
     """
-    if requests_per_s <= 0:
-        return 1
-    low, high = 1, _quotient(requests_per_s, team.sustainable_requests_per_s(1))
-    for _ in range(DOUBLINGS):
-        if team.sustains(requests_per_s, high):
-            break
-        low, high = high + 1, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if team.sustains(requests_per_s, middle) else (middle + 1, high)
-    return high
+    is_pooled = routing is Routing.LEAST_OUTSTANDING
+    known = [(1, alone_requests_per_s)]
+    if alone_requests_per_s > 0 and not trial.slo.is_offline:
+        if is_pooled or trial.arrival_scv != 1:
+            for number in FLEETS[1:]:
+                fleet = of_fleet(trial, number, routing)
+                found = goodput(fleet, known[-1][1], is_coarse=True, between=between)
+                known.append((number, max(known[-1][1], found.requests_per_s)))
+    return Staffing(each_requests_per_s=tuple(known), is_pooled=is_pooled)
 
 
-def _quotient(requests_per_s: float, each: float) -> int:
-    if each <= 0:
-        raise SLOInfeasibleError("a replica keeps the SLO at no rate: no number of them helps")
-    return max(1, math.ceil(requests_per_s / each - ROUNDING))
+def of_fleet(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
+    """Return what one of so many replicas is tried with; pooled ones are tried together."""
+    if routing is Routing.LEAST_OUTSTANDING:
+        return replace(trial, num_replicas=num_replicas, routing=routing)
+    return replace(trial, arrival_scv=1 + (trial.arrival_scv - 1) / num_replicas)
 
 
 def replicas_for_throughput(*, tokens_per_s: float, tokens_per_s_per_replica: float) -> int:

@@ -12,7 +12,7 @@ from tonnage.sizing.serving.load_line import LoadLine, load_line, slots_for, tpo
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step, experts_touched, step_time, weights_read_bytes
-from tonnage.sizing.workload import Promise, Slo
+from tonnage.sizing.workload import Target, Slo
 from tonnage.units import GB
 
 
@@ -253,7 +253,7 @@ class TestTheLoadLine:
         assert line.state.num_decoding == pytest.approx(100)
 
     def test_stops_where_a_step_takes_as_long_as_promised(self):
-        slo = Slo(tpot=(Promise(quantile=0.5, limit_s=0.010),))
+        slo = Slo(tpot=(Target(quantile=0.5, limit_s=0.010),))
         # (30e9 - 16e9) / (2000 * 131,072) = 53.4
         line = load_line(a_replica(), decoding_only(2000), slo)
 
@@ -262,7 +262,7 @@ class TestTheLoadLine:
         assert tpot_ceiling(a_replica(), decoding_only(2000), slo) == pytest.approx(53.406, 1e-4)
 
     def test_needs_no_head_room_where_nobody_comes_or_leaves(self):
-        slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
+        slo = Slo(tpot=(Target(quantile=0.95, limit_s=0.010),))
 
         line = load_line(a_replica(), decoding_only(2000), slo)
 
@@ -271,17 +271,17 @@ class TestTheLoadLine:
 
     def test_leaves_the_more_head_room_the_more_requests_are_promised(self):
         def capacity(quantile):
-            slo = Slo(tpot=(Promise(quantile=quantile, limit_s=0.020),))
+            slo = Slo(tpot=(Target(quantile=quantile, limit_s=0.020),))
             return load_line(a_replica(), a_workload(), slo).state.num_decoding
 
         ceiling = tpot_ceiling(
-            a_replica(), a_workload(), Slo(tpot=(Promise(quantile=0.5, limit_s=0.020),))
+            a_replica(), a_workload(), Slo(tpot=(Target(quantile=0.5, limit_s=0.020),))
         )
         assert capacity(0.99) < capacity(0.95) < capacity(0.9) < ceiling
 
     def test_fills_the_cache_with_all_that_run_since_others_may_wait(self):
         replica = a_replica(kv_pool_bytes=100 * 2512 * 131_072)  # 2,500 tokens in whole blocks
-        slo = Slo(ttft=(Promise(quantile=0.95, limit_s=60),))
+        slo = Slo(ttft=(Target(quantile=0.95, limit_s=60),))
 
         line = load_line(replica, a_workload(), slo)
 
@@ -297,14 +297,14 @@ class TestTheLoadLine:
         assert line.state.num_decoding == pytest.approx(100)
 
     def test_is_empty_when_even_an_idle_step_is_too_long(self):
-        slo = Slo(tpot=(Promise(quantile=0.5, limit_s=0.001),))
+        slo = Slo(tpot=(Target(quantile=0.5, limit_s=0.001),))
 
         line = load_line(a_replica(), a_workload(), slo)
 
         assert line.requests_per_s == 0
 
     def test_gives_slots_for_all_that_run_and_their_fluctuation(self):
-        slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
+        slo = Slo(tpot=(Target(quantile=0.95, limit_s=0.010),))
         state = steady_state(a_replica(), decoding_only(2000), 40)
         line = LoadLine(state=state, limited_by="TimePerOutputToken", deviation=8)
 

@@ -1,0 +1,23 @@
+# C types of the random numbers, for when the module is compiled. Plain Python never reads this file.
+cimport cython
+from libc.math cimport exp, log
+
+cdef unsigned long long MASK, MULTIPLIER, SEED
+cdef double SHARE
+
+
+cdef class Chance:
+    cdef public unsigned long long bits
+
+    @cython.locals(bits='unsigned long long')
+    cpdef double share(self)
+    @cython.locals(index=Py_ssize_t, found='double[::1]')
+    cpdef shares(self, Py_ssize_t count)
+    @cython.locals(index=Py_ssize_t, other=Py_ssize_t, found='double[::1]')
+    cpdef even_shares(self, Py_ssize_t count)
+    @cython.locals(index=Py_ssize_t, found='double[::1]')
+    cpdef gamma_gaps(self, Py_ssize_t count, double shape)
+    @cython.locals(boost=double, d=double, c=double, x=double, v=double)
+    cdef double _gamma(self, double shape)
+    @cython.locals(x=double, y=double, square=double, scale=double)
+    cdef double _normal(self)

@@ -1,0 +1,98 @@
+"""Random numbers that are the same on every machine, compiled or not (xorshift64*)."""
+
+from array import array
+from math import exp, log
+
+MASK = (1 << 64) - 1
+MULTIPLIER = 0x2545F4914F6CDD1D
+SEED = 0x9E3779B97F4A7C15
+SHARE = 1.0 / (1 << 53)
+
+
+class Chance:
+    """A stream of uniform shares."""
+
+    def __init__(self, seed: int) -> None:
+        self.bits = (SEED * (2 * seed + 1)) & MASK
+        self.share()
+
+    def share(self) -> float:
+        """Return a number from 0 up to, not including, 1."""
+        bits = self.bits
+        bits ^= bits >> 12
+        bits ^= (bits << 25) & MASK
+        bits ^= bits >> 27
+        self.bits = bits
+        bits = (bits * MULTIPLIER) & MASK
+        return (bits >> 11) * SHARE
+
+    def shares(self, count: int) -> "array[float]":
+        """Return so many independent shares."""
+        found = array("d", bytes(8 * count))
+        for index in range(count):
+            found[index] = self.share()
+        return found
+
+    def even_shares(self, count: int) -> "array[float]":
+        """Return one share from each of as many slices of equal width, in random order.
+
+        The moments of a long-tailed distribution are then those of the sample, which those of
+        independent draws are far from.
+        """
+        found = array("d", bytes(8 * count))
+        for index in range(count):
+            found[index] = (index + self.share()) / count
+        for index in range(count - 1, 0, -1):
+            other = int(self.share() * (index + 1))
+            found[index], found[other] = found[other], found[index]
+        return found
+
+    def gamma_gaps(self, count: int, shape: float) -> "array[float]":
+        """Return times between arrivals of mean 1 and squared variation ``1 / shape``.
+
+        A shape of 1 is a Poisson process. Beside it, by rejection.
+
+        Sources:
+            [marsaglia2000] the method, and the boost of shapes below 1.
+        """
+        found = array("d", bytes(8 * count))
+        for index in range(count):
+            if shape == 1.0:
+                found[index] = -log(1.0 - self.share())
+            else:
+                found[index] = self._gamma(shape) / shape
+        return found
+
+    def _gamma(self, shape: float) -> float:
+        boost = 1.0
+        if shape < 1.0:
+            boost = (1.0 - self.share()) ** (1.0 / shape)
+            shape += 1.0
+        d = shape - 1.0 / 3.0
+        c = 1.0 / (9.0 * d) ** 0.5
+        while True:
+            x = self._normal()
+            v = 1.0 + c * x
+            if v <= 0.0:
+                continue
+            v = v * v * v
+            if log(1.0 - self.share()) < 0.5 * x * x + d - d * v + d * log(v):
+                return d * v * boost
+
+    def _normal(self) -> float:
+        """Return a standard normal number, by the polar method."""
+        while True:
+            x, y = 2.0 * self.share() - 1.0, 2.0 * self.share() - 1.0
+            square = x * x + y * y
+            if 0.0 < square < 1.0:
+                scale: float = (-2.0 * log(square) / square) ** 0.5
+                return x * scale
+
+
+def lognormal(normals: "array[float]", mean: float, sigma: float, longest: float) -> "array[int]":
+    """Return whole lengths of 1 to ``longest`` with this mean, from standard normal numbers."""
+    found = array("q", bytes(8 * len(normals)))
+    for index in range(len(normals)):
+        length = mean * exp(sigma * normals[index] - sigma * sigma / 2)
+        found[index] = int(max(1.0, min(longest, length)) + 0.5)
+    return found

@@ -1,0 +1,94 @@
+"""Requests to try a replica with: the same draws for every rate, fixed by a seed.
+
+Arrivals are a renewal process whose gaps are gamma distributed, with the squared variation that the
+spec gives; lengths spread evenly over their distributions. What does not depend on the workload is
+drawn once for each number of requests.
+"""
+
+import math
+from array import array
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+from tonnage.engine.chance import Chance, lognormal
+from tonnage.engine.table import RequestTable
+from tonnage.sizing.workload import Workload
+
+SEED = 20_26
+NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests before their arrivals are scaled to a rate."""
+
+    at: "array[float]"
+    """In mean gaps between arrivals."""
+    prompt_tokens: "array[int]"
+    output_tokens: "array[int]"
+    cached_tokens: "array[int]"
+    routes: "array[float]"
+    """Shares by which a router chooses."""
+
+    def table(self, requests_per_s: float) -> RequestTable:
+        """Return them as they arrive at a rate."""
+        arrival_s = array("d", (at / requests_per_s for at in self.at))
+        return RequestTable(self.prompt_tokens, self.output_tokens, self.cached_tokens, arrival_s)
+
+
+@lru_cache(maxsize=32)
+def requests(
+    workload: Workload, *, arrival_scv: float, context_tokens: int, count: int
+) -> Requests:
+    """Return so many requests of a workload, none longer than the engine takes."""
+    outputs = _outputs(workload, context_tokens, count)
+    prompt = workload.prompt
+    longest = min(prompt.longest_tokens, context_tokens - 1)
+    drawn = lognormal(_normals(count, SEED + 1), prompt.mean_tokens, prompt.sigma, longest)
+    prompts = array(
+        "q", (min(p, context_tokens - out) for p, out in zip(drawn, outputs, strict=True))
+    )
+    cached = workload.cached_fraction
+    return Requests(
+        at=_arrivals(count, arrival_scv),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        cached_tokens=array("q", (min(p - 1, round(p * cached)) for p in prompts)),
+        routes=_routes(count),
+    )
+
+
+def _outputs(workload: Workload, context_tokens: int, count: int) -> "array[int]":
+    mean, second = workload.output_tokens, workload.output_second_moment
+    longest = max(1, context_tokens - 1)
+    if second is not None:
+        sigma = math.sqrt(math.log1p(max(0.0, second / mean**2 - 1)))
+        return lognormal(_normals(count, SEED + 2), mean, sigma, longest)
+    return array("q", (min(longest, max(1, round(mean * e))) for e in _exponentials(count)))
+
+
+@lru_cache(maxsize=16)
+def _normals(count: int, seed: int) -> "array[float]":
+    return array("d", map(NORMAL.inv_cdf, Chance(seed).even_shares(count)))
+
+
+@lru_cache(maxsize=8)
+def _exponentials(count: int) -> "array[float]":
+    return array("d", (-math.log1p(-share) for share in Chance(SEED + 3).even_shares(count)))
+
+
+@lru_cache(maxsize=16)
+def _arrivals(count: int, arrival_scv: float) -> "array[float]":
+    """Return when requests arrive, in mean gaps; the last after as many gaps as there are."""
+    at, passed = array("d"), 0.0
+    for gap in Chance(SEED + 4).gamma_gaps(count, 1 / arrival_scv):
+        passed += gap
+        at.append(passed)
+    slower = count / passed
+    return array("d", (each * slower for each in at))
+
+
+@lru_cache(maxsize=8)
+def _routes(count: int) -> "array[float]":
+    return Chance(SEED + 5).shares(count)

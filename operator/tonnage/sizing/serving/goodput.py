@@ -1,0 +1,250 @@
+"""Goodput: the highest arrival rate at which every SLO target is kept, by running the engine model.
+
+Rates are searched with common random numbers: first with few requests, to find the neighbourhood,
+then with as many as the strictest percentile needs. What was tried is remembered, so that a search
+that was abandoned goes on where it stopped, and a change of demand alone searches nothing.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tonnage.sizing.serving.trial import Outcome, Run, Trial
+from tonnage.sizing.workload import Slo, Workload
+
+LATE_REQUESTS: Final = 500
+"""That may be late in a run of full length."""
+FEWEST_REQUESTS: Final = 4_000
+COARSE_SHARE: Final = 5
+"""A run to find the neighbourhood has one in so many of the requests."""
+COARSE, FINE = 0.04, 0.007
+"""Width of the bracket of rates at which a search ends."""
+STEPS: Final = 60
+LOWEST: Final = 1e-4
+"""Of the first guess: no rate below it is worth a replica."""
+CLEAR: Final = 3.0
+"""A logarithm of late requests over those allowed beyond which its size says nothing more."""
+GRID: Final = 1.01
+"""Ratio of neighbouring lengths, cache sizes and efficiencies that are told apart: rounding moves
+goodput by half a percent at most where it follows them in proportion."""
+REMEMBERED: Final = 4_096
+"""Searches, of some 4 KiB each: 16 MiB at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """What one replica serves within every SLO target."""
+
+    requests_per_s: float
+    standard_error: float
+    """Of the rate, as a share of it: what other draws of as many requests would change."""
+    limited_by: str
+    outcome: Outcome | None
+    """At that rate. None: nothing was run, as offline."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of one trial: outcomes by number of requests and rate."""
+
+    outcomes: dict[tuple[int, float], Outcome] = field(default_factory=dict)
+    goodput: dict[bool, Goodput] = field(default_factory=dict)
+
+
+_remembered: OrderedDict[Trial, _Found] = OrderedDict()
+
+
+def goodput(
+    trial: Trial,
+    guess: float,
+    *,
+    is_coarse: bool = False,
+    between: Callable[[], None] = lambda: None,
+) -> Goodput:
+    """Return the highest rate of each replica of a trial that keeps every target; 0 where none.
+
+    ``guess``: where to begin, in requests per second of one replica. ``between`` is called before
+    each run; what it raises ends the search, which goes on from there when it is asked again.
+    """
+    trial = on_grid(trial)
+    found = _recall(trial)
+    known = found.goodput.get(is_coarse) or found.goodput.get(False)
+    if known is None:
+        known = found.goodput[is_coarse] = _Search(trial, found, between).goodput(guess, is_coarse)
+    return known
+
+
+def keeps(
+    trial: Trial, requests_per_s: float, *, between: Callable[[], None] = lambda: None
+) -> bool:
+    """Tell by a coarse run whether each replica of a trial keeps every target at a rate."""
+    trial = on_grid(trial)
+    search = _Search(trial, _recall(trial), between)
+    return search.outcome(requests_per_s, search.coarse_count).ratio <= 1
+
+
+def _recall(trial: Trial) -> _Found:
+    found = _remembered.get(trial)
+    if found is None:
+        found = _remembered[trial] = _Found()
+        if len(_remembered) > REMEMBERED:
+            _remembered.popitem(last=False)
+    _remembered.move_to_end(trial)
+    return found
+
+
+def requests_needed(slo: Slo, *, num_replicas: int = 1) -> int:
+    """Return how many requests tell whether the strictest percentile is kept."""
+    strictest = max((target.quantile for target in (*slo.ttft, *slo.tpot)), default=0.0)
+    return max(FEWEST_REQUESTS * max(1, num_replicas // 4), round(LATE_REQUESTS / (1 - strictest)))
+
+
+class _Search:
+    """Rates tried for one trial."""
+
+    def __init__(self, trial: Trial, found: _Found, between: Callable[[], None]) -> None:
+        self._trial, self._found, self._between = trial, found, between
+        self._count = requests_needed(trial.slo, num_replicas=trial.num_replicas)
+        self.coarse_count = max(FEWEST_REQUESTS // 2, self._count // COARSE_SHARE)
+
+    def outcome(self, rate: float, count: int) -> Outcome:
+        """Return what becomes of a rate of each replica."""
+        known = self._found.outcomes.get((count, rate))
+        if known is None:
+            self._between()
+            run = Run(self._trial, rate * self._trial.num_replicas, count)
+            known = self._found.outcomes[count, rate] = run.outcome()
+        return known
+
+    def goodput(self, guess: float, is_coarse: bool) -> Goodput:
+        rate = self._highest(guess, self.coarse_count, COARSE, 1.25)
+        if rate and not is_coarse:
+            rate = self._highest(rate, self._count, FINE, 1.03)
+        count = self.coarse_count if is_coarse else self._count
+        if not rate:
+            return Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
+        near = min(
+            (known for known in self._found.outcomes if known[0] == count),
+            key=lambda known: abs(math.log(known[1] / rate)),
+        )
+        outcome = self._found.outcomes[near]
+        return Goodput(
+            requests_per_s=rate,
+            standard_error=self._standard_error(outcome, count),
+            limited_by=limited_by(self._trial, outcome),
+            outcome=outcome,
+        )
+
+    def _excess(self, rate: float, count: int) -> float:
+        ratio = self.outcome(rate, count).ratio
+        return max(-CLEAR, min(CLEAR, math.log(ratio))) if ratio > 0 else -CLEAR
+
+    def _highest(self, guess: float, count: int, width: float, stride: float) -> float:
+        """Return the rate at which the excess crosses zero: a bracket, then false position."""
+        low = high = 0.0
+        at_low = at_high = 0.0
+        rate = guess
+        for _ in range(STEPS):
+            excess = self._excess(rate, count)
+            if excess <= 0:
+                low, at_low = rate, excess
+            else:
+                high, at_high = rate, excess
+            if high and not low:
+                rate, stride = high / stride, stride**1.5
+                if rate < LOWEST * guess:
+                    return 0.0
+            elif low and not high:
+                rate, stride = low * stride, stride**1.5
+            elif high / low <= 1 + width:
+                break
+            else:
+                share = at_low / (at_low - at_high)
+                rate = low * (high / low) ** min(0.8, max(0.2, share))
+        share = at_low / (at_low - at_high) if at_low < 0 < at_high else 0.0
+        return low * (high / low) ** share if high else low
+
+    def _standard_error(self, outcome: Outcome, count: int) -> float:
+        """Return it from the scatter of the late requests, and how steeply they rise with rate."""
+        worst = outcome.worst
+        if worst is None or worst.ratio < outcome.backlog:
+            return 0.0
+        points = [
+            (math.log(rate), self._excess(rate, known))
+            for known, rate in self._found.outcomes
+            if known == count and 0 < abs(self._excess(rate, known)) < CLEAR
+        ]
+        slope = _slope(points)
+        return min(1.0, worst.standard_error / slope) if slope > 0 else 1.0
+
+
+def _slope(points: list[tuple[float, float]]) -> float:
+    """Return the slope of the line of least squares; 0 where there is none."""
+    if len(points) < 2:  # noqa: PLR2004
+        return 0.0
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+
+
+FULL: Final = 0.85
+"""Share of the KV blocks, or of the slots, held in the mean, at which requests wait for them."""
+
+
+def limited_by(trial: Trial, outcome: Outcome) -> str:
+    """Name what stops a replica at a load: TPOT, or what requests wait for."""
+    worst = outcome.worst
+    if worst and worst.ratio >= outcome.backlog and not worst.is_ttft:
+        return "TimePerOutputToken"
+    if outcome.kv_usage > FULL:
+        return "KVCache"
+    slots = (trial.replica.max_num_seqs or math.inf) * trial.replica.model.dp_size
+    if outcome.running > FULL * slots:
+        return "MaxNumSeqs"
+    return "TimeToFirstToken" if worst and worst.ratio >= outcome.backlog else "BatchedTokens"
+
+
+def on_grid(trial: Trial) -> Trial:
+    """Return the trial with figures rounded to what cannot matter."""
+    replica = trial.replica
+    constants = replica.model.constants
+    rounded = replace(
+        constants,
+        bandwidth_efficiency=_round(constants.bandwidth_efficiency),
+        prefill_efficiency=_round(constants.prefill_efficiency),
+    )
+    return replace(
+        trial,
+        workload=_rounded(trial.workload),
+        replica=replace(
+            replica,
+            kv_pool_bytes=_round(replica.kv_pool_bytes),
+            model=replace(replica.model, constants=rounded),
+        ),
+    )
+
+
+def _rounded(workload: Workload) -> Workload:
+    prompt, second = workload.prompt, workload.output_second_moment
+    return replace(
+        workload,
+        prompt=replace(
+            prompt,
+            mean_tokens=_round(prompt.mean_tokens),
+            p99_tokens=None if prompt.p99_tokens is None else _round(prompt.p99_tokens),
+        ),
+        output_tokens=_round(workload.output_tokens),
+        output_second_moment=None if second is None else _round(second),
+        cached_fraction=round(workload.cached_fraction, 2),
+    )
+
+
+def _round(value: float) -> float:
+    if value <= 0 or math.isinf(value):
+        return value
+    power = round(math.log(value) / math.log(GRID))
+    grid: float = GRID**power
+    return grid

@@ -1,0 +1,205 @@
+"""Trying a rate: the engine model serves it, and the SLO says how many requests were too late."""
+
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tonnage.engine.limits import EngineLimits
+from tonnage.engine.routing import Routing as EngineRouting
+from tonnage.engine.routing import serve
+from tonnage.engine.schedule import Engine
+from tonnage.engine.step_costs import StepCosts
+from tonnage.sizing.serving.arrivals import Requests, requests
+from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.step_time.costs import step_costs
+from tonnage.sizing.workload import Routing, Slo, Target, Workload
+
+BLOCKS = 16
+"""Parts of a run that are counted apart, for the standard error."""
+WARM_UP = 2.0
+"""Times the requests in the replicas at their fullest: not counted at the start, and half as many
+at the end, where nobody arrives any more."""
+BACKLOG_FRACTION = 0.03
+"""Of the time of a run that the last requests may wait: where all wait longer, the queue grows."""
+LAST = 8
+"""The part of a run at its end that this is judged by: one in so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What is tried: replicas of one kind, the traffic, and what reaches each."""
+
+    replica: Replica
+    workload: Workload
+    slo: Slo
+    context_tokens: int
+    arrival_scv: float = 1.0
+    num_replicas: int = 1
+    routing: Routing = Routing.SERVICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """How one SLO target fared."""
+
+    target: Target
+    is_ttft: bool
+    late: tuple[int, ...]
+    """By part of the run."""
+    counted: int
+
+    @property
+    def ratio(self) -> float:
+        """Requests that were late over those that may be: above 1 the target is missed."""
+        return sum(self.late) / max(1, self.counted) / (1 - self.target.quantile)
+
+    @property
+    def standard_error(self) -> float:
+        """Of the logarithm of the ratio, from the parts of the run."""
+        late = sum(self.late)
+        if not late:
+            return math.inf
+        mean = late / len(self.late)
+        squares = sum((each - mean) ** 2 for each in self.late)
+        return math.sqrt(squares / (len(self.late) - 1) * len(self.late)) / late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a rate."""
+
+    counts: tuple[Count, ...]
+    backlog: float
+    """The wait at the end over the one at which a queue counts as growing."""
+    running: float
+    """Sequences decoding at a time on all ranks of one replica, in the mean over busy time."""
+    kv_usage: float
+    """Share of the KV blocks held, in the mean over busy time."""
+    busy: float
+    """Share of the time in which a replica steps."""
+    peak_running: int
+    """Of one rank."""
+    num_preemptions: int
+    num_requests: int
+
+    @property
+    def worst(self) -> Count | None:
+        return max(self.counts, key=lambda count: count.ratio, default=None)
+
+    @property
+    def ratio(self) -> float:
+        """Return the largest of what is asked: above 1 the rate is not kept."""
+        worst = self.worst
+        return max(self.backlog, worst.ratio if worst else 0.0)
+
+
+def engine_limits(trial: Trial) -> EngineLimits:
+    """Return the limits of one engine of the trial.
+
+    Where a cache has several tables, or windows, a block stands for the tokens of a sequence of
+    mean length.
+    """
+    replica, speculation = trial.replica, trial.replica.model.speculation
+    size = replica.layout.block_tokens
+    typical = trial.workload.mean_context_tokens
+    held = replica.sequences_held(typical) / replica.model.dp_size
+    longest = -(-trial.context_tokens // size)
+    most = replica.max_batched_tokens // replica.model.tokens_verified
+    return EngineLimits(
+        max_num_seqs=min(replica.max_num_seqs or most, most),
+        max_num_batched_tokens=replica.max_batched_tokens,
+        num_blocks=max(longest, math.floor(held * typical / size)),
+        block_size=size,
+        max_model_len=trial.context_tokens,
+        num_draft_tokens=speculation.num_draft_tokens if speculation else 0,
+        acceptance_rate=speculation.acceptance_rate if speculation else 0.0,
+        num_ranks=replica.model.dp_size,
+    )
+
+
+class Run:
+    """The engines of a trial at one rate, after they have served it."""
+
+    def __init__(self, trial: Trial, requests_per_s: float, count: int) -> None:
+        """Serve so many requests at a rate, of all replicas together."""
+        self.trial = trial
+        limits = engine_limits(trial)
+        costs = _costs(trial.replica, limits.max_num_seqs)
+        drawn = _requests(trial, count)
+        self.table = drawn.table(requests_per_s)
+        self.engines = [
+            Engine(limits, costs, self.table, seed) for seed in range(trial.num_replicas)
+        ]
+        is_random = trial.routing is Routing.SERVICE
+        routing = EngineRouting.RANDOM if is_random else EngineRouting.LEAST_OUTSTANDING
+        serve(self.engines, self.table, routing, drawn.routes)
+        peak = max(engine.peak_running for engine in self.engines)
+        crowd = peak * limits.num_ranks * trial.num_replicas
+        self.peak_running = peak
+        self.first = min(count // 3, int(WARM_UP * crowd) + BLOCKS)
+        self.last = count - min(count // 4, crowd)
+
+    def outcome(self) -> Outcome:
+        """Return what became of the requests that count."""
+        table, engines = self.table, self.engines
+        span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
+        busy_s = sum(engine.busy_s for engine in engines)
+        held = sum(engine.context_s for engine in engines)
+        blocks = engine_limits(self.trial).num_blocks * self.trial.replica.model.dp_size
+        late = self.last - (self.last - self.first) // LAST
+        wait_s = table.wait_s(late, self.last) / max(1, self.last - late)
+        return Outcome(
+            counts=tuple(self._counts()),
+            backlog=wait_s / (BACKLOG_FRACTION * span_s),
+            running=sum(engine.decoding_s for engine in engines) / busy_s,
+            kv_usage=held / (busy_s * blocks),
+            busy=min(1.0, busy_s / len(engines) / span_s),
+            peak_running=self.peak_running,
+            num_preemptions=sum(table.preemptions),
+            num_requests=self.last - self.first,
+        )
+
+    def _counts(self) -> Iterator[Count]:
+        table, slo = self.table, self.trial.slo
+        edges = [
+            self.first + (self.last - self.first) * part // BLOCKS for part in range(BLOCKS + 1)
+        ]
+        parts = list(zip(edges, edges[1:], strict=False))
+        for target in slo.ttft:
+            late = tuple(table.late_starts(low, high, target.limit_s) for low, high in parts)
+            yield Count(target=target, is_ttft=True, late=late, counted=self.last - self.first)
+        several = table.several_outputs(self.first, self.last) if slo.tpot else 0
+        for target in slo.tpot:
+            late = tuple(table.slow_outputs(low, high, target.limit_s) for low, high in parts)
+            yield Count(target=target, is_ttft=False, late=late, counted=several)
+
+    def latencies_s(self) -> tuple["array[float]", "array[float]"]:
+        """Return TTFT and TPOT of the requests that count, each in ascending order."""
+        table = self.table
+        first, tpot = array("d"), array("d")
+        for number in range(self.first, self.last):
+            first.append(table.first_token_s[number] - table.arrival_s[number])
+            later = table.output_tokens[number] - 1
+            if later:
+                tpot.append((table.ended_s[number] - table.first_token_s[number]) / later)
+        return array("d", sorted(first)), array("d", sorted(tpot))
+
+
+def _requests(trial: Trial, count: int) -> Requests:
+    return requests(
+        trial.workload,
+        arrival_scv=trial.arrival_scv,
+        context_tokens=trial.context_tokens,
+        count=count,
+    )
+
+
+def _costs(replica: Replica, max_num_seqs: int) -> StepCosts:
+    """Return the costs for some more slots than asked, so that few tables serve all."""
+    slots = 16
+    while slots < max_num_seqs:
+        slots *= 2
+    return step_costs(
+        replica.model, max_num_seqs=slots, max_batched_tokens=replica.max_batched_tokens
+    )
