@@ -1,6 +1,5 @@
 # C types of the random numbers, for when the module is compiled. Plain Python never reads this file.
 cimport cython
-from libc.math cimport exp, log
 
 cdef unsigned long long MASK, MULTIPLIER, SEED
 cdef double SHARE

@@ -1,7 +1,7 @@
 """Random numbers that are the same on every machine, compiled or not (xorshift64*)."""
 
+import math
 from array import array
-from math import exp, log
 
 MASK = (1 << 64) - 1
 MULTIPLIER = 0x2545F4914F6CDD1D
@@ -58,7 +58,7 @@ class Chance:
         found = array("d", bytes(8 * count))
         for index in range(count):
             if shape == 1.0:
-                found[index] = -log(1.0 - self.share())
+                found[index] = -math.log(1.0 - self.share())
             else:
                 found[index] = self._gamma(shape) / shape
         return found
@@ -76,7 +76,7 @@ class Chance:
             if v <= 0.0:
                 continue
             v = v * v * v
-            if log(1.0 - self.share()) < 0.5 * x * x + d - d * v + d * log(v):
+            if math.log(1.0 - self.share()) < 0.5 * x * x + d - d * v + d * math.log(v):
                 return d * v * boost
 
     def _normal(self) -> float:
@@ -85,7 +85,7 @@ class Chance:
             x, y = 2.0 * self.share() - 1.0, 2.0 * self.share() - 1.0
             square = x * x + y * y
             if 0.0 < square < 1.0:
-                scale: float = (-2.0 * log(square) / square) ** 0.5
+                scale: float = (-2.0 * math.log(square) / square) ** 0.5
                 return x * scale
 
 
@@ -93,6 +93,6 @@ def lognormal(normals: "array[float]", mean: float, sigma: float, longest: float
     """Return whole lengths of 1 to ``longest`` with this mean, from standard normal numbers."""
     found = array("q", bytes(8 * len(normals)))
     for index in range(len(normals)):
-        length = mean * exp(sigma * normals[index] - sigma * sigma / 2)
+        length = mean * math.exp(sigma * normals[index] - sigma * sigma / 2)
         found[index] = int(max(1.0, min(longest, length)) + 0.5)
     return found
