@@ -1,4 +1,4 @@
-"""Choosing a GPU class: one question asked of several, ranked by what its answer costs.
+"""Choosing a GPU class: one request put to several, ranked by what its answer costs.
 
 Every class is given its best split: the one that serves the demand with the fewest GPUs. A plan for
 one class takes the smallest split instead (decisions/0008), which is steadier while it runs.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tonnage.catalog.gpu import CatalogError, Gpu
-from tonnage.sizing.checks import check_question
+from tonnage.sizing.checks import check_request
 from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.draft import splits_for
@@ -26,13 +26,13 @@ from tonnage.sizing.plan import (
     size,
     staffed,
 )
-from tonnage.sizing.request import Question, on_gpu
+from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.split import Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One GPU class that can serve the question: with which split and how many replicas."""
+    """One GPU class that can serve the request: with which split and how many replicas."""
 
     sizing: Sizing
     replicas: int
@@ -40,7 +40,7 @@ class Choice:
 
     @property
     def gpu(self) -> Gpu:
-        return self.sizing.question.gpu
+        return self.sizing.request.gpu
 
     @property
     def num_gpus(self) -> int:
@@ -58,13 +58,13 @@ class Choice:
     @property
     def is_within_bounds(self) -> bool:
         """Does maxReplicas allow what the demand needs?"""
-        most = self.sizing.question.max_replicas
+        most = self.sizing.request.max_replicas
         return most is None or self.replicas <= most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedClass:
-    """One GPU class that cannot serve the question, with the reason as a condition has it."""
+    """One GPU class that cannot serve the request, with the reason as a condition has it."""
 
     gpu: Gpu
     reason: str
@@ -79,8 +79,8 @@ class Selection:
     refused: tuple[RefusedClass, ...]
 
 
-def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) -> Selection:
-    """Ask the question of every class; split, flags and what was measured are left open.
+def select(request: SizingRequest, gpus: Iterable[Gpu], *, min_replicas: int = 1) -> Selection:
+    """Put the request to every class; split, flags and what was measured are left open.
 
     The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
     """
@@ -88,7 +88,7 @@ def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) ->
     refused: list[RefusedClass] = []
     for gpu in gpus:
         try:
-            choices.append(best_choice(on_gpu(question, gpu), min_replicas=min_replicas))
+            choices.append(best_choice(on_gpu(request, gpu), min_replicas=min_replicas))
         except (SizingError, CatalogError) as error:
             reason = type(error).__name__.removesuffix("Error")
             refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))
@@ -98,8 +98,10 @@ def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) ->
     )
 
 
-def best_choice(question: Question, *, min_replicas: int = 1, between: Between = nothing) -> Choice:
-    """Return the split of the question's class that takes the fewest GPUs.
+def best_choice(
+    request: SizingRequest, *, min_replicas: int = 1, between: Between = nothing
+) -> Choice:
+    """Return the split of the request's class that takes the fewest GPUs.
 
     Splits whose replicas exceed maxReplicas only where all do; then the fewest GPUs in all, then
     the smallest replica, then the one that serves most. Where no demand is known, the fewest
@@ -110,8 +112,8 @@ def best_choice(question: Question, *, min_replicas: int = 1, between: Between =
         SizingError: no split will do; as ``size`` says it.
         CatalogError: a figure is missing.
     """
-    check_question(question)
-    outlines = list(outlines_of(question, _within_a_node(question), []))
+    check_request(request)
+    outlines = list(outlines_of(request, _within_a_node(request), []))
     found: list[Choice] = []
     for outline in sorted(outlines, key=lambda each: _least_gpus(each, min_replicas))[:FINALISTS]:
         least = min((_gpus_taken(choice) for choice in found), default=math.inf)
@@ -122,7 +124,7 @@ def best_choice(question: Question, *, min_replicas: int = 1, between: Between =
         except SizingError:
             continue
     if not found:
-        return _choice(size(question, between=between), min_replicas)
+        return _choice(size(request, between=between), min_replicas)
     return min(found, key=_frugality)
 
 
@@ -130,17 +132,17 @@ def _choice(sizing: Sizing, min_replicas: int) -> Choice:
     return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))
 
 
-def _within_a_node(question: Question) -> Iterator[Parallelism]:
-    node = question.gpu.gpus_per_node
-    splits = splits_for(question, num_gpus=None)
+def _within_a_node(request: SizingRequest) -> Iterator[Parallelism]:
+    node = request.gpu.gpus_per_node
+    splits = splits_for(request, num_gpus=None)
     return itertools.takewhile(lambda split: split.num_gpus <= node, splits)
 
 
 def _least_gpus(outline: Outline, min_replicas: int) -> float:
     """Return the GPUs that a split takes at least, by its fluid bound."""
-    rate, bound = outline.question.demand.requests_per_s, outline.bound_requests_per_s
+    rate, bound = outline.request.demand.requests_per_s, outline.bound_requests_per_s
     if rate is None:
-        return outline.num_gpus / (bound * outline.question.workload.output_tokens)
+        return outline.num_gpus / (bound * outline.request.workload.output_tokens)
     return max(min_replicas, math.ceil(rate / bound)) * outline.num_gpus
 
 

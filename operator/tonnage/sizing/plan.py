@@ -1,4 +1,4 @@
-"""One plan: the parallelism, the batch and the replicas for a question, or a reasoned no."""
+"""One plan: the parallelism, the batch and the replicas for a request, or a reasoned no."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.sizing.checks import check_question
+from tonnage.sizing.checks import check_request
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import rank_of, splits_for
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.request import Flags, Question, on_gpu
+from tonnage.sizing.request import Flags, SizingRequest, on_gpu
 from tonnage.sizing.serving.flags import (
     Chosen,
     FlagSearch,
@@ -59,9 +59,9 @@ def nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizing:
-    """The answer: everything that is known about one way to serve the question."""
+    """The answer: everything that is known about one way to serve the request."""
 
-    question: Question
+    request: SizingRequest
     flags: Flags
     shard: Shard
     budget: MemoryBudget
@@ -88,37 +88,37 @@ class Sizing:
     @cached_property
     def at_capacity(self) -> SteadyState:
         """The steady state at goodput."""
-        if self.question.slo.is_offline:
-            _, num_decoding = most_decoding(self.replica, self.question.workload)
-            return steady_state(self.replica, self.question.workload, num_decoding)
-        return state_at(self.replica, self.question.workload, self.goodput_requests_per_s)
+        if self.request.slo.is_offline:
+            _, num_decoding = most_decoding(self.replica, self.request.workload)
+            return steady_state(self.replica, self.request.workload, num_decoding)
+        return state_at(self.replica, self.request.workload, self.goodput_requests_per_s)
 
     @property
     def memory_ceiling_promised(self) -> float:
         """Requests of the promised context length that a replica admits at once."""
-        return self.replica.requests_reserved(self.question.context_tokens)
+        return self.replica.requests_reserved(self.request.context_tokens)
 
     @property
     def memory_ceiling_typical(self) -> float:
         """Requests of the lengths that occur that the cache of a replica holds."""
-        return self.replica.sequences_held(self.question.workload.mean_context_tokens)
+        return self.replica.sequences_held(self.request.workload.mean_context_tokens)
 
     @property
     def slo_ceiling(self) -> float | None:
-        return tpot_ceiling(self.replica, self.question.workload, self.question.slo)
+        return tpot_ceiling(self.replica, self.request.workload, self.request.slo)
 
     @property
     def kv_tokens(self) -> float:
         """Tokens that the cache of a replica holds in requests of the promised length."""
-        return self.memory_ceiling_promised * self.question.context_tokens
+        return self.memory_ceiling_promised * self.request.context_tokens
 
     @property
     def kv_tokens_range(self) -> tuple[float, float]:
         """Between which they lie nine times in ten; a measured number is what it is."""
-        if self.question.measured_kv_tokens is not None:
+        if self.request.measured_kv_tokens is not None:
             return self.kv_tokens, self.kv_tokens
         left, spread = self.budget.kv_pool_bytes, self.budget.kv_pool_spread_bytes
-        least = request_bytes(self.question, self.replica) if self.question.flags else 0.0
+        least = request_bytes(self.request, self.replica) if self.request.flags else 0.0
         tokens_per_byte = self.kv_tokens / self.replica.kv_pool_bytes
         low, high = max(least, left - spread), max(least, left + spread)
         return low * tokens_per_byte, high * tokens_per_byte
@@ -126,19 +126,19 @@ class Sizing:
     @property
     def memory_doubt(self) -> str | None:
         """Why the estimate would refuse the flags that run; None: it would not."""
-        return memory_doubt(self.question, self.replica, self.flags)
+        return memory_doubt(self.request, self.replica, self.flags)
 
     @property
     def output_tokens_per_s(self) -> float:
-        return self.goodput_requests_per_s * self.question.workload.output_tokens
+        return self.goodput_requests_per_s * self.request.workload.output_tokens
 
     def replicas_for(self, requests_per_s: float) -> int:
         """Return the replicas that sustain another rate."""
         return self.staffing.replicas_for(requests_per_s)
 
 
-def size(question: Question, *, between: Between = nothing) -> Sizing:
-    """Answer a question: keep the flags that run, or choose the smallest split that will do.
+def size(request: SizingRequest, *, between: Between = nothing) -> Sizing:
+    """Answer a request: keep the flags that run, or choose the smallest split that will do.
 
     A split will do when it fits, one request alone keeps the SLO, and maxReplicas of it serve the
     demand; where none serves it all, the one that serves most is taken. Among splits of the same
@@ -152,29 +152,29 @@ def size(question: Question, *, between: Between = nothing) -> Sizing:
         DoesNotFitError: no split leaves room for one request of the promised length.
         SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
     """
-    check_question(question)
-    if question.flags:
-        return size_with(question, question.flags.parallelism, between=between)
-    splits = splits_for(question, num_gpus=question.num_gpus)
+    check_request(request)
+    if request.flags:
+        return size_with(request, request.flags.parallelism, between=between)
+    splits = splits_for(request, num_gpus=request.num_gpus)
     if not splits:
         raise InvalidParallelismError(
             explain_no_candidate(
-                question.shape,
-                question.weights,
-                num_gpus=question.num_gpus or 1,
-                gpus_per_node=question.gpu.gpus_per_node,
+                request.shape,
+                request.weights,
+                num_gpus=request.num_gpus or 1,
+                gpus_per_node=request.gpu.gpus_per_node,
             )
         )
-    return _smallest(question, splits, between)
+    return _smallest(request, splits, between)
 
 
-def _smallest(question: Question, splits: Iterable[Parallelism], between: Between) -> Sizing:
+def _smallest(request: SizingRequest, splits: Iterable[Parallelism], between: Between) -> Sizing:
     found: list[Sizing] = []
     refusals: list[SizingError] = []
     for num_gpus, each in itertools.groupby(splits, key=lambda split: split.num_gpus):
-        if num_gpus > question.gpu.gpus_per_node and found:
+        if num_gpus > request.gpu.gpus_per_node and found:
             break
-        outlines = list(outlines_of(question, each, refusals))
+        outlines = list(outlines_of(request, each, refusals))
         if outlines and not any(map(_may_be_enough, outlines)) and found:
             continue
         best = _best_of(outlines, refusals, between)
@@ -192,7 +192,7 @@ def _smallest(question: Question, splits: Iterable[Parallelism], between: Betwee
 class Outline:
     """A split before anything is simulated: its widest batch, and what it serves at most."""
 
-    question: Question
+    request: SizingRequest
     shard: Shard
     widest: Chosen
     idle: SteadyState
@@ -204,29 +204,29 @@ class Outline:
 
 
 def outlines_of(
-    question: Question, splits: Iterable[Parallelism], refusals: list[SizingError]
+    request: SizingRequest, splits: Iterable[Parallelism], refusals: list[SizingError]
 ) -> Iterator[Outline]:
     """Yield the splits that fit and keep the SLO for one request alone; note what refuses others."""
     for split in splits:
         try:
-            yield outline_of(question, split)
+            yield outline_of(request, split)
         except SizingError as refusal:
             refusals.append(refusal)
 
 
-def outline_of(question: Question, parallelism: Parallelism) -> Outline:
+def outline_of(request: SizingRequest, parallelism: Parallelism) -> Outline:
     """Return what the fluid arithmetic says of a split, with the flags that run or the widest.
 
     Raises:
         DoesNotFitError, InvalidKvCacheError, SLOInfeasibleError: this split will not do.
     """
-    shard = rank_of(question, parallelism)
-    widest = _running(question, shard) or largest_fitting(question, shard)
-    idle = steady_state(widest.replica, question.workload, IDLE)
-    _check_alone(question, widest.replica, idle)
-    bound = bound_requests_per_s(widest.replica, question.workload, question.slo)
+    shard = rank_of(request, parallelism)
+    widest = _running(request, shard) or largest_fitting(request, shard)
+    idle = steady_state(widest.replica, request.workload, IDLE)
+    _check_alone(request, widest.replica, idle)
+    bound = bound_requests_per_s(widest.replica, request.workload, request.slo)
     return Outline(
-        question=question,
+        request=request,
         shard=shard,
         widest=widest,
         idle=idle,
@@ -234,11 +234,11 @@ def outline_of(question: Question, parallelism: Parallelism) -> Outline:
     )
 
 
-def _running(question: Question, shard: Shard) -> Chosen | None:
-    if question.flags is None:
+def _running(request: SizingRequest, shard: Shard) -> Chosen | None:
+    if request.flags is None:
         return None
     return Chosen(
-        flags=question.flags, replica=replica_under(question, shard, question.flags), goodput=None
+        flags=request.flags, replica=replica_under(request, shard, request.flags), goodput=None
     )
 
 
@@ -262,25 +262,25 @@ def _best_of(
 
 
 def _may_be_enough(outline: Outline) -> bool:
-    most, rate = outline.question.max_replicas, outline.question.demand.requests_per_s
+    most, rate = outline.request.max_replicas, outline.request.demand.requests_per_s
     return most is None or not rate or rate <= most * outline.bound_requests_per_s
 
 
 def _is_enough(sizing: Sizing) -> bool:
     """Tell whether maxReplicas serve the demand."""
-    most, rate = sizing.question.max_replicas, requests_per_s_asked(sizing)
+    most, rate = sizing.request.max_replicas, requests_per_s_asked(sizing)
     return most is None or not rate or sizing.staffing.sustains(rate, most)
 
 
 def size_with(
-    question: Question, parallelism: Parallelism, *, between: Between = nothing
+    request: SizingRequest, parallelism: Parallelism, *, between: Between = nothing
 ) -> Sizing:
-    """Answer a question for one split of the model over GPUs.
+    """Answer a request for one split of the model over GPUs.
 
     Raises:
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
-    return staffed(simulated(outline_of(question, parallelism), between=between))
+    return staffed(simulated(outline_of(request, parallelism), between=between))
 
 
 def simulated(outline: Outline, *, between: Between = nothing) -> Sizing:
@@ -289,45 +289,45 @@ def simulated(outline: Outline, *, between: Between = nothing) -> Sizing:
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
-    question, shard = outline.question, outline.shard
+    request, shard = outline.request, outline.shard
     chosen = outline.widest
-    if question.flags is None:
-        chosen = FlagSearch(question, shard, between).best()
-    served = _goodput(question, chosen, between)
-    top = top_requests_per_s(chosen.replica, question.workload)
+    if request.flags is None:
+        chosen = FlagSearch(request, shard, between).best()
+    served = _goodput(request, chosen, between)
+    top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:
         raise SLOInfeasibleError(
-            f"{question.gpu.name} {shard.parallelism}: one request alone keeps the SLO, but no "
+            f"{request.gpu.name} {shard.parallelism}: one request alone keeps the SLO, but no "
             f"rate keeps it that is worth a replica ({_what_fails(outline)})"
         )
     return Sizing(
-        question=question,
+        request=request,
         flags=chosen.flags,
         shard=shard,
-        budget=memory_budget(question, shard, chosen.flags),
+        budget=memory_budget(request, shard, chosen.flags),
         replica=chosen.replica,
         idle=outline.idle,
         goodput=served,
         staffing=staffing_of(
-            trial_of(question, chosen.replica),
+            trial_of(request, chosen.replica),
             served.requests_per_s,
-            question.routing,
+            request.routing,
             between=between,
         ),
         replicas=1,
     )
 
 
-def _goodput(question: Question, chosen: Chosen, between: Between) -> Goodput:
-    if question.slo.is_offline:
-        name, num_decoding = most_decoding(chosen.replica, question.workload)
-        state = steady_state(chosen.replica, question.workload, num_decoding)
+def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodput:
+    if request.slo.is_offline:
+        name, num_decoding = most_decoding(chosen.replica, request.workload)
+        state = steady_state(chosen.replica, request.workload, num_decoding)
         return Goodput(
             requests_per_s=state.requests_per_s, standard_error=0, limited_by=name, outcome=None
         )
-    bound = bound_requests_per_s(chosen.replica, question.workload, question.slo)
+    bound = bound_requests_per_s(chosen.replica, request.workload, request.slo)
     guess = chosen.goodput.requests_per_s if chosen.goodput else 0.0
-    return goodput(trial_of(question, chosen.replica), guess or bound, between=between)
+    return goodput(trial_of(request, chosen.replica), guess or bound, between=between)
 
 
 def staffed(sizing: Sizing) -> Sizing:
@@ -342,7 +342,7 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
     A closed loop: those who wait for an answer ask again when they have it, so the rate follows
     from the residence time at the load line.
     """
-    demand, workload = sizing.question.demand, sizing.question.workload
+    demand, workload = sizing.request.demand, sizing.request.workload
     if demand.concurrency is None:
         return demand.requests_per_s
     state = sizing.at_capacity
@@ -350,22 +350,22 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
     return demand.concurrency / (first_s + steps_of_answer(sizing.replica, workload) * state.step_s)
 
 
-def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> None:
+def _check_alone(request: SizingRequest, replica: Replica, idle: SteadyState) -> None:
     """Refuse a split on which one request alone on an idle replica misses a target.
 
     Raises:
         SLOInfeasibleError: with the latency reached and the one asked for.
     """
-    first_s = typical_ttft_s(replica, question.workload, idle)
+    first_s = typical_ttft_s(replica, request.workload, idle)
     reached = {
-        "timePerOutputToken": (idle.tpot_s, question.slo.tpot),
-        "timeToFirstToken": (first_s, question.slo.ttft),
+        "timePerOutputToken": (idle.tpot_s, request.slo.tpot),
+        "timeToFirstToken": (first_s, request.slo.ttft),
     }
     for name, (alone_s, targets) in reached.items():
         for target in targets:
             if alone_s > target.limit_s:
                 raise SLOInfeasibleError(
-                    f"{name}: one request alone on {question.gpu.name} "
+                    f"{name}: one request alone on {request.gpu.name} "
                     f"{replica.model.shard.parallelism} takes {format_s(alone_s)}, the SLO is "
                     f"{format_s(target.limit_s)}"
                 )
@@ -373,8 +373,8 @@ def _check_alone(question: Question, replica: Replica, idle: SteadyState) -> Non
 
 def _what_fails(outline: Outline) -> str:
     """Name what leaves no rate: the prefill of a long prompt alone, else a request or two."""
-    replica, workload, idle = outline.widest.replica, outline.question.workload, outline.idle
-    for target in outline.question.slo.ttft:
+    replica, workload, idle = outline.widest.replica, outline.request.workload, outline.idle
+    for target in outline.request.slo.ttft:
         tokens = workload.prompt.quantile(target.quantile)
         own_s = own_prefill_s(replica, workload, idle, tokens)
         if own_s + idle.step_s > target.limit_s:
@@ -384,12 +384,12 @@ def _what_fails(outline: Outline) -> str:
     return f"one alone has a TPOT of {format_s(idle.tpot_s)}: a prompt beside it is too much"
 
 
-def alternatives(question: Question, gpus: Iterable[Gpu]) -> list[Sizing]:
-    """Answer the question on other GPU classes, cheapest in GPUs first; the refused left out."""
+def alternatives(request: SizingRequest, gpus: Iterable[Gpu]) -> list[Sizing]:
+    """Answer the request on other GPU classes, cheapest in GPUs first; the refused left out."""
     answers = []
     for gpu in gpus:
         try:
-            answers.append(size(on_gpu(question, gpu)))
+            answers.append(size(on_gpu(request, gpu)))
         except (SizingError, LookupError):
             continue
     return sorted(answers, key=lambda answer: answer.flags.parallelism.num_gpus)

@@ -1,4 +1,4 @@
-"""The question that a plan answers, put together from a spec and from what is known."""
+"""The request that a plan answers, put together from a spec and from what is known."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ class Flags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class SizingRequest:
     """Everything that a plan depends on."""
 
     shape: ModelShape
@@ -132,9 +132,9 @@ def look_up(
     )
 
 
-def ask(spec: Spec, known: Known) -> Question:
-    """Put the question of a spec: what it expects, and the priors for all that is learned."""
-    question = Question(
+def ask(spec: Spec, known: Known) -> SizingRequest:
+    """Make the request of a spec: what it expects, and the priors for all that is learned."""
+    request = SizingRequest(
         shape=known.shape,
         gpu=known.gpu,
         engine=known.engine,
@@ -153,18 +153,18 @@ def ask(spec: Spec, known: Known) -> Question:
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
     )
-    return replace(question, inputs=(*_spec_inputs(spec), *_catalog_inputs(question, spec)))
+    return replace(request, inputs=(*_spec_inputs(spec), *_catalog_inputs(request, spec)))
 
 
 def _prior(shape: ModelShape, gpu: Gpu, weights: WeightFormat) -> SpeedConstants:
     return prior_speed(gpu, weights, has_experts=shape.has_experts)
 
 
-def with_prior(question: Question) -> Question:
-    """Return the question with the prior for its GPU and weights, which may have been replaced."""
-    if question.is_textbook:
-        return question
-    return replace(question, speed=_prior(question.shape, question.gpu, question.weights))
+def with_prior(request: SizingRequest) -> SizingRequest:
+    """Return the request with the prior for its GPU and weights, which may have been replaced."""
+    if request.is_textbook:
+        return request
+    return replace(request, speed=_prior(request.shape, request.gpu, request.weights))
 
 
 def _engine_digest(spec: Spec) -> str:
@@ -180,27 +180,27 @@ def digest_of(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def as_textbook(question: Question) -> Question:
-    """Return the question as napkin arithmetic puts it: nominal figures, no overhead."""
+def as_textbook(request: SizingRequest) -> SizingRequest:
+    """Return the request as napkin arithmetic puts it: nominal figures, no overhead."""
     efficiency = Input(name="efficiency", value="1, no overhead", origin="given")
-    nominal = (_nominal_memory_input(question), efficiency)
-    unused = (f"GPU {question.gpu.name}", "bandwidth efficiency", f"vLLM {question.engine.minor}")
-    kept = tuple(each for each in question.inputs if each.name not in unused)
-    return replace(question, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=(*kept, *nominal))
+    nominal = (_nominal_memory_input(request), efficiency)
+    unused = (f"GPU {request.gpu.name}", "bandwidth efficiency", f"vLLM {request.engine.minor}")
+    kept = tuple(each for each in request.inputs if each.name not in unused)
+    return replace(request, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=(*kept, *nominal))
 
 
-def on_gpu(question: Question, gpu: Gpu) -> Question:
-    """Return the same question for another class: split, flags and all that was measured are open.
+def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
+    """Return the same request for another class: split, flags and all that was measured are open.
 
     Raises:
         MissingFigureError: the class has no peak for weights like these.
     """
     moved = with_prior(
-        replace(question, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
+        replace(request, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
     )
-    before, after = _gpu_inputs(question), _gpu_inputs(moved)
+    before, after = _gpu_inputs(request), _gpu_inputs(moved)
     changes = {old.name: new for old, new in zip(before, after, strict=True)}
-    inputs = tuple(changes.get(each.name, each) for each in question.inputs)
+    inputs = tuple(changes.get(each.name, each) for each in request.inputs)
     return replace(moved, inputs=inputs)
 
 
@@ -256,45 +256,45 @@ def _demand_written(demand: DemandSpec | None) -> str:
     return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
 
 
-def _catalog_inputs(question: Question, spec: Spec) -> tuple[Input, ...]:
-    weights = question.weights
+def _catalog_inputs(request: SizingRequest, spec: Spec) -> tuple[Input, ...]:
+    weights = request.weights
     weights_origin: Origin = "looked up" if spec.model.weights == "auto" else "given"
     kv_origin: Origin = "looked up" if spec.model.kv_cache == "auto" else "given"
-    engine_origin: Origin = "guessed" if question.engine.is_guess else "looked up"
+    engine_origin: Origin = "guessed" if request.engine.is_guess else "looked up"
     return (
-        _gpu_input(question),
+        _gpu_input(request),
         Input(name="weights", value=weights.name, origin=weights_origin),
-        Input(name="KV cache", value=question.kv_format, origin=kv_origin),
+        Input(name="KV cache", value=request.kv_format, origin=kv_origin),
         Input(
-            name=f"vLLM {question.engine.minor}",
-            value=f"memory constants since {question.engine.constants.since}",
+            name=f"vLLM {request.engine.minor}",
+            value=f"memory constants since {request.engine.constants.since}",
             origin=engine_origin,
         ),
-        _speed_input(question),
+        _speed_input(request),
     )
 
 
-def _gpu_inputs(question: Question) -> tuple[Input, ...]:
+def _gpu_inputs(request: SizingRequest) -> tuple[Input, ...]:
     """Return the inputs that another class would change, in a fixed order."""
-    return _gpu_input(question), _nominal_memory_input(question), _speed_input(question)
+    return _gpu_input(request), _nominal_memory_input(request), _speed_input(request)
 
 
-def _gpu_input(question: Question) -> Input:
-    gpu = question.gpu
-    peak = format_si(gpu.flop_per_s(question.weights.compute), "FLOP/s")
+def _gpu_input(request: SizingRequest) -> Input:
+    gpu = request.gpu
+    peak = format_si(gpu.flop_per_s(request.weights.compute), "FLOP/s")
     memory = f"{format_bytes(gpu.memory_bytes)}, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
     return Input(name=f"GPU {gpu.name}", value=memory, origin="looked up")
 
 
-def _nominal_memory_input(question: Question) -> Input:
+def _nominal_memory_input(request: SizingRequest) -> Input:
     """Return what the brochure says: what textbook arithmetic stands on."""
-    nominal_bytes = question.gpu.nominal_memory_bytes
+    nominal_bytes = request.gpu.nominal_memory_bytes
     return Input(name="memory", value=format_bytes(nominal_bytes), origin="looked up")
 
 
-def _speed_input(question: Question) -> Input:
-    speed = question.speed
-    is_prior = speed == _prior(question.shape, question.gpu, question.weights)
+def _speed_input(request: SizingRequest) -> Input:
+    speed = request.speed
+    is_prior = speed == _prior(request.shape, request.gpu, request.weights)
     return Input(
         name="bandwidth efficiency",
         value=significant(speed.bandwidth_efficiency),

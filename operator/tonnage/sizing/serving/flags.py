@@ -10,7 +10,7 @@ from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import check_fits, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.request import Flags, Question
+from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.goodput import Goodput, goodput, keeps
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
@@ -48,8 +48,8 @@ class Chosen:
 class FlagSearch:
     """The flags that serve most on one split, found with coarse runs."""
 
-    def __init__(self, question: Question, shard: Shard, between: Between) -> None:
-        self._question, self._shard, self._between = question, shard, between
+    def __init__(self, request: SizingRequest, shard: Shard, between: Between) -> None:
+        self._request, self._shard, self._between = request, shard, between
 
     def best(self) -> Chosen:
         """Return the flags of the highest goodput; of those that serve as much, the smallest.
@@ -57,8 +57,8 @@ class FlagSearch:
         Raises:
             DoesNotFitError: not even with a single slot.
         """
-        widest = largest_fitting(self._question, self._shard)
-        if self._question.slo.is_offline:
+        widest = largest_fitting(self._request, self._shard)
+        if self._request.slo.is_offline:
             return widest
         return self._smallest(self._other_budget(self._fewer(self._measured(widest))))
 
@@ -66,15 +66,15 @@ class FlagSearch:
         return replace(chosen, goodput=self._goodput(chosen, self._bound(chosen)))
 
     def _bound(self, chosen: Chosen) -> float:
-        question = self._question
-        return bound_requests_per_s(chosen.replica, question.workload, question.slo)
+        request = self._request
+        return bound_requests_per_s(chosen.replica, request.workload, request.slo)
 
     def _goodput(self, chosen: Chosen, guess: float) -> Goodput:
-        trial = trial_of(self._question, chosen.replica)
+        trial = trial_of(self._request, chosen.replica)
         return goodput(trial, guess, is_coarse=True, between=self._between)
 
     def _keeps(self, chosen: Chosen, rate: float) -> bool:
-        return keeps(trial_of(self._question, chosen.replica), rate, between=self._between)
+        return keeps(trial_of(self._request, chosen.replica), rate, between=self._between)
 
     def _fewer(self, best: Chosen) -> Chosen:
         """Return the best among fewer slots: a short queue at the door can protect TPOT."""
@@ -123,7 +123,7 @@ class FlagSearch:
 
     def _with(self, chosen: Chosen, **changes: int) -> Chosen:
         flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
-        replica = replica_under(self._question, self._shard, flags)
+        replica = replica_under(self._request, self._shard, flags)
         return replace(chosen, flags=flags, replica=replica)
 
 
@@ -135,18 +135,18 @@ def _ladder(most: int, peak_running: int | None) -> Iterator[int]:
         yield max(1, seqs)
 
 
-def trial_of(question: Question, replica: Replica) -> Trial:
+def trial_of(request: SizingRequest, replica: Replica) -> Trial:
     """Return what one replica is tried with."""
     return Trial(
         replica=replica,
-        workload=question.workload,
-        slo=question.slo,
-        context_tokens=question.context_tokens,
-        arrival_scv=question.arrival_scv,
+        workload=request.workload,
+        slo=request.slo,
+        context_tokens=request.context_tokens,
+        arrival_scv=request.arrival_scv,
     )
 
 
-def largest_fitting(question: Question, shard: Shard) -> Chosen:
+def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
     """Return the split with as many slots as the memory and the SLO ceiling leave.
 
     Slots cost sampler memory, so both are settled in rounds.
@@ -154,100 +154,100 @@ def largest_fitting(question: Question, shard: Shard) -> Chosen:
     Raises:
         DoesNotFitError: not even with a single slot.
     """
-    flags = _flags(question, shard.parallelism, 1)
-    replica = replica_under(question, shard, flags)
-    seqs = ceiling(question, replica)
+    flags = _flags(request, shard.parallelism, 1)
+    replica = replica_under(request, shard, flags)
+    seqs = ceiling(request, replica)
     while seqs > 1:
         try:
-            flags = _flags(question, shard.parallelism, seqs)
-            replica = replica_under(question, shard, flags)
+            flags = _flags(request, shard.parallelism, seqs)
+            replica = replica_under(request, shard, flags)
         except DoesNotFitError:
             seqs //= 2
             continue
-        most = ceiling(question, replica)
+        most = ceiling(request, replica)
         if most >= seqs:
             break
         seqs = most
     nothing = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
-    flags = _flags(question, shard.parallelism, seqs)
-    return Chosen(flags=flags, replica=replica_under(question, shard, flags), goodput=nothing)
+    flags = _flags(request, shard.parallelism, seqs)
+    return Chosen(flags=flags, replica=replica_under(request, shard, flags), goodput=nothing)
 
 
-def ceiling(question: Question, replica: Replica) -> int:
+def ceiling(request: SizingRequest, replica: Replica) -> int:
     """Return the slots of one rank that memory, TPOT and the token budget allow, one at least."""
-    held = replica.sequences_held(question.workload.mean_context_tokens)
-    allowed = tpot_ceiling(replica, question.workload, question.slo) if held else None
+    held = replica.sequences_held(request.workload.mean_context_tokens)
+    allowed = tpot_ceiling(replica, request.workload, request.slo) if held else None
     each = (held if allowed is None else min(held, allowed)) / replica.model.dp_size
     budget = replica.max_batched_tokens // replica.model.tokens_verified
     return max(1, min(math.floor(each), budget, MOST_SEQS))
 
 
-def _flags(question: Question, parallelism: Parallelism, max_num_seqs: int) -> Flags:
-    utilization = question.engine.constants.gpu_memory_utilization
+def _flags(request: SizingRequest, parallelism: Parallelism, max_num_seqs: int) -> Flags:
+    utilization = request.engine.constants.gpu_memory_utilization
     return Flags(
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=default_batched_tokens(question.gpu),
-        gpu_memory_utilization=1.0 if question.is_textbook else utilization,
+        max_num_batched_tokens=default_batched_tokens(request.gpu),
+        gpu_memory_utilization=1.0 if request.is_textbook else utilization,
         parallelism=parallelism,
     )
 
 
-def replica_under(question: Question, shard: Shard, flags: Flags) -> Replica:
+def replica_under(request: SizingRequest, shard: Shard, flags: Flags) -> Replica:
     """Return the engine group under these flags.
 
     Raises:
         DoesNotFitError: the cache does not hold one request of the promised length, by an
             estimate for flags that nothing runs with yet.
     """
-    replica = _without_cache(question, shard, flags)
-    return replace(replica, kv_pool_bytes=_pool_bytes(question, replica, flags))
+    replica = _without_cache(request, shard, flags)
+    return replace(replica, kv_pool_bytes=_pool_bytes(request, replica, flags))
 
 
-def _without_cache(question: Question, shard: Shard, flags: Flags) -> Replica:
+def _without_cache(request: SizingRequest, shard: Shard, flags: Flags) -> Replica:
     return Replica(
         model=StepTimeModel(
             shard=shard,
-            speeds=speeds(question.gpu, question.weights.compute),
-            constants=question.speed,
-            speculation=question.speculation,
+            speeds=speeds(request.gpu, request.weights.compute),
+            constants=request.speed,
+            speculation=request.speculation,
         ),
         kv_pool_bytes=0.0,
         max_batched_tokens=flags.max_num_batched_tokens,
         max_num_seqs=flags.max_num_seqs,
-        block_tokens=default_block_tokens(question.shape),
-        cache_rules=question.cache_rules,
+        block_tokens=default_block_tokens(request.shape),
+        cache_rules=request.cache_rules,
     )
 
 
-def _pool_bytes(question: Question, replica: Replica, flags: Flags) -> float:
+def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float:
     """Return the cache of one rank: as a running engine reports it, else what the budget leaves.
 
     An engine that runs has shown that it holds one request: it would not have started.
     """
-    context, measured = question.context_tokens, question.measured_kv_tokens
+    context, measured = request.context_tokens, request.measured_kv_tokens
     if measured is not None:
         return measured * replica.bytes_per_reported_token(context)
     budget, needed = (
-        memory_budget(question, replica.model.shard, flags),
-        request_bytes(question, replica),
+        memory_budget(request, replica.model.shard, flags),
+        request_bytes(request, replica),
     )
-    if question.flags:
+    if request.flags:
         return max(budget.kv_pool_bytes, needed)
     check_fits(budget, request_bytes=needed, context_tokens=context)
     return budget.kv_pool_bytes
 
 
-def request_bytes(question: Question, replica: Replica) -> float:
+def request_bytes(request: SizingRequest, replica: Replica) -> float:
     """Return the cache of one rank that one request of the promised length may need."""
-    return replica.blocks_reserved(question.context_tokens) * replica.layout.bytes_per_block
+    return replica.blocks_reserved(request.context_tokens) * replica.layout.bytes_per_block
 
 
-def memory_doubt(question: Question, replica: Replica, flags: Flags) -> str | None:
+def memory_doubt(request: SizingRequest, replica: Replica, flags: Flags) -> str | None:
     """Say why the estimate would refuse flags that run; None: it would not, or it is measured."""
-    if question.flags is None or question.measured_kv_tokens is not None:
+    if request.flags is None or request.measured_kv_tokens is not None:
         return None
     return shortfall(
-        memory_budget(question, replica.model.shard, flags),
-        request_bytes=request_bytes(question, replica),
-        context_tokens=question.context_tokens,
+        memory_budget(request, replica.model.shard, flags),
+        request_bytes=request_bytes(request, replica),
+        context_tokens=request.context_tokens,
     )
