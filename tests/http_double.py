@@ -100,3 +100,15 @@ def answering(*replies: Reply) -> Callable[[Asked], Reply]:
         return left.pop(0) if len(left) > 1 else left[0]
 
     return answer
+
+
+def a_kubeconfig(url: str) -> str:
+    """The text of a kubeconfig by which a client finds a server that plays the API server."""
+    return json.dumps(
+        {
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": "secret"}}],
+        }
+    )

@@ -210,7 +210,7 @@ def run(settings_path: str) -> int:
     for thread in threads:
         thread.start()
     try:
-        asyncio.run(_watch(settings, loop.picture))
+        asyncio.run(_watch(settings, loop.picture, identity))
     finally:
         stop.set()
         loop.picture.changed.set()
@@ -230,8 +230,11 @@ def _when_reachable(settings: Settings, kube: KubeApi, leadership: Leadership) -
             time.sleep(SHORTEST_TICK_S)
 
 
-async def _watch(settings: Settings, picture: Picture) -> None:
-    """Run Kopf until SIGTERM or until a watch fails for good."""
+async def _watch(settings: Settings, picture: Picture, identity: str) -> None:
+    """Run Kopf until SIGTERM or until a watch fails for good.
+
+    Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
+    """
     registry = kopf.OperatorRegistry()
     register(registry, picture)
     stop_flag = asyncio.Event()
@@ -240,6 +243,7 @@ async def _watch(settings: Settings, picture: Picture) -> None:
         event_loop.add_signal_handler(signal_number, stop_flag.set)
     await kopf.operator(
         registry=registry,
+        identity=identity,  # type: ignore[arg-type]  # Kopf does not export its NewType
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,

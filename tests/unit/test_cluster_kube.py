@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from http_double import Reply, answering, json_reply, serving
+from http_double import Reply, a_kubeconfig, answering, json_reply, serving
 from tonnage.cluster.errors import ConflictError, KubernetesError
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
@@ -31,16 +31,7 @@ def connect(tmp_path):
 
     def to(url):
         kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(
-            json.dumps(
-                {
-                    "current-context": "test",
-                    "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
-                    "clusters": [{"name": "c", "cluster": {"server": url}}],
-                    "users": [{"name": "u", "user": {"token": "secret"}}],
-                }
-            )
-        )
+        kubeconfig.write_text(a_kubeconfig(url))
         return KubeApi(load_client(str(kubeconfig)), sleep=slept.append), slept
 
     return to
