@@ -1,12 +1,12 @@
 """Which question one object asks now: with the flags that run, or with flags to be chosen."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
+from tonnage.control.state import Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
-from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
@@ -27,18 +27,6 @@ class RefusedError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The sizing in force, and whether the live template must move to it."""
-
-    model: ModelDeployment
-    sizing: Sizing
-    prior_efficiency: float
-    must_apply: bool
-    problem: str | None = None
-    """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
