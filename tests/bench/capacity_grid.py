@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from questions import catalog_question
 
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.question import Question
-from tonnage.sizing.steady import steady_state
-from tonnage.sizing.ttft import own_prefill_s
+from tonnage.sizing.request import Question
+from tonnage.sizing.serving.steady import steady_state
+from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Promise, Slo, Workload
 
 NUM_WORKLOADS = 100

@@ -19,12 +19,12 @@ from plan_time import question_of
 
 from tonnage.engine import Batch, Completion, EngineGroup, GroupStepTime, simulate
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.question import Question
-from tonnage.sizing.search import excess_of
-from tonnage.sizing.steady import Replica
-from tonnage.sizing.step import Step
+from tonnage.sizing.request import Question
+from tonnage.sizing.serving.search import excess_of
+from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
 
 SEED = 7

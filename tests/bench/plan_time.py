@@ -21,11 +21,11 @@ from questions import catalog_question
 
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.catalog.models import model_names
+from tonnage.sizing.compare import best_choice
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import Question
-from tonnage.sizing.selection import best_choice
-from tonnage.sizing.splits import candidates
+from tonnage.sizing.request import Question
 from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
 
 PAIRS = (

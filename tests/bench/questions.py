@@ -4,7 +4,7 @@ from tonnage.catalog.engine import find_engine
 from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
-from tonnage.sizing.question import Question, kv_cache_format
+from tonnage.sizing.request import Question, kv_cache_format
 from tonnage.sizing.workload import Demand, Slo, Workload
 
 

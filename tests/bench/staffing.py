@@ -18,7 +18,7 @@ from capacity import fleet_of, load_for
 from capacity_grid import Case, cases
 from fleet import kept
 
-from tonnage.sizing.staffing import replicas_for
+from tonnage.sizing.serving.staffing import replicas_for
 from tonnage.sizing.workload import Routing
 
 FLEETS = (1, 2, 4, 8, 32)

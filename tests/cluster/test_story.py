@@ -26,9 +26,8 @@ from tonnage.lab.load import LoadControl, Target, background_load
 from tonnage.lab.load_client import Lengths, RequestShape
 from tonnage.lab.load_endpoints import ServiceRef
 from tonnage.lab.load_records import RequestRecord, attainment, summary, within
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import ask
+from tonnage.sizing.request import ask, look_up
 
 pytestmark = site_lab.pytestmark
 

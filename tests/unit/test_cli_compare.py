@@ -42,9 +42,9 @@ from tonnage.cli.console import Failure
 from tonnage.cli.plan_figures import BatchRow
 from tonnage.cli.plan_svg import Box, LogAxis
 from tonnage.cli.planning import Terms, question_of
-from tonnage.sizing.selection import RefusedClass
-from tonnage.sizing.steady import SteadyState
-from tonnage.sizing.step import StepTime
+from tonnage.sizing.compare import RefusedClass
+from tonnage.sizing.serving.steady import SteadyState
+from tonnage.sizing.step_time.step import StepTime
 from tonnage.sizing.workload import Promise, Slo
 
 ROOT = Path(__file__).parents[2]

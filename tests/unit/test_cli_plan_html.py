@@ -27,9 +27,9 @@ from tonnage.cli.plan_roofline_layout import PLOT, roofline_layout
 from tonnage.cli.plan_roofline_layout import WIDTH as ROOFLINE_WIDTH
 from tonnage.cli.plan_svg import Box, Line, LogAxis, Place, apart
 from tonnage.cli.planning import Planned, Refused, Terms, answer
-from tonnage.sizing.memory import BudgetPart, MemoryBudget
-from tonnage.sizing.steady import SteadyState
-from tonnage.sizing.step import StepTime
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
+from tonnage.sizing.serving.steady import SteadyState
+from tonnage.sizing.step_time.step import StepTime
 from tonnage.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]

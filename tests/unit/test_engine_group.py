@@ -6,10 +6,10 @@ from fleet import Traffic, draws
 
 from builders import a_replica, a_shard
 from tonnage.engine import Engine, EngineGroup, EngineLimits, Request, RequestError, simulate
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.shard import ExpertShare
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.shard import ExpertShare
-from tonnage.sizing.step import Step
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
 from tonnage.units import GB
 
 LIMITS = EngineLimits(

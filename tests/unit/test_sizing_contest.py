@@ -10,14 +10,14 @@ from plan_time import question_of
 
 from builders import a_gpu, a_question, an_slo
 from tonnage.catalog.gpu import CatalogError
+from tonnage.sizing.compare import best_choice
 from tonnage.sizing.contender import contender_of, outline_of
 from tonnage.sizing.contest import Contest
-from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import judged, requests_per_s_asked, size, size_with
-from tonnage.sizing.selection import best_choice
 from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
 from tonnage.units import GB
 

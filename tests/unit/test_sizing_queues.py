@@ -11,18 +11,18 @@ from tonnage.sizing.bounded import bounded
 from tonnage.sizing.crowd import crowd
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.gate import alike_exceedance, gated_wait, quiet_share
-from tonnage.sizing.load_line import LoadLine, line_used, load_line
 from tonnage.sizing.occupancy import Arrivals, Places, seen_scv
 from tonnage.sizing.pace import pace_of
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.plan import size
-from tonnage.sizing.shard import shard_of
-from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import load_at, places, ranks_together, steady_state
+from tonnage.sizing.serving.load_line import LoadLine, line_used, load_line
+from tonnage.sizing.serving.staffing import Team, replicas_for
+from tonnage.sizing.serving.steady import load_at, places, ranks_together, steady_state
+from tonnage.sizing.serving.ttft import own_prefill_s, ttft_exceedance, typical_ttft_s
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.stream import WorkStream
 from tonnage.sizing.tails import Moments, capped_gamma, gamma_share
 from tonnage.sizing.tpot import averaged, tpot_exceedance
-from tonnage.sizing.ttft import own_prefill_s, ttft_exceedance, typical_ttft_s
 from tonnage.sizing.workload import Demand, Lengths, Routing
 
 

@@ -17,7 +17,8 @@ from tonnage.catalog.safetensors import (
 from tonnage.catalog.shards import Index, files_without_index, joined, read_index
 from tonnage.catalog.stored import apply_checkpoint, stored
 from tonnage.cli.console import Failure
-from tonnage.sizing.question import Input, Question
+from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.sizing.request import Question
 from tonnage.units import format_bytes
 
 INDEX: Final = "model.safetensors.index.json"
@@ -150,5 +151,7 @@ def as_stored(question: Question, checkpoint: Checkpoint) -> Question:
 
 
 def _with_inputs(question: Question, *values: str) -> Question:
-    added = tuple(Input(name="checkpoint", value=each, origin="looked up") for each in values)
+    added = (
+        Input(figure=Figure.CHECKPOINT, value=each, origin=Origin.LOOKED_UP) for each in values
+    )
     return replace(question, inputs=(*question.inputs, *added))

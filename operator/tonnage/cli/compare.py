@@ -28,7 +28,7 @@ from tonnage.cli.plan import (
 from tonnage.cli.planning import Terms, code_of, question_of
 from tonnage.cli.scale_target import TargetError
 from tonnage.cli.strict_yaml import ManifestError
-from tonnage.sizing.question import Question
+from tonnage.sizing.request import Question
 
 HELP: Final = """Rank GPU classes for one ModelDeployment by what it costs. No cluster is needed.
 

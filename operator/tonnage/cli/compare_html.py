@@ -23,7 +23,7 @@ from tonnage.cli.comparing import Compared
 from tonnage.cli.markup import Markup, element, joined
 from tonnage.cli.plan_html import WORDS as PLAN_WORDS
 from tonnage.cli.plan_html import batches, document, facts, figure, wide, words
-from tonnage.sizing.selection import Choice
+from tonnage.sizing.compare import Choice
 
 STYLES: Final = ("plan.css", "compare.css")
 MAX_BARS: Final = 14

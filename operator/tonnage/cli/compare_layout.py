@@ -19,7 +19,7 @@ from tonnage.cli.plan_svg import (
     Taken,
     apart,
 )
-from tonnage.sizing.selection import Choice
+from tonnage.sizing.compare import Choice
 from tonnage.sizing.workload import Promise, Slo
 from tonnage.units import format_s, significant
 

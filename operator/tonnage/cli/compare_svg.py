@@ -26,8 +26,8 @@ from tonnage.cli.plan_svg import (
     line_drawn,
     picture,
 )
-from tonnage.sizing.bill import Bill
-from tonnage.sizing.selection import Choice
+from tonnage.sizing.compare import Choice
+from tonnage.sizing.cost import Bill
 from tonnage.units import format_s, significant
 
 BAR_LEFT: Final = 150

@@ -15,12 +15,12 @@ from tonnage.cli.comparing import Compared
 from tonnage.cli.console import printable
 from tonnage.cli.plan_figures import BOUNDS, DIM, batch_table
 from tonnage.cli.plan_text import INDENT, counted
+from tonnage.explain.report import bottleneck
+from tonnage.explain.stages import stages
+from tonnage.explain.validation import Unconfirmed, unconfirmed
+from tonnage.sizing.compare import Choice, RefusedClass
 from tonnage.sizing.plan import requests_per_s_asked
-from tonnage.sizing.report import bottleneck
-from tonnage.sizing.selection import Choice, RefusedClass
-from tonnage.sizing.stages import stages
-from tonnage.sizing.ttft import typical_ttft_s
-from tonnage.sizing.validation import Unconfirmed, unconfirmed
+from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import format_s, significant
 
 WORDS: Final = frozenset({"class", "split", "bound by"})

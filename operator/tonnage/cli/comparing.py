@@ -9,13 +9,13 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.plan_figures import BatchRow, batch_rows
 from tonnage.cli.planning import code_of, identity
+from tonnage.explain.report import estimate_status, plan_status, rounded
+from tonnage.explain.stages import stages
+from tonnage.explain.validation import unconfirmed
+from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import Question
-from tonnage.sizing.report import estimate_status, plan_status, rounded
-from tonnage.sizing.selection import Choice, RefusedClass, Selection, select
-from tonnage.sizing.stages import stages
-from tonnage.sizing.validation import unconfirmed
+from tonnage.sizing.request import Question
 
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""

@@ -10,11 +10,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tonnage.sizing.load_line import LoadLine, limits
-from tonnage.sizing.memory import MemoryBudget
+from tonnage.explain.report import bottleneck
+from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.report import bottleneck
-from tonnage.sizing.steady import SteadyState, steady_state
+from tonnage.sizing.serving.load_line import LoadLine, limits
+from tonnage.sizing.serving.steady import SteadyState, steady_state
 from tonnage.units import GIB, KIB, MIB, format_bytes, format_s, significant
 
 BAR_CELLS: Final = 60

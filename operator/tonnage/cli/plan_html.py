@@ -19,8 +19,8 @@ from tonnage.cli.plan_text import (
     summary,
 )
 from tonnage.cli.planning import Offer, Planned, Refused
-from tonnage.sizing.explain import Answer, inputs
-from tonnage.sizing.memory import MemoryBudget
+from tonnage.explain.words import Answer, inputs
+from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_bytes
 

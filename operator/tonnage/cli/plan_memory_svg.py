@@ -20,7 +20,7 @@ from tonnage.cli.plan_svg import (
     line_drawn,
     picture,
 )
-from tonnage.sizing.memory import MemoryBudget
+from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.units import GIB, format_bytes
 
 WIDTH: Final = 380

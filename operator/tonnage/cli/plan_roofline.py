@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tonnage.cli.plan_figures import BatchRow, batch_rows
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.roofline import ridge_flop_per_byte
-from tonnage.sizing.steady import SteadyState, steady_state
+from tonnage.sizing.serving.steady import SteadyState, steady_state
+from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

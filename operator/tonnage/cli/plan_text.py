@@ -15,10 +15,10 @@ from tonnage.api.status import Reason
 from tonnage.cli.console import printable
 from tonnage.cli.plan_figures import DIM, batch_table, memory_bar
 from tonnage.cli.planning import Offer, Planned, Refused
-from tonnage.sizing.explain import Answer, explain, inputs
+from tonnage.explain.report import usd_per_hour
+from tonnage.explain.words import Answer, explain, inputs
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.question import Flags
-from tonnage.sizing.report import usd_per_hour
+from tonnage.sizing.request import Flags
 from tonnage.units import format_s
 
 INDENT = 3

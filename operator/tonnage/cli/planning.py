@@ -9,16 +9,16 @@ from typing import Any, Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Scaling, Spec
 from tonnage.api.status import Reason
-from tonnage.catalog.config.quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.checkpoint import WIDE_FORMATS, as_stored
 from tonnage.cli.scale_target import ScaleTarget, TargetError
+from tonnage.explain.report import estimate_status, plan_status, sizing_reasons, usd_per_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, alternatives, requests_per_s_asked, size
-from tonnage.sizing.question import Input, Origin, Question, as_textbook, ask, with_prior
-from tonnage.sizing.report import estimate_status, plan_status, sizing_reasons, usd_per_hour
+from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, without
+from tonnage.sizing.request import Question, as_textbook, ask, look_up, with_prior
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
@@ -146,8 +146,8 @@ def question_of(
 
 def _with_notes(question: Question) -> Question:
     """Return the question with what its model's configuration left open among its inputs."""
-    origin: Origin = "guessed" if question.shape.num_uncounted_towers else "looked up"
-    notes = tuple(Input(name="model", value=note, origin=origin) for note in question.shape.notes)
+    origin = Origin.GUESSED if question.shape.num_uncounted_towers else Origin.LOOKED_UP
+    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in question.shape.notes)
     return replace(question, inputs=(*question.inputs, *notes))
 
 
@@ -176,13 +176,11 @@ def code_of(error: Exception) -> str:
 
 def _on_these_terms(question: Question, terms: Terms) -> Question:
     if terms.requests_per_s is not None:
-        rate = Input(
-            name="demand", value=f"{significant(terms.requests_per_s)} requests/s", origin="given"
-        )
+        rate = demand_input(terms.requests_per_s)
         question = replace(
             question,
             demand=Demand(requests_per_s=terms.requests_per_s),
-            inputs=(*(each for each in question.inputs if each.name != rate.name), rate),
+            inputs=(*without(question.inputs, Figure.DEMAND), rate),
         )
     return as_textbook(question) if terms.is_textbook else question
 

@@ -10,12 +10,11 @@ from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
 from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, size
-from tonnage.sizing.question import Flags, Input, Question, ask, digest_of
+from tonnage.sizing.provenance import Figure, Origin, lengths_input, replaced, speed_input, without
+from tonnage.sizing.request import Flags, Question, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Slo, Workload
-from tonnage.units import significant
 
 GAIN_WORTH_A_RESTART = 0.05
 """A spec change keeps the running flags unless others raise a replica's capacity by more."""
@@ -133,12 +132,8 @@ def _question(
         if expected.output_second_moment is None
         else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
     )
-    text = (
-        f"{significant(lengths.prompt_tokens)} prompt ({lengths.cached_fraction:.0%} cached) + "
-        f"{significant(lengths.output_tokens)} output tokens"
-    )
-    inputs = [each for each in question.inputs if each.name != "lengths"]
-    measured = Input(name="lengths", value=text, origin="measured")
+    inputs = without(question.inputs, Figure.LENGTHS)
+    measured = lengths_input(workload, Origin.MEASURED)
     return replace(question, workload=workload, inputs=(measured, *inputs))
 
 
@@ -195,14 +190,8 @@ def with_learned_speed(question: Question, flags: Flags, known: Calibrations) ->
     entry = known.speed.get(speed_key(question, flags))
     if entry is None:
         return question
-    efficiency = entry.bandwidth_efficiency
-    speed = replace(question.speed, bandwidth_efficiency=efficiency)
-    inputs = tuple(
-        Input(name=each.name, value=significant(efficiency), origin="measured")
-        if each.name == "bandwidth efficiency"
-        else each
-        for each in question.inputs
-    )
+    speed = replace(question.speed, bandwidth_efficiency=entry.bandwidth_efficiency)
+    inputs = replaced(question.inputs, speed_input(speed, Origin.MEASURED))
     return replace(question, speed=speed, inputs=inputs)
 
 

@@ -23,7 +23,7 @@ from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.speed import BusyStep, PromptShape, busy_step, observed_mbu
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.steady import prefill_context_tokens
+from tonnage.sizing.serving.steady import prefill_context_tokens
 from tonnage.sizing.workload import Promise
 
 SETTLE_SCRAPES = 2

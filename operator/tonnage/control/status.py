@@ -23,7 +23,7 @@ from tonnage.api.status import (
 from tonnage.control.conditions import conditions
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
 from tonnage.estimate.calibration import Calibrations, speed_key
-from tonnage.sizing.report import estimate_status, memory_reasons, plan_status, rounded
+from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
 
 MATERIAL = 0.10
 SLO_SOURCES = {

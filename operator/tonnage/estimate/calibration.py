@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tonnage.estimate.speed import HIGHEST, SpeedCalibration
-from tonnage.sizing.question import Flags, Question
+from tonnage.sizing.request import Flags, Question
 from tonnage.units import PETA
 
 VERSION = 2

@@ -16,10 +16,10 @@ from tonnage.manifests.names import (
     selector,
 )
 from tonnage.manifests.pod import HTTP_PORT, Manifest, PodFigures, pod_template, startup_budget_s
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.question import Flags
-from tonnage.sizing.split_rules import has_whole_experts
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 
 DIGEST_LENGTH = 16
 

@@ -3,10 +3,10 @@
 from typing import Final
 
 from tonnage.catalog.gpu import UnsupportedEngineError
-from tonnage.catalog.shape import CompressedAttention
-from tonnage.sizing.drafting import check_drafts
-from tonnage.sizing.errors import ContextTooLongError, InvalidKvCacheError
-from tonnage.sizing.question import Question
+from tonnage.catalog.shape import CompressedAttention, ModelShape
+from tonnage.sizing.errors import ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError
+from tonnage.sizing.request import Question
+from tonnage.sizing.speculation import Speculation
 
 PACKED_SINCE: Final = "0.27"
 
@@ -61,4 +61,32 @@ def check_cache(question: Question) -> None:
             f"engine.version {question.engine.minor}: vLLM does not serve "
             f"{question.shape.name} before 0.20, and lays out its cache in a way that is not "
             f"known here before {PACKED_SINCE}"
+        )
+
+
+def check_drafts(shape: ModelShape, speculation: Speculation) -> None:
+    """Refuse what the engine cannot draft, or drafts in a way that no formula here covers.
+
+    Raises:
+        InvalidSpeculationError: with the numbers.
+
+    Sources:
+        [vllm-source] config/speculative.py: a multiple of the draft layers, which take turns.
+    """
+    if speculation.method != "mtp":
+        return
+    layers, tokens = shape.num_draft_layers, speculation.num_draft_tokens
+    if layers == 0:
+        raise InvalidSpeculationError(
+            f"engine.speculative: {shape.name} has no draft layers (mtp); ngram needs none"
+        )
+    if tokens > layers and tokens % layers:
+        raise InvalidSpeculationError(
+            f"engine.speculative: {tokens} tokens of {layers} draft layers of {shape.name}: vLLM "
+            f"takes up to {layers}, or a multiple"
+        )
+    if any(isinstance(kind, CompressedAttention) for _, kind in shape.attentions()):
+        raise InvalidSpeculationError(
+            f"engine.speculative: the draft layers of {shape.name} have compressed attention, "
+            "which is not planned for"
         )

@@ -8,16 +8,16 @@ through: a split whose places let too little through need not be asked for the r
 import math
 from dataclasses import dataclass
 
-from tonnage.sizing.drafting import rank_of
 from tonnage.sizing.errors import SLOInfeasibleError
-from tonnage.sizing.flags import most_places, replica_under, settle
-from tonnage.sizing.load_line import top_requests_per_s
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags, Question
-from tonnage.sizing.shard import Shard
-from tonnage.sizing.staffing import ROUNDING
-from tonnage.sizing.steady import Replica, SteadyState, steady_state
-from tonnage.sizing.ttft import typical_ttft_s
+from tonnage.sizing.parallelism.draft import rank_of
+from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.request import Flags, Question
+from tonnage.sizing.serving.flags import most_places, replica_under, settle
+from tonnage.sizing.serving.load_line import top_requests_per_s
+from tonnage.sizing.serving.staffing import ROUNDING
+from tonnage.sizing.serving.steady import Replica, SteadyState, steady_state
+from tonnage.sizing.serving.ttft import typical_ttft_s
+from tonnage.sizing.split import Parallelism
 from tonnage.units import format_s
 
 BINARY_ROUNDING = 1e-9

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar, cast
 
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.split import Parallelism
 
 Key = tuple[float, ...]
 """What is compared, in this order: the least wins."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.sizing.budget import memory_budget
 from tonnage.sizing.checks import check_question
 from tonnage.sizing.contender import (
     Contender,
@@ -17,18 +16,19 @@ from tonnage.sizing.contender import (
     outline_of,
 )
 from tonnage.sizing.contest import Contest, Key
-from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
-from tonnage.sizing.flags import memory_doubt, request_bytes
-from tonnage.sizing.load_line import LoadLine, line_used, load_line, tpot_ceiling
-from tonnage.sizing.memory import MemoryBudget
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags, Question, on_gpu
-from tonnage.sizing.shard import Shard
-from tonnage.sizing.splits import explain_no_candidate
-from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import Replica, SteadyState, steps_of_answer
-from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
+from tonnage.sizing.memory.budget import memory_budget
+from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.parallelism.candidates import explain_no_candidate
+from tonnage.sizing.parallelism.draft import splits_for
+from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.request import Flags, Question, on_gpu
+from tonnage.sizing.serving.flags import memory_doubt, request_bytes
+from tonnage.sizing.serving.load_line import LoadLine, line_used, load_line, tpot_ceiling
+from tonnage.sizing.serving.staffing import Team, replicas_for
+from tonnage.sizing.serving.steady import Replica, SteadyState, steps_of_answer
+from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
+from tonnage.sizing.split import Parallelism
 from tonnage.units import format_s, significant
 
 LEAST_SHARE = 0.02

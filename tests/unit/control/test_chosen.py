@@ -22,8 +22,8 @@ from tonnage.estimate.calibration import Calibrations, MemoryCalibration, memory
 from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.speed import SpeedCalibration
 from tonnage.manifests.children import spec_digest, write_flags
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size
+from tonnage.sizing.split import Parallelism
 
 CHOSEN = a_sizing().flags
 """What the arithmetic chooses for ``a_model``."""

@@ -19,9 +19,9 @@ from measured_builders import an_engine
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.measure import observe_engines, reported_kv_tokens
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size, size_with
-from tonnage.sizing.step import Step
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
 
 SIZING = a_sizing()
 PRIOR = SIZING.question.speed.bandwidth_efficiency

@@ -26,8 +26,8 @@ from tonnage.estimate.calibration import (
     speed_key,
 )
 from tonnage.estimate.speed import SpeedCalibration
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 from tonnage.units import MIB
 
 TEN_YEARS_S = 315_360_000

@@ -14,11 +14,11 @@ from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine import StepTime
 from tonnage.lab.standin.arguments import Arguments
 from tonnage.manifests.names import API_VERSION
-from tonnage.sizing.known import look_up
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.question import Flags, Question, ask
-from tonnage.sizing.step import Speeds, Step, step_time
+from tonnage.sizing.request import Flags, Question, ask, look_up
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.speeds import Speeds
+from tonnage.sizing.step_time.step import Step, step_time
 
 ENGINE_VERSION = "0.33"
 
@@ -63,7 +63,7 @@ def flags(arguments: Arguments) -> Flags:
 
 
 def formula_step(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
-    """Return the step time of one data-parallel rank by the formula of ``sizing.step``."""
+    """Return the step time of one data-parallel rank, by ``sizing.step_time.step``."""
     constants = {name: value for name, value in step.items() if name != "gpu"}
     question = _question(step["gpu"], arguments)
     replica = size_with(question, flags(arguments).parallelism).replica
