@@ -67,13 +67,13 @@ def example(file):
     return parse_model_deployment(manifest)
 
 
-def a_question_of(model):
+def a_request_of(model):
     return ask(model.spec, look_up(model.spec, built_in_gpus()))
 
 
 def a_sizing(model=None, **spec):
     """The answer of the arithmetic to a model, ``a_model`` unless another is given."""
-    return size(a_question_of(model or a_model(**spec)))
+    return size(a_request_of(model or a_model(**spec)))
 
 
 NOW_S = 1_767_312_000.0

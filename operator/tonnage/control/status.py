@@ -212,7 +212,7 @@ def _calibration(found: Assessment, known: Calibrations) -> CalibrationStatus | 
     if found.chosen is None:
         return None
     sizing, prior = found.chosen.sizing, found.chosen.prior_efficiency
-    entry = known.speed.get(speed_key(sizing.question, sizing.flags))
+    entry = known.speed.get(speed_key(sizing.request, sizing.flags))
     return CalibrationStatus(
         bandwidth_efficiency=rounded(entry.bandwidth_efficiency if entry else prior),
         prior_bandwidth_efficiency=rounded(prior),

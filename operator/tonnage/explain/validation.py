@@ -44,7 +44,7 @@ def unconfirmed(sizing: Sizing) -> tuple[Unconfirmed, ...]:
 
 
 def _inputs(sizing: Sizing) -> Iterator[Unconfirmed]:
-    for each in sizing.question.inputs:
+    for each in sizing.request.inputs:
         if each.origin not in TRUSTED:
             yield Unconfirmed(
                 name=each.name,
@@ -55,7 +55,7 @@ def _inputs(sizing: Sizing) -> Iterator[Unconfirmed]:
 
 
 def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
-    if sizing.question.is_textbook:
+    if sizing.request.is_textbook:
         yield Unconfirmed(
             name="efficiency",
             value="1, no overhead",
@@ -63,10 +63,10 @@ def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
             confirmed_by=STEP_TIMES,
         )
         return
-    spread = speed_spread(sizing.question.gpu)
+    spread = speed_spread(sizing.request.gpu)
     yield Unconfirmed(
         name="prefill efficiency",
-        value=significant(sizing.question.speed.prefill_efficiency),
+        value=significant(sizing.request.speed.prefill_efficiency),
         origin="looked up",
         confirmed_by=PREFILL_TIMES,
     )
@@ -80,7 +80,7 @@ def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
 
 def _memory(sizing: Sizing) -> Iterator[Unconfirmed]:
     """Yield the cache and those parts beside it that are not counted but fitted."""
-    if sizing.question.measured_kv_tokens is not None:
+    if sizing.request.measured_kv_tokens is not None:
         return
     low, high = sizing.kv_tokens_range
     between = f", 9 times in 10 between {low:,.0f} and {high:,.0f}" if low < high else ""

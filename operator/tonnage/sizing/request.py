@@ -1,4 +1,4 @@
-"""The question that a plan answers, put together from a spec and from what is known."""
+"""The request that a plan answers, put together from a spec and from what is known."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ class Flags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class SizingRequest:
     """Everything that a plan depends on."""
 
     shape: ModelShape
@@ -133,9 +133,9 @@ def look_up(
     )
 
 
-def ask(spec: Spec, known: Known) -> Question:
-    """Put the question of a spec: what it expects, and the priors for all that is learned."""
-    question = Question(
+def ask(spec: Spec, known: Known) -> SizingRequest:
+    """Make the request of a spec: what it expects, and the priors for all that is learned."""
+    request = SizingRequest(
         shape=known.shape,
         gpu=known.gpu,
         engine=known.engine,
@@ -154,18 +154,18 @@ def ask(spec: Spec, known: Known) -> Question:
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
     )
-    return replace(question, inputs=(*spec_inputs(spec), *_catalog_inputs(question, spec)))
+    return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))
 
 
 def _prior(shape: ModelShape, gpu: Gpu, weights: WeightFormat) -> SpeedConstants:
     return prior_speed(gpu, weights, has_experts=shape.has_experts)
 
 
-def with_prior(question: Question) -> Question:
-    """Return the question with the prior for its GPU and weights, which may have been replaced."""
-    if question.is_textbook:
-        return question
-    return replace(question, speed=_prior(question.shape, question.gpu, question.weights))
+def with_prior(request: SizingRequest) -> SizingRequest:
+    """Return the request with the prior for its GPU and weights, which may have been replaced."""
+    if request.is_textbook:
+        return request
+    return replace(request, speed=_prior(request.shape, request.gpu, request.weights))
 
 
 def _engine_digest(spec: Spec) -> str:
@@ -181,24 +181,24 @@ def digest_of(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def as_textbook(question: Question) -> Question:
-    """Return the question as napkin arithmetic puts it: nominal figures, no overhead."""
-    kept = without(question.inputs, Figure.GPU, Figure.SPEED, Figure.ENGINE)
-    inputs = (*kept, memory_input(question.gpu), textbook_speed_input())
-    return replace(question, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=inputs)
+def as_textbook(request: SizingRequest) -> SizingRequest:
+    """Return the request as napkin arithmetic puts it: nominal figures, no overhead."""
+    kept = without(request.inputs, Figure.GPU, Figure.SPEED, Figure.ENGINE)
+    inputs = (*kept, memory_input(request.gpu), textbook_speed_input())
+    return replace(request, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=inputs)
 
 
-def on_gpu(question: Question, gpu: Gpu) -> Question:
-    """Return the same question for another class: split, flags and all that was measured are open.
+def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
+    """Return the same request for another class: split, flags and all that was measured are open.
 
     Raises:
         MissingFigureError: the class has no peak for weights like these.
     """
     moved = with_prior(
-        replace(question, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
+        replace(request, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
     )
     changed = (gpu_input(gpu, moved.weights), memory_input(gpu), _speed_input(moved))
-    return replace(moved, inputs=replaced(question.inputs, *changed))
+    return replace(moved, inputs=replaced(request.inputs, *changed))
 
 
 def kv_cache_format(asked: str, shape: ModelShape) -> str:
@@ -213,14 +213,14 @@ def kv_cache_format(asked: str, shape: ModelShape) -> str:
     return {"auto": automatic, "fp8": "fp8"}.get(asked, "bf16")
 
 
-def _catalog_inputs(question: Question, spec: Spec) -> Iterator[Input]:
-    yield gpu_input(question.gpu, question.weights)
-    yield format_input(Figure.WEIGHTS, question.weights.name, asked=spec.model.weights)
-    yield format_input(Figure.KV_CACHE, question.kv_format, asked=spec.model.kv_cache)
-    yield engine_input(question.engine)
-    yield _speed_input(question)
+def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
+    yield gpu_input(request.gpu, request.weights)
+    yield format_input(Figure.WEIGHTS, request.weights.name, asked=spec.model.weights)
+    yield format_input(Figure.KV_CACHE, request.kv_format, asked=spec.model.kv_cache)
+    yield engine_input(request.engine)
+    yield _speed_input(request)
 
 
-def _speed_input(question: Question) -> Input:
-    is_prior = question.speed == _prior(question.shape, question.gpu, question.weights)
-    return speed_input(question.speed, Origin.LOOKED_UP if is_prior else Origin.MEASURED)
+def _speed_input(request: SizingRequest) -> Input:
+    is_prior = request.speed == _prior(request.shape, request.gpu, request.weights)
+    return speed_input(request.speed, Origin.LOOKED_UP if is_prior else Origin.MEASURED)

@@ -10,7 +10,7 @@ from fleet_builders import (
     a_manifest,
     a_model,
     a_pod_body,
-    a_question_of,
+    a_request_of,
     a_sizing,
     a_state,
     assessed,
@@ -24,9 +24,9 @@ from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 
 SIZING = a_sizing()
-PRIOR = SIZING.question.speed.bandwidth_efficiency
-SPEED = speed_key(SIZING.question, SIZING.flags)
-MEMORY = memory_key(SIZING.question, SIZING.flags)
+PRIOR = SIZING.request.speed.bandwidth_efficiency
+SPEED = speed_key(SIZING.request, SIZING.flags)
+MEMORY = memory_key(SIZING.request, SIZING.flags)
 KV_TOKENS = 600_000
 SEQUENCES, CONTEXT = 24, 120_000
 
@@ -142,7 +142,7 @@ class TestMemory:
         known = known_after(state)
 
         assert found.sizing.memory_doubt
-        assert known.memory[memory_key(SIZING.question, flags)].kv_tokens == 9_000
+        assert known.memory[memory_key(SIZING.request, flags)].kv_tokens == 9_000
 
     def test_of_several_objects_is_the_smallest(self):
         first = a_state(engines=(a_busy_engine(kv_tokens=600_000),))
@@ -283,7 +283,7 @@ def split_on_h200(model_id, version, split, *, context_tokens):
         slo=None,
         engine={"version": version},
     )
-    return size_with(a_question_of(model), split)
+    return size_with(a_request_of(model), split)
 
 
 class TestReportedTokens:
@@ -343,7 +343,7 @@ class TestReportedTokens:
         sizing = deepseek("0.19", Parallelism(tensor=8))
         tokens = reported_kv_tokens(an_engine(kv_tokens=None, num_gpu_blocks=10_000), sizing)
 
-        learned = replace(sizing.question, flags=sizing.flags, measured_kv_tokens=tokens)
+        learned = replace(sizing.request, flags=sizing.flags, measured_kv_tokens=tokens)
 
         # 64 tokens of 576 elements of 2 B in 61 layers
         assert size(learned).replica.kv_pool_bytes == pytest.approx(10_000 * 64 * 576 * 2 * 61)
