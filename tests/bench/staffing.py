@@ -69,7 +69,7 @@ def misses(case: Case, routing: Routing, num_replicas: int, requests_per_s: floa
     """Return misses over those allowed, of the worst promise."""
     load = load_for(case.sizing, num_replicas, scale=SCALE)
     fleet = fleet_of(case.sizing, num_replicas=num_replicas, routing=routing)
-    slo = case.sizing.question.slo
+    slo = case.sizing.request.slo
     return kept(fleet, load.found, requests_per_s, slo, warm_up=load.warm_up).excess(slo)
 
 

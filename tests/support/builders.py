@@ -20,7 +20,7 @@ from tonnage.catalog.shape import (
 )
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.request import Demand, Question
+from tonnage.sizing.request import Demand, SizingRequest
 from tonnage.sizing.serving.steady import Replica
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.workload import Lengths, Promise, Slo, Workload
@@ -122,9 +122,9 @@ def a_prior(gpu="H100", weights=BF16):
     return prior_speed(find_gpu(gpu, built_in_gpus()), weights)
 
 
-def a_question(**changes):
+def a_sizing_request(**changes):
     """``a_shape`` on ``a_gpu`` under vLLM 0.33 for 4 requests/s, TTFT 2 s and TPOT 50 ms at p95."""
-    question = Question(
+    request = SizingRequest(
         shape=a_shape(),
         gpu=a_gpu(),
         engine=find_engine("0.33"),
@@ -136,7 +136,7 @@ def a_question(**changes):
         slo=an_slo(ttft_s=2, tpot_s=0.050),
         demand=Demand(requests_per_s=4),
     )
-    return replace(question, **changes)
+    return replace(request, **changes)
 
 
 def a_shard(**changes):

@@ -11,10 +11,10 @@ import yaml
 from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.assess import assess
+from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.samples import LongSamples
-from tonnage.fleet.assess import assess
-from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 from tonnage.manifests.children import Site, deployment
 from tonnage.settings import Settings
@@ -67,13 +67,13 @@ def example(file):
     return parse_model_deployment(manifest)
 
 
-def a_question_of(model):
+def a_request_of(model):
     return ask(model.spec, look_up(model.spec, built_in_gpus()))
 
 
 def a_sizing(model=None, **spec):
     """The answer of the arithmetic to a model, ``a_model`` unless another is given."""
-    return size(a_question_of(model or a_model(**spec)))
+    return size(a_request_of(model or a_model(**spec)))
 
 
 NOW_S = 1_767_312_000.0

@@ -41,7 +41,7 @@ from tonnage.cli.comparing import compare_classes, watched
 from tonnage.cli.console import Failure
 from tonnage.cli.plan_figures import BatchRow
 from tonnage.cli.plan_svg import Box, LogAxis
-from tonnage.cli.planning import Terms, question_of
+from tonnage.cli.planning import Terms, request_of
 from tonnage.sizing.compare import RefusedClass
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
@@ -72,8 +72,8 @@ def found(text=LLAMA, names=("H100", "H200", "L4", "GH200"), *, are_named=True, 
     """Return the classes compared for a manifest; ``changes`` are made to every class."""
     deployment = parse_model_deployment(yaml.safe_load(text))
     gpus = [replace(GPUS[name], **changes) for name in names]
-    question = question_of(deployment.spec, Terms(gpus=GPUS))
-    return compare_classes(deployment, question, gpus, are_named=are_named)
+    request = request_of(deployment.spec, Terms(gpus=GPUS))
+    return compare_classes(deployment, request, gpus, are_named=are_named)
 
 
 def printed(compared_classes, columns):
@@ -552,8 +552,8 @@ class TestThePage:
                 choice,
                 sizing=replace(
                     choice.sizing,
-                    question=replace(
-                        choice.sizing.question, gpu=replace(choice.gpu, name=f"{SCRIPT}{number}")
+                    request=replace(
+                        choice.sizing.request, gpu=replace(choice.gpu, name=f"{SCRIPT}{number}")
                     ),
                 ),
             )
@@ -661,7 +661,7 @@ def test_labels_never_overlap_and_stay_within_the_picture(courses, promised):
 def test_the_examples_read_well(path):
     result = found(path.read_text(), ("H100", "H200", "L40S", "A100-80GB", "B200", "L4"))
     courses = [course(choice, n) for n, choice in enumerate(result.selection.choices)]
-    layout = throughput_layout(courses, result.question.slo)
+    layout = throughput_layout(courses, result.request.slo)
 
     assert overlapping(layout.labels) == []
     assert [label.lines for label in layout.labels if not FRAME.holds(label.box)] == []

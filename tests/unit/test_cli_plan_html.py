@@ -236,10 +236,10 @@ def test_too_few_replicas_are_said_in_the_heading():
 
 def test_text_of_users_cannot_become_markup():
     found = answered()
-    gpu = replace(found.sizing.question.gpu, name=SCRIPT)
-    inputs = tuple(replace(each, value=SCRIPT) for each in found.sizing.question.inputs)
-    question = replace(found.sizing.question, gpu=gpu, inputs=inputs)
-    named = replace(found, sizing=replace(found.sizing, question=question))
+    gpu = replace(found.sizing.request.gpu, name=SCRIPT)
+    inputs = tuple(replace(each, value=SCRIPT) for each in found.sizing.request.inputs)
+    request = replace(found.sizing.request, gpu=gpu, inputs=inputs)
+    named = replace(found, sizing=replace(found.sizing, request=request))
     refused = Refused(
         deployment=replace(found.deployment, name=SCRIPT),
         code=SCRIPT,

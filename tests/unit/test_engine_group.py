@@ -1,7 +1,7 @@
 """Data-parallel ranks: each schedules for itself, and all step together."""
 
 import pytest
-from data_parallel import group_step_time_of, misses, question
+from data_parallel import group_step_time_of, misses, request
 from fleet import Traffic, draws
 
 from builders import a_replica, a_shard
@@ -112,8 +112,8 @@ def test_evenly_loaded_ranks_take_the_step_of_the_replica():
 
 @pytest.mark.parametrize(("share", "is_kept"), [(0.7, True), (1.4, False)])
 def test_deepseek_keeps_its_promises_up_to_about_the_predicted_rate(share, is_kept):
-    sizing = size_with(question(2000, 100, 3.0, 1.0), DP8)
-    traffic = Traffic(workload=sizing.question.workload, context_tokens=16_384)
+    sizing = size_with(request(2000, 100, 3.0, 1.0), DP8)
+    traffic = Traffic(workload=sizing.request.workload, context_tokens=16_384)
 
     excess, _ = misses(sizing, draws(traffic, 800, 1), share * sizing.sustainable_requests_per_s)
 

@@ -94,16 +94,16 @@ def _body(found: Compared, name: str) -> Iterator[Markup]:
 def drawn(found: Compared) -> tuple[Choice, ...]:
     """Return the classes that have a line: the first of the ranking, and the manifest's own."""
     first = found.selection.choices[:MAX_LINES]
-    if any(choice.gpu == found.question.gpu for choice in first):
+    if any(choice.gpu == found.request.gpu for choice in first):
         return first
-    own = [choice for choice in found.selection.choices if choice.gpu == found.question.gpu]
+    own = [choice for choice in found.selection.choices if choice.gpu == found.request.gpu]
     return (*first[: MAX_LINES - len(own)], *own)
 
 
 def _pictures(found: Compared) -> Iterator[Markup]:
     choices = drawn(found)
     courses = [course(choice, number + 1) for number, choice in enumerate(choices)]
-    layout = throughput_layout(courses, found.question.slo)
+    layout = throughput_layout(courses, found.request.slo)
     yield figure(
         "comparison",
         "Throughput against latency, by batch",
@@ -126,7 +126,7 @@ def _throughput_caption(found: Compared, number: int) -> str:
     shown = f" {hidden} more classes are in the ranking only." if hidden else ""
     promised = (
         "left of the SLO the mean step is fast enough"
-        if found.question.slo.tpot
+        if found.request.slo.tpot
         else "nothing is promised about TPOT"
     )
     return (
@@ -148,7 +148,7 @@ def _ranking(found: Compared) -> Iterator[Markup]:
         element(
             "tr",
             *_cells(columns, dict(row_cells(number + 1, choice))),
-            class_="own" if choice.gpu == found.question.gpu else "class",
+            class_="own" if choice.gpu == found.request.gpu else "class",
         )
         for number, choice in enumerate(found.selection.choices)
     )

@@ -114,7 +114,7 @@ def notes(found: Compared) -> Iterator[str]:
     """Yield what must be known to read the ranking."""
     choices = found.selection.choices
     if not all(choice.is_within_bounds for choice in choices):
-        yield f"{BEYOND} more replicas than maxReplicas {found.question.max_replicas} allows"
+        yield f"{BEYOND} more replicas than maxReplicas {found.request.max_replicas} allows"
     if not all(choice.bill for choice in choices):
         yield "classes without a price stand after those with one, by number of GPUs"
     if names := too_close(found):
@@ -130,7 +130,7 @@ def too_close(found: Compared) -> list[str]:
     """Return the classes that cost little more than the first, where there are such."""
     first, *others = found.selection.choices
     cheapest = first.bill
-    if cheapest is None or found.question.is_textbook:
+    if cheapest is None or found.request.is_textbook:
         return []
     names = [
         other.gpu.name
@@ -173,8 +173,8 @@ def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Table:
 def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
     """Yield (column, cell) of a row of the ranking."""
     sizing, state, found = choice.sizing, choice.sizing.at_capacity, choice.bill
-    is_offline = sizing.question.slo.is_offline
-    first_s = typical_ttft_s(sizing.replica, sizing.question.workload, state)
+    is_offline = sizing.request.slo.is_offline
+    first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
     yield "#", str(number)
     yield CLASS, choice.gpu.name
     yield "split", str(sizing.flags.parallelism)

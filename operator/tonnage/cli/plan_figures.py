@@ -195,7 +195,7 @@ def batch_rows(sizing: Sizing) -> list[BatchRow]:
 
 
 def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
-    state = steady_state(sizing.replica, sizing.question.workload, num_decoding)
+    state = steady_state(sizing.replica, sizing.request.workload, num_decoding)
     is_load_line = num_decoding == sizing.at_capacity.num_decoding
     over = () if is_load_line else _over(sizing, num_decoding)
     limit = LIMITS.get(sizing.line.limited_by, sizing.line.limited_by)
@@ -227,7 +227,7 @@ def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
     there = replace(sizing, line=LoadLine(state=state, limited_by=""))
     yield requests_written(state.num_decoding)
     yield format_s(state.tpot_s)
-    yield significant(state.requests_per_s * sizing.question.workload.output_tokens)
+    yield significant(state.requests_per_s * sizing.request.workload.output_tokens)
     yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
     yield BOUNDS[bottleneck(there)]
 
@@ -242,10 +242,10 @@ def requests_written(number: float) -> str:
 
 
 def _over(sizing: Sizing, num_decoding: float) -> tuple[str, ...]:
-    replica, question = sizing.replica, sizing.question
+    replica, request = sizing.replica, sizing.request
     over = [
         LIMITS.get(name, name)
-        for name, holds in limits(replica, question.workload, question.slo)
+        for name, holds in limits(replica, request.workload, request.slo)
         if name != "MaxNumSeqs" and not holds(num_decoding)
     ]
     return tuple(dict.fromkeys(over))

@@ -155,7 +155,7 @@ def _roofline(sizing: Sizing, name: str) -> Markup:
         "point and the roof is time that goes to prefill, overhead and links."
     )
     drawn = roofline_picture(roofline(sizing), name=f"{name}-roofline")
-    return figure("roofline", f"Roofline of {sizing.question.gpu.name}", drawn, caption)
+    return figure("roofline", f"Roofline of {sizing.request.gpu.name}", drawn, caption)
 
 
 def figure(kind: str, title: str, drawn: Markup, caption: str) -> Markup:

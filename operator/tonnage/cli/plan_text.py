@@ -72,7 +72,7 @@ def headline(answer: Planned) -> Text:
     usd = usd_per_hour(sizing, answer.replicas)
     price = "" if usd is None else f", {usd:.2f} USD per hour"
     line = (
-        f"{counted(answer.replicas, 'replica')}{each} on {sizing.question.gpu.name}, "
+        f"{counted(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
         f"max-num-seqs {sizing.flags.max_num_seqs}{price}"
     )
     if answer.replicas < sizing.replicas:

@@ -17,7 +17,8 @@ from tonnage.cli.scale_target import ScaleTarget, TargetError
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons, usd_per_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing, alternatives, requests_per_s_asked, size
-from tonnage.sizing.request import Input, Origin, Question, as_textbook, ask, look_up, with_prior
+from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, without
+from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up, with_prior
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
@@ -103,7 +104,7 @@ def answer(
     ``checkpoint``: what the files of its model hold; without it weights are counted.
     """
     try:
-        question = question_of(
+        request = request_of(
             deployment.spec,
             terms,
             model_config=model_config,
@@ -113,54 +114,54 @@ def answer(
     except (CatalogError, TargetError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
-        sizing = size(question)
+        sizing = size(request)
     except (CatalogError, SizingError) as error:
         return Refused(
             deployment=deployment,
             code=code_of(error),
             message=str(error),
-            offers=offers(question, terms.gpus.values(), deployment.spec.scaling),
+            offers=offers(request, terms.gpus.values(), deployment.spec.scaling),
         )
     replicas, reasons = within_bounds(sizing, deployment.spec.scaling)
     return Planned(deployment=deployment, sizing=sizing, replicas=replicas, reasons=reasons)
 
 
-def question_of(
+def request_of(
     spec: Spec,
     terms: Terms,
     *,
     model_config: str | None = None,
     target: ScaleTarget | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Question:
-    """Put the question of a spec on these terms; the arguments are those of ``answer``.
+) -> SizingRequest:
+    """Make the request of a spec on these terms; the arguments are those of ``answer``.
 
     Raises:
         CatalogError: a model, class or version is unknown, or lacks a figure.
         TargetError: the Deployment says too little about its engine.
     """
-    question = _with_notes(_question(spec, terms, model_config, target))
-    return question if checkpoint is None else as_stored(question, checkpoint)
+    request = _with_notes(_request(spec, terms, model_config, target))
+    return request if checkpoint is None else as_stored(request, checkpoint)
 
 
-def _with_notes(question: Question) -> Question:
-    """Return the question with what its model's configuration left open among its inputs."""
-    origin: Origin = "guessed" if question.shape.num_uncounted_towers else "looked up"
-    notes = tuple(Input(name="model", value=note, origin=origin) for note in question.shape.notes)
-    return replace(question, inputs=(*question.inputs, *notes))
+def _with_notes(request: SizingRequest) -> SizingRequest:
+    """Return the request with what its model's configuration left open among its inputs."""
+    origin = Origin.GUESSED if request.shape.num_uncounted_towers else Origin.LOOKED_UP
+    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
+    return replace(request, inputs=(*request.inputs, *notes))
 
 
-def _question(
+def _request(
     spec: Spec, terms: Terms, model_config: str | None, target: ScaleTarget | None
-) -> Question:
+) -> SizingRequest:
     version = target.engine_version if target else None
     known = look_up(spec, terms.gpus, model_config=model_config, engine_version=version)
-    question = _on_these_terms(ask(spec, known), terms)
+    request = _on_these_terms(ask(spec, known), terms)
     if target is None:
-        return question
+        return request
     default = known.engine.constants.gpu_memory_utilization
     return replace(
-        question,
+        request,
         flags=target.flags(default_utilization=default),
         switches=switches_in(target.arguments),
     )
@@ -173,17 +174,15 @@ def code_of(error: Exception) -> str:
     return type(error).__name__.removesuffix("Error")
 
 
-def _on_these_terms(question: Question, terms: Terms) -> Question:
+def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
     if terms.requests_per_s is not None:
-        rate = Input(
-            name="demand", value=f"{significant(terms.requests_per_s)} requests/s", origin="given"
-        )
-        question = replace(
-            question,
+        rate = demand_input(terms.requests_per_s)
+        request = replace(
+            request,
             demand=Demand(requests_per_s=terms.requests_per_s),
-            inputs=(*(each for each in question.inputs if each.name != rate.name), rate),
+            inputs=(*without(request.inputs, Figure.DEMAND), rate),
         )
-    return as_textbook(question) if terms.is_textbook else question
+    return as_textbook(request) if terms.is_textbook else request
 
 
 def within_bounds(sizing: Sizing, scaling: Scaling) -> tuple[int, tuple[Reason, ...]]:
@@ -205,10 +204,10 @@ def within_bounds(sizing: Sizing, scaling: Scaling) -> tuple[int, tuple[Reason, 
     return needed, reasons
 
 
-def offers(question: Question, gpus: Iterable[Gpu], scaling: Scaling) -> tuple[Offer, ...]:
-    """Return the changes with which the question has an answer, the cheapest first."""
-    question = replace(question, flags=None)
-    found = [*_other_numbers(question), *_smaller(question), *_other_gpus(question, gpus)]
+def offers(request: SizingRequest, gpus: Iterable[Gpu], scaling: Scaling) -> tuple[Offer, ...]:
+    """Return the changes with which the request has an answer, the cheapest first."""
+    request = replace(request, flags=None)
+    found = [*_other_numbers(request), *_smaller(request), *_other_gpus(request, gpus)]
     cheapest = sorted(found, key=_price)[:MAX_OFFERS]
     return tuple(_with_replicas(offer, scaling) for offer in cheapest)
 
@@ -228,47 +227,47 @@ def _price(offer: Offer) -> tuple[float, int]:
     return (math.inf if usd is None else usd), num_gpus
 
 
-def _offer(question: Question, change: str) -> Iterator[Offer]:
-    """Yield the change if the question has an answer with it."""
-    sizing = _try(question)
+def _offer(request: SizingRequest, change: str) -> Iterator[Offer]:
+    """Yield the change if the request has an answer with it."""
+    sizing = _try(request)
     if sizing:
         yield Offer(changes=(change,), sizing=sizing)
 
 
-def _try(question: Question) -> Sizing | None:
+def _try(request: SizingRequest) -> Sizing | None:
     try:
-        return size(question)
+        return size(request)
     except (SizingError, CatalogError):
         return None
 
 
-def _other_numbers(question: Question) -> Iterator[Offer]:
+def _other_numbers(request: SizingRequest) -> Iterator[Offer]:
     """Yield the cheapest other number of GPUs of the same class."""
-    if question.num_gpus is None:
+    if request.num_gpus is None:
         return iter(())  # every number was tried before the answer was no
     tried = (
-        _offer(replace(question, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}")
+        _offer(replace(request, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}")
         for num_gpus in NUM_GPUS_TRIED
     )
     return islice(sorted(chain.from_iterable(tried), key=_price), 1)
 
 
-def _smaller(question: Question) -> Iterator[Offer]:
+def _smaller(request: SizingRequest) -> Iterator[Offer]:
     """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
-    if question.weights.name in WIDE_FORMATS:
-        counted = replace(question.shape, stored=None)
-        narrow = with_prior(replace(question, weights=WEIGHT_FORMATS["fp8"], shape=counted))
+    if request.weights.name in WIDE_FORMATS:
+        counted = replace(request.shape, stored=None)
+        narrow = with_prior(replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted))
         yield from _offer(narrow, "model.weights: fp8")
-    if question.kv_format != "fp8":
-        yield from _offer(replace(question, kv_format="fp8"), "model.kvCache: fp8")
-    longest = question.workload.prompt.mean_tokens + question.workload.output_tokens
+    if request.kv_format != "fp8":
+        yield from _offer(replace(request, kv_format="fp8"), "model.kvCache: fp8")
+    longest = request.workload.prompt.mean_tokens + request.workload.output_tokens
     tokens = _largest(
-        lambda tokens: _try(replace(question, context_tokens=tokens)) is not None,
+        lambda tokens: _try(replace(request, context_tokens=tokens)) is not None,
         lowest=math.ceil(longest / CONTEXT_STEP_TOKENS),
-        highest=question.context_tokens // CONTEXT_STEP_TOKENS - 1,
+        highest=request.context_tokens // CONTEXT_STEP_TOKENS - 1,
     )
     if tokens:
-        yield from _offer(replace(question, context_tokens=tokens), f"contextLength: {tokens}")
+        yield from _offer(replace(request, context_tokens=tokens), f"contextLength: {tokens}")
 
 
 def _largest(holds: Callable[[int], bool], *, lowest: int, highest: int) -> int | None:
@@ -284,21 +283,21 @@ def _largest(holds: Callable[[int], bool], *, lowest: int, highest: int) -> int 
     return lowest * CONTEXT_STEP_TOKENS
 
 
-def _other_gpus(question: Question, gpus: Iterable[Gpu]) -> Iterator[Offer]:
+def _other_gpus(request: SizingRequest, gpus: Iterable[Gpu]) -> Iterator[Offer]:
     for gpu in gpus:
-        if gpu.name == question.gpu.name:
+        if gpu.name == request.gpu.name:
             continue
         try:
-            found = alternatives(question, [gpu])
+            found = alternatives(request, [gpu])
         except CatalogError:  # the class lacks a figure that this question needs
             continue
         for sizing in found:
-            yield Offer(changes=_changes_to(gpu, sizing, question), sizing=sizing)
+            yield Offer(changes=_changes_to(gpu, sizing, request), sizing=sizing)
 
 
-def _changes_to(gpu: Gpu, sizing: Sizing, question: Question) -> tuple[str, ...]:
+def _changes_to(gpu: Gpu, sizing: Sizing, request: SizingRequest) -> tuple[str, ...]:
     """Return the changes that lead to this sizing: a number of GPUs that stays must be right."""
     num_gpus = sizing.flags.parallelism.num_gpus
-    if question.num_gpus in {None, num_gpus}:
+    if request.num_gpus in {None, num_gpus}:
         return (f"hardware.gpu: {gpu.name}",)
     return f"hardware.gpu: {gpu.name}", f"hardware.gpusPerReplica: {num_gpus}"

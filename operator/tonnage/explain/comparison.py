@@ -34,14 +34,14 @@ def compared_splits(sizing: Sizing) -> tuple[SplitAnswer, ...]:
 
     Nothing for other models: among their splits only the rate differs, and the best was taken.
     """
-    question, num_gpus = sizing.question, sizing.flags.parallelism.num_gpus
-    if not kv_is_replicated(question.shape, num_gpus):
+    request, num_gpus = sizing.request, sizing.flags.parallelism.num_gpus
+    if not kv_is_replicated(request.shape, num_gpus):
         return ()
     return tuple(_answers(sizing))
 
 
 def _answers(sizing: Sizing) -> Iterator[SplitAnswer]:
-    free = replace(sizing.question, flags=None, measured_kv_tokens=None)
+    free = replace(sizing.request, flags=None, measured_kv_tokens=None)
     for split in splits_for(free, num_gpus=sizing.flags.parallelism.num_gpus):
         try:
             other = size_with(free, split)

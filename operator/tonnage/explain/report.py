@@ -67,7 +67,7 @@ def intensity(sizing: Sizing) -> float:
 
 def usd_per_hour(sizing: Sizing, replicas: int) -> float | None:
     """Return the cost of so many replicas; None where the class has no price."""
-    each = usd_per_hour_per_gpu(sizing.question.gpu)
+    each = usd_per_hour_per_gpu(sizing.request.gpu)
     return None if each is None else each * sizing.flags.parallelism.num_gpus * replicas
 
 
@@ -94,7 +94,7 @@ def plan_status(
 
 def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateStatus:
     """Return ``status.estimate``: what the arithmetic expects of one replica and of the fleet."""
-    workload, state = sizing.question.workload, sizing.at_capacity
+    workload, state = sizing.request.workload, sizing.at_capacity
     fleet_usd = usd_per_hour(sizing, sizing.replicas if replicas is None else replicas)
     one_usd = usd_per_hour(sizing, 1)
     ceiling = sizing.slo_ceiling
@@ -122,19 +122,19 @@ def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateS
             usd_per_million_tokens(usd_per_hour=one_usd, tokens_per_s=sizing.output_tokens_per_s)
         ),
         inputs=tuple(
-            InputStatus(name=each.name, value=each.value, origin=each.origin)
-            for each in sizing.question.inputs
+            InputStatus(name=each.name, value=each.value, origin=each.origin.value)
+            for each in sizing.request.inputs
         ),
     )
 
 
 def _engine_log(sizing: Sizing) -> str:
     """Say what to hold against the plan in the log of a start, where it is no napkin arithmetic."""
-    if sizing.question.is_textbook:
+    if sizing.request.is_textbook:
         return ""
     figures = printed(sizing)
     return (
-        f"; vLLM {sizing.question.engine.minor} will print {significant(figures.kv_tokens)} "
+        f"; vLLM {sizing.request.engine.minor} will print {significant(figures.kv_tokens)} "
         f"tokens, maximum concurrency {significant(figures.max_concurrency)}"
     )
 
@@ -174,7 +174,7 @@ def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
 
 def attention_name(sizing: Sizing) -> str:
     """Name the kinds of attention in the model, for a person."""
-    kinds = (_kind(attention) for _, attention in sizing.question.shape.attentions())
+    kinds = (_kind(attention) for _, attention in sizing.request.shape.attentions())
     return ", ".join(dict.fromkeys(kinds))
 
 

@@ -46,8 +46,8 @@ def stages(choice: Choice) -> tuple[Stage, ...]:
 
 def _workload(choice: Choice) -> Iterator[Figure]:
     """What is asked."""
-    sizing, question = choice.sizing, choice.sizing.question
-    workload = question.workload
+    sizing, request = choice.sizing, choice.sizing.request
+    workload = request.workload
     yield from _demand(sizing)
     prompt, cached, output = (
         workload.prompt.mean_tokens, workload.cached_fraction, workload.output_tokens
@@ -55,8 +55,8 @@ def _workload(choice: Choice) -> Iterator[Figure]:
     yield _figure("promptTokens", prompt, f"{significant(prompt)} prompt tokens")
     yield _figure("cachedPromptFraction", cached, f"{cached:.0%} of them cached")
     yield _figure("outputTokens", output, f"{significant(output)} output tokens")
-    promises = [f"TTFT {each}" for each in question.slo.ttft]
-    promises += [f"TPOT {each}" for each in question.slo.tpot]
+    promises = [f"TTFT {each}" for each in request.slo.ttft]
+    promises += [f"TPOT {each}" for each in request.slo.tpot]
     written = ", ".join(promises) or "nothing promised (offline)"
     yield Figure(name="promises", value=written, written=written)
 
@@ -66,7 +66,7 @@ def _demand(sizing: Sizing) -> Iterator[Figure]:
     if rate is None or tokens_per_s is None:
         yield Figure(name="demand", value="not given", written="no demand given")
         return
-    demand, is_offline = sizing.question.demand, sizing.question.slo.is_offline
+    demand, is_offline = sizing.request.demand, sizing.request.slo.is_offline
     if demand.num_users is not None:
         yield _count("users", demand.num_users, f"{demand.num_users:.0f} users")
         duty = demand.duty_fraction
@@ -82,8 +82,8 @@ def _memory(choice: Choice) -> Iterator[Figure]:
     sizing, split = choice.sizing, choice.sizing.flags.parallelism
     weights, pool = sizing.shard.weights_bytes, sizing.replica.kv_pool_bytes
     held, typical = sizing.memory_ceiling_promised, sizing.memory_ceiling_typical
-    context = sizing.question.context_tokens
-    mean = sizing.question.workload.mean_context_tokens
+    context = sizing.request.context_tokens
+    mean = sizing.request.workload.mean_context_tokens
     yield Figure(name="split", value=str(split), written=f"split {split}")
     yield _count("weightsBytesPerGpu", weights, f"{format_bytes(weights)} weights per GPU")
     yield _count("kvCacheBytesPerGpu", pool, f"{format_bytes(pool)} KV cache per GPU")
@@ -100,7 +100,7 @@ def _memory(choice: Choice) -> Iterator[Figure]:
 def _throughput(choice: Choice) -> Iterator[Figure]:
     """How fast within the promises, and what is in the way?"""
     sizing, state = choice.sizing, choice.sizing.at_capacity
-    first_s = typical_ttft_s(sizing.replica, sizing.question.workload, state)
+    first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
     per_s, per_gpu = sizing.output_tokens_per_s, choice.tokens_per_s_per_gpu
     at = f"{significant(state.num_decoding)} decoding at the {full_use(sizing)}"
     if sizing.slo_ceiling is not None:
@@ -111,7 +111,7 @@ def _throughput(choice: Choice) -> Iterator[Figure]:
         name="limitedBy", value=sizing.line.limited_by, written=f"limit {sizing.line.limited_by}"
     )
     yield _figure("timePerOutputTokenSeconds", state.tpot_s, f"TPOT {format_s(state.tpot_s)}")
-    if not sizing.question.slo.is_offline:
+    if not sizing.request.slo.is_offline:
         yield _figure("timeToFirstTokenSeconds", first_s, f"TTFT {format_s(first_s)}")
     yield _figure("tokensPerSecond", per_s, f"{significant(per_s)} output tokens/s{_held(sizing)}")
     yield _figure("tokensPerSecondPerGpu", per_gpu, f"{significant(per_gpu)} per GPU")

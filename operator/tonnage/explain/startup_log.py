@@ -12,7 +12,7 @@ def printed(sizing: Sizing) -> Printed:
     layout, split = replica.layout, sizing.flags.parallelism
     return layout.printed(
         int(replica.kv_pool_bytes // layout.bytes_per_block),
-        context_tokens=sizing.question.context_tokens,
+        context_tokens=sizing.request.context_tokens,
         in_flight_tokens=layout.in_flight_tokens(
             sizing.flags.max_num_batched_tokens, split.pipeline
         ),
@@ -21,11 +21,11 @@ def printed(sizing: Sizing) -> Printed:
 
 def printed_lines(sizing: Sizing) -> Iterator[str]:
     """Yield what to look for in the log of a start; nothing in napkin arithmetic."""
-    if sizing.question.is_textbook:
+    if sizing.request.is_textbook:
         return
     figures = printed(sizing)
     each = " on each data-parallel rank" if sizing.flags.parallelism.data > 1 else ""
     yield (
-        f"vLLM {sizing.question.engine.minor} will print {figures.kv_tokens:,} tokens, "
+        f"vLLM {sizing.request.engine.minor} will print {figures.kv_tokens:,} tokens, "
         f"maximum concurrency {figures.max_concurrency:.2f}{each}"
     )

@@ -32,23 +32,23 @@ def explain(sizing: Sizing) -> tuple[Answer, ...]:
 
 
 def _fit(sizing: Sizing) -> Answer:
-    question, budget = sizing.question, sizing.budget
+    request, budget = sizing.request, sizing.budget
     kv_bytes = sum(share.bytes_per_token for share in sizing.shard.kv)
-    source = "measured on a running replica" if question.measured_kv_tokens else "estimated"
+    source = "measured on a running replica" if request.measured_kv_tokens else "estimated"
     return Answer(
         question="Does it fit?",
         answer=(
-            f"yes, on {question.gpu.name} x {sizing.flags.parallelism.num_gpus} "
+            f"yes, on {request.gpu.name} x {sizing.flags.parallelism.num_gpus} "
             f"({sizing.flags.parallelism}): {format_bytes(sizing.replica.kv_pool_bytes)} per GPU "
             f"for the KV cache, {source}"
         ),
         lines=(
             f"KV pool = {budget} = {format_bytes(budget.kv_pool_bytes)}",
-            f"KV bytes per token and GPU = {kv_bytes:,.0f} ({question.kv_format}, "
+            f"KV bytes per token and GPU = {kv_bytes:,.0f} ({request.kv_format}, "
             f"{attention_name(sizing)})",
-            f"at the {question.context_tokens} tokens promised: "
+            f"at the {request.context_tokens} tokens promised: "
             f"{significant(sizing.memory_ceiling_promised)} requests; at the "
-            f"{significant(question.workload.mean_context_tokens)} tokens that occur: "
+            f"{significant(request.workload.mean_context_tokens)} tokens that occur: "
             f"{significant(sizing.memory_ceiling_typical)}",
             *_kv_range(sizing),
             *printed_lines(sizing),
@@ -74,7 +74,7 @@ def _bottleneck(sizing: Sizing) -> Answer:
         question="What is the bottleneck?",
         answer=(
             f"{bottleneck(sizing)}: decode does {significant(intensity(sizing))} FLOP per byte, "
-            f"the ridge of {sizing.question.gpu.name} is {significant(ridge(sizing))}"
+            f"the ridge of {sizing.request.gpu.name} is {significant(ridge(sizing))}"
         ),
         lines=(
             f"ridge = {format_si(speeds.peak_flop_per_s, 'FLOP/s')} / "
@@ -92,7 +92,7 @@ def _bottleneck(sizing: Sizing) -> Answer:
 
 def _speculation(sizing: Sizing) -> Iterator[str]:
     """Say what guessed tokens bring, and what the further passes of a draft layer take."""
-    speculation, state = sizing.question.speculation, sizing.at_capacity
+    speculation, state = sizing.request.speculation, sizing.at_capacity
     if speculation is None:
         return
     further = speculation.num_draft_tokens - 1
@@ -105,9 +105,9 @@ def _speculation(sizing: Sizing) -> Iterator[str]:
 
 
 def _batch(sizing: Sizing) -> Answer:
-    state, question = sizing.at_capacity, sizing.question
+    state, request = sizing.at_capacity, sizing.request
     at_ridge = batch_at_ridge(
-        ridge=ridge(sizing), weight_element_bytes=question.weights.bytes_per_parameter
+        ridge=ridge(sizing), weight_element_bytes=request.weights.bytes_per_parameter
     )
     ceiling = sizing.slo_ceiling
     slo = "no TPOT promised" if ceiling is None else f"TPOT allows {significant(ceiling)}"
@@ -132,8 +132,8 @@ def _batch(sizing: Sizing) -> Answer:
 
 
 def _latency(sizing: Sizing) -> Answer:
-    workload, state, replica = sizing.question.workload, sizing.at_capacity, sizing.replica
-    slo = sizing.question.slo
+    workload, state, replica = sizing.request.workload, sizing.at_capacity, sizing.replica
+    slo = sizing.request.slo
     promised = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
     if slo.is_offline:
         return _latency_offline(sizing)
@@ -160,7 +160,7 @@ def _latency(sizing: Sizing) -> Answer:
 
 def _together(sizing: Sizing) -> Iterator[str]:
     """Say what happens when requests do not come one by one, at random."""
-    slots, workload = sizing.flags.max_num_seqs, sizing.question.workload
+    slots, workload = sizing.flags.max_num_seqs, sizing.request.workload
     replica = replace(sizing.replica, max_num_seqs=slots)
     at_once = slots * replica.num_queues
     burst_s = burst_ttft_s(replica, workload, at_once)
@@ -168,7 +168,7 @@ def _together(sizing: Sizing) -> Iterator[str]:
         f"{at_once} prompts at once on an idle replica: half have their first token within "
         f"{format_s(burst_s)}, server and network included"
     )
-    concurrency = sizing.question.demand.concurrency
+    concurrency = sizing.request.demand.concurrency
     if concurrency:
         each = concurrency / sizing.replicas
         loop = closed_loop(replica, workload, each)
@@ -197,7 +197,7 @@ def _latency_offline(sizing: Sizing) -> Answer:
 
 
 def _replicas(sizing: Sizing) -> Answer:
-    if sizing.question.slo.is_offline:
+    if sizing.request.slo.is_offline:
         return _replicas_offline(sizing)
     rate = requests_per_s_asked(sizing)
     if rate is None:
@@ -209,8 +209,8 @@ def _replicas(sizing: Sizing) -> Answer:
         question="How many replicas?",
         answer=answer,
         lines=(
-            f"each sustains {each} requests/s; routing {sizing.question.routing} "
-            f"(arrivals' squared variation {significant(sizing.question.arrival_scv)})",
+            f"each sustains {each} requests/s; routing {sizing.request.routing} "
+            f"(arrivals' squared variation {significant(sizing.request.arrival_scv)})",
         ),
     )
 
@@ -232,7 +232,7 @@ def _replicas_offline(sizing: Sizing) -> Answer:
 def _cost(sizing: Sizing) -> Answer:
     found = bill(sizing, replicas=sizing.replicas)
     if found is None:
-        answer, lines = f"unknown: {_no_price(sizing.question.gpu)}", tuple[str]()
+        answer, lines = f"unknown: {_no_price(sizing.request.gpu)}", tuple[str]()
     else:
         answer = (
             f"{found.usd_per_hour:.2f} USD per hour, {found.usd_per_million_tokens:.2f} USD per "
@@ -250,4 +250,4 @@ def _no_price(gpu: Gpu) -> str:
 
 def inputs(sizing: Sizing) -> Iterator[tuple[str, str, str]]:
     """Yield (name, value, origin) of everything that the plan stands on."""
-    return ((each.name, each.value, each.origin) for each in sizing.question.inputs)
+    return ((each.name, each.value, each.origin.value) for each in sizing.request.inputs)

@@ -1,4 +1,4 @@
-"""Choosing a GPU class: one question asked of several, ranked by what its answer costs.
+"""Choosing a GPU class: one request put to several, ranked by what its answer costs.
 
 Every class is given its best split: the one that serves the demand with the fewest GPUs. A plan for
 one class takes the smallest split instead (decisions/0008), which is steadier while it runs.
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from tonnage.catalog.gpu import CatalogError, Gpu
-from tonnage.sizing.checks import check_question
+from tonnage.sizing.checks import check_request
 from tonnage.sizing.contender import Contender, Outline, fewest_replicas, outline_of
 from tonnage.sizing.contest import Contest, Key
 from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import Sizing, closer, requests_per_s_asked, size, staffed
-from tonnage.sizing.request import Question, on_gpu
+from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.split import Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One GPU class that can serve the question: with which split and how many replicas."""
+    """One GPU class that can serve the request: with which split and how many replicas."""
 
     sizing: Sizing
     replicas: int
@@ -32,7 +32,7 @@ class Choice:
 
     @property
     def gpu(self) -> Gpu:
-        return self.sizing.question.gpu
+        return self.sizing.request.gpu
 
     @property
     def num_gpus(self) -> int:
@@ -50,13 +50,13 @@ class Choice:
     @property
     def is_within_bounds(self) -> bool:
         """Does maxReplicas allow what the demand needs?"""
-        most = self.sizing.question.max_replicas
+        most = self.sizing.request.max_replicas
         return most is None or self.replicas <= most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedClass:
-    """One GPU class that cannot serve the question, with the reason as a condition has it."""
+    """One GPU class that cannot serve the request, with the reason as a condition has it."""
 
     gpu: Gpu
     reason: str
@@ -71,8 +71,8 @@ class Selection:
     refused: tuple[RefusedClass, ...]
 
 
-def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) -> Selection:
-    """Ask the question of every class; split, flags and what was measured are left open.
+def select(request: SizingRequest, gpus: Iterable[Gpu], *, min_replicas: int = 1) -> Selection:
+    """Put the request to every class; split, flags and what was measured are left open.
 
     The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
     """
@@ -80,7 +80,7 @@ def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) ->
     refused: list[RefusedClass] = []
     for gpu in gpus:
         try:
-            choices.append(best_choice(on_gpu(question, gpu), min_replicas=min_replicas))
+            choices.append(best_choice(on_gpu(request, gpu), min_replicas=min_replicas))
         except (SizingError, CatalogError) as error:
             reason = type(error).__name__.removesuffix("Error")
             refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))
@@ -90,8 +90,8 @@ def select(question: Question, gpus: Iterable[Gpu], *, min_replicas: int = 1) ->
     )
 
 
-def best_choice(question: Question, *, min_replicas: int = 1) -> Choice:
-    """Return the split of the question's class that takes the fewest GPUs.
+def best_choice(request: SizingRequest, *, min_replicas: int = 1) -> Choice:
+    """Return the split of the request's class that takes the fewest GPUs.
 
     Splits whose replicas exceed maxReplicas only where all do; then the fewest GPUs in all, then
     the smallest replica, then the one that sustains most. Where no demand is known, the fewest
@@ -101,7 +101,7 @@ def best_choice(question: Question, *, min_replicas: int = 1) -> Choice:
         SizingError: no split will do; as ``size`` says it.
         CatalogError: a figure is missing.
     """
-    check_question(question)
+    check_request(request)
 
     def look_closer(known: Outline | Contender | Sizing) -> Contender | Sizing | Choice:
         if isinstance(known, Sizing):
@@ -109,20 +109,20 @@ def best_choice(question: Question, *, min_replicas: int = 1) -> Choice:
         return closer(known)
 
     contest: Contest[Outline | Contender | Sizing, Choice]
-    contest = Contest(partial(outline_of, question), look_closer, Choice)
-    for split in _within_a_node(question):
+    contest = Contest(partial(outline_of, request), look_closer, Choice)
+    for split in _within_a_node(request):
         contest.enter(split)
     found = contest.winner(partial(_least_frugality, min_replicas))
-    return found or _choice(size(question), min_replicas)
+    return found or _choice(size(request), min_replicas)
 
 
 def _choice(sizing: Sizing, min_replicas: int) -> Choice:
     return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))
 
 
-def _within_a_node(question: Question) -> Iterator[Parallelism]:
-    node = question.gpu.gpus_per_node
-    splits = splits_for(question, num_gpus=None)
+def _within_a_node(request: SizingRequest) -> Iterator[Parallelism]:
+    node = request.gpu.gpus_per_node
+    splits = splits_for(request, num_gpus=None)
     return itertools.takewhile(lambda split: split.num_gpus <= node, splits)
 
 
@@ -130,13 +130,13 @@ def _least_frugality(min_replicas: int, known: Outline | Contender | Sizing | Ch
     """Return what the frugality of a split cannot fall below, by what is known of it."""
     if isinstance(known, Choice):
         return _frugality(known)
-    question, num_gpus = known.question, known.parallelism.num_gpus
+    request, num_gpus = known.request, known.parallelism.num_gpus
     replicas = max(_fewest_replicas(known), min_replicas)
     gpus_taken = float(replicas * num_gpus)
-    if question.demand.requests_per_s is None and question.demand.concurrency is None:
-        tokens_per_s = known.most_requests_per_s * question.workload.output_tokens
+    if request.demand.requests_per_s is None and request.demand.concurrency is None:
+        tokens_per_s = known.most_requests_per_s * request.workload.output_tokens
         gpus_taken = num_gpus / tokens_per_s if tokens_per_s else math.inf
-    is_beyond = question.max_replicas is not None and replicas > question.max_replicas
+    is_beyond = request.max_replicas is not None and replicas > request.max_replicas
     return is_beyond, gpus_taken, num_gpus, -known.most_requests_per_s
 
 
@@ -146,7 +146,7 @@ def _fewest_replicas(known: Outline | Contender | Sizing) -> int:
         rate = requests_per_s_asked(known) or 0.0
         least = fewest_replicas(rate, known.team.top_requests_per_s)
         return least if known.team.sustains(rate, 1) else max(2, least)
-    return fewest_replicas(known.question.demand.requests_per_s or 0.0, known.most_requests_per_s)
+    return fewest_replicas(known.request.demand.requests_per_s or 0.0, known.most_requests_per_s)
 
 
 def _frugality(choice: Choice) -> tuple[bool, float, int, float]:

@@ -16,7 +16,7 @@ Final = TypeVar("Final")
 
 
 class Contest(Generic[Stage, Final]):
-    """The splits of one question, and what is known of each.
+    """The splits of one request, and what is known of each.
 
     ``outline`` says what is known at once; ``closer`` looks closer, at some expense, until a
     ``final`` comes of it. Both raise SizingError where the split will not do.

@@ -143,11 +143,11 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
 
     ``hour``: another price of a GPU than the one of its class.
     """
-    hour = hour or gpu_hour(sizing.question.gpu)
+    hour = hour or gpu_hour(sizing.request.gpu)
     if hour is None:
         return None
     one_usd = hour.usd * sizing.flags.parallelism.num_gpus
-    asked, users = tokens_per_s_asked(sizing), sizing.question.demand.num_users
+    asked, users = tokens_per_s_asked(sizing), sizing.request.demand.num_users
     fleet_usd = one_usd * replicas
     return Bill(
         hour=hour,
@@ -170,7 +170,7 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
 def tokens_per_s_asked(sizing: Sizing) -> float | None:
     """Return the output tokens per second that the demand means; None where none is known."""
     rate = requests_per_s_asked(sizing)
-    return None if rate is None else rate * sizing.question.workload.output_tokens
+    return None if rate is None else rate * sizing.request.workload.output_tokens
 
 
 def tokens_per_day(tokens_per_s: float) -> str:
@@ -184,7 +184,7 @@ def tokens_per_day(tokens_per_s: float) -> str:
 
 def full_use(sizing: Sizing) -> str:
     """Name the state at which a replica is fully used."""
-    is_memory = sizing.question.slo.is_offline and sizing.line.limited_by == "KVCache"
+    is_memory = sizing.request.slo.is_offline and sizing.line.limited_by == "KVCache"
     return "memory ceiling" if is_memory else "load line"
 
 
@@ -193,7 +193,7 @@ def itemized(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
     yield f"{found.usd_per_hour_and_request:.4f} USD per hour and concurrent request"
     if found.usd_per_hour_and_user is not None:
         yield _of_users(sizing, found)
-    if sizing.question.slo.is_offline and found.usd_per_million_tokens_asked is not None:
+    if sizing.request.slo.is_offline and found.usd_per_million_tokens_asked is not None:
         yield (
             f"for the tokens asked: {found.usd_per_million_tokens_asked:.2f} USD per million, "
             f"{found.usd_per_hour * HOURS_PER_MONTH:,.0f} USD per month"
@@ -204,7 +204,7 @@ def itemized(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
 
 
 def _of_users(sizing: Sizing, found: Bill) -> str:
-    demand = sizing.question.demand
+    demand = sizing.request.demand
     carried = sizing.at_capacity.num_running / demand.duty_fraction
     return (
         f"{found.usd_per_hour_and_user:.4f} USD per hour and user, "
@@ -214,7 +214,7 @@ def _of_users(sizing: Sizing, found: Bill) -> str:
 
 
 def _rented_instead(sizing: Sizing, replicas: int) -> Iterator[str]:
-    rented = rented_hour(sizing.question.gpu)
+    rented = rented_hour(sizing.request.gpu)
     found = bill(sizing, replicas=replicas, hour=rented) if rented else None
     if found:
         yield (

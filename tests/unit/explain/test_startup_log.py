@@ -1,6 +1,6 @@
 """What the plan says that an engine will print, to hold against its log."""
 
-from builders import a_question
+from builders import a_sizing_request
 from tonnage.catalog.engine import known_engine
 from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import sizing_reasons
@@ -13,7 +13,7 @@ from tonnage.sizing.workload import Slo
 
 def gemma_under(version):
     return size(
-        a_question(
+        a_sizing_request(
             shape=built_in_model("google/gemma-3-12b-it"),
             engine=known_engine(version),
             slo=Slo(),
@@ -44,7 +44,7 @@ def test_the_plan_and_its_reasons_name_the_version_and_what_it_will_print():
 
 
 def test_napkin_arithmetic_says_nothing_of_a_log():
-    sizing = size(as_textbook(a_question(slo=Slo())))
+    sizing = size(as_textbook(a_sizing_request(slo=Slo())))
 
     assert not list(printed_lines(sizing))
     assert not any("will print" in reason.message for reason in sizing_reasons(sizing))

@@ -178,8 +178,8 @@ class TestPods:
 
     def test_go_anywhere_when_the_class_has_no_label(self):
         sizing = a_sizing(LLAMA)
-        gpu = replace(sizing.question.gpu, product_labels=())
-        plain = replace(sizing, question=replace(sizing.question, gpu=gpu))
+        gpu = replace(sizing.request.gpu, product_labels=())
+        plain = replace(sizing, request=replace(sizing.request, gpu=gpu))
 
         assert "affinity" not in deployment(LLAMA, plain, SITE)["spec"]["template"]["spec"]
 
@@ -246,8 +246,8 @@ def test_the_scrape_interval_is_one_that_prometheus_can_read(interval_s, written
 
 
 def stored_as(sizing, stored, asked):
-    shape = replace(sizing.question.shape, weight_format=stored)
-    return replace(sizing, question=replace(sizing.question, shape=shape, weights=asked))
+    shape = replace(sizing.request.shape, weight_format=stored)
+    return replace(sizing, request=replace(sizing.request, shape=shape, weights=asked))
 
 
 class TestWeights:
@@ -275,8 +275,8 @@ class TestWeights:
 
 def test_a_replica_over_several_nodes_is_refused_in_numbers():
     sizing = a_sizing()
-    small = replace(sizing.question.gpu, gpus_per_node=1)
-    spread = replace(sizing, question=replace(sizing.question, gpu=small))
+    small = replace(sizing.request.gpu, gpus_per_node=1)
+    spread = replace(sizing, request=replace(sizing.request, gpu=small))
 
     with pytest.raises(NotServableError, match=r"needs 2 GPUs, a node of H200 has 1"):
         deployment(a_model(), spread, SITE)

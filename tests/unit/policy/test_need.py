@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_question
+from builders import a_sizing_request
 from strategies import numbers
 from tonnage.policy.need import Traffic, need, need_without_demand
 from tonnage.sizing.plan import size
 from tonnage.sizing.workload import Routing
 
-SIZING = size(a_question())
+SIZING = size(a_sizing_request())
 EACH = SIZING.sustainable_requests_per_s
 """Requests per second of one replica."""
 
@@ -90,7 +90,7 @@ def test_room_for_scaling_down_is_never_less_than_the_need(rate, waiting):
     assert 1 <= answer.replicas <= answer.replicas_with_margin
 
 
-POOLED = size(a_question(routing=Routing.LEAST_OUTSTANDING))
+POOLED = size(a_sizing_request(routing=Routing.LEAST_OUTSTANDING))
 
 
 @given(rates)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builders import a_gpu, a_question, an_slo
+from builders import a_gpu, a_sizing_request, an_slo
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.explain.stages import stages
@@ -24,7 +24,8 @@ from tonnage.sizing.cost import (
     tokens_per_s_asked,
 )
 from tonnage.sizing.plan import size
-from tonnage.sizing.request import Flags, Input, as_textbook, ask, look_up, on_gpu
+from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.sizing.request import Flags, as_textbook, ask, look_up, on_gpu
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Slo
 from tonnage.units import GB
@@ -46,13 +47,13 @@ def a_class(name, usd=4.0, **changes):
     return a_gpu(name=name, price=price, **changes)
 
 
-def ranked(question, gpus, **more):
-    return [choice.gpu.name for choice in select(question, gpus, **more).choices]
+def ranked(request, gpus, **more):
+    return [choice.gpu.name for choice in select(request, gpus, **more).choices]
 
 
 def at_rate(requests_per_s, **changes):
     """Return a sizing on one GPU whose replica sustains this rate, whatever it says by itself."""
-    sizing = size(a_question(num_gpus=1, **changes))
+    sizing = size(a_sizing_request(num_gpus=1, **changes))
     return replace(sizing, sustainable_requests_per_s=requests_per_s)
 
 
@@ -72,15 +73,17 @@ class TestTheOrder:
     def test_is_by_price_where_the_classes_are_alike(self):
         gpus = [a_class("DEAR", 5), a_class("CHEAP", 3), a_class("MIDDLE", 4)]
 
-        assert ranked(a_question(), gpus) == ["CHEAP", "MIDDLE", "DEAR"]
+        assert ranked(a_sizing_request(), gpus) == ["CHEAP", "MIDDLE", "DEAR"]
 
     def test_does_not_depend_on_the_order_in_which_classes_are_named(self):
         gpus = [a_class("B"), a_class("C", 3), a_class("A"), a_class("D", None)]
 
-        assert ranked(a_question(), gpus) == ranked(a_question(), gpus[::-1]) == [*"CABD"]
+        assert (
+            ranked(a_sizing_request(), gpus) == ranked(a_sizing_request(), gpus[::-1]) == [*"CABD"]
+        )
 
     def test_of_equal_classes_is_by_name(self):
-        assert ranked(a_question(), [a_class("B"), a_class("A")]) == ["A", "B"]
+        assert ranked(a_sizing_request(), [a_class("B"), a_class("A")]) == ["A", "B"]
 
     def test_counts_the_whole_fleet_not_one_gpu(self):
         # 2 USD for a GPU, but half the bandwidth and compute: more than twice as many are needed.
@@ -91,7 +94,9 @@ class TestTheOrder:
             peak_flop_per_s={"bf16": 250e12, "fp8": 500e12},
         )
 
-        assert ranked(a_question(demand=Demand(requests_per_s=40)), [slow, a_class("FAST", 4)]) == [
+        assert ranked(
+            a_sizing_request(demand=Demand(requests_per_s=40)), [slow, a_class("FAST", 4)]
+        ) == [
             "FAST",
             "SLOW",
         ]
@@ -99,7 +104,7 @@ class TestTheOrder:
     def test_puts_classes_without_a_price_behind_those_with_one_by_number_of_gpus(self):
         slow = a_class("A-SLOW", None, memory_bytes_per_s=0.75e12)
         gpus = [slow, a_class("B-FAST", None), a_class("C-PRICED", 90)]
-        found = select(a_question(demand=Demand(requests_per_s=40)), gpus).choices
+        found = select(a_sizing_request(demand=Demand(requests_per_s=40)), gpus).choices
 
         assert [choice.gpu.name for choice in found] == ["C-PRICED", "B-FAST", "A-SLOW"]
         assert found[1].num_gpus < found[2].num_gpus
@@ -108,12 +113,15 @@ class TestTheOrder:
     def test_is_by_the_price_of_a_token_where_no_demand_is_given(self):
         slow = a_class("SLOW", 3.9, memory_bytes_per_s=0.75e12)
 
-        assert ranked(a_question(demand=Demand()), [slow, a_class("FAST", 4)]) == ["FAST", "SLOW"]
+        assert ranked(a_sizing_request(demand=Demand()), [slow, a_class("FAST", 4)]) == [
+            "FAST",
+            "SLOW",
+        ]
 
     def test_ends_with_the_refused_by_name_each_with_its_reason(self):
         tiny = a_class("TINY", memory_bytes=1 * GB)
         unfit = a_class("BLIND", peak_flop_per_s={"fp4": 1e15})
-        found = select(a_question(), [tiny, a_class("GOOD"), unfit])
+        found = select(a_sizing_request(), [tiny, a_class("GOOD"), unfit])
 
         assert [choice.gpu.name for choice in found.choices] == ["GOOD"]
         assert [(each.gpu.name, each.reason) for each in found.refused] == [
@@ -123,13 +131,13 @@ class TestTheOrder:
         assert "BLIND has no peak for bf16" in found.refused[0].message
 
     def test_refuses_all_where_the_context_is_too_long(self):
-        found = select(a_question(context_tokens=1_000_000), [a_class("A"), a_class("B")])
+        found = select(a_sizing_request(context_tokens=1_000_000), [a_class("A"), a_class("B")])
 
         assert found.choices == ()
         assert {each.reason for each in found.refused} == {"ContextTooLong"}
 
     def test_says_infeasible_where_one_request_alone_is_too_slow(self):
-        found = select(a_question(slo=an_slo(tpot_s=0.0001)), [a_class("A")])
+        found = select(a_sizing_request(slo=an_slo(tpot_s=0.0001)), [a_class("A")])
 
         assert [each.reason for each in found.refused] == ["SLOInfeasible"]
 
@@ -139,31 +147,31 @@ class TestTheSplit:
     @pytest.mark.parametrize("name", ["H100", "L4", "A100-40GB"])
     def test_takes_no_more_gpus_than_the_plan_of_the_class(self, name, requests_per_s):
         spec = a_spec("qwen3-8b-l4")
-        question = replace(
+        request = replace(
             on_gpu(asked(spec), built_in_gpus()[name]),
             demand=Demand(requests_per_s=requests_per_s),
             max_replicas=None,
         )
-        planned = size(question)
+        planned = size(request)
 
-        choice = best_choice(question)
+        choice = best_choice(request)
 
         assert choice.num_gpus <= planned.replicas * planned.flags.parallelism.num_gpus
 
     def test_is_what_a_plan_gives_that_is_told_its_number_of_gpus(self):
-        question = on_gpu(asked(a_spec("llama-3.3-70b-h200")), built_in_gpus()["H100"])
-        choice = best_choice(question)
+        request = on_gpu(asked(a_spec("llama-3.3-70b-h200")), built_in_gpus()["H100"])
+        choice = best_choice(request)
         num_gpus = choice.sizing.flags.parallelism.num_gpus
 
-        planned = size(replace(question, num_gpus=num_gpus))
+        planned = size(replace(request, num_gpus=num_gpus))
 
         assert planned.flags == choice.sizing.flags
         assert planned.replicas == choice.replicas
 
     def test_stays_within_max_replicas_where_a_larger_one_does(self):
-        free = best_choice(a_question(demand=Demand(requests_per_s=40)))
+        free = best_choice(a_sizing_request(demand=Demand(requests_per_s=40)))
         bound = best_choice(
-            a_question(demand=Demand(requests_per_s=40), max_replicas=free.replicas - 1)
+            a_sizing_request(demand=Demand(requests_per_s=40), max_replicas=free.replicas - 1)
         )
 
         assert free.replicas > 1
@@ -171,26 +179,26 @@ class TestTheSplit:
         assert bound.sizing.flags.parallelism.num_gpus > free.sizing.flags.parallelism.num_gpus
 
     def test_beyond_max_replicas_is_said(self):
-        choice = best_choice(a_question(demand=Demand(requests_per_s=10_000), max_replicas=1))
+        choice = best_choice(a_sizing_request(demand=Demand(requests_per_s=10_000), max_replicas=1))
 
         assert choice.replicas > 1
         assert not choice.is_within_bounds
 
     def test_goes_beyond_a_node_only_where_nothing_smaller_fits(self):
         small = a_class("SMALL", memory_bytes=6 * GB, gpus_per_node=4)
-        choice = best_choice(on_gpu(a_question(slo=OFFLINE), small))
+        choice = best_choice(on_gpu(a_sizing_request(slo=OFFLINE), small))
 
         assert choice.sizing.flags.parallelism.num_gpus > 4
 
     def test_runs_no_fewer_replicas_than_are_allowed(self):
-        one = best_choice(a_question(demand=Demand(requests_per_s=0.01)))
-        three = best_choice(a_question(demand=Demand(requests_per_s=0.01)), min_replicas=3)
+        one = best_choice(a_sizing_request(demand=Demand(requests_per_s=0.01)))
+        three = best_choice(a_sizing_request(demand=Demand(requests_per_s=0.01)), min_replicas=3)
 
         assert (one.replicas, three.replicas) == (1, 3)
         assert three.bill.usd_per_hour == 3 * 4
 
 
-class TestTheQuestionOnAnotherClass:
+class TestTheRequestOnAnotherClass:
     def test_leaves_open_what_was_settled_for_the_first(self):
         flags = Flags(
             max_num_seqs=8,
@@ -198,18 +206,18 @@ class TestTheQuestionOnAnotherClass:
             gpu_memory_utilization=0.9,
             parallelism=Parallelism(),
         )
-        question = a_question(num_gpus=2, flags=flags, measured_kv_tokens=1000)
+        request = a_sizing_request(num_gpus=2, flags=flags, measured_kv_tokens=1000)
 
-        moved = on_gpu(question, a_class("OTHER"))
+        moved = on_gpu(request, a_class("OTHER"))
 
         assert (moved.num_gpus, moved.flags, moved.measured_kv_tokens) == (None, None, None)
         assert moved.gpu.name == "OTHER"
 
     def test_names_the_figures_of_the_new_class(self):
-        question = asked(a_spec("llama-3.3-70b-h200"))
-        before = {each.name: each.value for each in question.inputs}
+        request = asked(a_spec("llama-3.3-70b-h200"))
+        before = {each.name: each.value for each in request.inputs}
 
-        moved = {each.name: each.value for each in on_gpu(question, built_in_gpus()["L4"]).inputs}
+        moved = {each.name: each.value for each in on_gpu(request, built_in_gpus()["L4"]).inputs}
 
         assert "GPU H200" in before
         assert "GPU H200" not in moved
@@ -217,8 +225,8 @@ class TestTheQuestionOnAnotherClass:
         assert list(moved)[:5] == list(before)[:5]
 
     def test_stays_textbook(self):
-        question = as_textbook(asked(a_spec("llama-3.3-70b-h200")))
-        moved = on_gpu(question, built_in_gpus()["L4"])
+        request = as_textbook(asked(a_spec("llama-3.3-70b-h200")))
+        moved = on_gpu(request, built_in_gpus()["L4"])
         inputs = {each.name: each.value for each in moved.inputs}
 
         assert moved.speed.bandwidth_efficiency == 1
@@ -247,7 +255,7 @@ class TestTheBill:
         sizing = at_rate(2.0, demand=Demand(concurrency=90, duty_fraction=0.3))
         found = bill(sizing, replicas=3)
 
-        assert sizing.question.demand.num_users == pytest.approx(300)
+        assert sizing.request.demand.num_users == pytest.approx(300)
         assert found.usd_per_hour_and_user == pytest.approx(0.04)
         assert found.usd_per_month_and_user == pytest.approx(29.22)
 
@@ -287,7 +295,7 @@ class TestTheBill:
         )
 
     def test_names_the_key_that_would_make_a_purchase_price_one_per_hour(self):
-        sizing = size(a_question(gpu=a_gpu(price=Price(purchase_usd=30_000))))
+        sizing = size(a_sizing_request(gpu=a_gpu(price=Price(purchase_usd=30_000))))
 
         assert "price.amortization_hours" in explain(sizing)[-1].answer
 
@@ -314,12 +322,12 @@ class TestOffline:
     TEXT = "tokensPerDay: 1000000000"
 
     def test_runs_at_the_memory_ceiling(self):
-        sizing = size(a_question(slo=OFFLINE))
+        sizing = size(a_sizing_request(slo=OFFLINE))
 
         assert full_use(sizing) == "memory ceiling"
         assert sizing.line.limited_by == "KVCache"
         assert sizing.flags.max_num_seqs == math.floor(sizing.memory_ceiling_typical)
-        assert full_use(size(a_question())) == "load line"
+        assert full_use(size(a_sizing_request())) == "load line"
 
     def test_counts_replicas_from_the_tokens_of_a_day(self):
         sizing = size(asked(a_spec("offline-batch")))
@@ -336,7 +344,7 @@ class TestOffline:
 
     def test_is_told_in_tokens_per_day(self):
         sizing = size(asked(a_spec("offline-batch")))
-        inputs = {each.name: each.value for each in sizing.question.inputs}
+        inputs = {each.name: each.value for each in sizing.request.inputs}
         *_, latency, replicas, cost = explain(sizing)
 
         assert inputs["demand"] == "1,000,000,000 output tokens per day = 23.1 requests/s"
@@ -357,7 +365,7 @@ class TestTheStages:
     def test_are_the_five_of_the_golden_table(self):
         table = (ROOT / "tests/golden/seed_numbers.yaml").read_text()
         named = re.search(r"five-stage GPU selection \(([^)]*)\)", table)[1]
-        choice = best_choice(a_question())
+        choice = best_choice(a_sizing_request())
 
         assert [stage.name for stage in stages(choice)] == named.split(", ")
 
@@ -374,7 +382,7 @@ class TestTheStages:
         assert found["cost"]["basis"] == "rented"
 
     def test_leave_out_what_has_no_price_and_no_promise(self):
-        sizing = size(a_question(gpu=a_class("FREE", None), slo=OFFLINE, demand=Demand()))
+        sizing = size(a_sizing_request(gpu=a_class("FREE", None), slo=OFFLINE, demand=Demand()))
         found = {stage.name: stage for stage in stages(Choice(sizing=sizing, replicas=1))}
 
         assert found["cost"].to_dict()["price"] == "unknown"
@@ -383,7 +391,7 @@ class TestTheStages:
         assert "no demand given" in str(found["workload"])
 
     def test_say_where_ttft_holds_a_replica_below_its_load_line(self):
-        sizing = size(a_question())
+        sizing = size(a_sizing_request())
         held = replace(sizing, sustainable_requests_per_s=sizing.line.requests_per_s / 2)
 
         text = str(stages(Choice(sizing=held, replicas=1))[2])
@@ -394,30 +402,29 @@ class TestTheStages:
 class TestWhatIsToBeValidated:
     def test_is_every_input_that_was_neither_given_nor_measured(self):
         inputs = tuple(
-            Input(name=origin, value="1", origin=origin)
-            for origin in ("given", "looked up", "guessed", "measured")
+            Input(figure=Figure.MODEL, which=origin, value="1", origin=origin) for origin in Origin
         )
-        found = [each.name for each in unconfirmed(size(a_question(inputs=inputs)))]
+        found = [each.name for each in unconfirmed(size(a_sizing_request(inputs=inputs)))]
 
-        assert found[:2] == ["looked up", "guessed"]
-        assert "given" not in found
-        assert "measured" not in found
+        assert found[:2] == ["model looked up", "model guessed"]
+        assert "model given" not in found
+        assert "model measured" not in found
 
     def test_holds_the_estimates_of_memory_until_a_replica_reported_its_cache(self):
-        sizing = size(a_question())
-        measured = replace(sizing, question=replace(sizing.question, measured_kv_tokens=1000.0))
+        sizing = size(a_sizing_request())
+        measured = replace(sizing, request=replace(sizing.request, measured_kv_tokens=1000.0))
 
         assert {"KV tokens", "CUDA graphs"} <= {each.name for each in unconfirmed(sizing)}
         assert not {"KV tokens", "CUDA graphs"} & {each.name for each in unconfirmed(measured)}
 
     def test_says_of_everything_what_confirms_it(self):
-        question = asked(a_spec("llama-3.3-70b-h200"))
+        request = asked(a_spec("llama-3.3-70b-h200"))
 
-        assert all(each.confirmed_by for each in unconfirmed(size(question)))
+        assert all(each.confirmed_by for each in unconfirmed(size(request)))
 
     def test_of_textbook_arithmetic_is_the_efficiency(self):
-        question = as_textbook(asked(a_spec("llama-3.3-70b-h200")))
-        found = {each.name: each for each in unconfirmed(size(question))}
+        request = as_textbook(asked(a_spec("llama-3.3-70b-h200")))
+        found = {each.name: each for each in unconfirmed(size(request))}
 
         assert found["efficiency"].value == "1, no overhead"
         assert "prefill efficiency" not in found

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_question, a_replica, a_shard, a_workload, an_slo
+from builders import a_replica, a_shard, a_sizing_request, a_workload, an_slo
 from strategies import numbers
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
@@ -33,9 +33,9 @@ def guessing(tokens=3, rate=0.8, method="ngram"):
     return Speculation(method=method, num_draft_tokens=tokens, acceptance_rate=rate)
 
 
-def a_question_of(model, *, gpu="H200", **changes):
+def a_request_of(model, *, gpu="H200", **changes):
     shape = built_in_model(model)
-    return a_question(
+    return a_sizing_request(
         shape=shape, weights=shape.weight_format, gpu=find_gpu(gpu, built_in_gpus()), **changes
     )
 
@@ -68,7 +68,7 @@ class TestDraftLayers:
     def test_of_deepseek_v3_are_as_large_as_its_authors_say(self):
         # "11.5B unique parameters" of the multi-token prediction module, beside 671B; fp8, with
         # the matrix that joins in 16 bits.
-        plain = a_question_of("DeepSeek-V3", kv_format="bf16")
+        plain = a_request_of("DeepSeek-V3", kv_format="bf16")
         one_gpu = Parallelism()
 
         added = (
@@ -80,9 +80,9 @@ class TestDraftLayers:
 
     def test_keep_a_cache_of_their_own(self):
         # 61 layers and one for drafting: each adds (512 + 64) elements of two bytes a token.
-        question = a_question_of("DeepSeek-V3", speculation=guessing(1, method="mtp"))
+        request = a_request_of("DeepSeek-V3", speculation=guessing(1, method="mtp"))
 
-        rank = rank_of(question, Parallelism(tensor=8))
+        rank = rank_of(request, Parallelism(tensor=8))
 
         assert sum(share.bytes_per_token for share in rank.kv) == 62 * 576 * 2
 
@@ -108,22 +108,22 @@ class TestDraftLayers:
     def test_that_are_missing_or_not_understood_are_refused_by_name(
         self, model, speculation, words
     ):
-        question = a_question_of(model, speculation=speculation, kv_format="fp8")
+        request = a_request_of(model, speculation=speculation, kv_format="fp8")
 
         with pytest.raises(InvalidSpeculationError, match=words):
-            size(question)
+            size(request)
 
     def test_of_a_model_that_does_not_fit_leave_the_reason_as_it_is(self):
-        question = a_question_of("DeepSeek-V3", gpu="L4", speculation=guessing(1, method="mtp"))
+        request = a_request_of("DeepSeek-V3", gpu="L4", speculation=guessing(1, method="mtp"))
 
         with pytest.raises(DoesNotFitError, match="GiB"):
-            size(question)
+            size(request)
 
     def test_are_not_planned_for_in_a_pipeline(self):
-        question = a_question(speculation=guessing())
+        request = a_sizing_request(speculation=guessing())
 
         with pytest.raises(InvalidParallelismError, match="PP2"):
-            size_with(question, Parallelism(pipeline=2))
+            size_with(request, Parallelism(pipeline=2))
 
 
 def a_step(**changes):
@@ -188,13 +188,13 @@ class TestPlan:
     def test_of_a_good_guesser_needs_fewer_replicas(self):
         slo = an_slo(ttft_s=4, tpot_s=0.025)
         demand = Demand(requests_per_s=60)
-        plain = size(a_question_of("DeepSeek-V3", slo=slo, demand=demand, num_gpus=8))
-        drafted = size(replace(plain.question, speculation=guessing(1, 0.85, method="mtp")))
+        plain = size(a_request_of("DeepSeek-V3", slo=slo, demand=demand, num_gpus=8))
+        drafted = size(replace(plain.request, speculation=guessing(1, 0.85, method="mtp")))
 
         assert drafted.replicas < plain.replicas
 
     def test_leaves_slots_that_the_token_budget_can_judge(self):
-        sizing = size(a_question(speculation=guessing(16, 0.9), slo=an_slo()))
+        sizing = size(a_sizing_request(speculation=guessing(16, 0.9), slo=an_slo()))
 
         assert sizing.flags.max_num_seqs * 17 <= sizing.flags.max_num_batched_tokens
 
@@ -222,14 +222,14 @@ def test_an_engine_gets_as_many_tokens_as_were_right():
 
 def served(sizing, rate, num_requests, seed=7):
     """Run Poisson arrivals of fixed prompts and exponential outputs through the engine model."""
-    chance, question, replica = random.Random(seed), sizing.question, sizing.replica  # noqa: S311
-    workload, speculation = question.workload, question.speculation
+    chance, request, replica = random.Random(seed), sizing.request, sizing.replica  # noqa: S311
+    workload, speculation = request.workload, request.speculation
     limits = EngineLimits(
         max_num_seqs=sizing.flags.max_num_seqs,
         max_num_batched_tokens=sizing.flags.max_num_batched_tokens,
         num_blocks=int(sizing.kv_tokens // 16),
         block_size=16,
-        max_model_len=question.context_tokens,
+        max_model_len=request.context_tokens,
         num_draft_tokens=speculation.num_draft_tokens,
     )
     prompt = round(workload.prompt.mean_tokens)
@@ -265,12 +265,12 @@ def share_kept(completions, limit_s):
 
 @pytest.mark.parametrize("speculation", [guessing(1, 0.9), guessing(2, 0.7), guessing(8, 0.5)])
 def test_the_capacity_predicted_is_what_the_engine_model_serves(speculation):
-    question = a_question(
+    request = a_sizing_request(
         speculation=speculation,
         workload=a_workload(prompt=Lengths(mean_tokens=500), output_tokens=200),
         slo=an_slo(tpot_s=0.012),
     )
-    sizing = size(question)
+    sizing = size(request)
 
     rate = sizing.sustainable_requests_per_s
 

@@ -1,4 +1,4 @@
-"""The memory budget and the speeds of a question's GPU, from the catalogue's figures."""
+"""The memory budget and the speeds of a request's GPU, from the catalogue's figures."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tonnage.sizing.memory.ceiling import (
     logits_bytes,
 )
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.request import Flags, Question
+from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GIB
 
@@ -34,23 +34,23 @@ WIDE_BYTES = 2
 PAIR = 2
 
 
-def memory_budget(question: Question, shard: Shard, flags: Flags) -> MemoryBudget:
+def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryBudget:
     """Return where the memory of the fullest GPU goes; textbook: nominal, weights only."""
-    gpu = question.gpu
-    if question.is_textbook:
+    gpu = request.gpu
+    if request.is_textbook:
         return MemoryBudget(
             total_bytes=gpu.nominal_memory_bytes,
             utilization_fraction=flags.gpu_memory_utilization,
             parts=(BudgetPart(name="weights", num_bytes=shard.weights_bytes),),
         )
     parts = budget_parts(
-        as_loaded(question.shape, question.weights),
+        as_loaded(request.shape, request.weights),
         shard,
         flags,
-        question.engine.memory,
+        request.engine.memory,
         has_nvlink=gpu.interconnect == "nvlink",
     )
-    if question.switches.is_eager:
+    if request.switches.is_eager:
         parts = tuple(part for part in parts if part.name != GRAPHS)
     return MemoryBudget(
         total_bytes=gpu.memory_bytes,

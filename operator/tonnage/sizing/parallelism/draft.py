@@ -11,7 +11,7 @@ from tonnage.catalog.shape import (
 from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.parallelism.shard import Shard, shard_of
-from tonnage.sizing.request import Question
+from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.split import Parallelism
 
 NORMS = 3
@@ -46,46 +46,46 @@ def _last_ffn(shape: ModelShape) -> Ffn | None:
     return [group.ffn for group in shape.groups if group.ffn][-1]
 
 
-def splits_for(question: Question, *, num_gpus: int | None) -> list[Parallelism]:
+def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallelism]:
     """Return the splits to try, smallest first; drafts go without a pipeline if they can."""
     splits = list(
         candidates(
-            question.shape,
-            question.weights,
+            request.shape,
+            request.weights,
             num_gpus=num_gpus,
-            gpus_per_node=question.gpu.gpus_per_node,
+            gpus_per_node=request.gpu.gpus_per_node,
         )
     )
-    if question.speculation is None:
+    if request.speculation is None:
         return splits
     return [split for split in splits if split.pipeline == 1] or splits
 
 
-def rank_of(question: Question, parallelism: Parallelism) -> Shard:
+def rank_of(request: SizingRequest, parallelism: Parallelism) -> Shard:
     """Return what one rank of a split holds and works on, draft layers included.
 
     Raises:
         InvalidParallelismError: drafts in a pipeline.
     """
-    target = _shard(question, question.shape, parallelism)
-    if question.speculation is None:
+    target = _shard(request, request.shape, parallelism)
+    if request.speculation is None:
         return target
     if parallelism.pipeline > 1:
         raise InvalidParallelismError(
             f"engine.speculative: {parallelism} has a pipeline, in which drafts are not planned for"
         )
-    return with_drafts(question, target) if question.speculation.method == "mtp" else target
+    return with_drafts(request, target) if request.speculation.method == "mtp" else target
 
 
-def with_drafts(question: Question, target: Shard) -> Shard:
+def with_drafts(request: SizingRequest, target: Shard) -> Shard:
     """Return a rank that holds the draft layers too, and passes one of them in each step.
 
     The first draft of a step is made of all tokens that the step worked on, prompts among them:
     draft layers keep keys and values of every token. Embedding and head are shared.
     """
-    shape, drafts = question.shape, draft_layers(question.shape)
+    shape, drafts = request.shape, draft_layers(request.shape)
     alone = replace(shape, groups=(replace(drafts, num_layers=1),), stored=None)
-    draft = _shard(question, alone, target.parallelism)
+    draft = _shard(request, alone, target.parallelism)
     layer_bytes = draft.dense_read_bytes - draft.head_bytes
     layer_bytes += sum(share.resident_bytes for share in draft.experts)
     deeper = replace(shape, groups=(*shape.groups, drafts), stored=None)
@@ -94,7 +94,7 @@ def with_drafts(question: Question, target: Shard) -> Shard:
         weights_bytes=target.weights_bytes + drafts.num_layers * layer_bytes,
         dense_read_bytes=target.dense_read_bytes + draft.dense_read_bytes,
         experts=(*target.experts, *draft.experts),
-        kv=_shard(question, deeper, target.parallelism).kv,
+        kv=_shard(request, deeper, target.parallelism).kv,
         flop_per_token=target.flop_per_token + draft.flop_per_token,
         expert_flop_per_token=target.expert_flop_per_token + draft.expert_flop_per_token,
         num_kernels=target.num_kernels + draft.num_kernels,
@@ -105,11 +105,11 @@ def with_drafts(question: Question, target: Shard) -> Shard:
     )
 
 
-def _shard(question: Question, shape: ModelShape, parallelism: Parallelism) -> Shard:
+def _shard(request: SizingRequest, shape: ModelShape, parallelism: Parallelism) -> Shard:
     return shard_of(
         shape,
-        weights=question.weights,
-        kv_element_bytes=question.kv_element_bytes,
+        weights=request.weights,
+        kv_element_bytes=request.kv_element_bytes,
         parallelism=parallelism,
-        rules=question.cache_rules,
+        rules=request.cache_rules,
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_layer_group, a_question, a_shape, an_expert_ffn
+from builders import a_layer_group, a_shape, a_sizing_request, an_expert_ffn
 from tonnage.catalog.config.formats.quantization import BF16, FP16, WEIGHT_FORMATS
 from tonnage.catalog.models import built_in_model, model_names
 from tonnage.catalog.stored_weights import StoredPart, StoredWeights
@@ -19,7 +19,7 @@ A_GIB = StoredPart(num_bytes=int(GIB), num_tensors=1)
 
 
 def budget_of(shape, *, weights=BF16, tensor=1):
-    question = a_question(shape=shape, weights=weights)
+    request = a_sizing_request(shape=shape, weights=weights)
     flags = Flags(
         max_num_seqs=256,
         max_num_batched_tokens=8192,
@@ -27,7 +27,7 @@ def budget_of(shape, *, weights=BF16, tensor=1):
         parallelism=Parallelism(tensor=tensor),
     )
     shard = shard_of(shape, weights=weights, kv_element_bytes=2, parallelism=flags.parallelism)
-    return memory_budget(question, shard, flags)
+    return memory_budget(request, shard, flags)
 
 
 def part_of(shape, name, **asked):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builders import BF16, a_layer_group, a_question, a_shape
+from builders import BF16, a_layer_group, a_shape, a_sizing_request
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.engine import known_engine
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
@@ -246,14 +246,16 @@ def test_the_cache_of_compressed_attention_is_fp8_and_nothing_else():
 
     assert kv_cache_format("auto", shape) == "fp8"
     with pytest.raises(InvalidKvCacheError, match="fp8 only"):
-        size(a_question(shape=shape, kv_format="bf16"))
+        size(a_sizing_request(shape=shape, kv_format="bf16"))
 
 
 def test_versions_that_lay_out_compressed_caches_in_another_way_are_refused():
-    question = a_question(shape=built_in_model(FLASH), kv_format="fp8", engine=known_engine("0.26"))
+    request = a_sizing_request(
+        shape=built_in_model(FLASH), kv_format="fp8", engine=known_engine("0.26")
+    )
 
     with pytest.raises(UnsupportedEngineError, match=r"0\.26.*before 0\.27"):
-        size(question)
+        size(request)
 
 
 NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
@@ -356,7 +358,7 @@ class TestSwitches:
 
     def test_an_eager_engine_has_the_memory_of_cuda_graphs_for_its_cache(self):
         usual, eager = (
-            size(a_question(switches=EngineSwitches(is_eager=is_eager)))
+            size(a_sizing_request(switches=EngineSwitches(is_eager=is_eager)))
             for is_eager in (False, True)
         )
 
@@ -370,10 +372,10 @@ class TestSwitches:
         document["spec"]["engine"]["args"] = ["--no-async-scheduling", "--enforce-eager"]
         spec = parse_model_deployment(document).spec
 
-        question = ask(spec, look_up(spec, built_in_gpus()))
+        request = ask(spec, look_up(spec, built_in_gpus()))
 
-        assert question.switches == EngineSwitches(async_scheduling=False, is_eager=True)
-        assert not question.cache_rules.schedules_async
+        assert request.switches == EngineSwitches(async_scheduling=False, is_eager=True)
+        assert not request.cache_rules.schedules_async
 
 
 def test_a_stage_has_whole_layers():

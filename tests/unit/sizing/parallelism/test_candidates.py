@@ -6,8 +6,8 @@ from builders import (
     BF16,
     a_latent_attention,
     a_layer_group,
-    a_question,
     a_shape,
+    a_sizing_request,
     an_attention,
     an_expert_ffn,
 )
@@ -123,7 +123,7 @@ class TestTried:
 @pytest.mark.parametrize("model_id", model_names())
 def test_every_model_is_planned_and_explained_or_refused(model_id):
     shape = built_in_model(model_id)
-    question = a_question(
+    request = a_sizing_request(
         shape=shape,
         gpu=find_gpu("H200", built_in_gpus()),
         engine=find_engine("0.33"),
@@ -133,7 +133,7 @@ def test_every_model_is_planned_and_explained_or_refused(model_id):
         num_gpus=8,
     )
     try:
-        sizing = size(question)
+        sizing = size(request)
     except SizingError as refusal:
         pytest.skip(str(refusal))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_gpu, a_question, a_shape, an_slo
+from builders import a_gpu, a_shape, a_sizing_request, an_slo
 from tonnage.catalog.engine import default_batched_tokens, find_engine
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
@@ -40,32 +40,32 @@ class TestSlots:
 
     def test_are_fewer_where_the_first_guess_does_not_fit(self):
         # 92% of 56 GB leave 4.8 GB beside the weights.
-        question = a_question(
+        request = a_sizing_request(
             shape=self.WIDE, gpu=a_gpu(memory_bytes=56 * GB), slo=Slo(), num_gpus=1
         )
-        guess = replace(question, flags=flags_that_run())
+        guess = replace(request, flags=flags_that_run())
 
-        sizing = size(question)
+        sizing = size(request)
 
         assert size(guess).memory_doubt
         assert 1 <= sizing.flags.max_num_seqs < FIRST_GUESS_SEQS
         assert sizing.budget.kv_pool_bytes > REQUEST_BYTES
 
     def test_are_as_many_as_the_cache_holds_or_one_more_would_not_fit(self):
-        question = a_question(
+        request = a_sizing_request(
             shape=self.WIDE, gpu=a_gpu(memory_bytes=56 * GB), slo=Slo(), num_gpus=1
         )
 
-        sizing = size(question)
+        sizing = size(request)
 
         seqs = sizing.flags.max_num_seqs
         assert seqs <= sizing.memory_ceiling_typical + 1
 
     def test_are_refused_when_not_even_one_fits(self):
-        question = a_question(shape=self.WIDE, gpu=a_gpu(memory_bytes=50 * GB), num_gpus=1)
+        request = a_sizing_request(shape=self.WIDE, gpu=a_gpu(memory_bytes=50 * GB), num_gpus=1)
 
         with pytest.raises(DoesNotFitError, match="GiB short before any KV cache"):
-            size(question)
+            size(request)
 
     @pytest.mark.parametrize(
         ("model_id", "gpu", "num_gpus", "version", "context_tokens"),
@@ -78,17 +78,17 @@ class TestSlots:
     def test_of_models_with_large_vocabularies_on_small_gpus(
         self, model_id, gpu, num_gpus, version, context_tokens
     ):
-        question = a_built_in_question(model_id, gpu, version, context_tokens=context_tokens)
+        request = a_built_in_request(model_id, gpu, version, context_tokens=context_tokens)
 
-        sizing = size_with(question, Parallelism(tensor=num_gpus))
+        sizing = size_with(request, Parallelism(tensor=num_gpus))
 
         assert sizing.flags.max_num_seqs < 64
         assert sizing.memory_ceiling_promised >= 1
 
 
-def a_built_in_question(model_id, gpu, version, **changes):
+def a_built_in_request(model_id, gpu, version, **changes):
     shape = built_in_model(model_id)
-    return a_question(
+    return a_sizing_request(
         shape=shape,
         weights=shape.weight_format,
         kv_format=shape.kv_cache_format,
@@ -102,7 +102,7 @@ def a_built_in_question(model_id, gpu, version, **changes):
 class TestFlagsThatRun:
     """An engine that runs has shown that it holds a request, whatever the estimate."""
 
-    SHORT = a_question(gpu=a_gpu(memory_bytes=18 * GB), slo=an_slo(tpot_s=0.5), num_gpus=1)
+    SHORT = a_sizing_request(gpu=a_gpu(memory_bytes=18 * GB), slo=an_slo(tpot_s=0.5), num_gpus=1)
     """16.06 GB of weights in 16.56 GB: nothing is left by the estimate."""
 
     def test_are_not_refused_where_flags_to_be_chosen_are(self):
@@ -134,7 +134,7 @@ class TestFlagsThatRun:
         assert status.kv_tokens_high >= 8192
 
     def test_keep_the_estimate_where_it_leaves_more(self):
-        sizing = size(a_question(flags=flags_that_run()))
+        sizing = size(a_sizing_request(flags=flags_that_run()))
 
         assert sizing.replica.kv_pool_bytes == sizing.budget.kv_pool_bytes > 40 * GIB
         assert sizing.memory_doubt is None

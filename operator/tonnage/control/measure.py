@@ -1,26 +1,26 @@
 """What the samples of one object's pods mean, given the model that they run."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
-from tonnage.cluster.queries import LONG_SCRAPES, RATE_SCRAPES
+from tonnage.control.state import (
+    Attainment,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+    Observed,
+    PodView,
+    Traffics,
+)
 from tonnage.estimate.demand import (
     MeasuredDemand,
-    MeasuredLengths,
     attainment,
     is_fresh,
     measure_demand,
     measure_lengths,
 )
+from tonnage.estimate.metrics import LONG_SCRAPES, RATE_SCRAPES
 from tonnage.estimate.samples import EngineSamples
-from tonnage.estimate.speed import (
-    BusyStep,
-    PromptShape,
-    busy_step,
-    observed_mbu,
-)
-from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
-from tonnage.fleet.views import PodView
+from tonnage.estimate.speed import BusyStep, PromptShape, busy_step, observed_mbu
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.steady import prefill_context_tokens
@@ -30,36 +30,6 @@ SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
 WARM_UP_SCRAPES = RATE_SCRAPES
 """Its speed is not believed while its windows still hold the time of starting up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffics:
-    """Demand as far as it could be measured in this tick."""
-
-    metrics: Metrics
-    reason: str
-    message: str
-    demand: MeasuredDemand | None
-    lengths: MeasuredLengths | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attainment:
-    """How one promise is kept: the share of requests within its limit."""
-
-    name: str
-    quantile: float
-    fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """What busy engines and histograms say in this tick."""
-
-    step_s: float | None = None
-    mbu: float | None = None
-    kv_tokens: float | None = None
-    attainments: tuple["Attainment", ...] = ()
 
 
 def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
@@ -108,7 +78,7 @@ def _trust(
 def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed:
     """Return the gauges that people look at; None where no engine was busy or asked."""
     busy = list(busy_steps(state, fleet, sizing))
-    slo = sizing.question.slo
+    slo = sizing.request.slo
     return Observed(
         step_s=_mean([each.step_s for each in busy]),
         mbu=_mean([observed_mbu(sizing.replica, each) for each in busy]),
@@ -131,7 +101,7 @@ def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
     """
     if samples.kv_tokens or not samples.num_gpu_blocks:
         return samples.kv_tokens or None
-    replica, context_tokens = sizing.replica, sizing.question.context_tokens
+    replica, context_tokens = sizing.replica, sizing.request.context_tokens
     blocks = samples.num_gpu_blocks / replica.num_queues
     return blocks * context_tokens / replica.blocks_reserved(context_tokens)
 
@@ -148,17 +118,17 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _attainments(
-    name: str, within: list[Mapping[float, float]], promises: tuple[Promise, ...]
+    name: str, within: list[Mapping[float, float]], targets: tuple[Promise, ...]
 ) -> Iterator[Attainment]:
-    for promise in promises:
-        fraction = attainment(within, limit_s=promise.limit_s)
+    for target in targets:
+        fraction = attainment(within, limit_s=target.limit_s)
         if fraction is not None:
-            yield Attainment(name=name, quantile=promise.quantile, fraction=fraction)
+            yield Attainment(name=name, quantile=target.quantile, fraction=fraction)
 
 
 def busy_steps(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
     interval_s = fleet.settings.scrape_interval_s
-    workload = sizing.question.workload
+    workload = sizing.request.workload
     prompts = PromptShape(
         context_tokens=prefill_context_tokens(workload),
         chunk_tokens=min(workload.new_prompt_tokens, sizing.flags.max_num_batched_tokens),
