@@ -20,23 +20,23 @@ from pydantic import ValidationError
 
 from tonnage.api.objects import describe_errors
 from tonnage.catalog.gpu import GPU_FOLDER, read_gpus
-from tonnage.cluster.calibration_store import CalibrationStore
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
+from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.heartbeat import Heartbeat, serve
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
-from tonnage.fleet.picture import Kind, Picture
+from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.main")
 SHORTEST_TICK_S = 1.0
-"""Between two ticks, however often the picture changes: our own writes come back in it."""
+"""Between two ticks, however often the store changes: our own writes come back in it."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LOG_FORMAT = "time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
 WATCHED: tuple[tuple[Kind, str, str, str], ...] = (
@@ -49,17 +49,17 @@ WATCHED: tuple[tuple[Kind, str, str, str], ...] = (
 SELECTED = ("deployments", "replicasets", "pods")
 
 
-def register(registry: kopf.OperatorRegistry, picture: Picture) -> None:
-    """Hand every watch event to the picture. Nothing else is registered, so nothing is written."""
+def register(registry: kopf.OperatorRegistry, store: Store) -> None:
+    """Hand every watch event to the store. Nothing else is registered, so nothing is written."""
     kopf.on.login(registry=registry)(_login)
     kopf.on.startup(registry=registry)(_configure)
     for kind, group, version, plural in WATCHED:
-        kopf.on.event(group, version, plural, registry=registry)(_noting(picture, kind))
+        kopf.on.event(group, version, plural, registry=registry)(_noting(store, kind))
 
 
-def _noting(picture: Picture, kind: Kind) -> Any:
+def _noting(store: Store, kind: Kind) -> Any:
     async def note(*, event: kopf.RawEvent, **_: Any) -> None:
-        picture.note(kind, event["type"], event["object"])
+        store.note(kind, event["type"], event["object"])
 
     return note
 
@@ -130,10 +130,10 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         taken_names=writer.taken_names,
     )
     return Loop(
-        picture=Picture(),
+        store=Store(),
         observer=observer,
         writer=writer,
-        store=CalibrationStore(kube, namespace=settings.operator_namespace),
+        calibration=CalibrationConfigMap(kube, namespace=settings.operator_namespace),
         settings=settings,
         kube=kube,
     )
@@ -142,7 +142,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
 def keep_deciding(
     loop: Loop, leadership: Leadership, heartbeat: Heartbeat, stop: threading.Event
 ) -> None:
-    """Tick while we lead: at once when the picture changed, else when the interval is over."""
+    """Tick while we lead: at once when the store changed, else when the interval is over."""
     was_leading = False
     while not stop.is_set():
         leads = leadership.is_leader()
@@ -153,7 +153,7 @@ def keep_deciding(
                 loop.start_leading()
             was_leading = leads
             if leads:
-                loop.picture.changed.clear()
+                loop.store.changed.clear()
                 with heartbeat.tick_seconds.time():
                     loop.tick()
             heartbeat.beat()
@@ -166,7 +166,7 @@ def keep_deciding(
             LOG.exception("tick failed on an internal error")
         stop.wait(SHORTEST_TICK_S)
         interval_s = loop.settings.tick_s if leads else SHORTEST_TICK_S
-        loop.picture.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
+        loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
 
 
 def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
@@ -210,10 +210,10 @@ def run(settings_path: str) -> int:
     for thread in threads:
         thread.start()
     try:
-        asyncio.run(_watch(settings, loop.picture, identity))
+        asyncio.run(_watch(settings, loop.store, identity))
     finally:
         stop.set()
-        loop.picture.changed.set()
+        loop.store.changed.set()
         for thread in threads:
             thread.join(timeout=20)
         server.shutdown()
@@ -230,13 +230,13 @@ def _when_reachable(settings: Settings, kube: KubeApi, leadership: Leadership) -
             time.sleep(SHORTEST_TICK_S)
 
 
-async def _watch(settings: Settings, picture: Picture, identity: str) -> None:
+async def _watch(settings: Settings, store: Store, identity: str) -> None:
     """Run Kopf until SIGTERM or until a watch fails for good.
 
     Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
     """
     registry = kopf.OperatorRegistry()
-    register(registry, picture)
+    register(registry, store)
     stop_flag = asyncio.Event()
     event_loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):

@@ -12,7 +12,7 @@ from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.workload import Lengths, Slo, Target, Workload
+from tonnage.sizing.workload import Lengths, Target, Slo, Workload
 
 NUM_WORKLOADS = 100
 PLATFORMS = (

@@ -74,7 +74,7 @@ def _rank_s(replica: Replica, batches: Sequence[Batch], slowest: Batch) -> float
         prefill_context_tokens=slowest.prefill_pairs / own if own else 0.0,
         prefill_ranks=prefill / own if own else math.inf,
     )
-    return replica.step(step).total_s
+    return replica.model.step(step).total_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

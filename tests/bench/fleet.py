@@ -108,10 +108,10 @@ def step_time_of(replica: Replica) -> StepTime:
             prefill_tokens=prefill,
             prefill_context_tokens=earlier,
         )
-        return replica.step(step).total_s
+        return replica.model.step(step).total_s
 
     lines = _Lines(replica)
-    if replica.shard.experts or _has_windows(replica.shard):
+    if replica.model.shard.experts or _has_windows(replica.model.shard):
         return lambda n, c, p, earlier: exact(n, c, p, earlier) if p else lines(n, c)
     none_s = exact(1, 0, 0, 0)
     each_s = (exact(1, 0, 1000, 0) - none_s) / 1000

@@ -101,8 +101,8 @@ def _bandwidth(case: Case) -> float:
 
 
 def _nominal(replica: Replica) -> Replica:
-    link = replica.constants.link_efficiency
-    exposed = replica.constants.prefill_exposed_fraction
+    link = replica.model.constants.link_efficiency
+    exposed = replica.model.constants.prefill_exposed_fraction
     constants = replace(TEXTBOOK_SPEED, link_efficiency=link, prefill_exposed_fraction=exposed)
     return replace(replica, constants=constants)
 

@@ -11,10 +11,10 @@ import yaml
 from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.assess import assess
+from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.samples import LongSamples
-from tonnage.fleet.assess import assess
-from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 from tonnage.manifests.children import Site, deployment
 from tonnage.settings import Settings

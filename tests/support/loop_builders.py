@@ -12,15 +12,15 @@ from fleet_builders import (
 )
 from kube_double import KubeDouble
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cluster.calibration_store import CalibrationStore
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.prometheus import Series
-from tonnage.cluster.queries import TABLE, expression
+from tonnage.estimate.metrics import TABLE, expression
+from tonnage.estimate.samples import Series
 from tonnage.fleet.act import Writer
+from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.loop import RELISTED, Loop
 from tonnage.fleet.observe import Observer
-from tonnage.fleet.picture import Picture
+from tonnage.fleet.store import Store
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
@@ -108,7 +108,7 @@ def a_loop(world, **settings):
     known = SETTINGS.model_copy(update=settings)
     writer = Writer(kube=world.kube, may_write=lambda: world.leads, site=SITE)
     return Loop(
-        picture=Picture(),
+        store=Store(),
         observer=Observer(
             kube=world.kube,
             ask=world.ask,
@@ -118,7 +118,7 @@ def a_loop(world, **settings):
             taken_names=writer.taken_names,
         ),
         writer=writer,
-        store=CalibrationStore(world.kube, namespace="tonnage-system"),
+        calibration=CalibrationConfigMap(world.kube, namespace="tonnage-system"),
         settings=known,
         kube=world.kube,
         now=lambda: world.now_s,
@@ -129,7 +129,7 @@ def show(loop, world):
     """Play the watches: show the loop what stands on the API server."""
     for kind, resource, selector in RELISTED:
         listed = world.kube.list(resource.path(None), label_selector=selector)
-        loop.picture.reconcile(kind, listed)
+        loop.store.reconcile(kind, listed)
 
 
 def tick(loop, world, *, after_s=15):

@@ -106,8 +106,8 @@ def test_evenly_loaded_ranks_take_the_step_of_the_replica():
         num_sequences=0, context_tokens=0, prefill_tokens=16 * 20, prefill_context_tokens=10
     )
     decode = Step(num_sequences=16, context_tokens=16 * 21)
-    assert first.duration_s == pytest.approx(replica.step(prefill).total_s)
-    assert second.duration_s == pytest.approx(replica.step(decode).total_s)
+    assert first.duration_s == pytest.approx(replica.model.step(prefill).total_s)
+    assert second.duration_s == pytest.approx(replica.model.step(decode).total_s)
 
 
 @pytest.mark.parametrize(("share", "is_kept"), [(0.7, True), (1.4, False)])

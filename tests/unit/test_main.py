@@ -1,13 +1,17 @@
-"""The operator's process, as it starts in its own image."""
+"""The operator's process: how it starts, and its two threads, which no failure ends."""
 
 import os
 import subprocess
 import sys
+from dataclasses import dataclass, field
 
 import pytest
 
 from http_double import a_kubeconfig, json_reply, serving
+from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.fleet.heartbeat import Heartbeat
 from tonnage.lab.processes import free_ports
+from tonnage.main import SHORTEST_TICK_S, keep_deciding, keep_leading
 
 AS_NOBODY_KNOWN = ("unshare", "--user", "--map-user=65532")
 """The user of the chart and the image, whom no passwd file knows, with our rights to files."""
@@ -50,3 +54,160 @@ def test_the_operator_starts_as_a_user_without_a_name(tmp_path):
                 operator.kill()
 
     assert "kopf" in agents, said.decode()
+
+
+@dataclass
+class Stop:
+    """An event that is set after so many rounds and never waits."""
+
+    rounds: int
+    waited_s: list = field(default_factory=list)
+
+    def is_set(self):
+        return self.rounds <= 0
+
+    def wait(self, seconds):
+        self.rounds -= 1
+        self.waited_s.append(seconds)
+
+
+@dataclass
+class Script:
+    """Does one thing after the other: raises what is an exception, returns the rest."""
+
+    steps: list
+    done: int = 0
+
+    def __call__(self):
+        step = self.steps[min(self.done, len(self.steps) - 1)]
+        self.done += 1
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+@dataclass
+class Leading:
+    maintain: Script = field(default_factory=lambda: Script([True]))
+    is_leader: Script = field(default_factory=lambda: Script([True]))
+    release: Script = field(default_factory=lambda: Script([None]))
+
+
+@dataclass
+class Changed:
+    waited_s: list = field(default_factory=list)
+    cleared: int = 0
+
+    def clear(self):
+        self.cleared += 1
+
+    def wait(self, seconds):
+        self.waited_s.append(seconds)
+
+
+@dataclass
+class Deciding:
+    """Stands for the loop."""
+
+    tick: Script = field(default_factory=lambda: Script([()]))
+    start_leading: Script = field(default_factory=lambda: Script([None]))
+    changed: Changed = field(default_factory=Changed)
+    tick_s: float = 15
+
+    @property
+    def store(self):
+        return self
+
+    @property
+    def settings(self):
+        return self
+
+
+def value(heartbeat, name):
+    return heartbeat.registry.get_sample_value(name)
+
+
+class TestLeading:
+    @pytest.mark.parametrize("failure", [WorldError("down"), RuntimeError("a bug")])
+    def test_goes_on_after_a_failure(self, failure):
+        leading = Leading(maintain=Script([failure, True]))
+
+        keep_leading(leading, Stop(rounds=5))
+
+        assert leading.maintain.done == 5
+
+    def test_lets_go_of_the_lease_at_the_end(self):
+        leading = Leading()
+
+        keep_leading(leading, Stop(rounds=1))
+
+        assert leading.release.done == 1
+
+    def test_ends_also_when_the_lease_cannot_be_let_go(self):
+        keep_leading(Leading(release=Script([KubernetesError("down", status=0)])), Stop(rounds=1))
+
+
+def decided(deciding=None, leading=None, *, rounds=3):
+    deciding, heartbeat = deciding or Deciding(), Heartbeat(clock=lambda: 0.0)
+    stop = Stop(rounds=rounds)
+    keep_deciding(deciding, leading or Leading(), heartbeat, stop)
+    return deciding, heartbeat, stop
+
+
+class TestDeciding:
+    def test_ticks_while_it_leads(self):
+        deciding, heartbeat, _ = decided()
+
+        assert deciding.tick.done == 3
+        assert deciding.start_leading.done == 1
+        assert value(heartbeat, "tonnage_leader") == 1
+        assert value(heartbeat, "tonnage_tick_seconds_count") == 3
+
+    def test_does_nothing_while_another_leads(self):
+        deciding, heartbeat, _ = decided(leading=Leading(is_leader=Script([False])))
+
+        assert (deciding.tick.done, deciding.start_leading.done) == (0, 0)
+        assert value(heartbeat, "tonnage_leader") == 0
+        assert heartbeat.is_ready
+
+    def test_takes_up_what_was_learned_each_time_it_begins_to_lead(self):
+        leading = Leading(is_leader=Script([True, False, True]))
+
+        deciding, _, _ = decided(leading=leading, rounds=5)
+
+        assert deciding.start_leading.done == 2
+        assert deciding.tick.done == 4
+
+    def test_does_not_tick_before_it_took_that_up(self):
+        broken = Script([KubernetesError("down", status=0), None])
+
+        deciding, _, _ = decided(Deciding(start_leading=broken), rounds=3)
+
+        assert (deciding.start_leading.done, deciding.tick.done) == (2, 2)
+
+    @pytest.mark.parametrize("failure", [WorldError("down"), RuntimeError("a bug")])
+    def test_goes_on_after_a_failure_and_counts_it(self, failure):
+        deciding, heartbeat, _ = decided(Deciding(tick=Script([failure, ()])))
+
+        assert deciding.tick.done == 3
+        assert value(heartbeat, "tonnage_failed_ticks_total") == 1
+
+    def test_is_alive_when_the_world_fails_and_not_when_it_fails_itself(self):
+        for failure, beats in ((WorldError("down"), True), (RuntimeError("a bug"), False)):
+            times = iter([0.0, *[1000.0] * 100])
+            heartbeat = Heartbeat(clock=lambda times=times: next(times))
+
+            keep_deciding(Deciding(tick=Script([failure])), Leading(), heartbeat, Stop(rounds=2))
+
+            assert heartbeat.is_alive() is beats
+
+    def test_waits_for_a_change_or_the_interval_but_never_less_than_the_shortest(self):
+        deciding, _, stop = decided()
+
+        assert stop.waited_s == [SHORTEST_TICK_S] * 3
+        assert deciding.changed.waited_s == [15 - SHORTEST_TICK_S] * 3
+
+    def test_looks_for_its_turn_often(self):
+        deciding, _, _ = decided(leading=Leading(is_leader=Script([False])))
+
+        assert deciding.changed.waited_s == [0] * 3

@@ -17,7 +17,8 @@ from tonnage.catalog.safetensors import (
 from tonnage.catalog.shards import Index, files_without_index, joined, read_index
 from tonnage.catalog.stored import apply_checkpoint, stored
 from tonnage.cli.console import Failure
-from tonnage.sizing.request import Input, SizingRequest
+from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.sizing.request import SizingRequest
 from tonnage.units import format_bytes
 
 INDEX: Final = "model.safetensors.index.json"
@@ -150,5 +151,7 @@ def as_stored(request: SizingRequest, checkpoint: Checkpoint) -> SizingRequest:
 
 
 def _with_inputs(request: SizingRequest, *values: str) -> SizingRequest:
-    added = tuple(Input(name="checkpoint", value=each, origin="looked up") for each in values)
+    added = (
+        Input(figure=Figure.CHECKPOINT, value=each, origin=Origin.LOOKED_UP) for each in values
+    )
     return replace(request, inputs=(*request.inputs, *added))

@@ -17,15 +17,8 @@ from tonnage.cli.scale_target import ScaleTarget, TargetError
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons, usd_per_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing, alternatives, requests_per_s_asked, size
-from tonnage.sizing.request import (
-    Input,
-    Origin,
-    SizingRequest,
-    as_textbook,
-    ask,
-    look_up,
-    with_prior,
-)
+from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, without
+from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up, with_prior
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
@@ -153,8 +146,8 @@ def request_of(
 
 def _with_notes(request: SizingRequest) -> SizingRequest:
     """Return the request with what its model's configuration left open among its inputs."""
-    origin: Origin = "guessed" if request.shape.num_uncounted_towers else "looked up"
-    notes = tuple(Input(name="model", value=note, origin=origin) for note in request.shape.notes)
+    origin = Origin.GUESSED if request.shape.num_uncounted_towers else Origin.LOOKED_UP
+    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
     return replace(request, inputs=(*request.inputs, *notes))
 
 
@@ -183,13 +176,11 @@ def code_of(error: Exception) -> str:
 
 def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
     if terms.requests_per_s is not None:
-        rate = Input(
-            name="demand", value=f"{significant(terms.requests_per_s)} requests/s", origin="given"
-        )
+        rate = demand_input(terms.requests_per_s)
         request = replace(
             request,
             demand=Demand(requests_per_s=terms.requests_per_s),
-            inputs=(*(each for each in request.inputs if each.name != rate.name), rate),
+            inputs=(*without(request.inputs, Figure.DEMAND), rate),
         )
     return as_textbook(request) if terms.is_textbook else request
 

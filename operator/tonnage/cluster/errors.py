@@ -16,6 +16,11 @@ PASSING = frozenset(
 class WorldError(Exception):
     """Kubernetes or Prometheus did not do what was asked. Nothing is given up for good."""
 
+    @property
+    def is_refusal(self) -> bool:
+        """Tell whether the server understood and said no: trying again will not help."""
+        return False
+
 
 class KubernetesError(WorldError):
     """The API server refused or failed."""
@@ -26,7 +31,6 @@ class KubernetesError(WorldError):
 
     @property
     def is_refusal(self) -> bool:
-        """Tell whether the server understood and said no: trying again will not help."""
         is_client_error = HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
         return is_client_error and self.status not in PASSING
 

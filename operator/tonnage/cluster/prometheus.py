@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from prometheus_api_client.prometheus_connect import PrometheusConnect
 from urllib3.util.retry import Retry
 
 from tonnage.cluster.errors import PrometheusError
+from tonnage.estimate.samples import Series
 from tonnage.settings import Settings
 from tonnage.units import MIB
 
@@ -21,15 +20,6 @@ MAX_ANSWER_BYTES = 32 * MIB
 CHUNK_BYTES = MIB
 NO_RESULT = (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError)
 """How reading fails what is no answer of Prometheus: a page of a proxy, half a document."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One series of an instant vector: its labels, its value and when it was evaluated."""
-
-    labels: Mapping[str, str]
-    value: float
-    evaluated_at_s: float
 
 
 class _GuardedSession(requests.Session):

@@ -109,18 +109,18 @@ def busy_step(
 
 def observed_mbu(replica: Replica, busy: BusyStep) -> float:
     """Return bytes per step over step time over nominal bandwidth, per rank, in busy time."""
-    time = replica.step(busy.work)
-    stages = replica.shard.parallelism.pipeline
+    time = replica.model.step(busy.work)
+    stages = replica.model.shard.parallelism.pipeline
     return observed_mbu_fraction(
         step_bytes=stages * time.decode_bytes,
         step_s=busy.step_s,
-        memory_bytes_per_s=replica.speeds.memory_bytes_per_s,
+        memory_bytes_per_s=replica.model.speeds.memory_bytes_per_s,
     )
 
 
 def observed_efficiency(replica: Replica, busy: BusyStep) -> float | None:
     """Return the bandwidth efficiency that explains a measured step; None: it cannot tell."""
-    time = replica.step(busy.work)
+    time = replica.model.step(busy.work)
     decode_s = busy.step_s - (time.overhead_s + time.prefill_s + time.communication_s)
     too_much_prefill = time.prefill_s > MAX_PREFILL_FRACTION * busy.step_s
     is_edge = busy.busy_fraction < MIN_BUSY_FRACTION
@@ -135,7 +135,7 @@ def _explaining(replica: Replica, work: Step, decode_s: float) -> float | None:
     The time of a step falls with the efficiency, at most in proportion: each round leaves the part
     of the error that its products explain.
     """
-    constants = replica.constants
+    constants = replica.model.constants
     efficiency = constants.bandwidth_efficiency
     for _ in range(ROUNDS):
         known = replace(constants, bandwidth_efficiency=efficiency)

@@ -122,7 +122,7 @@ def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateS
             usd_per_million_tokens(usd_per_hour=one_usd, tokens_per_s=sizing.output_tokens_per_s)
         ),
         inputs=tuple(
-            InputStatus(name=each.name, value=each.value, origin=each.origin)
+            InputStatus(name=each.name, value=each.value, origin=each.origin.value)
             for each in sizing.request.inputs
         ),
     )

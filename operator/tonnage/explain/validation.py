@@ -6,25 +6,25 @@ from typing import Final
 
 from tonnage.catalog.engine_speed import speed_spread
 from tonnage.sizing.plan import Sizing
+from tonnage.sizing.provenance import Figure, Origin
 from tonnage.units import format_bytes, format_s, significant
 
-TRUSTED: Final = frozenset({"given", "measured"})
+TRUSTED: Final = frozenset({Origin.GIVEN, Origin.MEASURED})
 ON_START: Final = "what the engine logs when it starts"
 FIRST_POD: Final = "the KV tokens that the first Ready replica reports"
 STEP_TIMES: Final = "step times under load, at a small batch and at a large one"
 A_RUN: Final = "a run of this class under load"
+PREFILL_TIMES: Final = "time to first token on an idle replica, for a long prompt"
 CONFIRMED_BY: Final = {
-    "lengths": "the prompt and output tokens that running engines count",
-    "arrivals": "the arrivals of a usual day, and what routes them",
-    "GPU": f"{ON_START}; {STEP_TIMES}",
-    "memory": ON_START,
-    "weights": ON_START,
-    "KV cache": ON_START,
-    "vLLM": FIRST_POD,
-    "bandwidth efficiency": STEP_TIMES,
-    "prefill efficiency": "time to first token on an idle replica, for a long prompt",
+    Figure.LENGTHS: "the prompt and output tokens that running engines count",
+    Figure.ARRIVALS: "the arrivals of a usual day, and what routes them",
+    Figure.GPU: f"{ON_START}; {STEP_TIMES}",
+    Figure.MEMORY: ON_START,
+    Figure.WEIGHTS: ON_START,
+    Figure.KV_CACHE: ON_START,
+    Figure.ENGINE: FIRST_POD,
+    Figure.SPEED: STEP_TIMES,
 }
-"""By the name of an input, or its first word where the name goes on with what is looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +49,9 @@ def _inputs(sizing: Sizing) -> Iterator[Unconfirmed]:
             yield Unconfirmed(
                 name=each.name,
                 value=each.value,
-                origin=each.origin,
-                confirmed_by=confirmation(each.name),
+                origin=each.origin.value,
+                confirmed_by=CONFIRMED_BY.get(each.figure, A_RUN),
             )
-
-
-def confirmation(name: str) -> str:
-    """Say what confirms an input.
-
-    >>> confirmation("vLLM 0.33")
-    'the KV tokens that the first Ready replica reports'
-    >>> confirmation("expected acceptance")
-    'a run of this class under load'
-    """
-    return CONFIRMED_BY.get(name) or CONFIRMED_BY.get(name.partition(" ")[0]) or A_RUN
 
 
 def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
@@ -74,12 +63,12 @@ def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
             confirmed_by=STEP_TIMES,
         )
         return
-    name, spread = "prefill efficiency", speed_spread(sizing.request.gpu)
+    spread = speed_spread(sizing.request.gpu)
     yield Unconfirmed(
-        name=name,
+        name="prefill efficiency",
         value=significant(sizing.request.speed.prefill_efficiency),
         origin="looked up",
-        confirmed_by=confirmation(name),
+        confirmed_by=PREFILL_TIMES,
     )
     yield Unconfirmed(
         name="TPOT",

@@ -250,4 +250,4 @@ def _no_price(gpu: Gpu) -> str:
 
 def inputs(sizing: Sizing) -> Iterator[tuple[str, str, str]]:
     """Yield (name, value, origin) of everything that the plan stands on."""
-    return ((each.name, each.value, each.origin) for each in sizing.request.inputs)
+    return ((each.name, each.value, each.origin.value) for each in sizing.request.inputs)

@@ -9,9 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import KIND
-from tonnage.api.status import Status
 from tonnage.cluster.errors import ConflictError, WorldError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
@@ -22,6 +20,7 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
+from tonnage.control.writes import Happening, Scale, Writes
 from tonnage.manifests.children import Site, pod_monitor, service
 from tonnage.manifests.names import API_VERSION, MANAGED_LABEL, MANAGER, SCALE_MANAGER
 from tonnage.manifests.pod import Manifest
@@ -29,49 +28,6 @@ from tonnage.manifests.pod import Manifest
 LOG = logging.getLogger("tonnage.act")
 NUM_WRITERS = 4
 SCALE_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """Replicas to write, if the Deployment still asks for what the decision was made on."""
-
-    deployment: str
-    uid: str
-    """Of the Deployment: a namesake is left alone."""
-    seen: int
-    replicas: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """An Event to post."""
-
-    reason: str
-    message: str
-    is_warning: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writes:
-    """Everything that one tick writes for one object."""
-
-    namespace: str
-    name: str
-    uid: str
-    model: ModelDeployment | None = None
-    scale: Scale | None = None
-    template: Manifest | None = None
-    creates: bool = False
-    """No Deployment was seen when this was decided."""
-    first_replicas: int | None = None
-    """For a Deployment that does not exist yet."""
-    check_children: bool = False
-    status: Status | None = None
-    happenings: tuple[Happening, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

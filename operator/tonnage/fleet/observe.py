@@ -1,4 +1,4 @@
-"""Observe: the picture and one set of queries, joined into one immutable fleet."""
+"""Observe: the store and one set of queries, joined into one immutable fleet."""
 
 import json
 import logging
@@ -10,12 +10,12 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_d
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.errors import PrometheusError, WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, KubeApi
-from tonnage.cluster.prometheus import Series
-from tonnage.cluster.queries import Scrape, scrape
+from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
 from tonnage.estimate.calibration import Calibrations
-from tonnage.fleet.picture import Snapshot
-from tonnage.fleet.state import Fleet, ModelState
-from tonnage.fleet.views import AutoscalerView, DeploymentView, ModelView, deployment_view
+from tonnage.estimate.metrics import queries
+from tonnage.estimate.samples import Scrape, Series, join
+from tonnage.fleet.store import Snapshot
+from tonnage.fleet.views import AutoscalerView, deployment_view
 from tonnage.settings import Settings
 from tonnage.sizing.expected import promised
 
@@ -52,7 +52,7 @@ class Observer:
         uids = {view.uid for view in models}
         self._configs = {uid: known for uid, known in self._configs.items() if uid in uids}
         problem: tuple[str, str] | None = None
-        answers = Scrape(engines={}, long={})
+        answers = Scrape()
         try:
             answers = self._scrape(models)
         except PrometheusError as error:
@@ -73,14 +73,14 @@ class Observer:
             m.spec for m in (parsed(v.manifest) for v in models) if isinstance(m, ModelDeployment)
         ]
         if not specs:
-            return Scrape(engines={}, long={})
+            return Scrape()
         slos = [promised(spec) for spec in specs]
-        return scrape(
-            self.ask,
+        asked = queries(
             self.settings,
-            ttft_limits_s={promise.limit_s for slo in slos for promise in slo.ttft},
-            tpot_limits_s={promise.limit_s for slo in slos for promise in slo.tpot},
+            ttft_limits_s={target.limit_s for slo in slos for target in slo.ttft},
+            tpot_limits_s={target.limit_s for slo in slos for target in slo.tpot},
         )
+        return join({name: self.ask(text) for name, text in asked.items()}, self.settings)
 
     def _state(
         self, view: ModelView, snapshot: Snapshot, answers: Scrape, now_s: float
@@ -101,7 +101,7 @@ class Observer:
             pods=pods,
             model_config=config,
             config_problem=problem,
-            rival_scaler=_rival(deployment, snapshot),
+            conflicting_autoscaler=_conflicting_autoscaler(deployment, snapshot),
             older_claim=_older_claim(view, model, snapshot),
             engines=tuple(each for key in keys for each in answers.engines.get(key, ())),
             long=tuple(each for key in keys for each in answers.long.get(key, ())),
@@ -153,16 +153,16 @@ def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None
     return deployment if is_ours else None
 
 
-def _rival(deployment: DeploymentView | None, snapshot: Snapshot) -> str | None:
+def _conflicting_autoscaler(deployment: DeploymentView | None, snapshot: Snapshot) -> str | None:
     """Return a HorizontalPodAutoscaler that scales the same Deployment."""
     if deployment is None:
         return None
 
-    def is_rival(scaler: AutoscalerView) -> bool:
+    def conflicts(scaler: AutoscalerView) -> bool:
         is_same = scaler.target_kind == "Deployment" and scaler.target_name == deployment.name
         return is_same and scaler.namespace == deployment.namespace
 
-    names = sorted(s.name for s in snapshot.autoscalers.values() if is_rival(s))
+    names = sorted(s.name for s in snapshot.autoscalers.values() if conflicts(s))
     return f"HorizontalPodAutoscaler {names[0]}" if names else None
 
 
@@ -173,9 +173,9 @@ def _older_claim(view: ModelView, model: ModelDeployment, snapshot: Snapshot) ->
         return None
     claims = []
     for other in snapshot.models.values():
-        rival = parsed(other.manifest)
-        if other.namespace == view.namespace and isinstance(rival, ModelDeployment):
-            same = rival.spec.scale_target
+        claimant = parsed(other.manifest)
+        if other.namespace == view.namespace and isinstance(claimant, ModelDeployment):
+            same = claimant.spec.scale_target
             if same and same.name == target.name:
                 claims.append((other.created, other.uid, other.name))
     oldest = min(claims)

@@ -1,4 +1,4 @@
-"""Slim, immutable projections of what the loop watches: only what a decision can depend on."""
+"""Slim, immutable views of what the loop watches: only what a decision can depend on."""
 
 import hashlib
 import json
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     FLAGS_ANNOTATION,
@@ -23,79 +24,6 @@ IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelView:
-    """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared."""
-
-    namespace: str
-    name: str
-    uid: str
-    generation: int
-    created: str
-    manifest: str
-    """JSON of the object without status and managedFields."""
-    status: str
-    """JSON of the status: compared before a write, never an input to a decision."""
-    is_deleting: bool
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.namespace, self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentView:
-    """A Deployment of ours, or a scale target."""
-
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str
-    owner_uid: str | None
-    """UID of its controller, if it has one."""
-    is_opted_in: bool
-    """Carries the label on itself and on its pod template."""
-    replicas: int
-    generation: int
-    observed_generation: int
-    ready: int
-    updated: int
-    total: int
-    digest: str | None
-    flags: str | None
-    arguments: tuple[str, ...]
-    image: str
-    gpus_per_replica: int
-    template_managers: frozenset[str]
-    """Field managers other than ours with fields in the pod template's spec."""
-    template_digest: str
-    """Of the pod template as it stands."""
-    problems: tuple[tuple[str, str], ...]
-    """(type, message) of conditions that say what is wrong."""
-
-    @property
-    def is_rolling(self) -> bool:
-        return self.observed_generation < self.generation or self.updated < self.total
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
-    """One pod with the managed label."""
-
-    namespace: str
-    name: str
-    uid: str
-    replica_set_uid: str | None
-    is_ready: bool
-    is_deleting: bool
-    created_at_s: float
-    ready_at_s: float | None
-    unschedulable: str | None
-    """The scheduler's message, if no node can take it."""
-    trouble: str | None
-    """Reason why its container does not run: CrashLoopBackOff, ImagePullBackOff, ..."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSetView:
     """What links a pod to its Deployment."""
 
@@ -107,7 +35,7 @@ class ReplicaSetView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerView:
-    """A HorizontalPodAutoscaler: a rival where it targets our Deployment."""
+    """A HorizontalPodAutoscaler: it conflicts with us where it targets our Deployment."""
 
     namespace: str
     name: str
@@ -158,7 +86,6 @@ def deployment_view(body: Object) -> DeploymentView:
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        resource_version=metadata.get("resourceVersion", ""),
         owner_uid=_controller_uid(metadata),
         is_opted_in=own and template_labels.get(MANAGED_LABEL) == "true",
         replicas=spec.get("replicas", 1),

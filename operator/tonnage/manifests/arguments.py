@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tonnage.api.pods import Speculative
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import EngineVersion
+from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 
@@ -16,17 +17,6 @@ LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""
 HALF_TYPES = {True: "bfloat16", False: "float16"}
 """By whether the GPU has bf16 units."""
-LATENCY_BOUNDS_S = (
-    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05,
-    0.06, 0.07, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0,
-    4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0,
-)  # fmt: skip
-"""One constant ladder for TTFT and inter-token latency: a changed SLO restarts nothing."""
-DEFAULT_BOUNDS_S = (
-    0.001, 0.005, 0.01, 0.02, 0.025, 0.04, 0.05, 0.06, 0.075, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4,
-    0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
-)  # fmt: skip
-"""What vLLM takes for the two families when it is told nothing, both together."""
 BUCKETS = {"time_to_first_token": LATENCY_BOUNDS_S, "inter_token_latency": LATENCY_BOUNDS_S}
 """By vLLM's bucket families; TPOT uses the inter-token family."""
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
@@ -19,7 +20,6 @@ from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
-from tonnage.units import MS_PER_S
 
 DIGEST_LENGTH = 16
 
@@ -95,17 +95,6 @@ def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
             "podMetricsEndpoints": [endpoint],
         },
     }
-
-
-def prometheus_duration(duration_s: float) -> str:
-    """Write a duration as Prometheus reads it: a whole number of one unit.
-
-    >>> prometheus_duration(60), prometheus_duration(1.5)
-    ('60s', '1500ms')
-    """
-    if duration_s == round(duration_s):
-        return f"{round(duration_s)}s"
-    return f"{max(1, round(duration_s * MS_PER_S))}ms"
 
 
 def _metadata(model: ModelDeployment) -> Manifest:

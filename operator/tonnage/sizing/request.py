@@ -1,11 +1,9 @@
 """The request that a plan answers, put together from a spec and from what is known."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
@@ -19,24 +17,27 @@ from tonnage.sizing.expected import (
     expected_workload,
     promised,
 )
+from tonnage.sizing.provenance import (
+    Figure,
+    Input,
+    Origin,
+    engine_input,
+    format_input,
+    gpu_input,
+    memory_input,
+    replaced,
+    spec_inputs,
+    speed_input,
+    textbook_speed_input,
+    without,
+)
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
 from tonnage.sizing.workload import Demand, Routing, Slo, Workload
-from tonnage.units import format_bytes, format_si, significant
 
-Origin = Literal["given", "looked up", "guessed", "measured"]
 KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
 DIGEST_LENGTH = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """One figure that the answer stands on, written for a person, and where it comes from."""
-
-    name: str
-    value: str
-    origin: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
     )
-    return replace(request, inputs=(*_spec_inputs(spec), *_catalog_inputs(request, spec)))
+    return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))
 
 
 def _prior(shape: ModelShape, gpu: Gpu, weights: WeightFormat) -> SpeedConstants:
@@ -182,11 +183,9 @@ def digest_of(parts: Iterable[str]) -> str:
 
 def as_textbook(request: SizingRequest) -> SizingRequest:
     """Return the request as napkin arithmetic puts it: nominal figures, no overhead."""
-    efficiency = Input(name="efficiency", value="1, no overhead", origin="given")
-    nominal = (_nominal_memory_input(request), efficiency)
-    unused = (f"GPU {request.gpu.name}", "bandwidth efficiency", f"vLLM {request.engine.minor}")
-    kept = tuple(each for each in request.inputs if each.name not in unused)
-    return replace(request, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=(*kept, *nominal))
+    kept = without(request.inputs, Figure.GPU, Figure.SPEED, Figure.ENGINE)
+    inputs = (*kept, memory_input(request.gpu), textbook_speed_input())
+    return replace(request, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=inputs)
 
 
 def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
@@ -198,10 +197,8 @@ def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
     moved = with_prior(
         replace(request, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
     )
-    before, after = _gpu_inputs(request), _gpu_inputs(moved)
-    changes = {old.name: new for old, new in zip(before, after, strict=True)}
-    inputs = tuple(changes.get(each.name, each) for each in request.inputs)
-    return replace(moved, inputs=inputs)
+    changed = (gpu_input(gpu, moved.weights), memory_input(gpu), _speed_input(moved))
+    return replace(moved, inputs=replaced(request.inputs, *changed))
 
 
 def kv_cache_format(asked: str, shape: ModelShape) -> str:
@@ -216,87 +213,14 @@ def kv_cache_format(asked: str, shape: ModelShape) -> str:
     return {"auto": automatic, "fp8": "fp8"}.get(asked, "bf16")
 
 
-def _spec_inputs(spec: Spec) -> tuple[Input, ...]:
-    workload = expected_workload(spec)
-    lengths = (
-        f"{significant(workload.prompt.mean_tokens)} prompt ({workload.cached_fraction:.0%} "
-        f"cached) + {significant(workload.output_tokens)} output tokens"
-    )
-    slo = promised(spec)
-    promises = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
-    return (
-        Input(name="contextLength", value=f"{spec.context_length} tokens", origin="given"),
-        Input(name="SLO", value=", ".join(promises) or "none: offline", origin="given"),
-        Input(name="lengths", value=lengths, origin="given" if spec.demand else "guessed"),
-        *_speculation_input(spec),
-        Input(name="demand", value=_demand_written(spec.demand), origin="given"),
-        _arrivals_input(spec),
-    )
-
-
-def _arrivals_input(spec: Spec) -> Input:
-    scv = spec.demand.arrival_scv if spec.demand else 1
-    words = "Poisson" if scv == 1 else f"bursts of squared variation {scv}"
-    origin: Origin = "guessed" if scv == 1 else "given"
-    return Input(name="arrivals", value=f"{words}, through a {spec.scaling.routing}", origin=origin)
-
-
-def _speculation_input(spec: Spec) -> tuple[Input, ...]:
-    speculation = expected_speculation(spec)
-    if speculation is None:
-        return ()
-    return (Input(name="speculation", value=str(speculation), origin="given"),)
-
-
-def _demand_written(demand: DemandSpec | None) -> str:
-    """Write the demand in the words of the spec, where these are not a rate of requests."""
-    rate = expected_demand(demand)
-    if demand is None or demand.tokens_per_day is None:
-        return str(rate)
-    return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
-
-
-def _catalog_inputs(request: SizingRequest, spec: Spec) -> tuple[Input, ...]:
-    weights = request.weights
-    weights_origin: Origin = "looked up" if spec.model.weights == "auto" else "given"
-    kv_origin: Origin = "looked up" if spec.model.kv_cache == "auto" else "given"
-    engine_origin: Origin = "guessed" if request.engine.is_guess else "looked up"
-    return (
-        _gpu_input(request),
-        Input(name="weights", value=weights.name, origin=weights_origin),
-        Input(name="KV cache", value=request.kv_format, origin=kv_origin),
-        Input(
-            name=f"vLLM {request.engine.minor}",
-            value=f"memory constants since {request.engine.constants.since}",
-            origin=engine_origin,
-        ),
-        _speed_input(request),
-    )
-
-
-def _gpu_inputs(request: SizingRequest) -> tuple[Input, ...]:
-    """Return the inputs that another class would change, in a fixed order."""
-    return _gpu_input(request), _nominal_memory_input(request), _speed_input(request)
-
-
-def _gpu_input(request: SizingRequest) -> Input:
-    gpu = request.gpu
-    peak = format_si(gpu.flop_per_s(request.weights.compute), "FLOP/s")
-    memory = f"{format_bytes(gpu.memory_bytes)}, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
-    return Input(name=f"GPU {gpu.name}", value=memory, origin="looked up")
-
-
-def _nominal_memory_input(request: SizingRequest) -> Input:
-    """Return what the brochure says: what textbook arithmetic stands on."""
-    nominal_bytes = request.gpu.nominal_memory_bytes
-    return Input(name="memory", value=format_bytes(nominal_bytes), origin="looked up")
+def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
+    yield gpu_input(request.gpu, request.weights)
+    yield format_input(Figure.WEIGHTS, request.weights.name, asked=spec.model.weights)
+    yield format_input(Figure.KV_CACHE, request.kv_format, asked=spec.model.kv_cache)
+    yield engine_input(request.engine)
+    yield _speed_input(request)
 
 
 def _speed_input(request: SizingRequest) -> Input:
-    speed = request.speed
-    is_prior = speed == _prior(request.shape, request.gpu, request.weights)
-    return Input(
-        name="bandwidth efficiency",
-        value=significant(speed.bandwidth_efficiency),
-        origin="looked up" if is_prior else "measured",
-    )
+    is_prior = request.speed == _prior(request.shape, request.gpu, request.weights)
+    return speed_input(request.speed, Origin.LOOKED_UP if is_prior else Origin.MEASURED)

@@ -24,7 +24,8 @@ from tonnage.sizing.cost import (
     tokens_per_s_asked,
 )
 from tonnage.sizing.plan import size
-from tonnage.sizing.request import Flags, Input, as_textbook, ask, look_up, on_gpu
+from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.sizing.request import Flags, as_textbook, ask, look_up, on_gpu
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Slo
 from tonnage.units import GB
@@ -401,14 +402,13 @@ class TestTheStages:
 class TestWhatIsToBeValidated:
     def test_is_every_input_that_was_neither_given_nor_measured(self):
         inputs = tuple(
-            Input(name=origin, value="1", origin=origin)
-            for origin in ("given", "looked up", "guessed", "measured")
+            Input(figure=Figure.MODEL, which=origin, value="1", origin=origin) for origin in Origin
         )
         found = [each.name for each in unconfirmed(size(a_sizing_request(inputs=inputs)))]
 
-        assert found[:2] == ["looked up", "guessed"]
-        assert "given" not in found
-        assert "measured" not in found
+        assert found[:2] == ["model looked up", "model guessed"]
+        assert "model given" not in found
+        assert "model measured" not in found
 
     def test_holds_the_estimates_of_memory_until_a_replica_reported_its_cache(self):
         sizing = size(a_sizing_request())

@@ -22,7 +22,8 @@ from tonnage.explain.words import explain, inputs
 from tonnage.sizing.errors import DoesNotFitError, InvalidParallelismError, SLOInfeasibleError
 from tonnage.sizing.memory.ceiling import Need, ways_out
 from tonnage.sizing.plan import alternatives, requests_per_s_asked, size
-from tonnage.sizing.request import Demand, Flags, Input, as_textbook
+from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.sizing.request import Demand, Flags, as_textbook
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Slo
 from tonnage.units import GB
@@ -231,7 +232,7 @@ class TestTheWords:
         assert "promised: nothing (offline)" in text
 
     def test_name_the_origin_of_every_input(self):
-        given = Input(name="contextLength", value="8192 tokens", origin="given")
+        given = Input(figure=Figure.CONTEXT, value="8192 tokens", origin=Origin.GIVEN)
 
         sizing = size(a_sizing_request(inputs=(given,)))
 

@@ -241,7 +241,7 @@ def served(sizing, rate, num_requests, seed=7):
             prefill_tokens=prefill_tokens,
             prefill_context_tokens=prompt / 2,
         )
-        return replica.step(step).total_s
+        return replica.model.step(step).total_s
 
     now_s, requests = 0.0, []
     for number in range(num_requests):

@@ -68,7 +68,7 @@ def formula_step(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
     request = _request(step["gpu"], arguments)
     replica = size_with(request, flags(arguments).parallelism).replica
     speed = replace(request.speed, **constants)
-    speeds: Speeds = replica.speeds
+    speeds: Speeds = replica.model.speeds
     ranks = arguments.data_parallel_size
 
     def seconds(num_decoding: int, context_tokens: int, prefill_tokens: int) -> float:
@@ -79,7 +79,7 @@ def formula_step(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
             prefill_tokens=prefill_tokens * ranks,
             prefill_context_tokens=mean_context / 2,
         )
-        return step_time(replica.shard, speeds, speed, work).total_s
+        return step_time(replica.model.shard, speeds, speed, work).total_s
 
     return seconds
 

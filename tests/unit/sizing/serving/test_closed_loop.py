@@ -26,7 +26,7 @@ def test_one_user_waits_for_nobody():
     replica, workload = a_served_replica(), a_workload()
     alone = closed_loop(replica, workload, 1)
     bunched = closed_loop(
-        replace(replica, constants=replace(replica.constants, bunching_fraction=0.9)), workload, 1
+        replace(replica, constants=replace(replica.model.constants, bunching_fraction=0.9)), workload, 1
     )
     assert alone.ttft_s == pytest.approx(bunched.ttft_s)
 
@@ -43,7 +43,7 @@ def test_more_users_never_wait_less(num_users):
 @given(users)
 def test_others_prompts_delay_by_their_work_at_most(num_users):
     replica, workload = a_served_replica(kv_pool_bytes=inf), a_workload()
-    unbunched = replace(replica, constants=replace(replica.constants, bunching_fraction=0.0))
+    unbunched = replace(replica, constants=replace(replica.model.constants, bunching_fraction=0.0))
     wait_s = (
         closed_loop(replica, workload, num_users).ttft_s
         - closed_loop(unbunched, workload, num_users).ttft_s

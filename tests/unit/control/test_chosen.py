@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import (
-    NOW_S,
     a_deployment_body,
     a_fleet,
     a_manifest,
@@ -18,10 +17,10 @@ from fleet_builders import (
     managed_by,
 )
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.status import report
 from tonnage.estimate.calibration import Calibrations, MemoryCalibration, memory_key, speed_key
 from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.speed import SpeedCalibration
-from tonnage.fleet.status import report
 from tonnage.manifests.children import spec_digest, write_flags
 from tonnage.sizing.plan import size
 from tonnage.sizing.split import Parallelism
@@ -172,9 +171,9 @@ class TestLiveFlagsThatTheEstimateRefuses:
         assert found.decision is not None
 
     def test_say_so_in_the_plan(self):
-        found = assessed(live=running(self.TIGHT))
+        state = a_state(live=running(self.TIGHT))
 
-        told = report(found, Calibrations(), now_s=NOW_S, status_interval_s=60)
+        told = report(assessed(state), a_fleet(state))
 
         codes = [each.code for each in told.status.plan.reasons]
         assert "MemoryEstimateBelowRunning" in codes
@@ -250,7 +249,7 @@ class TestAForeignEdit:
         dealt_with = (state.deployment.uid, state.deployment.template_digest)
 
         first = assessed(state)
-        again = assessed(state, memory=replace(first.memory, healed=dealt_with))
+        again = assessed(state, memory=replace(first.memory, drift_corrected=dealt_with))
         newer = running(CHOSEN, managedFields=self.EDITED)
         newer["spec"]["template"]["spec"]["containers"][0]["image"] = "elsewhere/vllm:v0.33.0"
         later = assessed(a_state(live=newer), memory=again.memory)

@@ -17,12 +17,11 @@ from fleet_builders import (
     assessed,
     managed_by,
 )
-from tonnage.estimate.calibration import Calibrations
-from tonnage.fleet.status import report
+from tonnage.control.status import report
+from tonnage.control.writes import CHILDREN_CHECK_S, EVENT_INTERVAL_S, writes_for
 from tonnage.fleet.views import model_view
-from tonnage.fleet.writes import CHILDREN_CHECK_S, EVENT_INTERVAL_S, writes_for
 
-RIVAL = "HorizontalPodAutoscaler llama"
+AUTOSCALER = "HorizontalPodAutoscaler llama"
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
 TARGET = {"engine": None, "scaleTarget": {"name": "llama"}}
 
@@ -33,8 +32,7 @@ def asked(state=None, *, memory=None, free_gpus=None, now_s=NOW_S, settings=None
     fleet = a_fleet(state, now_s=now_s, settings=settings or {})
     memory = memory or a_memory(state)
     found = assessed(state, memory=memory, fleet=fleet, free_gpus=free_gpus)
-    told = report(found, Calibrations(), now_s=now_s, status_interval_s=60)
-    return writes_for(found, told, fleet)
+    return writes_for(found, report(found, fleet), fleet)
 
 
 def writes(*arguments, **changes):
@@ -122,7 +120,7 @@ class TestTemplate:
         assert made.template is not None
         assert not made.creates
 
-    def test_is_healed_once(self):
+    def test_corrects_drift_once(self):
         state = a_state(live=a_deployment_body(managedFields=EDITED))
 
         first, memory = asked(state)
@@ -131,7 +129,7 @@ class TestTemplate:
         assert first.template is not None
         assert second.template is None
 
-    def test_is_healed_when_the_object_is_let_go_again(self):
+    def test_corrects_drift_when_the_object_is_let_go_again(self):
         # While it was paused nothing was written: the edit still stands.
         live = a_deployment_body(managedFields=EDITED)
         _, memory = asked(a_state(manifest_in_mode("Paused"), live=live))
@@ -174,8 +172,10 @@ class TestWhereNothingIsWritten:
         assert (refused.scale, refused.template) == (None, None)
         assert refused.status.display.reason == "TargetNotAllowed"
 
-    def test_beside_a_rival(self):
-        state = replace(a_change(a_manifest(contextLength=16_384)), rival_scaler=RIVAL)
+    def test_beside_a_conflicting_autoscaler(self):
+        state = replace(
+            a_change(a_manifest(contextLength=16_384)), conflicting_autoscaler=AUTOSCALER
+        )
 
         beside = writes(state)
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage.cluster.queries import RATE_SCRAPES
+from tonnage.control.measure import busy_steps, reported_kv_tokens
+from tonnage.control.state import Assessment, Fleet, ModelState
 from tonnage.estimate.calibration import (
     Calibrations,
     MemoryCalibration,
@@ -12,9 +13,8 @@ from tonnage.estimate.calibration import (
     speed_key,
 )
 from tonnage.estimate.demand import is_fresh
+from tonnage.estimate.metrics import RATE_SCRAPES
 from tonnage.estimate.speed import SpeedCalibration, learn, observed_efficiency
-from tonnage.fleet.measure import busy_steps, reported_kv_tokens
-from tonnage.fleet.state import Fleet, ModelState
 from tonnage.sizing.plan import Sizing
 
 KV_BAND = 4
@@ -35,20 +35,26 @@ class Observation:
     """The smallest that a fresh engine reports, of one rank."""
 
 
-def observe_constants(
-    state: ModelState, fleet: Fleet, sizing: Sizing, *, prior: float
-) -> Observation:
-    """Return what this object's engines say in this tick."""
-    found = [
+def observation(found: Assessment, fleet: Fleet) -> Observation | None:
+    """Return what an object's engines say in this tick.
+
+    None while its pods do not run what the sizing is about: their figures belong to another key.
+    """
+    state, chosen = found.state, found.chosen
+    is_settled = state.deployment is not None and not state.deployment.is_rolling
+    if chosen is None or chosen.must_apply or not is_settled:
+        return None
+    sizing = chosen.sizing
+    said = [
         (efficiency, step.num_steps)
         for step in busy_steps(state, fleet, sizing)
         if (efficiency := observed_efficiency(sizing.replica, step)) is not None
     ]
     return Observation(
         speed_key=speed_key(sizing.request, sizing.flags),
-        prior=prior,
-        efficiencies=tuple(efficiency for efficiency, _ in found),
-        num_steps=sum(num_steps for _, num_steps in found),
+        prior=chosen.prior_efficiency,
+        efficiencies=tuple(efficiency for efficiency, _ in said),
+        num_steps=sum(num_steps for _, num_steps in said),
         memory_key=memory_key(sizing.request, sizing.flags),
         kv_tokens=_believable_kv_tokens(state, fleet, sizing),
     )

@@ -16,10 +16,9 @@ from fleet_builders import (
     assessed,
 )
 from measured_builders import an_engine
+from tonnage.control.learning import learn_from, observation
+from tonnage.control.measure import observe_engines, reported_kv_tokens
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
-from tonnage.fleet.assess import constants_of
-from tonnage.fleet.learning import learn_from
-from tonnage.fleet.measure import observe_engines, reported_kv_tokens
 from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
@@ -50,7 +49,7 @@ def a_busy_engine(pod="a", *, efficiency=PRIOR, **changes):
 
 def learned(found, fleet, known, last=None):
     """Return what is known after a tick, and when each key last moved."""
-    said = [constants_of(each, fleet) for each in found]
+    said = [observation(each, fleet) for each in found]
     return learn_from([each for each in said if each], known, last or {}, fleet)
 
 
@@ -253,7 +252,7 @@ class TestObserved:
 
         assert seen.kv_tokens == 4000
 
-    def test_promises_are_judged_over_all_engines(self):
+    def test_targets_are_judged_over_all_engines(self):
         fast = {2.0: 100.0, float("inf"): 100.0}
         slow = {2.0: 80.0, float("inf"): 100.0}
 

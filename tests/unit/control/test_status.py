@@ -22,9 +22,7 @@ from fleet_builders import (
 from measured_builders import an_engine
 from strategies import numbers
 from tonnage.api.status import MAX_DECISIONS, Status
-from tonnage.estimate.calibration import Calibrations, speed_key
-from tonnage.estimate.speed import SpeedCalibration
-from tonnage.fleet.status import (
+from tonnage.control.status import (
     facts,
     gauges_moved,
     is_moved,
@@ -32,6 +30,8 @@ from tonnage.fleet.status import (
     report,
     rfc3339,
 )
+from tonnage.estimate.calibration import Calibrations, speed_key
+from tonnage.estimate.speed import SpeedCalibration
 
 EACH = a_sizing().goodput_requests_per_s
 INF = float("inf")
@@ -43,7 +43,7 @@ def reported(state=None, *, memory=None, now_s=NOW_S, known=None, **changes):
     state = state or a_state(**changes)
     fleet = a_fleet(state, now_s=now_s)
     found = assessed(state, memory=memory, fleet=fleet)
-    return report(found, known or Calibrations(), now_s=now_s, status_interval_s=MINUTE_S)
+    return report(found, replace(fleet, calibrations=known or Calibrations()))
 
 
 def written(state, told):
@@ -312,7 +312,7 @@ class TestMeasured:
     def test_of_an_object_without_replicas_is_nothing(self):
         assert reported(replicas=None).status.measured is None
 
-    def test_of_several_promises_shows_the_strictest_as_it_is(self):
+    def test_of_several_targets_shows_the_strictest_as_it_is(self):
         slo = {"timeToFirstToken": {"p50": "500ms", "p99": "5s"}}
         within = {0.5: 10.0, 5.0: 98.0, INF: 100.0}
         engines = tuple(an_engine(pod, ttft_within=within) for pod in "ab")

@@ -20,12 +20,10 @@ from tonnage.api.status import (
     ReplicasStatus,
     Status,
 )
+from tonnage.control.conditions import conditions
+from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
 from tonnage.estimate.calibration import Calibrations, speed_key
 from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
-from tonnage.fleet.assess import Assessment
-from tonnage.fleet.conditions import conditions
-from tonnage.fleet.state import ObjectMemory
-from tonnage.fleet.views import ModelView
 
 MATERIAL = 0.10
 SLO_SOURCES = {
@@ -74,11 +72,9 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
     )
 
 
-def report(
-    found: Assessment, known: Calibrations, *, now_s: float, status_interval_s: float
-) -> Reported:
-    """Return the status of an object, and write it when it materially differs."""
-    now = rfc3339(now_s)
+def report(found: Assessment, fleet: Fleet) -> Reported:
+    """Return the status of an object, and whether it materially differs from what stands there."""
+    now = rfc3339(fleet.now_s)
     memory = _remember_decision(found, now)
     memory, measured = _measured(found, memory, now)
     present = conditions(found, now=now)
@@ -90,18 +86,18 @@ def report(
         if found.sizing is None
         else estimate_status(found.sizing, replicas=_planned(found)),
         measured=measured,
-        calibration=_calibration(found, known),
+        calibration=_calibration(found, fleet.calibrations),
         decisions=memory.decisions,
         conditions=present,
         display=_display(found, memory),
     )
     memory = replace(memory, conditions={each.type: each for each in present})
     before = json.loads(found.state.view.status)
-    gauges_due = now_s - memory.gauges_written_at_s >= status_interval_s
+    gauges_due = fleet.now_s - memory.gauges_written_at_s >= fleet.settings.status_interval_s
     differs = facts(status.to_dict()) != facts(before)
     moved = gauges_due and gauges_moved(before, status.to_dict())
     if differs or moved:
-        memory = replace(memory, gauges_written_at_s=now_s)
+        memory = replace(memory, gauges_written_at_s=fleet.now_s)
     if found.mode == "Paused" and status.plan:
         memory = replace(memory, frozen_plan=status.plan.model_dump_json())
     elif found.mode != "Paused":

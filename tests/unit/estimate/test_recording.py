@@ -15,12 +15,12 @@ from statistics import fmean, linear_regression
 
 import pytest
 
-from tonnage.cluster.prometheus import Series
-from tonnage.cluster.queries import RATE_SCRAPES, TABLE, join
 from tonnage.estimate.demand import measure_demand, measure_lengths
+from tonnage.estimate.metrics import RATE_SCRAPES, TABLE
+from tonnage.estimate.samples import Series, join
 from tonnage.settings import Settings
 
-RECORDING = Path(__file__).parents[3] / "shared" / "vllm" / "recording"
+RECORDING = Path(__file__).parents[4] / "shared" / "vllm" / "recording"
 SCRAPE_S = 2
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090", scrape_interval_s=SCRAPE_S)
 LINE = re.compile(r"(?P<name>[\w:]+)\{(?P<labels>.*)\} (?P<value>\S+)")

@@ -1,4 +1,4 @@
-"""The picture: what Kopf's watches last said, kept slim. A hint, checked against lists."""
+"""The informer store: what Kopf's watches last said, kept slim. A hint, checked against lists."""
 
 import threading
 from collections import defaultdict
@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.views import (
     AutoscalerView,
-    DeploymentView,
-    ModelView,
-    PodView,
     ReplicaSetView,
     View,
     autoscaler_view,
@@ -46,7 +44,7 @@ PROJECTIONS: Mapping[Kind, Callable[[Mapping[str, Any]], View]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The picture at one moment."""
+    """The store at one moment."""
 
     models: Mapping[Key, ModelView]
     deployments: Mapping[Key, DeploymentView]
@@ -75,8 +73,8 @@ def by_deployment(
     return {uid: tuple(each) for uid, each in found.items()}
 
 
-class Picture:
-    """Projections by kind and key, with a signal when one that matters changed."""
+class Store:
+    """Views by kind and key, with a signal when one that matters changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +82,7 @@ class Picture:
         self._noted: dict[Kind, set[Key]] = {}
         """By kind: what the watch spoke of since a list of it was begun."""
         self.changed = threading.Event()
-        """Set when a projection changed in a way that a decision can depend on."""
+        """Set when a view changed in a way that a decision can depend on."""
 
     def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
         """Take in one watch event."""
@@ -126,7 +124,7 @@ class Picture:
         return len(ghosts)
 
     def snapshot(self) -> Snapshot:
-        """Return the picture as it is now."""
+        """Return everything as it is now."""
         with self._lock:
             copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
         pods, replica_sets = copies[Kind.POD].values(), copies[Kind.REPLICA_SET].values()
@@ -135,10 +133,4 @@ class Picture:
 
 def _without_echo(view: View | None) -> View | None:
     """Leave out what changes with every write of our own status."""
-    match view:
-        case ModelView():
-            return replace(view, status="")
-        case DeploymentView():
-            return replace(view, resource_version="")
-        case _:
-            return view
+    return replace(view, status="") if isinstance(view, ModelView) else view

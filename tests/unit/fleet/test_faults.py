@@ -93,7 +93,7 @@ class TestTheWorldFails:
 
         assert tick(a_loop(world), world) == []
 
-    def test_a_heal_that_failed_is_tried_again(self):
+    def test_a_correction_of_drift_that_failed_is_tried_again(self):
         loop, world = served()
         edited = world.kube.objects[PLACE]
         edited["metadata"]["managedFields"] = [

@@ -1,4 +1,6 @@
-"""The picture and the answers of Prometheus, joined into one fleet."""
+"""The store and the answers of Prometheus, joined into one fleet."""
+
+from itertools import count
 
 import pytest
 
@@ -14,11 +16,11 @@ from kube_double import KubeDouble
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import KubernetesError, PrometheusError
-from tonnage.cluster.prometheus import Series
-from tonnage.cluster.queries import TABLE
 from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.metrics import TABLE
+from tonnage.estimate.samples import Series
 from tonnage.fleet.observe import CONFIG_AGE_S, Observer
-from tonnage.fleet.picture import Kind, Picture
+from tonnage.fleet.store import Kind, Store
 from tonnage.settings import Settings
 
 CONFIG_PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
@@ -38,12 +40,12 @@ def an_observer(kube=None, *, ask=lambda text: [], **settings):
     )
 
 
-def a_picture(*bodies):
-    """A picture of (kind, body) pairs."""
-    picture = Picture()
+def a_store(*bodies):
+    """A store of (kind, body) pairs."""
+    store = Store()
     for kind, body in bodies:
-        picture.note(kind, None, body)
-    return picture
+        store.note(kind, None, body)
+    return store
 
 
 def served(name="llama", *, namespace="serving", pods=("a", "b")):
@@ -58,7 +60,7 @@ def served(name="llama", *, namespace="serving", pods=("a", "b")):
 
 
 def observed(observer, *bodies, now_s=NOW_S):
-    return observer.observe(a_picture(*bodies).snapshot(), Calibrations(), now_s)
+    return observer.observe(a_store(*bodies).snapshot(), Calibrations(), now_s)
 
 
 def one(observer, *bodies, now_s=NOW_S):
@@ -155,9 +157,15 @@ class TestPrometheus:
 
         assert observed(an_observer(ask=ask)).models == ()
 
-    def test_that_fails_leaves_everything_unmeasured(self):
+    @pytest.mark.parametrize("num_answered", [0, 10])
+    def test_that_fails_leaves_everything_unmeasured(self, num_answered):
+        answers = running_on(("serving", "a"))
+        numbers = count()
+
         def ask(text):
-            raise PrometheusError("Prometheus: ReadTimeout", reason="PrometheusUnreachable")
+            if next(numbers) == num_answered:
+                raise PrometheusError("Prometheus: ReadTimeout", reason="PrometheusUnreachable")
+            return answers(text)
 
         fleet = observed(an_observer(ask=ask), *served())
 
@@ -231,11 +239,11 @@ def an_autoscaler(name="hpa", *, kind="Deployment", target="llama", namespace="s
     return Kind.AUTOSCALER, {"metadata": metadata, "spec": {"scaleTargetRef": reference}}
 
 
-class TestRivals:
+class TestConflictingAutoscalers:
     def test_an_autoscaler_of_the_same_deployment_is_one(self):
         state = one(an_observer(), *served(), an_autoscaler("b"), an_autoscaler("a"))
 
-        assert state.rival_scaler == "HorizontalPodAutoscaler a"
+        assert state.conflicting_autoscaler == "HorizontalPodAutoscaler a"
 
     @pytest.mark.parametrize(
         "other",
@@ -246,12 +254,12 @@ class TestRivals:
         ],
     )
     def test_of_anything_else_is_none(self, other):
-        assert one(an_observer(), *served(), other).rival_scaler is None
+        assert one(an_observer(), *served(), other).conflicting_autoscaler is None
 
     def test_there_is_none_before_there_is_a_deployment(self):
         bodies = [(Kind.MODEL, a_manifest()), an_autoscaler()]
 
-        assert one(an_observer(), *bodies).rival_scaler is None
+        assert one(an_observer(), *bodies).conflicting_autoscaler is None
 
 
 def claiming(name, created, *, target="my-vllm", namespace="serving"):

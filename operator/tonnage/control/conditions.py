@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
-from tonnage.fleet.assess import Assessment
+from tonnage.control.state import Assessment
 from tonnage.policy.situation import Metrics
 from tonnage.units import KIB
 
@@ -80,8 +80,9 @@ def capacity_available(found: Assessment) -> Finding:
 def scaling_active(found: Assessment) -> Finding:
     if found.refusal:
         state: tuple[State, str, str] = ("False", "PlanInvalid", "nothing is scaled without a plan")
-    elif found.state.rival_scaler:
-        message = f"{found.state.rival_scaler} scales the same Deployment: Tonnage does not write"
+    elif found.state.conflicting_autoscaler:
+        other = found.state.conflicting_autoscaler
+        message = f"{other} scales the same Deployment: Tonnage does not write"
         state = ("False", "ConflictingScaler", message)
     elif found.mode == "Auto":
         state = ("True", "Scaling", "replicas follow the plan")
@@ -149,7 +150,8 @@ def ready(found: Assessment) -> Finding:
 def reconciling(found: Assessment) -> Finding:
     """Present only while a change of spec is carried out; autoscaling never sets it."""
     deployment = found.state.deployment
-    is_waiting = found.mode == "Auto" and found.refusal is None and not found.state.rival_scaler
+    is_alone = found.state.conflicting_autoscaler is None
+    is_waiting = found.mode == "Auto" and found.refusal is None and is_alone
     is_changing = deployment is None or found.template is not None or _is_rolling_out(found)
     message = "the Deployment is brought to the spec"
     return Finding(

@@ -11,7 +11,7 @@ from fleet_builders import a_manifest, a_sizing
 from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.fleet.loop import RELIST_S
-from tonnage.fleet.picture import Kind
+from tonnage.fleet.store import Kind
 from tonnage.sizing.step_time.step import Step
 
 EACH = a_sizing().goodput_requests_per_s
@@ -200,17 +200,17 @@ class TestTheList:
 
         assert found == ()
 
-    def test_finds_that_a_rival_is_gone(self):
+    def test_finds_that_a_conflicting_autoscaler_is_gone(self):
         loop, world = served()
-        rival = AUTOSCALERS.path("serving", "rival")
+        place = AUTOSCALERS.path("serving", "other")
         target = {"scaleTargetRef": {"kind": "Deployment", "name": "llama"}}
-        metadata = {"name": "rival", "namespace": "serving"}
-        body = world.kube.put(rival, {"metadata": metadata, "spec": target})
-        loop.picture.note(Kind.AUTOSCALER, "ADDED", body)
+        metadata = {"name": "other", "namespace": "serving"}
+        body = world.kube.put(place, {"metadata": metadata, "spec": target})
+        loop.store.note(Kind.AUTOSCALER, "ADDED", body)
         loop.tick()
         assert condition(world, "ScalingActive") == ("False", "ConflictingScaler")
 
-        del world.kube.objects[rival]  # and no watch says so
+        del world.kube.objects[place]  # and no watch says so
         world.now_s += RELIST_S
         loop.tick()
 
@@ -230,7 +230,7 @@ class TestTheList:
 def busy_figures(*, efficiency):
     """What an engine reports that achieves so much of the nominal bandwidth."""
     replica = a_sizing().replica
-    constants = replace(replica.constants, bandwidth_efficiency=efficiency)
+    constants = replace(replica.model.constants, bandwidth_efficiency=efficiency)
     work = Step(num_sequences=24, context_tokens=120_000)
     step_s = replace(replica, constants=constants).step(work).total_s
     return {

@@ -18,7 +18,7 @@ from fleet_builders import (
     lengths_as_expected,
 )
 from measured_builders import an_engine
-from tonnage.fleet.measure import measure_traffic
+from tonnage.control.measure import measure_traffic
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 

@@ -1,26 +1,26 @@
 """What the samples of one object's pods mean, given the model that they run."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
-from tonnage.cluster.queries import LONG_SCRAPES, RATE_SCRAPES
+from tonnage.control.state import (
+    Attainment,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+    Observed,
+    PodView,
+    Traffics,
+)
 from tonnage.estimate.demand import (
     MeasuredDemand,
-    MeasuredLengths,
     attainment,
     is_fresh,
     measure_demand,
     measure_lengths,
 )
+from tonnage.estimate.metrics import LONG_SCRAPES, RATE_SCRAPES
 from tonnage.estimate.samples import EngineSamples
-from tonnage.estimate.speed import (
-    BusyStep,
-    PromptShape,
-    busy_step,
-    observed_mbu,
-)
-from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
-from tonnage.fleet.views import PodView
+from tonnage.estimate.speed import BusyStep, PromptShape, busy_step, observed_mbu
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.steady import prefill_context_tokens
@@ -30,36 +30,6 @@ SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
 WARM_UP_SCRAPES = RATE_SCRAPES
 """Its speed is not believed while its windows still hold the time of starting up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffics:
-    """Demand as far as it could be measured in this tick."""
-
-    metrics: Metrics
-    reason: str
-    message: str
-    demand: MeasuredDemand | None
-    lengths: MeasuredLengths | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attainment:
-    """How one promise is kept: the share of requests within its limit."""
-
-    name: str
-    quantile: float
-    fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """What busy engines and histograms say in this tick."""
-
-    step_s: float | None = None
-    mbu: float | None = None
-    kv_tokens: float | None = None
-    attainments: tuple["Attainment", ...] = ()
 
 
 def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
@@ -148,12 +118,12 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _attainments(
-    name: str, within: list[Mapping[float, float]], promises: tuple[Target, ...]
+    name: str, within: list[Mapping[float, float]], targets: tuple[Target, ...]
 ) -> Iterator[Attainment]:
-    for promise in promises:
-        fraction = attainment(within, limit_s=promise.limit_s)
+    for target in targets:
+        fraction = attainment(within, limit_s=target.limit_s)
         if fraction is not None:
-            yield Attainment(name=name, quantile=promise.quantile, fraction=fraction)
+            yield Attainment(name=name, quantile=target.quantile, fraction=fraction)
 
 
 def busy_steps(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:

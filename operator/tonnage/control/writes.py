@@ -1,19 +1,61 @@
 """From an assessment to the writes that it asks for: what differs, and only in the right mode."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.cluster.errors import KubernetesError, WorldError
-from tonnage.fleet.act import Happening, Scale, Writes
-from tonnage.fleet.assess import Assessment, edited
-from tonnage.fleet.state import Fleet, ObjectMemory
-from tonnage.fleet.status import Reported
+from tonnage.api.status import Status
+from tonnage.control.assess import drift
+from tonnage.control.state import Assessment, Fleet, ObjectMemory
+from tonnage.control.status import Reported
 from tonnage.manifests.pod import Manifest
 
 CHILDREN_CHECK_S = 300
 EVENT_INTERVAL_S = 600
 """One Event of each reason per object in this time."""
 WARNING_STATES = {"PlanValid": "False", "CapacityAvailable": "False", "MetricsAvailable": "False"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Replicas to write, if the Deployment still asks for what the decision was made on."""
+
+    deployment: str
+    uid: str
+    """Of the Deployment: a namesake is left alone."""
+    seen: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """An Event to post."""
+
+    reason: str
+    message: str
+    is_warning: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """Everything that one tick writes for one object."""
+
+    namespace: str
+    name: str
+    uid: str
+    model: ModelDeployment | None = None
+    scale: Scale | None = None
+    template: Manifest | None = None
+    creates: bool = False
+    """No Deployment was seen when this was decided."""
+    first_replicas: int | None = None
+    """For a Deployment that does not exist yet."""
+    check_children: bool = False
+    status: Status | None = None
+    happenings: tuple[Happening, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
@@ -41,24 +83,24 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     memory = replace(
         memory,
         children_checked_at_s=fleet.now_s if check_children else memory.children_checked_at_s,
-        healed=edited(found.state) if template is not None else memory.healed,
+        drift_corrected=drift(found.state) if template is not None else memory.drift_corrected,
         posted=posted,
     )
     return writes, memory
 
 
-def unwritten(memory: ObjectMemory, problem: WorldError) -> ObjectMemory:
+def unwritten(memory: ObjectMemory, *, refused: str | None) -> ObjectMemory:
     """Return the memory of an object whose writes failed: what was to be done is due again.
 
-    A server that is down for a moment is no reason to call for a person.
+    ``refused``: what the API server said, if it will say so again. A server that is down for a
+    moment is no reason to call for a person.
     """
-    is_refused = isinstance(problem, KubernetesError) and problem.is_refusal
     return replace(
         memory,
-        healed=None,
+        drift_corrected=None,
         children_checked_at_s=None,
         gauges_written_at_s=0.0,
-        write_problem=str(problem) if is_refused else memory.write_problem,
+        write_problem=refused or memory.write_problem,
     )
 
 
@@ -80,7 +122,7 @@ def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool
 def may_act(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether the Deployment of this object may be touched at all."""
     is_wanted = found.mode == "Auto" and found.refusal is None
-    is_ours_alone = found.state.rival_scaler is None and not found.state.view.is_deleting
+    is_ours_alone = found.state.conflicting_autoscaler is None and not found.state.view.is_deleting
     has_right = fleet.settings.mode == "full" or not _owns_children(found)
     return is_wanted and is_ours_alone and has_right
 

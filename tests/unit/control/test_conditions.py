@@ -18,8 +18,8 @@ from fleet_builders import (
 from measured_builders import an_engine
 from tonnage.api.objects import InvalidSpecError
 from tonnage.api.status import Condition
-from tonnage.fleet.conditions import conditions
-from tonnage.fleet.status import rfc3339
+from tonnage.control.conditions import conditions
+from tonnage.control.status import rfc3339
 
 EACH = a_sizing().goodput_requests_per_s
 NOW, BEFORE = rfc3339(NOW_S), rfc3339(NOW_S - 1000)
@@ -151,10 +151,10 @@ class TestReconciling:
     def test_not_where_nothing_is_written(self, mode):
         assert said("Reconciling", assessed(in_mode(mode, replicas=None))) is None
 
-    def test_not_beside_a_rival(self):
-        rival = a_state(replicas=2, rival_scaler="HorizontalPodAutoscaler x")
+    def test_not_beside_a_conflicting_autoscaler(self):
+        beside = a_state(replicas=2, conflicting_autoscaler="HorizontalPodAutoscaler x")
 
-        assert said("Reconciling", assessed(rival)) is None
+        assert said("Reconciling", assessed(beside)) is None
 
 
 class TestStalled:
@@ -251,8 +251,8 @@ class TestScaling:
     def test_is_active_in_auto_mode_only(self, mode, said_so):
         assert said("ScalingActive", assessed(in_mode(mode))) == said_so
 
-    def test_gives_way_to_a_rival_and_names_it(self):
-        found = assessed(a_state(rival_scaler="HorizontalPodAutoscaler llama"))
+    def test_gives_way_to_a_conflicting_autoscaler_and_names_it(self):
+        found = assessed(a_state(conflicting_autoscaler="HorizontalPodAutoscaler llama"))
 
         assert said("ScalingActive", found) == ("False", "ConflictingScaler")
         assert "HorizontalPodAutoscaler llama" in shown(found)["ScalingActive"].message
@@ -287,7 +287,7 @@ class TestSloMet:
     @pytest.mark.parametrize(
         ("before", "status"), [("True", "True"), ("False", "False"), ("Unknown", "False")]
     )
-    def test_a_kept_promise_is_broken_by_more_than_noise(self, before, status):
+    def test_a_kept_target_is_missed_by_more_than_noise(self, before, status):
         state = a_state(engines=with_attainment(0.945))
         memory = a_memory(state, conditions={"SLOMet": a_condition("SLOMet", before)})
 

@@ -1,20 +1,20 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
+from tonnage.control.state import Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
-from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
 from tonnage.sizing.plan import Sizing, size
-from tonnage.sizing.request import Flags, Input, SizingRequest, ask, digest_of, look_up
+from tonnage.sizing.provenance import Figure, Origin, lengths_input, replaced, speed_input, without
+from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Slo, Workload
-from tonnage.units import significant
 
 GAIN_WORTH_A_RESTART = 0.05
 """A spec change keeps the running flags unless others raise a replica's capacity by more."""
@@ -26,18 +26,6 @@ class RefusedError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The sizing in force, and whether the live template must move to it."""
-
-    model: ModelDeployment
-    sizing: Sizing
-    prior_efficiency: float
-    must_apply: bool
-    problem: str | None = None
-    """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
@@ -144,12 +132,8 @@ def _request(
         if expected.output_second_moment is None
         else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
     )
-    text = (
-        f"{significant(lengths.prompt_tokens)} prompt ({lengths.cached_fraction:.0%} cached) + "
-        f"{significant(lengths.output_tokens)} output tokens"
-    )
-    inputs = [each for each in request.inputs if each.name != "lengths"]
-    measured = Input(name="lengths", value=text, origin="measured")
+    inputs = without(request.inputs, Figure.LENGTHS)
+    measured = lengths_input(workload, Origin.MEASURED)
     return replace(request, workload=workload, inputs=(measured, *inputs))
 
 
@@ -206,14 +190,8 @@ def with_learned_speed(request: SizingRequest, flags: Flags, known: Calibrations
     entry = known.speed.get(speed_key(request, flags))
     if entry is None:
         return request
-    efficiency = entry.bandwidth_efficiency
-    speed = replace(request.speed, bandwidth_efficiency=efficiency)
-    inputs = tuple(
-        Input(name=each.name, value=significant(efficiency), origin="measured")
-        if each.name == "bandwidth efficiency"
-        else each
-        for each in request.inputs
-    )
+    speed = replace(request.speed, bandwidth_efficiency=entry.bandwidth_efficiency)
+    inputs = replaced(request.inputs, speed_input(speed, Origin.MEASURED))
     return replace(request, speed=speed, inputs=inputs)
 
 

@@ -1,64 +1,33 @@
 """One object in one tick: measure, size, decide, and say what is to be written. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cluster.queries import RATE_SCRAPES
-from tonnage.fleet.chosen import Chosen, RefusedError, choose
-from tonnage.fleet.learning import Observation, observe_constants
-from tonnage.fleet.measure import (
-    Observed,
+from tonnage.control.chosen import RefusedError, choose
+from tonnage.control.measure import measure_traffic, observe_engines
+from tonnage.control.state import (
+    Assessment,
+    Chosen,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+    Refusal,
     Traffics,
-    measure_traffic,
-    observe_engines,
 )
-from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
+from tonnage.estimate.metrics import RATE_SCRAPES
 from tonnage.manifests.children import NotServableError, Site, deployment
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import Traffic, need, need_without_demand
-from tonnage.policy.situation import Decision, Metrics, Need, PolicySettings, Situation
+from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.plan import requests_per_s_asked
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
 COLD_START_GAIN = 0.5
 GAP_TICKS = 4
 """Without a tick for so many intervals, the window is not known to be quiet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why nothing is planned for an object."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
-    """Everything that was found out about one object, and what should be."""
-
-    state: ModelState
-    memory: ObjectMemory
-    traffics: Traffics
-    refusal: Refusal | None = None
-    chosen: Chosen | None = None
-    observed: Observed | None = None
-    decision: Decision | None = None
-    template: Manifest | None = None
-    """The Deployment to apply; None: the live one stays."""
-
-    @property
-    def sizing(self) -> Sizing | None:
-        return self.chosen.sizing if self.chosen else None
-
-    @property
-    def mode(self) -> str:
-        model = self.state.model
-        return model.spec.scaling.mode if isinstance(model, ModelDeployment) else "Paused"
 
 
 def assess(
@@ -90,27 +59,11 @@ def _refusal(refused: Exception) -> Refusal:
     return Refusal(reason=reason.removesuffix("Error"), message=str(refused))
 
 
-def constants_of(found: Assessment, fleet: Fleet) -> Observation | None:
-    """Return what an object's engines say about the learned constants; None: not theirs to say."""
-    if found.chosen is None or not _runs_as_sized(found):
-        return None
-    return observe_constants(
-        found.state, fleet, found.chosen.sizing, prior=found.chosen.prior_efficiency
-    )
-
-
-def _runs_as_sized(found: Assessment) -> bool:
-    """Tell whether the pods run what the sizing is about, so that their figures belong to it."""
-    deployment = found.state.deployment
-    is_settled = deployment is not None and not deployment.is_rolling
-    return is_settled and found.chosen is not None and not found.chosen.must_apply
-
-
 def _template(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
-    is_edited = edited(state) not in {None, memory.healed}
-    if chosen.model.spec.scale_target or not (chosen.must_apply or is_edited):
+    has_drifted = drift(state) not in {None, memory.drift_corrected}
+    if chosen.model.spec.scale_target or not (chosen.must_apply or has_drifted):
         return None
     site = Site(
         has_pod_monitors=fleet.has_pod_monitors,
@@ -119,10 +72,10 @@ def _template(
     return deployment(chosen.model, chosen.sizing, site)
 
 
-def edited(state: ModelState) -> tuple[str, str] | None:
+def drift(state: ModelState) -> tuple[str, str] | None:
     """Return (uid, digest of the template) of a Deployment whose pods somebody else wrote to.
 
-    An edit is undone once for each template: what the other left beside our fields stays.
+    Drift is corrected once for each template: what the other left beside our fields stays.
     """
     deployment = state.deployment
     if deployment is None or not deployment.template_managers:

@@ -1,0 +1,1 @@
+"""What an operator does in one tick, as functions of values: a replay runs the same. Pure."""

@@ -1,0 +1,243 @@
+"""What one tick takes, remembers and finds: immutable values, so that deciding is a function."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.api.status import Condition, DecisionStatus, Figure
+from tonnage.catalog.gpu import Gpu
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.demand import MeasuredDemand, MeasuredLengths
+from tonnage.estimate.samples import EngineSamples, LongSamples
+from tonnage.manifests.pod import Manifest
+from tonnage.policy.need import Traffic
+from tonnage.policy.situation import Decision, Metrics
+from tonnage.settings import Settings
+from tonnage.sizing.plan import Sizing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: str
+    manifest: str
+    """JSON of the object without status and managedFields."""
+    status: str
+    """JSON of the status: compared before a write, never an input to a decision."""
+    is_deleting: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentView:
+    """A Deployment of ours, or a scale target."""
+
+    namespace: str
+    name: str
+    uid: str
+    owner_uid: str | None
+    """UID of its controller, if it has one."""
+    is_opted_in: bool
+    """Carries the label on itself and on its pod template."""
+    replicas: int
+    generation: int
+    observed_generation: int
+    ready: int
+    updated: int
+    total: int
+    digest: str | None
+    flags: str | None
+    arguments: tuple[str, ...]
+    image: str
+    gpus_per_replica: int
+    template_managers: frozenset[str]
+    """Field managers other than ours with fields in the pod template's spec."""
+    template_digest: str
+    """Of the pod template as it stands."""
+    problems: tuple[tuple[str, str], ...]
+    """(type, message) of conditions that say what is wrong."""
+
+    @property
+    def is_rolling(self) -> bool:
+        return self.observed_generation < self.generation or self.updated < self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod with the managed label."""
+
+    namespace: str
+    name: str
+    uid: str
+    replica_set_uid: str | None
+    is_ready: bool
+    is_deleting: bool
+    created_at_s: float
+    ready_at_s: float | None
+    unschedulable: str | None
+    """The scheduler's message, if no node can take it."""
+    trouble: str | None
+    """Reason why its container does not run: CrashLoopBackOff, ImagePullBackOff, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """One ModelDeployment and everything in the cluster that is about it."""
+
+    view: ModelView
+    model: ModelDeployment | InvalidSpecError
+    deployment: DeploymentView | None
+    """Of its own name, or its scale target."""
+    pods: tuple[PodView, ...] = ()
+    model_config: str | None = None
+    """Text of the config.json that the spec refers to."""
+    config_problem: str | None = None
+    conflicting_autoscaler: str | None = None
+    """Kind and name of another one that scales the same Deployment."""
+    older_claim: str | None = None
+    """Name of an older ModelDeployment with the same scale target."""
+    engines: tuple[EngineSamples, ...] = ()
+    long: tuple[LongSamples, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The world as one tick sees it."""
+
+    now_s: float
+    models: tuple[ModelState, ...]
+    """In a fixed order, by namespace and name."""
+    metrics_problem: tuple[str, str] | None
+    """(reason, message) when Prometheus gave no answer."""
+    calibrations: Calibrations
+    gpus: Mapping[str, Gpu]
+    settings: Settings
+    has_pod_monitors: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectMemory:
+    """What is remembered of one object between ticks. Losing it costs patience, never safety."""
+
+    uid: str
+    since_s: float
+    recent_needs: tuple[tuple[float, int], ...] = ()
+    ready_pods: frozenset[str] = frozenset()
+    lost_at_s: float | None = None
+    last_replicas: int | None = None
+    """That the Deployment asked for at the last tick."""
+    stepped: tuple[float, int] | None = None
+    """(time, replicas before) when they last changed."""
+    traffic: Traffic | None = None
+    """Last measured demand."""
+    lengths: MeasuredLengths | None = None
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """Smoothed figures for show."""
+    shown: Mapping[str, Figure] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    decisions: tuple[DecisionStatus, ...] = ()
+    frozen_plan: str | None = None
+    """JSON of the plan while the object is paused."""
+    cold_start_s: float | None = None
+    drift_corrected: tuple[str, str] | None = None
+    """(uid, template digest) of the Deployment when a foreign edit was last undone."""
+    write_problem: str | None = None
+    """What the API server said to the last write of the template, if it refused it."""
+    children_checked_at_s: float | None = None
+    gauges_written_at_s: float = 0.0
+    posted: Mapping[str, float] = field(default_factory=dict)
+    """When an Event of each reason was last posted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is remembered of all objects, by UID, and what was learned."""
+
+    objects: Mapping[str, ObjectMemory] = field(default_factory=dict)
+    calibrations: Calibrations = field(default_factory=Calibrations)
+    learned_at_s: Mapping[str, float] = field(default_factory=dict)
+    """When each speed key last moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffics:
+    """Demand as far as it could be measured in this tick."""
+
+    metrics: Metrics
+    reason: str
+    message: str
+    demand: MeasuredDemand | None
+    lengths: MeasuredLengths | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attainment:
+    """How one SLO target is kept: the share of requests within its limit."""
+
+    name: str
+    quantile: float
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What busy engines and histograms say in this tick."""
+
+    step_s: float | None = None
+    mbu: float | None = None
+    kv_tokens: float | None = None
+    attainments: tuple[Attainment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The sizing in force, and whether the live template must move to it."""
+
+    model: ModelDeployment
+    sizing: Sizing
+    prior_efficiency: float
+    must_apply: bool
+    problem: str | None = None
+    """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why nothing is planned for an object."""
+
+    reason: str
+    message: str
+    error: Exception | None = None
+    """The bug of ours that it is due to, for the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """Everything that was found out about one object, and what should be."""
+
+    state: ModelState
+    memory: ObjectMemory
+    traffics: Traffics
+    refusal: Refusal | None = None
+    chosen: Chosen | None = None
+    observed: Observed | None = None
+    decision: Decision | None = None
+    template: Manifest | None = None
+    """The Deployment to apply; None: the live one stays."""
+
+    @property
+    def sizing(self) -> Sizing | None:
+        return self.chosen.sizing if self.chosen else None
+
+    @property
+    def mode(self) -> str:
+        model = self.state.model
+        return model.spec.scaling.mode if isinstance(model, ModelDeployment) else "Paused"

@@ -1,0 +1,147 @@
+"""One tick as a function of values: assess every object, learn from all, say what is to be written.
+
+The operator runs it in a cluster, a replay in a model of one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tonnage.control.assess import assess, drift
+from tonnage.control.learning import learn_from, observation
+from tonnage.control.state import (
+    Assessment,
+    Fleet,
+    Memory,
+    ModelState,
+    ObjectMemory,
+    Refusal,
+    Traffics,
+)
+from tonnage.control.status import recalled, report
+from tonnage.control.writes import Writes, may_act, writes_for
+from tonnage.policy.situation import Metrics
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A bug of ours that one object met, while the others went on."""
+
+    key: tuple[str, str]
+    consequence: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a tick found, what it wants written, and what the next one is to remember."""
+
+    found: tuple[Assessment, ...]
+    writes: tuple[Writes, ...]
+    memory: Memory
+    faults: tuple[Fault, ...]
+
+
+def tick(fleet: Fleet, memory: Memory) -> Outcome:
+    """Return the outcome of a tick. A bug in one object's part must not stop the others."""
+    found = assess_fleet(fleet, memory.objects)
+    faults = [
+        Fault(key=each.state.view.key, consequence="internal error", error=each.refusal.error)
+        for each in found
+        if each.refusal and each.refusal.error
+    ]
+    said, unheard = _of_each(found, lambda each: observation(each, fleet), "nothing learned")
+    known, learned_at_s = learn_from(
+        [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
+    )
+    learned = replace(fleet, calibrations=known)
+    written, unsaid = _of_each(
+        found, lambda each: writes_for(each, report(each, learned), learned), "nothing written"
+    )
+    objects = {each.state.view.uid: each.memory for each in found}
+    objects |= {uid: remembered for uid, (_, remembered) in written.items()}
+    return Outcome(
+        found=found,
+        writes=tuple(writes for writes, _ in written.values()),
+        memory=Memory(objects=objects, calibrations=known, learned_at_s=learned_at_s),
+        faults=(*faults, *unheard, *unsaid),
+    )
+
+
+def _of_each(
+    found: Iterable[Assessment], part: Callable[[Assessment], T], consequence: str
+) -> tuple[dict[str, T], list[Fault]]:
+    """Return {UID: result} of the objects for which a part of the tick works, and its faults."""
+    results, faults = dict[str, T](), list[Fault]()
+    for each in found:
+        view = each.state.view
+        try:
+            results[view.uid] = part(each)
+        except Exception as error:
+            faults.append(Fault(key=view.key, consequence=consequence, error=error))
+    return results, faults
+
+
+def assess_fleet(fleet: Fleet, objects: Mapping[str, ObjectMemory]) -> tuple[Assessment, ...]:
+    """Assess every object, in order; what one grows by, the next cannot have."""
+    found = []
+    free_gpus = _free_gpus(fleet)
+    for state in fleet.models:
+        known = objects.get(state.view.uid) or _first_sight(state, fleet)
+        assessment = _isolated(state, fleet, known, free_gpus)
+        if free_gpus is not None:
+            free_gpus -= _growth_gpus(assessment, fleet)
+        found.append(assessment)
+    return tuple(found)
+
+
+def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
+    """Remember an object anew: what somebody edited before we looked counts as dealt with.
+
+    A new version of the operator would otherwise undo old edits with its own template.
+    """
+    return replace(recalled(state.view, now_s=fleet.now_s), drift_corrected=drift(state))
+
+
+def _isolated(
+    state: ModelState, fleet: Fleet, known: ObjectMemory, free_gpus: int | None
+) -> Assessment:
+    """Assess one object; a bug in that must not stop the others."""
+    try:
+        return assess(state, fleet, known, free_gpus=free_gpus)
+    except Exception as error:
+        message = "see the operator's log"
+        return Assessment(
+            state=state,
+            memory=known,
+            traffics=Traffics(
+                metrics=Metrics.MISSING,
+                reason="InternalError",
+                message=message,
+                demand=None,
+                lengths=known.lengths,
+            ),
+            refusal=Refusal(reason="InternalError", message=message, error=error),
+        )
+
+
+def _free_gpus(fleet: Fleet) -> int | None:
+    """Return what the budget leaves; a model without a Deployment uses none."""
+    if fleet.settings.max_gpus is None:
+        return None
+    return fleet.settings.max_gpus - sum(_gpus_in_use(state) for state in fleet.models)
+
+
+def _gpus_in_use(state: ModelState) -> int:
+    deployment = state.deployment
+    return deployment.replicas * deployment.gpus_per_replica if deployment else 0
+
+
+def _growth_gpus(found: Assessment, fleet: Fleet) -> int:
+    if found.decision is None or found.sizing is None or not may_act(found, fleet):
+        return 0
+    current = found.state.deployment.replicas if found.state.deployment else 0
+    grown = max(0, found.decision.replicas - current)
+    return grown * found.sizing.flags.parallelism.num_gpus

@@ -1,0 +1,73 @@
+"""A tick of a fleet as a function of values: what it writes, remembers, and says of own bugs."""
+
+from dataclasses import replace
+
+from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_sizing, a_state
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.state import Memory
+from tonnage.control.tick import assess_fleet, tick
+
+FIRST_REPLICAS = a_sizing().replicas
+
+
+class Explosive(dict):
+    """A catalogue in which one class of GPU is a bug."""
+
+    def __contains__(self, name):
+        if name == "BROKEN":
+            raise RuntimeError("a bug")
+        return super().__contains__(name)
+
+
+def running(name, **changes):
+    return a_state(a_manifest(name), live=a_deployment_body(a_model(name)), **changes)
+
+
+def test_the_same_values_give_the_same_outcome():
+    fleet = a_fleet(running("a", load=3), a_state(a_manifest("b"), replicas=None))
+
+    assert tick(fleet, Memory()) == tick(fleet, Memory())
+
+
+def test_what_is_remembered_is_of_the_objects_that_there_are():
+    first = tick(a_fleet(running("a"), running("b")), Memory())
+
+    second = tick(a_fleet(running("b")), first.memory)
+
+    assert set(first.memory.objects) == {"uid-of-a", "uid-of-b"}
+    assert set(second.memory.objects) == {"uid-of-b"}
+
+
+def test_a_bug_in_planning_one_object_is_told_and_the_others_are_planned():
+    broken = a_state(a_manifest("a", hardware={"gpu": "BROKEN"}), replicas=None)
+    fleet = a_fleet(broken, a_state(a_manifest("b"), replicas=None))
+
+    outcome = tick(replace(fleet, gpus=Explosive(built_in_gpus())), Memory())
+
+    [fault] = outcome.faults
+    assert (fault.key, fault.consequence) == (("serving", "a"), "internal error")
+    assert str(fault.error) == "a bug"
+    assert outcome.found[0].refusal.reason == "InternalError"
+    assert outcome.writes[1].first_replicas == FIRST_REPLICAS
+
+
+def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
+    broken = running("a")
+    broken = replace(broken, view=replace(broken.view, status='{"plan": 7}'))
+
+    outcome = tick(a_fleet(broken, running("b")), Memory())
+
+    [fault] = outcome.faults
+    assert (fault.key, fault.consequence) == (("serving", "a"), "nothing written")
+    assert [writes.name for writes in outcome.writes] == ["b"]
+    assert outcome.memory.objects["uid-of-a"] == outcome.found[0].memory
+
+
+def test_what_one_object_grows_by_the_next_cannot_have():
+    states = [a_state(a_manifest(name), replicas=None) for name in "ab"]
+    budget = {"max_gpus": 2 * FIRST_REPLICAS + 2}
+
+    first, second = assess_fleet(a_fleet(*states, settings=budget), {})
+
+    assert (first.decision.replicas, second.decision.replicas) == (FIRST_REPLICAS, 1)
+    assert second.decision.limited_by == "GPUBudget"

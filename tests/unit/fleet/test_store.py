@@ -1,0 +1,213 @@
+"""What the watches said, corrected by lists, and when the loop is woken."""
+
+import copy
+
+import pytest
+
+from fleet_builders import (
+    a_deployment_body,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_replica_set_body,
+)
+from tonnage.fleet.store import Kind, Store
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+def woke(store):
+    """Was the loop woken since the last time?"""
+    was_set = store.changed.is_set()
+    store.changed.clear()
+    return was_set
+
+
+def names(store, kind):
+    return sorted(name for _, name in getattr(store.snapshot(), str(kind)))
+
+
+class TestWaking:
+    def test_a_new_object_wakes(self, store):
+        store.note(Kind.MODEL, "ADDED", a_manifest())
+
+        assert woke(store)
+
+    def test_the_same_again_does_not(self, store):
+        store.note(Kind.MODEL, None, a_manifest())
+        woke(store)
+
+        store.note(Kind.MODEL, "MODIFIED", a_manifest())
+
+        assert not woke(store)
+
+    def test_the_echo_of_our_own_status_does_not(self, store):
+        store.note(Kind.MODEL, None, a_manifest())
+        woke(store)
+
+        store.note(Kind.MODEL, "MODIFIED", a_manifest() | {"status": {"plan": {"replicas": 3}}})
+
+        assert not woke(store)
+        assert '"replicas": 3' in store.snapshot().models["serving", "llama"].status
+
+    def test_a_new_version_with_nothing_of_interest_does_not(self, store):
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body())
+        woke(store)
+
+        store.note(Kind.DEPLOYMENT, "MODIFIED", a_deployment_body(resourceVersion="8"))
+
+        assert not woke(store)
+
+    def test_a_changed_spec_wakes(self, store):
+        store.note(Kind.MODEL, None, a_manifest())
+        woke(store)
+
+        store.note(Kind.MODEL, "MODIFIED", a_manifest(contextLength=4096 * 4, generation=2))
+
+        assert woke(store)
+
+    def test_a_pod_that_becomes_ready_wakes(self, store):
+        store.note(Kind.POD, None, a_pod_body("a", ready_for_s=None))
+        woke(store)
+
+        store.note(Kind.POD, "MODIFIED", a_pod_body("a"))
+
+        assert woke(store)
+
+    def test_a_deletion_wakes_and_an_unknown_one_does_not(self, store):
+        store.note(Kind.POD, None, a_pod_body("a"))
+        woke(store)
+
+        store.note(Kind.POD, "DELETED", a_pod_body("a"))
+        assert woke(store)
+
+        store.note(Kind.POD, "DELETED", a_pod_body("a"))
+        assert not woke(store)
+
+
+class TestIdentity:
+    def test_deleted_and_made_anew_is_the_new_one(self, store):
+        store.note(Kind.MODEL, None, a_manifest(uid="old"))
+        store.note(Kind.MODEL, "DELETED", a_manifest(uid="old"))
+        store.note(Kind.MODEL, "ADDED", a_manifest(uid="new"))
+
+        assert store.snapshot().models["serving", "llama"].uid == "new"
+
+    def test_a_late_word_of_the_old_ones_end_leaves_the_new_one(self, store):
+        store.note(Kind.MODEL, None, a_manifest(uid="old"))
+        store.note(Kind.MODEL, "ADDED", a_manifest(uid="new"))
+        store.note(Kind.MODEL, "DELETED", a_manifest(uid="old"))
+
+        assert store.snapshot().models["serving", "llama"].uid == "new"
+
+    def test_the_same_name_in_two_namespaces_is_two_objects(self, store):
+        for namespace in ("blue", "green"):
+            store.note(Kind.MODEL, None, a_manifest(namespace=namespace))
+
+        assert set(store.snapshot().models) == {("blue", "llama"), ("green", "llama")}
+
+
+class TestReconciling:
+    def test_ghosts_are_removed_and_counted(self, store):
+        for name in ("a", "b", "c"):
+            store.note(Kind.POD, None, a_pod_body(name))
+
+        ghosts = store.reconcile(Kind.POD, [a_pod_body("b")])
+
+        assert ghosts == 2
+        assert names(store, Kind.POD) == ["b"]
+
+    def test_what_was_missed_is_added(self, store):
+        ghosts = store.reconcile(Kind.POD, [a_pod_body("a")])
+
+        assert ghosts == 0
+        assert names(store, Kind.POD) == ["a"]
+
+    def test_the_namesake_of_a_ghost_takes_its_place(self, store):
+        store.note(Kind.MODEL, None, a_manifest(uid="old"))
+
+        ghosts = store.reconcile(Kind.MODEL, [a_manifest(uid="new")])
+
+        assert ghosts == 1
+        assert store.snapshot().models["serving", "llama"].uid == "new"
+
+    def test_other_kinds_stay(self, store):
+        store.note(Kind.MODEL, None, a_manifest())
+
+        store.reconcile(Kind.POD, [])
+
+        assert names(store, Kind.MODEL) == ["llama"]
+
+    def test_what_the_watch_says_while_the_list_is_read_is_newer_than_the_list(self, store):
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body(replicas=2))
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body(a_model("gone")))
+
+        def listing():
+            yield a_deployment_body(replicas=2)
+            yield a_deployment_body(a_model("gone"))
+            # A watch event between the first chunk and the end of the list.
+            store.note(Kind.DEPLOYMENT, "MODIFIED", a_deployment_body(replicas=5))
+            store.note(Kind.DEPLOYMENT, "ADDED", a_deployment_body(a_model("new")))
+            store.note(Kind.DEPLOYMENT, "DELETED", a_deployment_body(a_model("gone")))
+
+        ghosts = store.reconcile(Kind.DEPLOYMENT, listing())
+
+        assert ghosts == 0
+        assert names(store, Kind.DEPLOYMENT) == ["llama", "new"]
+        assert store.snapshot().deployments["serving", "llama"].replicas == 5
+
+    def test_the_next_list_is_believed_again(self, store):
+        def listing():
+            store.note(Kind.POD, "ADDED", a_pod_body("a"))
+            yield from ()
+
+        store.reconcile(Kind.POD, listing())
+
+        assert store.reconcile(Kind.POD, []) == 1
+        assert names(store, Kind.POD) == []
+
+
+class TestPods:
+    def test_of_a_deployment_are_those_of_its_replica_sets(self, store):
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body())
+        store.note(Kind.REPLICA_SET, None, a_replica_set_body())
+        for name in ("b", "a"):
+            store.note(Kind.POD, None, a_pod_body(name))
+        store.note(Kind.POD, None, a_pod_body("other", model=a_model("mixtral")))
+        snapshot = store.snapshot()
+
+        pods = snapshot.pods_of(snapshot.deployments["serving", "llama"])
+
+        assert [pod.name for pod in pods] == ["a", "b"]
+
+    def test_with_a_borrowed_label_but_another_owner_do_not_count(self, store):
+        borrowed = a_pod_body("a")
+        borrowed["metadata"]["ownerReferences"] = []
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body())
+        store.note(Kind.REPLICA_SET, None, a_replica_set_body())
+        store.note(Kind.POD, None, borrowed)
+        snapshot = store.snapshot()
+
+        assert snapshot.pods_of(snapshot.deployments["serving", "llama"]) == ()
+
+
+def test_a_snapshot_does_not_change_afterwards(store):
+    store.note(Kind.POD, None, a_pod_body("a"))
+    before = store.snapshot()
+
+    store.note(Kind.POD, "DELETED", a_pod_body("a"))
+
+    assert list(before.pods) == [("serving", "a")]
+
+
+def test_what_is_noted_is_not_shared_with_who_noted_it(store):
+    body = a_manifest()
+    store.note(Kind.MODEL, None, body)
+    kept = copy.deepcopy(store.snapshot())
+
+    body["spec"]["scaling"]["maxReplicas"] = 999
+
+    assert store.snapshot() == kept
