@@ -138,7 +138,8 @@ def test_more_bandwidth_never_lowers_capacity(replica, workload, limit_s, quanti
     faster = replace(
         replica,
         speeds=replace(
-            replica.model.speeds, memory_bytes_per_s=factor * replica.model.speeds.memory_bytes_per_s
+            replica.model.speeds,
+            memory_bytes_per_s=factor * replica.model.speeds.memory_bytes_per_s,
         ),
     )
 

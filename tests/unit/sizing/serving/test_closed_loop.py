@@ -26,7 +26,9 @@ def test_one_user_waits_for_nobody():
     replica, workload = a_served_replica(), a_workload()
     alone = closed_loop(replica, workload, 1)
     bunched = closed_loop(
-        replace(replica, constants=replace(replica.model.constants, bunching_fraction=0.9)), workload, 1
+        replace(replica, constants=replace(replica.model.constants, bunching_fraction=0.9)),
+        workload,
+        1,
     )
     assert alone.ttft_s == pytest.approx(bunched.ttft_s)
 
