@@ -33,6 +33,8 @@ BUDGET_GAIN = 1.03
 """What another token budget than the engine's default must bring."""
 BUDGETS_TOKENS = (2_048, 4_096, 16_384)
 
+NOTHING = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
+"""Of flags that are not tried yet."""
 Between = Callable[[], None]
 
 
@@ -42,7 +44,7 @@ class Chosen:
 
     flags: Flags
     replica: Replica
-    goodput: Goodput | None
+    goodput: Goodput = NOTHING
 
 
 class FlagSearch:
@@ -168,9 +170,8 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
         if most >= seqs:
             break
         seqs = most
-    nothing = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
     flags = _flags(request, shard.parallelism, seqs)
-    return Chosen(flags=flags, replica=replica_under(request, shard, flags), goodput=nothing)
+    return Chosen(flags=flags, replica=replica_under(request, shard, flags))
 
 
 def ceiling(request: SizingRequest, replica: Replica) -> int:

@@ -11,14 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tonnage.sizing.serving.load_line import tpot_ceiling
+from tonnage.sizing.serving.steady import places
 from tonnage.sizing.serving.trial import Outcome, Run, Trial
 from tonnage.sizing.workload import Slo, Workload
 
 LATE_REQUESTS: Final = 500
 """That may be late in a run of full length."""
 FEWEST_REQUESTS: Final = 4_000
+COARSE_REQUESTS: Final = 2_000, 4_000
+"""Of a run to find the neighbourhood: a fifth of the full length within these bounds."""
 COARSE_SHARE: Final = 5
-"""A run to find the neighbourhood has one in so many of the requests."""
+PER_SLOT: Final = 4
+"""Requests beside those for each that a replica runs at once: the batch has to fill and drain."""
 COARSE, FINE = 0.04, 0.007
 """Width of the bracket of rates at which a search ends."""
 STEPS: Final = 60
@@ -29,6 +34,7 @@ CLEAR: Final = 3.0
 GRID: Final = 1.01
 """Ratio of neighbouring lengths, cache sizes and efficiencies that are told apart: rounding moves
 goodput by half a percent at most where it follows them in proportion."""
+MOST_FILLED: Final = 2_000
 REMEMBERED: Final = 4_096
 """Searches, of some 4 KiB each: 16 MiB at most."""
 
@@ -95,10 +101,18 @@ def _recall(trial: Trial) -> _Found:
     return found
 
 
-def requests_needed(slo: Slo, *, num_replicas: int = 1) -> int:
+def requests_needed(slo: Slo) -> int:
     """Return how many requests tell whether the strictest percentile is kept."""
     strictest = max((target.quantile for target in (*slo.ttft, *slo.tpot)), default=0.0)
-    return max(FEWEST_REQUESTS * max(1, num_replicas // 4), round(LATE_REQUESTS / (1 - strictest)))
+    return max(FEWEST_REQUESTS, round(LATE_REQUESTS / (1 - strictest)))
+
+
+def requests_to_fill(trial: Trial) -> int:
+    """Return how many requests it takes to fill the batches of a trial, and to drain them."""
+    replica, workload = trial.replica, trial.workload
+    running = places(replica, workload)
+    allowed = tpot_ceiling(replica, workload, trial.slo)
+    return math.ceil(PER_SLOT * trial.num_replicas * min(running, allowed or running, MOST_FILLED))
 
 
 class _Search:
@@ -106,8 +120,10 @@ class _Search:
 
     def __init__(self, trial: Trial, found: _Found, between: Callable[[], None]) -> None:
         self._trial, self._found, self._between = trial, found, between
-        self._count = requests_needed(trial.slo, num_replicas=trial.num_replicas)
-        self.coarse_count = max(FEWEST_REQUESTS // 2, self._count // COARSE_SHARE)
+        full, filling = requests_needed(trial.slo), requests_to_fill(trial)
+        low, high = COARSE_REQUESTS
+        self._count = full + filling
+        self.coarse_count = min(high, max(low, full // COARSE_SHARE)) + filling
 
     def outcome(self, rate: float, count: int) -> Outcome:
         """Return what becomes of a rate of each replica."""

@@ -39,7 +39,7 @@ class Staffing:
         return known[-1][1]
 
     def _at(self, num_replicas: int) -> float:
-        return num_replicas ** (-0.5 if self.is_pooled else -1.0)
+        return 1 / math.sqrt(num_replicas) if self.is_pooled else 1 / num_replicas
 
     def sustains(self, requests_per_s: float, num_replicas: int) -> bool:
         """Tell whether so many replicas serve this rate within every target."""
