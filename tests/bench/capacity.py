@@ -27,7 +27,7 @@ from capacity_grid import (
     fleet_of,
     replica_of,
 )
-from capacity_truth import Truth, true_goodput
+from capacity_truth import GOAL, Truth, true_goodput
 from fleet import Load, traffic_of
 
 from tonnage.sizing.errors import SizingError
@@ -36,7 +36,8 @@ from tonnage.sizing.steady import Replica
 
 NUM_REQUESTS = {0.95: 60_000, 0.99: 240_000}
 """That count, by quantile; of bursts, which say as much as so many fewer, more."""
-NUM_BLOCKS = 10
+NUM_BLOCKS, LEAST_BLOCKS, BLOCK = 10, 3, 2000
+"""Independent seeds among which they are shared out: fewer where each would have fewer than so."""
 NEAR = 0.05
 """A prediction that differs by no more is right."""
 REFUSED_SLOTS, REFUSED_FEWER = (1, 4, 16), 10
@@ -85,22 +86,25 @@ def predicted(case: Case) -> Prediction:
     )
 
 
-def load_for(case: Case, crowd: int, num_requests: int, *, num_blocks: int = NUM_BLOCKS) -> Load:
+def load_for(case: Case, crowd: int, num_requests: int) -> Load:
     """Return the requests to try: bursts say as much as so many times fewer."""
     traffic = traffic_of(case.question)
     return Load(
         traffic=traffic,
         num_requests=math.ceil(num_requests * max(1.0, traffic.arrival_scv)),
         crowd=crowd,
-        num_blocks=num_blocks,
+        num_blocks=min(NUM_BLOCKS, max(LEAST_BLOCKS, num_requests // BLOCK)),
     )
 
 
-def truth_of(case: Case, found: Prediction, num_requests: int) -> Truth | None:
+def truth_of(
+    case: Case, found: Prediction, num_requests: int, *, goal: float = GOAL
+) -> Truth | None:
     """Return the goodput under the flags of a prediction; None where there is none."""
     load = load_for(case, found.max_num_seqs * case.split.data, num_requests)
     fleet = fleet_of(case, found.replica, found.max_num_seqs)
-    return true_goodput(fleet, load, case.question.slo, guess=found.requests_per_s)
+    slo = case.question.slo
+    return true_goodput(fleet, load, slo, guess=found.requests_per_s, goal=goal)
 
 
 def row_of(case: Case, quantile: float, *, num_requests: int) -> Row:

@@ -42,6 +42,7 @@ class _Search:
     fleet: Fleet
     load: Load
     slo: Slo
+    goal: float
     tried: list[tuple[float, Outcome]] = field(default_factory=list)
     """By the logarithms of rates."""
 
@@ -105,7 +106,7 @@ class _Search:
         at, slope = self.meets(), self.slope
         nearest = min(self.tried, key=lambda each: abs(each[0] - at))
         error = nearest[1].error / slope
-        more = min(MOST_BLOCKS, math.ceil((error / GOAL) ** 2)) if math.isfinite(error) else 1
+        more = min(MOST_BLOCKS, math.ceil((error / self.goal) ** 2)) if math.isfinite(error) else 1
         if more > 1 or len(nearest[1].by_block) < self.load.num_blocks:
             load = replace(self.load, num_blocks=more * self.load.num_blocks,
                            num_requests=more * self.load.num_requests)  # fmt: skip
@@ -120,9 +121,11 @@ class _Search:
         )
 
 
-def true_goodput(fleet: Fleet, load: Load, slo: Slo, *, guess: float) -> Truth | None:
+def true_goodput(
+    fleet: Fleet, load: Load, slo: Slo, *, guess: float, goal: float = GOAL
+) -> Truth | None:
     """Search from a guess; None where the targets are kept at no rate that is worth a replica."""
-    search = _Search(fleet=fleet, load=load, slo=slo)
+    search = _Search(fleet=fleet, load=load, slo=slo, goal=goal)
     at = math.log(guess)
     floor = at + math.log(LEAST_RATE)
     while at > floor:

@@ -25,7 +25,6 @@ from tonnage.sizing.workload import Routing
 FLEETS = (1, 2, 4, 8, 32)
 NUM_REQUESTS, PER_REPLICA = 30_000, 2000
 """That count: as many at least, and for each replica."""
-NUM_BLOCKS = 5
 COLUMNS = (
     "workload",
     "routing",
@@ -89,7 +88,6 @@ def tried(
         case,
         flags.max_num_seqs * case.split.data * num_replicas,
         max(num_requests, PER_REPLICA * num_replicas),
-        num_blocks=NUM_BLOCKS,
     )
     fleet = fleet_of(
         case, flags.replica, flags.max_num_seqs, num_replicas=num_replicas, routing=routing

@@ -11,6 +11,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -155,17 +156,15 @@ class FastServer:
         self.next_event_s = math.inf
         """When the steps under way end; infinite while idle."""
         self._limits, self._figures, self._drafts = limits, figures, drafts
-        longest = limits.max_model_len + limits.tokens_verified + 1
-        self._blocks = np.array([limits.blocks_for(tokens) for tokens in range(longest + 1)])
-        self._grown = np.diff(self._blocks)
-        self._blocks_list = self._blocks.tolist()
-        self._whole_s = figures.prompt_attention_s.tolist()
+        self._blocks, self._grown, self._blocks_list = _blocks(limits)
+        self._whole_s = _whole_s(figures)
         self._attention_s = figures.attention_s
         # Where even the longest of all fit together, blocks decide nothing.
         most = limits.max_num_seqs * self._blocks_list[-1] + limits.watermark_blocks
         self._is_roomy = most <= limits.num_blocks
         self._length = 2 * limits.max_model_len + SPARE_STEPS
         self._ranks = [_Rank(limits.num_blocks, self._length) for _ in range(num_ranks)]
+        self._others = self._ranks[1:]
         self._arrived: deque[_Running] = deque()
         self._now_s = 0.0
         self._at = 0
@@ -200,7 +199,7 @@ class FastServer:
         self._arrived.append(_Running(Served(request)))
 
     def _may_admit(self) -> bool:
-        if len(self._ranks) > 1:
+        if self._others:
             return True
         rank = self._ranks[0]
         return not rank.waiting and rank.num_running < self._limits.max_num_seqs
@@ -209,15 +208,16 @@ class FastServer:
         """Schedule the next step, or the next steps where they will all look alike."""
         ranks = self._ranks
         while self._arrived:
-            rank = ranks[0] if len(ranks) == 1 else min(ranks, key=_outstanding)
+            rank = min(ranks, key=_outstanding) if self._others else ranks[0]
             rank.waiting.append(self._arrived.popleft())
         if self._at + self._limits.max_model_len >= self._length:
             self._shift()
-        is_short = False
-        for rank in ranks:
+        is_short = self._schedule(ranks[0])
+        num_decoding, prefill = ranks[0].num_decoding, ranks[0].own_tokens
+        for rank in self._others:
             is_short |= self._schedule(rank)
-        num_decoding = sum(rank.num_decoding for rank in ranks)
-        prefill = sum(rank.own_tokens for rank in ranks)
+            num_decoding += rank.num_decoding
+            prefill += rank.own_tokens
         self._ends_s = None
         if not prefill and not is_short and num_decoding:
             self._coast(num_decoding)
@@ -230,17 +230,18 @@ class FastServer:
         if not prefill:
             most_s = max(rank.attention_s.item(at) for rank in self._ranks)
             return figures.decode_s(num_decoding) + most_s
-        return max(
-            figures.mixed_s(num_decoding, prefill, rank.own_tokens)
-            + rank.chunks_s
-            + rank.attention_s.item(at)
-            for rank in self._ranks
-        )
+        slowest_s = 0.0
+        for rank in self._ranks:
+            rank_s = figures.mixed_s(num_decoding, prefill, rank.own_tokens)
+            slowest_s = max(slowest_s, rank_s + rank.chunks_s + rank.attention_s.item(at))
+        return slowest_s
 
     def _coast(self, num_decoding: int) -> None:
         """Take steps together until an answer ends or blocks lack."""
         at, ranks = self._at, self._ranks
-        ends_at = min(_next_end(rank) for rank in ranks)
+        ends_at = _next_end(ranks[0])
+        for rank in self._others:
+            ends_at = min(ends_at, _next_end(rank))
         steps = ends_at - at + 1
         if not self._is_roomy:
             for rank in ranks:
@@ -252,7 +253,7 @@ class FastServer:
             self.next_event_s = self._now_s + base_s + most_s
             return
         read_s = ranks[0].attention_s[at : at + steps]
-        for rank in ranks[1:]:
+        for rank in self._others:
             read_s = np.maximum(read_s, rank.attention_s[at : at + steps])
         ends_s = (read_s + base_s).cumsum()
         ends_s += self._now_s
@@ -271,9 +272,11 @@ class FastServer:
     def _schedule(self, rank: _Rank) -> bool:
         """Choose what a rank works on in the next step; True if anything was preempted."""
         rank.chunks_s, rank.own_tokens = 0.0, 0
-        if not rank.num_running and not rank.waiting:
-            return False
-        is_short = not self._is_roomy and self._make_room(rank)
+        is_short = not self._is_roomy and rank.num_running > 0 and self._make_room(rank)
+        if rank.partial is None and (
+            not rank.waiting or rank.num_running >= self._limits.max_num_seqs
+        ):
+            return is_short
         budget = self._limits.max_num_batched_tokens - self._decode_tokens(rank)
         if rank.partial is not None:
             self._chunk(rank, rank.partial, budget)
@@ -342,8 +345,10 @@ class FastServer:
         before = np.concatenate([[0], one.cumulated[: steps - 1]])
         missing = one.served.request.output_tokens - one.emitted - before
         used = np.minimum(self._limits.tokens_verified, missing)
-        held = self._blocks[first + before + used]
-        need = np.diff(held, prepend=self._blocks[first])
+        need = used[:0]
+        if not self._is_roomy:
+            held = self._blocks[first + before + used]
+            need = np.diff(held, prepend=self._blocks[first])
         return self._attention_s[first + 1 + before], need, used
 
     def _chunk(self, rank: _Rank, one: _Running, budget: int) -> int:
@@ -454,6 +459,20 @@ class FastServer:
                 one.ends_at -= steps
             rank.ending = [(end - steps, *rest) for end, *rest in rank.ending]
         self._at = 0
+
+
+@lru_cache(maxsize=4)
+def _blocks(limits: EngineLimits) -> tuple[Integers, Integers, list[int]]:
+    """Return the blocks of a sequence by its length, and what each further token adds."""
+    longest = limits.max_model_len + limits.tokens_verified + 1
+    blocks = [limits.blocks_for(tokens) for tokens in range(longest + 1)]
+    return np.array(blocks), np.diff(blocks), blocks
+
+
+@lru_cache(maxsize=4)
+def _whole_s(figures: StepFigures) -> list[float]:
+    whole_s: list[float] = figures.prompt_attention_s.tolist()
+    return whole_s
 
 
 def _next_end(rank: _Rank) -> int:
