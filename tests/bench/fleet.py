@@ -10,9 +10,8 @@ from statistics import NormalDist, stdev
 from reference_engine import EngineLimits, Request, Served
 from reference_fast import Drafts, FastServer, StepFigures
 from reference_router import Pick, at_random, least_outstanding, serve
-
-from tonnage.sizing.question import Question
-from tonnage.sizing.workload import Promise, Routing, Slo, Workload
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.workload import Target, Routing, Slo, Workload
 
 NORMAL = NormalDist()
 FIRST_SEED = 1000
@@ -157,11 +156,11 @@ class Load:
         )
 
 
-def traffic_of(question: Question) -> Traffic:
+def traffic_of(request: SizingRequest) -> Traffic:
     return Traffic(
-        workload=question.workload,
-        context_tokens=question.context_tokens,
-        arrival_scv=question.arrival_scv,
+        workload=request.workload,
+        context_tokens=request.context_tokens,
+        arrival_scv=request.arrival_scv,
     )
 
 
@@ -233,7 +232,7 @@ class Kept:
         return math.log(max(*self.ratios(slo), LEAST_RATIO))
 
 
-def _count(misses: list[int], targets: Sequence[Promise], value_s: float) -> bool:
+def _count(misses: list[int], targets: Sequence[Target], value_s: float) -> bool:
     is_late = False
     for index, target in enumerate(targets):
         if value_s > target.limit_s:

@@ -19,7 +19,7 @@ from fleet import Outcome, outcome
 
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.staffing import replicas_for
+from tonnage.sizing.serving.staffing import replicas_for
 from tonnage.sizing.workload import Routing
 
 FLEETS = (1, 2, 4, 8, 32)
@@ -44,9 +44,9 @@ def asked(case: Case, routing: Routing, num_replicas: int) -> float | None:
     Raises:
         SizingError: it has no answer.
     """
-    team = replace(size_with(case.question, case.split).team, routing=routing)
-    enough = team.sustainable_requests_per_s(num_replicas)
-    too_few = team.sustainable_requests_per_s(num_replicas - 1)
+    team = replace(size_with(case.request, case.split).team, routing=routing)
+    enough = team.goodput_requests_per_s(num_replicas)
+    too_few = team.goodput_requests_per_s(num_replicas - 1)
     rate = (enough + too_few) / 2
     return rate if rate > 0 and replicas_for(team, rate) == num_replicas else None
 
@@ -92,7 +92,7 @@ def tried(
     fleet = fleet_of(
         case, flags.replica, flags.max_num_seqs, num_replicas=num_replicas, routing=routing
     )
-    return outcome(fleet, load, requests_per_s, case.question.slo)
+    return outcome(fleet, load, requests_per_s, case.request.slo)
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from reference_engine import Batch, BlockTable, EngineLimits, StepTime
 from reference_fast import Floats
-
-from tonnage.sizing.steady import Replica
-from tonnage.sizing.step import Step
+from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.step_time.step import Step
 
 ROUNDING = 1e-9
 MOST_REMEMBERED = 200_000
@@ -66,7 +66,7 @@ def _seconds(  # noqa: PLR0913
         prefill_context_tokens=earlier_tokens,
         prefill_ranks=prefill_tokens / own_tokens if own_tokens else math.inf,
     )
-    return replica.step(step).total_s
+    return replica.model.step(step).total_s
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +110,7 @@ def figures(replica: Replica, max_model_len: int) -> Figures:
     Raises:
         ValueError: its parts do not add up, as where all reads overlap with all work.
     """
-    ranks, longest = replica.num_queues, max_model_len + 2
+    ranks, longest = replica.model.dp_size, max_model_len + 2
 
     def attention_s(context: float) -> float:
         one_each = _seconds(replica, num_decoding=ranks, context_tokens=ranks * context)
@@ -170,7 +170,7 @@ def _between(
 
 
 def _check(found: Figures, max_model_len: int) -> None:
-    ranks = found.replica.num_queues
+    ranks = found.replica.model.dp_size
     for each in (1, 3, 40):
         for context in (100, max_model_len):
             whole_s = _seconds(

@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 from capacity_grid import replica_of
-from questions import catalog_question
+from questions import catalog_request
+
 from reference_engine import Batch
 from reference_fast import step_s
 from reference_step_time import curve, figures, formula, limits_of
-
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Workload
 
 LONGEST = 8192
@@ -29,8 +29,8 @@ REPLICAS = (
 
 
 def a_replica(model, gpu, split, **changes):
-    question = catalog_question(model, gpu, WORKLOAD, context_tokens=LONGEST)
-    return replica_of(question, split, **changes)
+    request = catalog_request(model, gpu, WORKLOAD, context_tokens=LONGEST)
+    return replica_of(request, split, **changes)
 
 
 def a_batch(contexts=(), chunks=()):
@@ -47,7 +47,7 @@ def test_ranks_with_sequences_alike_take_the_step_of_the_formula(replica):
     for _ in range(20):
         context = chance.randint(1, LONGEST)
         batch = a_batch([context] * chance.randint(1, 60))
-        batches = [batch] * replica.num_queues
+        batches = [batch] * replica.model.dp_size
 
         assert step_s(found, batches) == pytest.approx(exact(batches), rel=1e-6)
 
@@ -58,7 +58,7 @@ def test_prompts_beside_them_too(replica):
         new = chance.randint(1, 2000)
         # Within the narrowest window all tokens attend to all before them.
         chunk = (0, min(new, 128))
-        ranks = [a_batch([500] * 3) for _ in range(replica.num_queues)]
+        ranks = [a_batch([500] * 3) for _ in range(replica.model.dp_size)]
         ranks[0] = a_batch([500] * 3, [chunk])
 
         assert step_s(found, ranks) == pytest.approx(exact(ranks), rel=1e-6)

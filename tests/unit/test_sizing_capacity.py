@@ -10,10 +10,10 @@ from capacity import predicted, truth_of
 from capacity_grid import BURSTS, DATA_PARALLEL, FEW, OVERFLOW, SPECULATION, cases
 from capacity_truth import true_goodput
 from fleet import Fleet, Load, Traffic
-from reference_engine import EngineLimits
 from staffing import row_of as staffing_row_of
 
-from tonnage.sizing.workload import Lengths, Promise, Routing, Slo, Workload
+from reference_engine import EngineLimits
+from tonnage.sizing.workload import Lengths, Target, Routing, Slo, Workload
 
 FEW_REQUESTS = 2000
 """With so few the truth is uncertain by some 4 %."""
@@ -43,7 +43,7 @@ def waits_no_longer(rate, wait_s):
 @pytest.mark.parametrize("guess", [0.2, 1.0])
 def test_the_goodput_of_one_server_is_the_one_of_its_queue(guess):
     slo = Slo(
-        ttft=(Promise(quantile=0.95, limit_s=3.5),), tpot=(Promise(quantile=0.95, limit_s=1.0),)
+        ttft=(Target(quantile=0.95, limit_s=3.5),), tpot=(Target(quantile=0.95, limit_s=1.0),)
     )
     limits = EngineLimits(max_num_seqs=1, max_num_batched_tokens=64, num_blocks=8, max_model_len=96)
     workload = Workload(prompt=Lengths(mean_tokens=60), output_tokens=1, output_second_moment=1)
@@ -70,7 +70,7 @@ def plain():
     return [
         case
         for case in islice(cases(0.95), 20)
-        if not case.question.flags and not SPECIAL & set(case.groups(max_num_seqs=8))
+        if not case.request.flags and not SPECIAL & set(case.groups(max_num_seqs=8))
     ][:4]
 
 
