@@ -4,6 +4,7 @@ import csv
 import gzip
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,94 +12,100 @@ import pytest
 from builders import a_prior
 from golden.documents import model, napkin_shard, nominal_speeds, row
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.engine import Engine, EngineLimits, Request, simulate
-from tonnage.engine.static import simulate_static
+from tonnage.engine.limits import EngineLimits
+from tonnage.engine.schedule import Engine
+from tonnage.engine.table import RequestTable
 from tonnage.sizing.memory.ceiling import block_rounding_fraction
-from tonnage.sizing.step_time.step import Step, step_time
+from tonnage.sizing.step_time.costs import step_costs
+from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.sizing.step_time.step import Step
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
 """Beside the repository. They are not ours to ship, and the test skips without them."""
 
 BATCH = 32
 NUM_REQUESTS = 1000
-LLAMA_8B = napkin_shard(model("llama-3-8b"), precision="fp16")
-
-
 A100 = nominal_speeds("A100-SXM4-80GB")
-A100_PRIOR = a_prior("A100-80GB")
+LLAMA_8B = napkin_shard(model("llama-3-8b"), precision="fp16")
+PRIOR = StepTimeModel(shard=LLAMA_8B, speeds=A100, constants=a_prior("A100-80GB"))
+WITHOUT_PAIRS = replace(
+    LLAMA_8B, kv=tuple(replace(kind, prefill_flop_per_pair=0) for kind in LLAMA_8B.kv)
+)
+"""By hand, the work of a prompt is that of its tokens, not of pairs of them."""
+TEXTBOOK = StepTimeModel(shard=WITHOUT_PAIRS, speeds=A100, constants=TEXTBOOK_SPEED)
 
 
-def a100_8b_step_s(num_decoding, context_tokens, prefill_tokens, constants=A100_PRIOR):
-    step = Step(
-        num_sequences=num_decoding,
-        context_tokens=context_tokens,
-        prefill_tokens=prefill_tokens,
-    )
-    return step_time(LLAMA_8B, A100, constants, step).total_s
-
-
-def queued_requests():
-    """Prompts of 512 and exponential outputs with mean 256, all waiting from the start."""
-    outputs = random.Random(0)  # noqa: S311  no secret
-    return [
-        Request(
-            id=str(number),
-            prompt_tokens=512,
-            output_tokens=math.ceil(outputs.expovariate(1 / 256)),
-        )
-        for number in range(NUM_REQUESTS)
-    ]
-
-
-@row("continuous-vs-static")
-def continuous_vs_static():
-    requests = queued_requests()
+def an_engine(step_time_model, table, *, slots, budget_tokens):
     limits = EngineLimits(
-        max_num_seqs=BATCH,
-        max_num_batched_tokens=2048,
-        num_blocks=BATCH * 4096 // 16,
-        block_size=16,
-        max_model_len=4096,
-    )
-    continuous = simulate(Engine(limits, a100_8b_step_s), requests)
-    static = simulate_static(requests, batch_size=BATCH, step_time=a100_8b_step_s)
-    # The same tokens in less time.
-    return max(each.e2e_s for each in static) / max(each.e2e_s for each in continuous)
-
-
-def prompts_among_answers():
-    """Return 32 answers of 400 tokens, and from 2 s on a prompt of 8,000 each second."""
-    answers = [
-        Request(id=f"answer {number}", prompt_tokens=1000, output_tokens=400)
-        for number in range(BATCH)
-    ]
-    prompts = [
-        Request(id=f"prompt {number}", prompt_tokens=8000, output_tokens=1, arrival_s=2.0 + number)
-        for number in range(6)
-    ]
-    return [*answers, *prompts]
-
-
-def served_with(budget_tokens):
-    """Return the gaps between tokens of the answers, how long all took, and the steps of it."""
-    limits = EngineLimits(
-        max_num_seqs=2 * BATCH,
+        max_num_seqs=slots,
         max_num_batched_tokens=budget_tokens,
         num_blocks=20_000,
         block_size=16,
         max_model_len=16_384,
     )
-    gaps_s = []
+    costs = step_costs(step_time_model, max_num_seqs=slots, max_batched_tokens=budget_tokens)
+    return Engine(limits, costs, table, 0)
 
-    def watched(num_decoding, context_tokens, prefill_tokens):
-        step_s = a100_8b_step_s(num_decoding, context_tokens, prefill_tokens, TEXTBOOK_SPEED)
-        if num_decoding == BATCH:
+
+def static_s(outputs):
+    """Return how long batches take of which each waits for its longest member.
+
+    One step computes all prompts and the first tokens; then every slot decodes, those that have
+    ended as padding, until the longest member has its last token.
+    """
+    total_s = 0.0
+    for start in range(0, len(outputs), BATCH):
+        members = outputs[start : start + BATCH]
+        prompts = Step(num_sequences=0, context_tokens=0, prefill_tokens=512 * len(members))
+        total_s += PRIOR.step(prompts).total_s
+        for tokens in range(1, max(members)):
+            context = len(members) * (512 + tokens)
+            decode = Step(num_sequences=len(members), context_tokens=context)
+            total_s += PRIOR.step(decode).total_s
+    return total_s
+
+
+@row("continuous-vs-static")
+def continuous_vs_static():
+    # Prompts of 512 and exponential outputs with mean 256, all waiting from the start.
+    chance = random.Random(0)  # noqa: S311  no secret
+    outputs = [math.ceil(chance.expovariate(1 / 256)) for _ in range(NUM_REQUESTS)]
+    nothing = [0] * NUM_REQUESTS
+    table = RequestTable([512] * NUM_REQUESTS, outputs, nothing, nothing)
+    engine = an_engine(PRIOR, table, slots=BATCH, budget_tokens=2048)
+    for number in range(NUM_REQUESTS):
+        engine.submit(number)
+    engine.advance(math.inf)
+    # The same tokens in less time.
+    return static_s(outputs) / max(table.ended_s)
+
+
+def prompts_among_answers():
+    """Return 32 answers of 400 tokens, and from 2 s on a prompt of 8,000 each second."""
+    return RequestTable(
+        [1000] * BATCH + [8000] * 6,
+        [400] * BATCH + [1] * 6,
+        [0] * (BATCH + 6),
+        [0.0] * BATCH + [2.0 + number for number in range(6)],
+    )
+
+
+def served_with(budget_tokens):
+    """Return the gaps between tokens of the answers, how long all took, and the steps of it."""
+    table = prompts_among_answers()
+    engine = an_engine(TEXTBOOK, table, slots=2 * BATCH, budget_tokens=budget_tokens)
+    arrived, gaps_s = 0, []
+    while arrived < table.size or engine.num_outstanding:
+        while arrived < table.size and (
+            not engine.num_outstanding or table.arrival_s[arrived] <= engine.now_s
+        ):
+            engine.submit(arrived)
+            arrived += 1
+        before_s = engine.decoding_s
+        step_s = engine.step()
+        if round((engine.decoding_s - before_s) / step_s) == BATCH:
             gaps_s.append(step_s)
-        return step_s
-
-    engine = Engine(limits, watched)
-    ended_s = max(each.arrival_s + each.e2e_s for each in simulate(engine, prompts_among_answers()))
-    return sorted(gaps_s), ended_s, engine.counters.num_steps
+    return sorted(gaps_s), max(table.ended_s), engine.num_steps
 
 
 @row("whole-vs-chunked-prefill")

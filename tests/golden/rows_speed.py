@@ -8,7 +8,7 @@ from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.memory.ceiling import weight_bytes
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import FLOP_PER_PARAMETER, Shard
-from tonnage.sizing.serving.load_line import load_line
+from tonnage.sizing.serving.load_line import most_decoding, tpot_ceiling
 from tonnage.sizing.serving.staffing import replicas_for_throughput
 from tonnage.sizing.serving.ttft import prefill_tokens_per_s, shared_prefill_s
 from tonnage.sizing.split import Parallelism
@@ -197,8 +197,10 @@ def h200_70b_replica():
 @row("slo-tax")
 def slo_tax():
     def batch(*tpot):
-        line = load_line(h200_70b_replica(), decoding_only(8192), Slo(tpot=tpot))
-        return math.floor(line.state.num_decoding)
+        replica, workload = h200_70b_replica(), decoding_only(8192)
+        allowed = tpot_ceiling(replica, workload, Slo(tpot=tpot))
+        _, held = most_decoding(replica, workload)
+        return math.floor(held if allowed is None else min(held, allowed))
 
     return {
         "27ms": batch(Target(quantile=0.5, limit_s=0.027)),
@@ -209,7 +211,7 @@ def slo_tax():
 
 @row("replicas")
 def replicas():
-    step = h200_70b_replica().step(batch_of(21, 8192))
+    step = h200_70b_replica().model.step(batch_of(21, 8192))
     tok_s = 21 / step.total_s
     return {
         "tok_s_per_replica": tok_s,

@@ -13,8 +13,10 @@ from builders import a_prior, a_workload
 from golden.documents import ROWS, gpu, model, napkin_shard, nominal_speeds, row
 from golden.rows_memory import pool, request_bytes, requests_held
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.serving.steady import Replica, steady_state
+from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths
 from tonnage.units import GIB, MS_PER_S
@@ -52,9 +54,11 @@ class Deployment:
         speeds = nominal_speeds(self.line["gpu"], precision)
         link = gpu(self.line["gpu"]).interconnect_bytes_per_s
         return Replica(
-            shard=shard,
-            speeds=speeds if self.at_bound else replace(speeds, interconnect_bytes_per_s=link),
-            constants=TEXTBOOK_SPEED if self.at_bound else a_prior("H100"),
+            model=StepTimeModel(
+                shard=shard,
+                speeds=speeds if self.at_bound else replace(speeds, interconnect_bytes_per_s=link),
+                constants=TEXTBOOK_SPEED if self.at_bound else a_prior("H100"),
+            ),
             kv_pool_bytes=math.inf,
             max_batched_tokens=8192,
         )

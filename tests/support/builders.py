@@ -4,7 +4,7 @@ The figures are round so that a result can be worked out by hand. They are no re
 """
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tonnage.catalog.engine import find_engine
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, prior_speed
@@ -21,7 +21,8 @@ from tonnage.catalog.shape import (
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Demand, SizingRequest
-from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.workload import Lengths, Slo, Target, Workload
 from tonnage.units import GB, TERA
@@ -164,13 +165,29 @@ def some_speeds(**changes):
     return replace(speeds, **changes)
 
 
+def a_model(**changes):
+    """``a_shard`` at ``some_speeds`` without any overhead."""
+    model = StepTimeModel(shard=a_shard(), speeds=some_speeds(), constants=TEXTBOOK_SPEED)
+    return replace(model, **changes)
+
+
+MODEL_FIELDS = {field.name for field in fields(StepTimeModel)}
+
+
 def a_replica(**changes):
-    """``a_shard`` at ``some_speeds`` without any overhead, with 50 GB of cache."""
+    """``a_model`` with 50 GB of cache; a change of the model's is one of the replica's too."""
+    of_model = {name: changes.pop(name) for name in MODEL_FIELDS & changes.keys()}
     replica = Replica(
-        shard=a_shard(),
-        speeds=some_speeds(),
-        constants=TEXTBOOK_SPEED,
-        kv_pool_bytes=50 * GB,
-        max_batched_tokens=8192,
+        model=a_model(**of_model), kv_pool_bytes=50 * GB, max_batched_tokens=8192
     )
     return replace(replica, **changes)
+
+
+def with_model(replica, **changes):
+    """The replica with another shard, speeds, constants or speculation."""
+    return replace(replica, model=replace(replica.model, **changes))
+
+
+def with_constants(replica, **changes):
+    """The replica with some constants of its speed changed."""
+    return with_model(replica, constants=replace(replica.model.constants, **changes))

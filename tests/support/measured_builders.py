@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from builders import a_prior, a_replica
+from builders import a_model, a_prior
 from tonnage.estimate.samples import EngineSamples, LongSamples
 from tonnage.estimate.speed import BusyStep
 from tonnage.sizing.step_time.step import Step
@@ -47,7 +47,7 @@ def long_samples(**changes):
 
 def a_machine(**changes):
     """``a_shard`` at ``some_speeds`` with the constants that hold before any is learned."""
-    return replace(a_replica(constants=a_prior()), **changes)
+    return a_model(**{"constants": a_prior(), **changes})
 
 
 def with_efficiency(machine, bandwidth_efficiency):

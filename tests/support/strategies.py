@@ -1,19 +1,13 @@
 """What laws are tried on: any shard, GPU, constants and traffic within reason."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
-from builders import BF16, a_layer_group, a_replica, a_shape, an_expert_ffn, an_slo
+from builders import BF16, a_layer_group, a_replica, a_shape, an_expert_ffn
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.shape import DenseFfn, GroupedAttention, LatentAttention
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.parallelism.shard import ExpertShare, Shard
-from tonnage.sizing.serving.load_line import load_line, slots_for
-from tonnage.sizing.serving.staffing import Team
-from tonnage.sizing.serving.steady import steady_state
-from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.step_time.step import Step
@@ -168,23 +162,3 @@ replicas = st.builds(
 
 tpot_limits_s = numbers(0.005, 0.5)
 quantiles = st.sampled_from([0.5, 0.9, 0.95, 0.99])
-
-
-@st.composite
-def teams(draw, **changes):
-    """A replica at its load line, under promises that one request alone keeps."""
-    replica, workload, quantile = draw(replicas), draw(workloads), draw(quantiles)
-    each_bytes = replica.layout.bytes_of_sequence(workload.mean_context_tokens)
-    replica = replace(replica, kv_pool_bytes=each_bytes * draw(numbers(2, 500)))
-    idle = steady_state(replica, workload, 0)
-    own_s = own_prefill_s(replica, workload, idle, workload.prompt.quantile(quantile))
-    slo = an_slo(
-        ttft_s=draw(numbers(1.2, 30)) * (own_s + idle.step_s),
-        tpot_s=draw(numbers(1.2, 30)) * idle.step_s,
-        quantile=quantile,
-    )
-    line = load_line(replica, workload, slo)
-    held = replica.sequences_held(workload.mean_context_tokens)
-    slots = slots_for(line, slo, ceiling=held, num_queues=replica.model.dp_size)
-    values = {"replica": replica, "workload": workload, "slo": slo, "line": line}
-    return Team(**values, slots=slots * replica.model.dp_size, **changes)

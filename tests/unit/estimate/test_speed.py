@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from builders import a_shard, a_workload, some_speeds
+from builders import a_replica, a_shard, a_workload, some_speeds
 from measured_builders import a_busy_step, a_machine, an_engine, with_efficiency
 from strategies import numbers
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
@@ -184,7 +184,8 @@ class TestObservedEfficiency:
         split = Parallelism(data=8)
         machine, workload = a_machine(shard=a_shard(parallelism=split)), a_workload()
         hidden = with_efficiency(machine, 0.55)
-        state = steady_state(hidden, workload, 64)
+        replica = replace(a_replica(), model=hidden)
+        state = steady_state(replica, workload, 64)
         samples = an_engine(
             steps_per_s=1 / state.step_s,
             token_gaps_per_s=8 / state.step_s,

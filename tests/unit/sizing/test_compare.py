@@ -54,7 +54,7 @@ def ranked(request, gpus, **more):
 def at_rate(requests_per_s, **changes):
     """Return a sizing on one GPU whose replica sustains this rate, whatever it says by itself."""
     sizing = size(a_sizing_request(num_gpus=1, **changes))
-    return replace(sizing, goodput_requests_per_s=requests_per_s)
+    return replace(sizing, goodput=replace(sizing.goodput, requests_per_s=requests_per_s))
 
 
 def a_spec(name, *changes):
@@ -284,9 +284,10 @@ class TestTheBill:
         sizing = replace(sizing, replicas=2)
         *_, cost = explain(sizing)
 
-        # 2 * 1.40; 1.40 / 3.6; rented 2 * 4 and 4 / 3.6.
+        # 2 * 1.40; 2.80 / 7.2, 1.40 / 3.6; rented 2 * 4 and 4 / 3.6.
         assert cost.answer == (
-            "2.80 USD per hour, 0.39 USD per million output tokens at the load line"
+            "2.80 USD per hour; USD per million output tokens: 0.39 at the demand asked, "
+            "0.39 at the load line"
         )
         assert cost.lines[-2].startswith("owned: 26,280 USD / 26,280 h")
         assert cost.lines[-1] == (
@@ -348,7 +349,7 @@ class TestOffline:
         *_, latency, replicas, cost = explain(sizing)
 
         assert inputs["demand"] == "1,000,000,000 output tokens per day = 23.1 requests/s"
-        assert "nothing (offline)" in latency.answer
+        assert "no target (offline)" in latency.answer
         assert "TTFT" not in f"{latency.answer} {latency.lines}"
         assert replicas.answer == f"{sizing.replicas} for 1000 million output tokens per day"
         assert cost.answer.endswith("at the memory ceiling")
@@ -389,14 +390,6 @@ class TestTheStages:
         assert "timeToFirstTokenSeconds" not in found["throughput"].to_dict()
         assert "offline" in str(found["workload"])
         assert "no demand given" in str(found["workload"])
-
-    def test_say_where_ttft_holds_a_replica_below_its_load_line(self):
-        sizing = size(a_sizing_request())
-        held = replace(sizing, goodput_requests_per_s=sizing.line.requests_per_s / 2)
-
-        text = str(stages(Choice(sizing=held, replicas=1))[2])
-
-        assert "TTFT allows 50% of the load line" in text
 
 
 class TestWhatIsToBeValidated:

@@ -2,39 +2,29 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import an_slo
 from strategies import (
     attentions,
     numbers,
-    quantiles,
     replicas,
     shards,
     speed_constants,
     speeds,
     splits,
     steps,
-    teams,
-    tpot_limits_s,
     workloads,
 )
 from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.serving.load_line import limits, load_line, slots_for
-from tonnage.sizing.serving.staffing import replicas_for
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import step_time
-from tonnage.sizing.workload import Target, Routing
 
 ROUNDING = 1 + 1e-9
-SEARCH = 1 + 1e-3
-"""How far a load found by search may lie below the highest that keeps the promises."""
 more = numbers(1, 10)
 
 
@@ -121,107 +111,3 @@ def test_the_shares_of_all_ranks_add_up_to_at_least_the_whole(split):
     for rank, all_ranks in zip(share.kv, whole.kv, strict=True):
         assert rank.bytes_per_token * num_stage_ranks >= all_ranks.bytes_per_token / ROUNDING
         assert rank.flop_per_pair * num_stage_ranks >= all_ranks.flop_per_pair / ROUNDING
-
-
-@given(replicas, workloads, tpot_limits_s, quantiles, numbers(0.2, 1))
-def test_a_shorter_tpot_never_raises_capacity(replica, workload, limit_s, quantile, factor):
-    loose = load_line(replica, workload, an_slo(tpot_s=limit_s, quantile=quantile))
-    strict = load_line(replica, workload, an_slo(tpot_s=limit_s * factor, quantile=quantile))
-
-    assert strict.requests_per_s <= loose.requests_per_s * SEARCH
-
-
-@settings(max_examples=40)
-@given(replicas, workloads, tpot_limits_s, quantiles, more)
-def test_more_bandwidth_never_lowers_capacity(replica, workload, limit_s, quantile, factor):
-    slo = an_slo(tpot_s=limit_s, quantile=quantile)
-    faster = replace(
-        replica,
-        speeds=replace(
-            replica.model.speeds,
-            memory_bytes_per_s=factor * replica.model.speeds.memory_bytes_per_s,
-        ),
-    )
-
-    before = load_line(replica, workload, slo).requests_per_s
-
-    assert load_line(faster, workload, slo).requests_per_s >= before / SEARCH
-
-
-@given(replicas, workloads, tpot_limits_s)
-def test_a_promise_to_more_requests_never_raises_capacity(replica, workload, limit_s):
-    capacities = [
-        load_line(replica, workload, an_slo(tpot_s=limit_s, quantile=quantile)).requests_per_s
-        for quantile in (0.5, 0.9, 0.95, 0.99)
-    ]
-
-    assert all(later <= earlier * SEARCH for earlier, later in pairwise(capacities))
-
-
-@given(replicas, workloads, tpot_limits_s, quantiles, st.sampled_from([None, 1, 16, 256]))
-def test_the_load_line_keeps_every_limit_and_touches_one(
-    replica, workload, limit_s, quantile, max_num_seqs
-):
-    slo = an_slo(tpot_s=limit_s, quantile=quantile)
-    replica = replace(replica, max_num_seqs=max_num_seqs)
-
-    line = load_line(replica, workload, slo)
-
-    num_decoding = line.state.num_decoding
-    if num_decoding > 0:
-        assert all(keeps(num_decoding) for _, keeps in limits(replica, workload, slo))
-    binding = dict(limits(replica, workload, slo))[line.limited_by]
-    assert not binding(num_decoding * 1.01 + 1e-6)
-
-
-@given(replicas, workloads, tpot_limits_s, quantiles)
-def test_slots_never_exceed_the_memory_ceiling(replica, workload, limit_s, quantile):
-    slo = an_slo(tpot_s=limit_s, quantile=quantile)
-    held = replica.sequences_held(workload.mean_context_tokens)
-    assume(held >= replica.model.dp_size)
-
-    slots = slots_for(
-        load_line(replica, workload, slo), slo, ceiling=held, num_queues=replica.model.dp_size
-    )
-
-    assert 1 <= slots <= held / replica.model.dp_size
-
-
-@settings(max_examples=40)
-@given(teams(), numbers(0.01, 1000), more)
-def test_more_demand_never_needs_fewer_replicas(team, requests_per_s, factor):
-    assert replicas_for(team, requests_per_s * factor) >= replicas_for(team, requests_per_s)
-
-
-@settings(max_examples=40)
-@given(teams(routing=Routing.SERVICE), numbers(0.01, 1000))
-def test_the_replicas_asked_for_sustain_the_rate_and_one_fewer_does_not(team, requests_per_s):
-    assume(team.goodput_requests_per_s(1) > 0)
-    num_replicas = replicas_for(team, requests_per_s)
-
-    assert team.sustains(requests_per_s, num_replicas)
-    assert team.goodput_requests_per_s(num_replicas) >= requests_per_s / SEARCH
-    if num_replicas > 1:
-        assert not team.sustains(requests_per_s, num_replicas - 1)
-
-
-@settings(max_examples=40)
-@given(teams(), numbers(0.2, 1))
-def test_a_shorter_ttft_never_raises_what_a_replica_sustains(team, factor):
-    (promise,) = team.slo.ttft
-    shorter = Target(quantile=promise.quantile, limit_s=promise.limit_s * factor)
-    strict = replace(team, slo=replace(team.slo, ttft=(shorter,)))
-
-    sustained = strict.goodput_requests_per_s(1)
-
-    assert sustained <= team.goodput_requests_per_s(1) * SEARCH
-
-
-@settings(max_examples=25)
-@given(teams(routing=Routing.LEAST_OUTSTANDING), st.integers(1, 20))
-def test_replicas_that_share_a_queue_sustain_at_least_what_they_do_alone(team, num_replicas):
-    alone = replace(team, routing=Routing.SERVICE)
-
-    pooled = team.goodput_requests_per_s(num_replicas)
-
-    assert pooled >= alone.goodput_requests_per_s(num_replicas) / SEARCH

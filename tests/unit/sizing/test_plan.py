@@ -158,7 +158,6 @@ class TestTheFlags:
         sizing = size(a_sizing_request(flags=running_flags()))
 
         assert sizing.flags == running_flags()
-        assert sizing.limited_by == "MaxNumSeqs"
 
     def test_cover_what_runs_within_the_cache(self):
         sizing = size(a_sizing_request())
@@ -207,7 +206,7 @@ class TestTheWords:
             "Does it fit?",
             "What is the bottleneck?",
             "What limits the batch?",
-            "What do the latency promises take?",
+            "Which latencies are reached?",
             "How many replicas?",
             "What does it cost?",
         ]
@@ -229,7 +228,7 @@ class TestTheWords:
         text = "\n".join(answer.answer for answer in answers)
         assert "TEST-80GB has no rental price" in text
         assert "no demand is given" in text
-        assert "promised: nothing (offline)" in text
+        assert "no target (offline)" in text
 
     def test_name_the_origin_of_every_input(self):
         given = Input(figure=Figure.CONTEXT, value="8192 tokens", origin=Origin.GIVEN)

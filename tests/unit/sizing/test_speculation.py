@@ -1,4 +1,4 @@
-"""Speculation: what guessed tokens cost and bring, by hand, by publication and by simulation."""
+"""Speculation: what guessed tokens cost and bring, by hand and by publication."""
 
 import random
 from dataclasses import replace
@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_replica, a_shard, a_sizing_request, a_workload, an_slo
+from builders import a_model, a_replica, a_shard, a_sizing_request, a_workload, an_slo
 from strategies import numbers
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
-from tonnage.engine import Engine, EngineLimits, Request, simulate
 from tonnage.sizing.errors import (
     DoesNotFitError,
     InvalidParallelismError,
@@ -88,7 +87,7 @@ class TestDraftLayers:
 
     def test_run_once_for_each_guess(self):
         one, three = (
-            a_replica(shard=with_draft(), speculation=guessing(tokens)).step(a_step())
+            a_model(shard=with_draft(), speculation=guessing(tokens)).step(a_step())
             for tokens in (1, 3)
         )
 
@@ -136,12 +135,12 @@ def with_draft():
 
 
 class TestStep:
-    def test_shares_the_reads_among_the_tokens_judged_and_not_the_work(self):
+    def test_shares_the_reads_among_the_tokens_verified_and_not_the_work(self):
         step = Step(num_sequences=10, context_tokens=20_000)
-        plain, judged = a_replica(), a_replica(speculation=guessing(3))
+        plain, verified = a_model(), a_model(speculation=guessing(3))
 
-        assert judged.step(step).decode_bytes == plain.step(step).decode_bytes
-        assert judged.step(step).decode_flop == 4 * plain.step(step).decode_flop
+        assert verified.step(step).decode_bytes == plain.step(step).decode_bytes
+        assert verified.step(step).decode_flop == 4 * plain.step(step).decode_flop
 
     def test_leaves_less_of_the_budget_for_prompts(self):
         replica = a_replica(speculation=guessing(3), max_batched_tokens=1000)
@@ -188,12 +187,17 @@ class TestPlan:
     def test_of_a_good_guesser_needs_fewer_replicas(self):
         slo = an_slo(ttft_s=4, tpot_s=0.025)
         demand = Demand(requests_per_s=60)
-        plain = size(a_request_of("DeepSeek-V3", slo=slo, demand=demand, num_gpus=8))
-        drafted = size(replace(plain.request, speculation=guessing(1, 0.85, method="mtp")))
+        request = a_request_of("DeepSeek-V3", slo=slo, demand=demand)
+        split = Parallelism(tensor=8)
+
+        plain = size_with(request, split)
+        drafted = size_with(
+            replace(request, speculation=guessing(1, 0.85, method="mtp")), split
+        )
 
         assert drafted.replicas < plain.replicas
 
-    def test_leaves_slots_that_the_token_budget_can_judge(self):
+    def test_leaves_slots_that_the_token_budget_can_verify(self):
         sizing = size(a_sizing_request(speculation=guessing(16, 0.9), slo=an_slo()))
 
         assert sizing.flags.max_num_seqs * 17 <= sizing.flags.max_num_batched_tokens
@@ -204,77 +208,3 @@ def accepted(tokens, rate, chance):
     while count < tokens and chance.random() < rate:
         count += 1
     return count
-
-
-def test_an_engine_gets_as_many_tokens_as_were_right():
-    limits = EngineLimits(
-        max_num_seqs=2, max_num_batched_tokens=64, num_blocks=64, block_size=16,
-        max_model_len=256, num_draft_tokens=3,
-    )  # fmt: skip
-    engine = Engine(limits, lambda *_: 0.01, accepted=lambda: 2)
-
-    (completion,) = simulate(engine, [Request(id="a", prompt_tokens=16, output_tokens=8)])
-
-    # One token ends the prefill; 3, 3 and the last one follow.
-    assert completion.e2e_s == pytest.approx(4 * 0.01)
-    assert engine.kv_usage_fraction == 0
-
-
-def served(sizing, rate, num_requests, seed=7):
-    """Run Poisson arrivals of fixed prompts and exponential outputs through the engine model."""
-    chance, request, replica = random.Random(seed), sizing.request, sizing.replica  # noqa: S311
-    workload, speculation = request.workload, request.speculation
-    limits = EngineLimits(
-        max_num_seqs=sizing.flags.max_num_seqs,
-        max_num_batched_tokens=sizing.flags.max_num_batched_tokens,
-        num_blocks=int(sizing.kv_tokens // 16),
-        block_size=16,
-        max_model_len=request.context_tokens,
-        num_draft_tokens=speculation.num_draft_tokens,
-    )
-    prompt = round(workload.prompt.mean_tokens)
-
-    def step_s(num_decoding, context_tokens, prefill_tokens):
-        step = Step(
-            num_sequences=num_decoding,
-            context_tokens=context_tokens,
-            prefill_tokens=prefill_tokens,
-            prefill_context_tokens=prompt / 2,
-        )
-        return replica.model.step(step).total_s
-
-    now_s, requests = 0.0, []
-    for number in range(num_requests):
-        now_s += chance.expovariate(rate)
-        tokens = min(4000, 1 + int(chance.expovariate(1 / workload.output_tokens)))
-        requests.append(
-            Request(id=str(number), prompt_tokens=prompt, output_tokens=tokens, arrival_s=now_s)
-        )
-    engine = Engine(
-        limits,
-        step_s,
-        lambda: accepted(speculation.num_draft_tokens, speculation.acceptance_rate, chance),
-    )
-    return simulate(engine, requests)[num_requests // 5 :]
-
-
-def share_kept(completions, limit_s):
-    later = [each for each in completions if each.tpot_s is not None]
-    return sum(each.tpot_s <= limit_s for each in later) / len(later)
-
-
-@pytest.mark.parametrize("speculation", [guessing(1, 0.9), guessing(2, 0.7), guessing(8, 0.5)])
-def test_the_capacity_predicted_is_what_the_engine_model_serves(speculation):
-    request = a_sizing_request(
-        speculation=speculation,
-        workload=a_workload(prompt=Lengths(mean_tokens=500), output_tokens=200),
-        slo=an_slo(tpot_s=0.012),
-    )
-    sizing = size(request)
-
-    rate = sizing.goodput_requests_per_s
-
-    assert sizing.limited_by == "TimePerOutputToken"
-    # At 95 %: kept a little below the capacity predicted, and broken a little beyond it.
-    assert share_kept(served(sizing, 0.94 * rate, 6000), 0.012) >= 0.95
-    assert share_kept(served(sizing, 1.06 * rate, 6000), 0.012) < 0.95

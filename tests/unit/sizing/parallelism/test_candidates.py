@@ -23,6 +23,7 @@ from tonnage.sizing.parallelism.rules import broken_rules
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import kv_cache_format
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Slo
 
 STATE = StateAttention(
     kind="kimi_delta",
@@ -131,6 +132,7 @@ def test_every_model_is_planned_and_explained_or_refused(model_id):
         kv_format=kv_cache_format("auto", shape),
         context_tokens=4096,
         num_gpus=8,
+        slo=Slo(),
     )
     try:
         sizing = size(request)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_replica, a_workload
+from builders import a_replica, a_workload, with_constants
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.serving.burst import burst_ttft_s, prefill_in_order_s
 from tonnage.sizing.serving.closed_loop import closed_loop, prefill_work_s
@@ -26,9 +26,7 @@ def test_one_user_waits_for_nobody():
     replica, workload = a_served_replica(), a_workload()
     alone = closed_loop(replica, workload, 1)
     bunched = closed_loop(
-        replace(replica, constants=replace(replica.model.constants, bunching_fraction=0.9)),
-        workload,
-        1,
+        with_constants(replica, bunching_fraction=0.9), workload, 1
     )
     assert alone.ttft_s == pytest.approx(bunched.ttft_s)
 
@@ -45,7 +43,7 @@ def test_more_users_never_wait_less(num_users):
 @given(users)
 def test_others_prompts_delay_by_their_work_at_most(num_users):
     replica, workload = a_served_replica(kv_pool_bytes=inf), a_workload()
-    unbunched = replace(replica, constants=replace(replica.model.constants, bunching_fraction=0.0))
+    unbunched = with_constants(replica, bunching_fraction=0.0)
     wait_s = (
         closed_loop(replica, workload, num_users).ttft_s
         - closed_loop(unbunched, workload, num_users).ttft_s

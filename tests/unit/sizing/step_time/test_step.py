@@ -4,15 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_replica, a_shard, a_workload, decoding_only, some_speeds
+from builders import a_shard, some_speeds
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import ExpertShare
-from tonnage.sizing.serving.load_line import LoadLine, load_line, slots_for, tpot_ceiling
-from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step, experts_touched, step_time, weights_read_bytes
-from tonnage.sizing.workload import Target, Slo
 from tonnage.units import GB
 
 
@@ -217,97 +214,3 @@ def test_an_idle_replica_is_evaluated_at_one_sequence():
     idle = time_of(Step(num_sequences=0, context_tokens=0))
 
     assert idle.memory_s == pytest.approx(16e9 / 3e12)
-
-
-class TestTheSteadyState:
-    def test_obeys_littles_law_for_decoding_and_for_prefill(self):
-        state = steady_state(a_replica(), a_workload(), num_decoding=20)
-
-        assert state.requests_per_s * 500 * state.step_s == pytest.approx(20)
-        assert state.requests_per_s * 2000 * state.step_s == pytest.approx(
-            state.prefill_tokens_per_step
-        )
-
-    def test_sees_exponential_outputs_at_their_full_mean(self):
-        # E[out^2] / (2 E[out]) = 2 * 500^2 / (2 * 500) = 500
-        assert a_workload().mean_context_tokens == 2500
-
-    def test_sees_outputs_of_one_length_at_half_of_it(self):
-        assert a_workload(output_second_moment=500**2).mean_context_tokens == 2250
-
-    def test_a_prompt_of_many_chunks_is_in_prefill_for_as_many_steps(self):
-        replica = a_replica(max_batched_tokens=520)
-
-        state = steady_state(replica, a_workload(), num_decoding=20)
-
-        assert state.num_prefilling == pytest.approx(state.requests_per_s * state.step_s * 4)
-
-
-class TestTheLoadLine:
-    def test_stops_at_the_cache_when_nothing_is_promised(self):
-        replica = a_replica(kv_pool_bytes=100 * 2000 * 131_072)
-
-        line = load_line(replica, decoding_only(2000), Slo())
-
-        assert line.limited_by == "KVCache"
-        assert line.state.num_decoding == pytest.approx(100)
-
-    def test_stops_where_a_step_takes_as_long_as_promised(self):
-        slo = Slo(tpot=(Target(quantile=0.5, limit_s=0.010),))
-        # (30e9 - 16e9) / (2000 * 131,072) = 53.4
-        line = load_line(a_replica(), decoding_only(2000), slo)
-
-        assert line.limited_by == "TimePerOutputToken"
-        assert line.state.num_decoding == pytest.approx(53.406, rel=1e-4)
-        assert tpot_ceiling(a_replica(), decoding_only(2000), slo) == pytest.approx(53.406, 1e-4)
-
-    def test_needs_no_head_room_where_nobody_comes_or_leaves(self):
-        slo = Slo(tpot=(Target(quantile=0.95, limit_s=0.010),))
-
-        line = load_line(a_replica(), decoding_only(2000), slo)
-
-        assert line.state.num_decoding == pytest.approx(53.406, rel=1e-4)
-        assert line.deviation == 0
-
-    def test_leaves_the_more_head_room_the_more_requests_are_promised(self):
-        def capacity(quantile):
-            slo = Slo(tpot=(Target(quantile=quantile, limit_s=0.020),))
-            return load_line(a_replica(), a_workload(), slo).state.num_decoding
-
-        ceiling = tpot_ceiling(
-            a_replica(), a_workload(), Slo(tpot=(Target(quantile=0.5, limit_s=0.020),))
-        )
-        assert capacity(0.99) < capacity(0.95) < capacity(0.9) < ceiling
-
-    def test_fills_the_cache_with_all_that_run_since_others_may_wait(self):
-        replica = a_replica(kv_pool_bytes=100 * 2512 * 131_072)  # 2,500 tokens in whole blocks
-        slo = Slo(ttft=(Target(quantile=0.95, limit_s=60),))
-
-        line = load_line(replica, a_workload(), slo)
-
-        assert line.limited_by == "KVCache"
-        assert line.state.num_running > line.state.num_decoding
-        assert line.state.num_running == pytest.approx(100)
-
-    def test_stops_where_decode_and_prefill_fill_the_token_budget(self):
-        # n + n * 2000 / 500 = 500
-        line = load_line(a_replica(max_batched_tokens=500), a_workload(), Slo())
-
-        assert line.limited_by == "BatchedTokens"
-        assert line.state.num_decoding == pytest.approx(100)
-
-    def test_is_empty_when_even_an_idle_step_is_too_long(self):
-        slo = Slo(tpot=(Target(quantile=0.5, limit_s=0.001),))
-
-        line = load_line(a_replica(), a_workload(), slo)
-
-        assert line.requests_per_s == 0
-
-    def test_gives_slots_for_all_that_run_and_their_fluctuation(self):
-        slo = Slo(tpot=(Target(quantile=0.95, limit_s=0.010),))
-        state = steady_state(a_replica(), decoding_only(2000), 40)
-        line = LoadLine(state=state, limited_by="TimePerOutputToken", deviation=8)
-
-        # 40 + 1.645 * 8 = 53.2
-        assert slots_for(line, slo, ceiling=190, num_queues=1) == 54
-        assert slots_for(line, slo, ceiling=40.9, num_queues=1) == 40

@@ -1,0 +1,123 @@
+"""What the fluid arithmetic says bounds a batch, and the rate at most."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+
+from builders import a_replica, a_workload, an_slo, decoding_only
+from strategies import numbers, quantiles, replicas, tpot_limits_s, workloads
+from tonnage.sizing.serving.load_line import (
+    bound_requests_per_s,
+    limits,
+    most_decoding,
+    state_at,
+    top_requests_per_s,
+    tpot_ceiling,
+)
+from tonnage.sizing.serving.steady import steady_state
+from tonnage.sizing.workload import Slo
+
+CLOSE = 1 + 1e-6
+
+
+class TestTheMostThatDecode:
+    def test_is_what_the_cache_holds(self):
+        replica = a_replica(kv_pool_bytes=100 * 2000 * 131_072)
+
+        assert most_decoding(replica, decoding_only(2000)) == ("KVCache", pytest.approx(100))
+
+    def test_is_the_slots_where_there_are_fewer(self):
+        replica = a_replica(max_num_seqs=64)
+
+        name, num_decoding = most_decoding(replica, a_workload())
+
+        # A prompt is in prefill for one step, an answer for 500.
+        assert (name, num_decoding) == ("MaxNumSeqs", pytest.approx(64 / (1 + 1 / 500)))
+
+    def test_leaves_room_for_those_in_prefill(self):
+        replica = a_replica(kv_pool_bytes=100 * 2512 * 131_072)  # 2,500 tokens in whole blocks
+        _, num_decoding = most_decoding(replica, a_workload())
+
+        state = steady_state(replica, a_workload(), num_decoding)
+
+        assert state.num_decoding < state.num_running == pytest.approx(100)
+
+    def test_stops_where_decode_and_prefill_fill_the_token_budget(self):
+        # n + n * 2000 / 500 = 500
+        replica = a_replica(max_batched_tokens=500)
+
+        assert most_decoding(replica, a_workload()) == ("BatchedTokens", pytest.approx(100))
+
+
+class TestTheTpotCeiling:
+    def test_is_where_a_step_takes_as_long_as_asked(self):
+        # (30e9 - 16e9) / (2000 * 131,072) = 53.4
+        found = tpot_ceiling(a_replica(), decoding_only(2000), an_slo(tpot_s=0.010))
+
+        assert found == pytest.approx(53.406, rel=1e-4)
+
+    def test_is_nothing_without_a_target(self):
+        assert tpot_ceiling(a_replica(), a_workload(), an_slo(ttft_s=1)) is None
+
+    def test_does_not_depend_on_slots_or_cache(self):
+        slo, small = an_slo(tpot_s=0.010), a_replica(max_num_seqs=1, kv_pool_bytes=1e9)
+
+        assert tpot_ceiling(small, a_workload(), slo) == tpot_ceiling(
+            a_replica(), a_workload(), slo
+        )
+
+
+class TestTheBound:
+    def test_is_the_rate_at_which_the_mean_tpot_meets_its_limit(self):
+        found = bound_requests_per_s(a_replica(), a_workload(), an_slo(tpot_s=0.020))
+        state = state_at(a_replica(), a_workload(), found)
+
+        assert state.tpot_s == pytest.approx(0.020, rel=1e-3)
+
+    def test_is_the_top_without_a_tpot_target(self):
+        slow = an_slo(ttft_s=60)
+
+        assert bound_requests_per_s(a_replica(), a_workload(), slow) == top_requests_per_s(
+            a_replica(), a_workload()
+        )
+
+    def test_is_of_one_sequence_where_even_that_is_too_slow(self):
+        found = bound_requests_per_s(a_replica(), a_workload(), an_slo(tpot_s=0.001))
+
+        assert found == steady_state(a_replica(), a_workload(), 1).requests_per_s
+
+    @given(replicas, workloads, tpot_limits_s, quantiles)
+    def test_keeps_every_limit_and_touches_one(self, replica, workload, limit_s, quantile):
+        slo = an_slo(tpot_s=limit_s, quantile=quantile)
+        ceiling = tpot_ceiling(replica, workload, slo)
+        _, most = most_decoding(replica, workload)
+        num_decoding = min(most, ceiling)
+        assume(num_decoding > 1)
+
+        bounds = dict(limits(replica, workload, slo))
+
+        assert all(keeps(num_decoding / CLOSE) for keeps in bounds.values())
+        assert not all(keeps(num_decoding * 1.01) for keeps in bounds.values())
+
+
+class TestTheStateAtARate:
+    @given(replicas, workloads, numbers(0.05, 0.95))
+    def test_serves_that_rate(self, replica, workload, share):
+        bare = replace(replica, max_num_seqs=None)
+        rate = share * top_requests_per_s(bare, workload)
+        lowest = steady_state(bare, workload, 1e-3).requests_per_s
+        assume(rate > lowest)
+
+        assert state_at(bare, workload, rate).requests_per_s == pytest.approx(rate, rel=1e-3)
+
+    def test_is_the_fullest_where_less_is_served(self):
+        state = state_at(a_replica(max_batched_tokens=500), a_workload(), 1e6)
+
+        # A token for each of 500 sequences: the budget holds no more.
+        assert state.num_decoding == 500
+
+    def test_of_nothing_promised_has_the_top_for_its_bound(self):
+        assert bound_requests_per_s(a_replica(), a_workload(), Slo()) == top_requests_per_s(
+            a_replica(), a_workload()
+        )
