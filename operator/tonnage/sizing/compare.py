@@ -116,7 +116,8 @@ def best_choice(
     outlines = list(outlines_of(request, _within_a_node(request), []))
     found: list[Choice] = []
     for outline in sorted(outlines, key=lambda each: _least_gpus(each, min_replicas))[:FINALISTS]:
-        least = min((_gpus_taken(choice) for choice in found), default=math.inf)
+        enough = [_gpus_taken(choice) for choice in found if choice.is_within_bounds]
+        least = min(enough, default=math.inf)
         if _least_gpus(outline, min_replicas) >= least:
             break
         try:
