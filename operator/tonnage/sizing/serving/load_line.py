@@ -53,7 +53,8 @@ def most_decoding(replica: Replica, workload: Workload) -> tuple[str, float]:
     held = replica.sequences_held(workload.mean_context_tokens)
     slots = (replica.max_num_seqs or math.inf) * ranks
     batched = replica.max_batched_tokens * ranks / _per_step(replica, workload)
-    name, most = ("MaxNumSeqs", slots) if slots < held else ("KVCache", held)
+    name = "MaxNumSeqs" if slots + ranks <= held else "KVCache"  # one more each would be held
+    most = min(slots, held)
     if num_running(replica, workload, batched) <= most:
         return "BatchedTokens", batched
     # Prompts that fit one step are in prefill for one.
