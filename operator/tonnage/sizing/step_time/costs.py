@@ -21,7 +21,7 @@ GRID_RATIO = 1.15
 """Of neighbouring numbers decoding: the line between them is within 0.1 % of the formula."""
 PREFILL_RATIO = 1.5
 ROW_RATIO = 2.0
-BEYOND_TOKENS = 1_000_000
+BEYOND_TOKENS = 2_000_000
 """Behind the last knot."""
 
 
