@@ -177,9 +177,7 @@ MODEL_FIELDS = {field.name for field in fields(StepTimeModel)}
 def a_replica(**changes):
     """``a_model`` with 50 GB of cache; a change of the model's is one of the replica's too."""
     of_model = {name: changes.pop(name) for name in MODEL_FIELDS & changes.keys()}
-    replica = Replica(
-        model=a_model(**of_model), kv_pool_bytes=50 * GB, max_batched_tokens=8192
-    )
+    replica = Replica(model=a_model(**of_model), kv_pool_bytes=50 * GB, max_batched_tokens=8192)
     return replace(replica, **changes)
 
 

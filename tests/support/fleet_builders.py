@@ -20,6 +20,7 @@ from tonnage.manifests.children import Site, deployment
 from tonnage.settings import Settings
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.workload import Slo
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 SITE = Site(has_pod_monitors=True, scrape_interval_s=15)
@@ -69,6 +70,11 @@ def example(file):
 
 def a_request_of(model):
     return ask(model.spec, look_up(model.spec, built_in_gpus()))
+
+
+def an_offline_sizing(model):
+    """The answer without an SLO, which needs no run of the engine model."""
+    return size(replace(a_request_of(model), slo=Slo()))
 
 
 def a_sizing(model=None, **spec):

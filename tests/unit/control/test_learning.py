@@ -15,7 +15,7 @@ from fleet_builders import (
     a_state,
     assessed,
 )
-from measured_builders import an_engine
+from measured_builders import an_engine, with_efficiency
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.measure import observe_engines, reported_kv_tokens
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
@@ -33,9 +33,8 @@ SEQUENCES, CONTEXT = 24, 120_000
 
 def a_busy_engine(pod="a", *, efficiency=PRIOR, **changes):
     """An engine whose steps take exactly as long as this efficiency makes them."""
-    constants = replace(SIZING.replica.model.constants, bandwidth_efficiency=efficiency)
     work = Step(num_sequences=SEQUENCES, context_tokens=CONTEXT)
-    step_s = replace(SIZING.replica, constants=constants).step(work).total_s
+    step_s = with_efficiency(SIZING.replica.model, efficiency).step(work).total_s
     busy = {
         "kv_tokens": KV_TOKENS,
         "kv_usage_fraction": CONTEXT / KV_TOKENS,

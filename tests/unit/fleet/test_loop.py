@@ -2,13 +2,13 @@
 
 import json
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from fleet_builders import a_manifest, a_sizing
 from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
+from measured_builders import with_efficiency
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.fleet.loop import RELIST_S
 from tonnage.fleet.store import Kind
@@ -229,10 +229,9 @@ class TestTheList:
 
 def busy_figures(*, efficiency):
     """What an engine reports that achieves so much of the nominal bandwidth."""
-    replica = a_sizing().replica
-    constants = replace(replica.model.constants, bandwidth_efficiency=efficiency)
+    model = a_sizing().replica.model
     work = Step(num_sequences=24, context_tokens=120_000)
-    step_s = replace(replica, constants=constants).step(work).total_s
+    step_s = with_efficiency(model, efficiency).step(work).total_s
     return {
         "kv_usage": 0.2,
         "computed_prompt_tokens": 0,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_builders import SITE, a_model, a_sizing, example
+from fleet_builders import SITE, a_model, an_offline_sizing, example
 from strategies import numbers
 from tonnage.catalog.engine import find_engine
 from tonnage.lab.standin.arguments import parse
@@ -77,7 +77,7 @@ class TestWriting:
     @pytest.mark.parametrize("file", ["llama-3.3-70b-h200", "deepseek-v3-h200", "qwen3-8b-l4"])
     def test_the_engine_accepts_the_arguments_of_our_examples(self, file):
         model = example(file)
-        made = deployment(model, a_sizing(model), SITE)
+        made = deployment(model, an_offline_sizing(model), SITE)
         [container] = made["spec"]["template"]["spec"]["containers"]
 
         assert as_read(container["args"]).model == model.spec.model.id

@@ -191,9 +191,7 @@ class TestPlan:
         split = Parallelism(tensor=8)
 
         plain = size_with(request, split)
-        drafted = size_with(
-            replace(request, speculation=guessing(1, 0.85, method="mtp")), split
-        )
+        drafted = size_with(replace(request, speculation=guessing(1, 0.85, method="mtp")), split)
 
         assert drafted.replicas < plain.replicas
 

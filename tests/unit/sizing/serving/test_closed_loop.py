@@ -25,9 +25,7 @@ def a_served_replica(**changes):
 def test_one_user_waits_for_nobody():
     replica, workload = a_served_replica(), a_workload()
     alone = closed_loop(replica, workload, 1)
-    bunched = closed_loop(
-        with_constants(replica, bunching_fraction=0.9), workload, 1
-    )
+    bunched = closed_loop(with_constants(replica, bunching_fraction=0.9), workload, 1)
     assert alone.ttft_s == pytest.approx(bunched.ttft_s)
 
 
