@@ -142,6 +142,9 @@ class _Search:
     def __init__(self, trial: Trial, found: _Found, between: Callable[[], None]) -> None:
         self._trial, self._found, self._between = trial, found, between
         self._filling = requests_to_fill(trial)
+        self._path: dict[tuple[Length, float], float] = {}
+        """Excess by run, of those asked for so far: what else is remembered must not change the
+        way, or a search that goes on after a deadline would take another each time."""
 
     def outcome(self, rate: float, length: Length) -> Outcome:
         """Return what becomes of a rate of each replica."""
@@ -174,7 +177,9 @@ class _Search:
 
     def _excess(self, rate: float, length: Length) -> float:
         ratio = self.outcome(rate, length).ratio
-        return max(-CLEAR, min(CLEAR, math.log(ratio))) if ratio > 0 else -CLEAR
+        excess = max(-CLEAR, min(CLEAR, math.log(ratio))) if ratio > 0 else -CLEAR
+        self._path[length, rate] = excess
+        return excess
 
     def _highest(self, guess: float, length: Length) -> float:
         """Return the rate at which the excess crosses zero: a bracket, then false position."""
@@ -208,8 +213,8 @@ class _Search:
         for level in (length, *Length):
             points = [
                 (math.log(rate), excess)
-                for known, rate in self._found.outcomes
-                if known is level and abs(excess := self._excess(rate, level)) < CLEAR
+                for (known, rate), excess in self._path.items()
+                if known is level and abs(excess) < CLEAR
             ]
             if (slope := _slope(points)) > 0:
                 return slope
