@@ -180,18 +180,22 @@ def size(request: SizingRequest, *, between: Between = nothing) -> Sizing:
 
 def _smallest(request: SizingRequest, splits: Iterable[Parallelism], between: Between) -> Sizing:
     found: list[Sizing] = []
+    skipped: list[Outline] = []
     refusals: list[SizingError] = []
     for num_gpus, each in itertools.groupby(splits, key=lambda split: split.num_gpus):
         if num_gpus > request.gpu.gpus_per_node and found:
             break
         outlines = list(outlines_of(request, each, refusals))
         if outlines and not any(map(_may_be_enough, outlines)) and found:
+            skipped += outlines
             continue
         best = _best_of(outlines, refusals, between)
         if best and _is_enough(best):
             return staffed(best)
         found += [best] if best else []
     if found:
+        most = _best_of(skipped, refusals, between)
+        found += [most] if most else []
         return staffed(max(found, key=lambda sizing: sizing.goodput_requests_per_s))
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
