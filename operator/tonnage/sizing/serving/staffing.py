@@ -58,7 +58,7 @@ class Staffing:
             raise SLOInfeasibleError("a replica keeps the SLO at no rate: no number of them helps")
         number = max(1, math.ceil(requests_per_s * (1 - ROUNDING) / most))
         while not self.sustains(requests_per_s, number):
-            number += max(1, math.floor(requests_per_s / self.each(number)) - number)
+            number += 1  # it starts from what the largest fleets serve: soon
         return number
 
 
