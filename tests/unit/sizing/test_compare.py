@@ -23,7 +23,7 @@ from tonnage.sizing.cost import (
     rented_hour,
     tokens_per_s_asked,
 )
-from tonnage.sizing.plan import size
+from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Flags, as_textbook, ask, look_up, on_gpu
 from tonnage.sizing.split import Parallelism
@@ -177,6 +177,16 @@ class TestTheSplit:
         assert free.replicas > 1
         assert bound.is_within_bounds
         assert bound.sizing.flags.parallelism.num_gpus > free.sizing.flags.parallelism.num_gpus
+
+    def test_takes_the_fewest_gpus_of_all_splits_of_a_node(self):
+        request = a_sizing_request(
+            demand=Demand(requests_per_s=40), gpu=a_class("PAIR", 4.0, gpus_per_node=2)
+        )
+        one, two = (size_with(request, split) for split in (Parallelism(), Parallelism(tensor=2)))
+
+        choice = best_choice(request)
+
+        assert choice.num_gpus <= min(one.replicas, 2 * two.replicas)
 
     def test_beyond_max_replicas_is_said(self):
         choice = best_choice(a_sizing_request(demand=Demand(requests_per_s=10_000), max_replicas=1))

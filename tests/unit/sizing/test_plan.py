@@ -1,5 +1,6 @@
 """Whole answers: the split, the flags, the replicas, and a reasoned no."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
 from tonnage.sizing.errors import DoesNotFitError, InvalidParallelismError, SLOInfeasibleError
 from tonnage.sizing.memory.ceiling import Need, ways_out
-from tonnage.sizing.plan import alternatives, requests_per_s_asked, size
+from tonnage.sizing.plan import alternatives, requests_per_s_asked, size, size_with
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Demand, Flags, as_textbook
 from tonnage.sizing.split import Parallelism
@@ -169,6 +170,98 @@ class TestTheFlags:
         sizing = size(a_sizing_request(slo=OFFLINE))
 
         assert sizing.flags.max_num_seqs == int(sizing.memory_ceiling_typical)
+
+
+class TestMaxReplicas:
+    """Of ``a_sizing_request``, one GPU serves some 5.4 requests/s."""
+
+    MUCH = Demand(requests_per_s=20)
+
+    def test_that_suffice_leave_the_smallest_split(self):
+        enough = size(a_sizing_request(demand=self.MUCH, max_replicas=4))
+
+        assert enough.flags.parallelism == Parallelism()
+        assert enough.replicas == 4
+
+    def test_too_few_ask_for_a_larger_split(self):
+        few = size(a_sizing_request(demand=self.MUCH, max_replicas=2))
+
+        assert few.flags.parallelism.num_gpus > 1
+        assert few.replicas <= 2
+        assert few.staffing.sustains(20, 2)
+
+    def test_that_no_split_serves_with_get_the_one_that_serves_most(self):
+        most = size(a_sizing_request(demand=Demand(requests_per_s=1_000), max_replicas=2))
+        alone = size(a_sizing_request(demand=Demand(requests_per_s=1)))
+
+        assert most.replicas > 2
+        assert not most.staffing.sustains(1_000, 2)
+        assert most.goodput_requests_per_s > alone.goodput_requests_per_s
+
+
+class TestASearch:
+    def test_of_another_demand_runs_nothing(self):
+        request = a_sizing_request(slo=an_slo(ttft_s=1.9, tpot_s=0.049), num_gpus=1)
+        size(request)
+
+        def between():
+            raise AssertionError
+
+        again = size(replace(request, demand=Demand(requests_per_s=40)), between=between)
+
+        assert again.replicas == math.ceil(40 / again.goodput_requests_per_s)
+
+    def test_that_is_abandoned_goes_on_and_gives_the_same_plan(self):
+        request = a_sizing_request(slo=an_slo(ttft_s=1.8, tpot_s=0.048), num_gpus=1)
+        left, answers = [0], []
+
+        def between():
+            left[0] -= 1
+            if left[0] < 0:
+                raise TimeoutError
+
+        for _ in range(100):
+            left[0] = 4
+            try:
+                answers.append(size(request, between=between))
+                break
+            except TimeoutError:
+                answers.append(None)
+
+        assert answers[0] is None
+        assert answers[-1] == size(request)
+
+
+class TestASplit:
+    def test_that_serves_most_is_taken_of_the_same_gpus(self):
+        request = a_sizing_request(num_gpus=2, slo=an_slo(ttft_s=2, tpot_s=0.030))
+
+        chosen = size(request)
+
+        others = [
+            size_with(request, split) for split in (Parallelism(tensor=2), Parallelism(pipeline=2))
+        ]
+        best = max(each.goodput_requests_per_s for each in others)
+        assert chosen.goodput_requests_per_s == best
+
+    def test_is_refused_with_the_length_of_the_prompt_that_is_too_slow(self):
+        spread = a_workload(prompt=Lengths(mean_tokens=2000, p99_tokens=16_000))
+
+        with pytest.raises(SLOInfeasibleError, match=r"a prompt of 16000 tokens takes"):
+            size(
+                a_sizing_request(workload=spread, slo=an_slo(ttft_s=0.1, quantile=0.99), num_gpus=1)
+            )
+
+
+def test_offline_a_replica_serves_what_the_memory_ceiling_gives():
+    sizing = size(a_sizing_request(slo=OFFLINE, num_gpus=1))
+    state = sizing.at_capacity
+
+    # All whole sequences that the cache holds, those in prefill for their one step among them.
+    held = math.floor(sizing.memory_ceiling_typical)
+    assert state.num_decoding == pytest.approx(held / (1 + 1 / 500))
+    assert sizing.goodput_requests_per_s == pytest.approx(state.num_decoding / (500 * state.step_s))
+    assert sizing.goodput.outcome is None
 
 
 class TestTheReplicas:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_gpu, a_shape, a_sizing_request, an_slo
+from builders import a_gpu, a_shape, a_sizing_request, a_workload, an_slo
 from tonnage.catalog.engine import default_batched_tokens, find_engine
+from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import estimate_status, plan_status
@@ -13,18 +14,21 @@ from tonnage.explain.words import explain
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.request import Flags
-from tonnage.sizing.serving.flags import FIRST_GUESS_SEQS
+from tonnage.sizing.parallelism.draft import rank_of
+from tonnage.sizing.serving.flags import TIE, FlagSearch, largest_fitting, replica_under, trial_of
+from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.workload import Slo
+from tonnage.sizing.workload import Demand, Lengths, Slo
 from tonnage.units import GB, GIB
 
+RUNNING_SEQS = 256
 REQUEST_BYTES = 8192 * 131_072
 """Of ``a_shape``: one request of the promised length, 1 GiB."""
 
 
 def flags_that_run(**changes):
     flags = Flags(
-        max_num_seqs=FIRST_GUESS_SEQS,
+        max_num_seqs=RUNNING_SEQS,
         max_num_batched_tokens=2048,
         gpu_memory_utilization=0.92,
         parallelism=Parallelism(),
@@ -38,17 +42,17 @@ class TestSlots:
     WIDE = a_shape(vocab_size=4_000_000, tied_embeddings=True)
     """46.7 GB of weights, and 4.1 GB for one copy of the logits of 256 slots."""
 
-    def test_are_fewer_where_the_first_guess_does_not_fit(self):
+    def test_are_fewer_where_many_do_not_fit(self):
         # 92% of 56 GB leave 4.8 GB beside the weights.
         request = a_sizing_request(
             shape=self.WIDE, gpu=a_gpu(memory_bytes=56 * GB), slo=Slo(), num_gpus=1
         )
-        guess = replace(request, flags=flags_that_run())
+        many = replace(request, flags=flags_that_run())
 
         sizing = size(request)
 
-        assert size(guess).memory_doubt
-        assert 1 <= sizing.flags.max_num_seqs < FIRST_GUESS_SEQS
+        assert size(many).memory_doubt
+        assert 1 <= sizing.flags.max_num_seqs < RUNNING_SEQS
         assert sizing.budget.kv_pool_bytes > REQUEST_BYTES
 
     def test_are_as_many_as_the_cache_holds_or_one_more_would_not_fit(self):
@@ -87,16 +91,140 @@ class TestSlots:
 
 
 def a_built_in_request(model_id, gpu, version, **changes):
-    shape = built_in_model(model_id)
-    return a_sizing_request(
+    shape, found = built_in_model(model_id), find_gpu(gpu, built_in_gpus())
+    request = a_sizing_request(
         shape=shape,
         weights=shape.weight_format,
         kv_format=shape.kv_cache_format,
-        gpu=find_gpu(gpu, built_in_gpus()),
+        gpu=found,
         engine=find_engine(version),
         slo=Slo(),
-        **changes,
+        speed=prior_speed(found, shape.weight_format, has_experts=shape.has_experts),
     )
+    return replace(request, **changes)
+
+
+def searched(request, split=Parallelism()):
+    return FlagSearch(request, rank_of(request, split), lambda: None).best()
+
+
+def serves(request, flags, split=Parallelism()):
+    """Return what a replica serves under these flags, by runs of medium length."""
+    replica = replica_under(request, rank_of(request, split), flags)
+    return goodput(trial_of(request, replica), 1.0, length=Length.MEDIUM).requests_per_s
+
+
+class TestFewSlots:
+    """Where a prompt takes as long as many answers: one slot more or less is half the fleet."""
+
+    SHORT = a_built_in_request(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "H100",
+        "0.33",
+        context_tokens=32_768,
+        workload=a_workload(prompt=Lengths(mean_tokens=8_000), output_tokens=100),
+        slo=an_slo(ttft_s=1, tpot_s=0.020),
+        demand=Demand(requests_per_s=4),
+        num_gpus=1,
+    )
+    LONG = replace(
+        SHORT,
+        context_tokens=131_072,
+        workload=a_workload(prompt=Lengths(mean_tokens=100_000), output_tokens=100),
+        slo=an_slo(ttft_s=20),
+        demand=Demand(requests_per_s=0.2),
+    )
+
+    def test_of_prompts_of_8000_are_three_on_seven_replicas_at_most(self):
+        sizing = size(self.SHORT)
+
+        assert sizing.flags.max_num_seqs == 3
+        assert sizing.replicas <= 7
+
+    def test_of_prompts_of_100_000_take_15_replicas_at_most(self):
+        sizing = size(self.LONG)
+
+        assert 1 <= sizing.flags.max_num_seqs <= sizing.memory_ceiling_typical
+        assert sizing.replicas <= 15
+
+    def test_serve_within_three_hundredths_of_the_best_of_all(self):
+        chosen = searched(self.SHORT).flags
+
+        best = max(serves(self.SHORT, replace(chosen, max_num_seqs=seqs)) for seqs in range(1, 13))
+
+        assert serves(self.SHORT, chosen) >= 0.97 * best
+
+
+class TestTheSearch:
+    def test_takes_the_smaller_flag_of_those_that_serve_as_much(self):
+        # Half of the 32 slots that TPOT allows are never used by answers as short as these.
+        request = a_sizing_request(workload=a_workload(output_tokens=50), num_gpus=1)
+        widest = largest_fitting(request, rank_of(request, Parallelism()))
+
+        chosen = searched(request)
+
+        assert chosen.flags.max_num_seqs <= 0.6 * widest.flags.max_num_seqs
+        assert serves(request, chosen.flags) >= TIE * 0.98 * serves(request, widest.flags)
+
+    def test_never_takes_more_slots_than_the_cache_holds(self):
+        for memory in (22, 30, 80):
+            request = a_sizing_request(
+                gpu=a_gpu(memory_bytes=memory * GB), slo=an_slo(ttft_s=20, tpot_s=0.5), num_gpus=1
+            )
+
+            chosen = searched(request)
+
+            held = chosen.replica.sequences_held(request.workload.mean_context_tokens)
+            assert 1 <= chosen.flags.max_num_seqs <= max(1, held)
+
+    def test_leaves_the_token_budget_at_the_default_without_a_gain(self):
+        request = a_sizing_request(num_gpus=1)
+
+        assert searched(request).flags.max_num_batched_tokens == default_batched_tokens(request.gpu)
+
+    def test_takes_another_token_budget_where_it_serves_more(self):
+        # A TPOT that a step with 8,192 prompt tokens (some 0.3 s) breaks for all beside it.
+        request = a_sizing_request(
+            workload=a_workload(prompt=Lengths(mean_tokens=8_000), output_tokens=60),
+            slo=an_slo(ttft_s=10, tpot_s=0.1),
+            context_tokens=16_384,
+            num_gpus=1,
+        )
+        default = default_batched_tokens(request.gpu)
+
+        chosen = searched(request)
+
+        if chosen.flags.max_num_batched_tokens != default:
+            same = replace(chosen.flags, max_num_batched_tokens=default)
+            assert serves(request, chosen.flags) >= serves(request, same)
+
+    def test_offline_takes_all_that_fit(self):
+        request = a_sizing_request(slo=Slo(), num_gpus=1)
+
+        chosen = searched(request)
+
+        held = chosen.replica.sequences_held(request.workload.mean_context_tokens)
+        assert chosen.flags.max_num_seqs == int(held)
+
+    def test_that_is_abandoned_goes_on_with_what_was_found(self):
+        request = a_sizing_request(slo=an_slo(ttft_s=1.93, tpot_s=0.047), num_gpus=1)
+        left, found = [0], None
+
+        def between():
+            left[0] -= 1
+            if left[0] < 0:
+                raise TimeoutError
+
+        for attempt in range(1, 100):
+            left[0] = 3
+            try:
+                found = FlagSearch(request, rank_of(request, Parallelism()), between).best()
+                break
+            except TimeoutError:
+                continue
+
+        assert attempt > 2
+        assert found == searched(request)
 
 
 class TestFlagsThatRun:
