@@ -79,7 +79,8 @@ cdef class Rank:
     cdef void _complete(self, integer number, double now_s) except *
     @cython.locals(table=RequestTable, remaining=integer)
     cdef void _first_token(self, integer number, integer step, double now_s) except *
-    @cython.locals(table=RequestTable, number=integer, missing=integer, got=integer)
+    @cython.locals(table=RequestTable, number=integer, missing=integer, got=integer, knot=integer,
+                   tokens=integer, is_beyond=bint)
     cdef void _verify(self, double now_s) except *
     @cython.locals(bits=bits64, share=double, right=integer)
     cdef integer _accepted(self) except -1

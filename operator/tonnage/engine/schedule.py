@@ -427,10 +427,19 @@ class Rank:
                 continue
             missing = table.output_tokens[number] - table.emitted[number]
             got = min(missing, 1 + self._accepted())
-            self._price(number, -1.0)
+            knot = table.knot[number]
+            tokens = table.prompt_tokens[number] + table.emitted[number] + got
+            is_beyond = knot + 1 < self.num_knots and tokens >= self.knots_tokens[knot + 1]
+            if is_beyond:
+                self._price(number, -1.0)
             table.emitted[number] += got
             table.computed[number] += got
-            self._price(number, 1.0)
+            if is_beyond:
+                self._price(number, 1.0)
+            else:
+                self.memory_s += got * self.memory_slopes_s[knot]
+                self.compute_s += got * self.compute_slopes_s[knot]
+                self.context_tokens += got
             if got == missing:
                 self._leave(number, 0)
                 self._complete(number, now_s)
