@@ -23,7 +23,7 @@ COARSER = 4
 FAR, FARTHEST = 0.03, 0.2
 """Of the logarithm of the rate: corrections that are looked at again, and the longest."""
 MOST_EVALUATIONS = 14
-GOAL, MOST_BLOCKS = 0.01, 8
+GOAL, MOST_BLOCKS = 0.01, 4
 """Standard error of a rate that is good enough, and so many times the requests at most for it."""
 LEAST_RATE = 1 / 200
 """Of the first guess: a goodput below is none."""
