@@ -32,7 +32,7 @@ from fleet import Load, traffic_of
 
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.steady import Replica
+from tonnage.sizing.serving.replica import Replica
 
 NUM_REQUESTS = {0.95: 60_000, 0.99: 240_000}
 """That count at least, by quantile."""
@@ -78,18 +78,18 @@ def predicted(case: Case) -> Prediction:
     Raises:
         SizingError: it has no answer.
     """
-    sizing = size_with(case.question, case.split)
+    sizing = size_with(case.request, case.split)
     return Prediction(
         replica=sizing.replica,
         max_num_seqs=sizing.flags.max_num_seqs,
-        requests_per_s=sizing.sustainable_requests_per_s,
+        requests_per_s=sizing.goodput_requests_per_s,
     )
 
 
 def load_for(case: Case, crowd: int, num_requests: int) -> Load:
     """Return the requests to try, at least; where they say too little, the search takes more."""
     return Load(
-        traffic=traffic_of(case.question),
+        traffic=traffic_of(case.request),
         num_requests=num_requests,
         crowd=crowd,
         num_blocks=min(NUM_BLOCKS, max(LEAST_BLOCKS, num_requests // BLOCK)),
@@ -102,7 +102,7 @@ def truth_of(
     """Return the goodput under the flags of a prediction; None where there is none."""
     load = load_for(case, found.max_num_seqs * case.split.data, num_requests)
     fleet = fleet_of(case, found.replica, found.max_num_seqs)
-    slo = case.question.slo
+    slo = case.request.slo
     return true_goodput(fleet, load, slo, guess=found.requests_per_s, goal=goal)
 
 
@@ -130,10 +130,10 @@ def row_of(case: Case, quantile: float, *, num_requests: int) -> Row:
 
 def _refused(case: Case, refusal: SizingError, num_requests: int) -> Row:
     """Return what the best number of slots would have served, as a share of what one serves."""
-    alone, flags = alone_requests_per_s(case), case.question.flags
+    alone, flags = alone_requests_per_s(case), case.request.flags
     best = 0.0
     for slots in (flags.max_num_seqs,) if flags else REFUSED_SLOTS:
-        replica = replica_of(case.question, case.split)
+        replica = replica_of(case.request, case.split)
         guess = Prediction(replica=replica, max_num_seqs=slots, requests_per_s=alone * 0.3)
         truth = truth_of(case, guess, num_requests)
         best = max(best, truth.requests_per_s if truth else 0.0)

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fleet import Fleet, Load, outcome, traffic_of
-from questions import catalog_question
+from questions import catalog_request
+
 from reference_engine import EngineLimits
 from reference_fast import Drafts
 from reference_step_time import Figures, figures, limits_of
-
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.question import Flags, Question
+from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.speculation import Speculation
-from tonnage.sizing.steady import Replica
-from tonnage.sizing.workload import Lengths, Promise, Routing, Slo, Workload
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Lengths, Target, Routing, Slo, Workload
 
 NUM_WORKLOADS = 100
 PLATFORMS = (
@@ -81,7 +81,7 @@ class Case:
     """One workload of the grid, at one quantile."""
 
     name: str
-    question: Question
+    request: SizingRequest
     """With flags where ``--max-num-seqs`` is given."""
     split: Parallelism
     figures: Figures = field(repr=False)
@@ -89,12 +89,12 @@ class Case:
 
     def groups(self, max_num_seqs: int) -> tuple[str, ...]:
         """Return what makes the workload special."""
-        question = self.question
+        request = self.request
         found = {
             FEW: max_num_seqs <= FEW_SLOTS,
-            BURSTS: question.arrival_scv > 1,
-            OVERFLOW: question.measured_kv_tokens is not None,
-            SPECULATION: question.speculation is not None,
+            BURSTS: request.arrival_scv > 1,
+            OVERFLOW: request.measured_kv_tokens is not None,
+            SPECULATION: request.speculation is not None,
             DATA_PARALLEL: self.split.data > 1,
             WINDOWED: is_windowed(self.figures.replica),
         }
@@ -110,9 +110,9 @@ def fleet_of(
     routing: Routing = Routing.SERVICE,
 ) -> Fleet:
     """Return reference engines with so many slots and the cache of a replica."""
-    speculation = case.question.speculation
+    speculation = case.request.speculation
     return Fleet(
-        limits=engine_limits(replica, case.question, max_num_seqs),
+        limits=engine_limits(replica, case.request, max_num_seqs),
         figures=case.figures,
         num_ranks=case.split.data,
         drafts=Drafts(speculation.num_draft_tokens, speculation.acceptance_rate)
@@ -125,24 +125,24 @@ def fleet_of(
 
 def alone_requests_per_s(case: Case) -> float:
     """Return what one slot serves where nobody waits, and nothing is beside it."""
-    found, workload = case.figures, case.question.workload
+    found, workload = case.figures, case.request.workload
     step_s = found.decode_s(1) + float(found.attention_s[round(workload.prompt.mean_tokens)])
-    steps = found.replica.steps(workload.output_tokens)
+    steps = found.replica.model.steps(workload.output_tokens)
     return 1 / (alone_s(found, workload.new_prompt_tokens) + steps * step_s)
 
 
 def is_windowed(replica: Replica) -> bool:
     return any(
-        kind.window_tokens or kind.attended_tokens or kind.state_bytes for kind in replica.shard.kv
+        kind.window_tokens or kind.attended_tokens or kind.state_bytes for kind in replica.model.shard.kv
     )
 
 
-def engine_limits(replica: Replica, question: Question, max_num_seqs: int) -> EngineLimits:
-    drafted = question.speculation.num_draft_tokens if question.speculation else 0
+def engine_limits(replica: Replica, request: SizingRequest, max_num_seqs: int) -> EngineLimits:
+    drafted = request.speculation.num_draft_tokens if request.speculation else 0
     return limits_of(
         replica,
         max_num_seqs=max_num_seqs,
-        max_model_len=question.context_tokens,
+        max_model_len=request.context_tokens,
         num_draft_tokens=drafted,
     )
 
@@ -162,9 +162,9 @@ def cases(quantile: float, *, grid: str = "") -> Iterator[Case]:
             yield replace(case, name=f"{found:03d} {case.name}")
 
 
-def replica_of(question: Question, split: Parallelism, **changes: object) -> Replica:
+def replica_of(request: SizingRequest, split: Parallelism, **changes: object) -> Replica:
     """Return the replica that a question without targets is answered with."""
-    asked = replace(question, slo=Slo(), arrival_scv=1.0, **changes)  # type: ignore[arg-type]
+    asked = replace(request, slo=Slo(), arrival_scv=1.0, **changes)  # type: ignore[arg-type]
     return size_with(asked, split).replica
 
 
@@ -172,23 +172,23 @@ def _case(seed: str, quantile: float) -> Case | None:
     chance = random.Random(seed)  # noqa: S311
     model, gpu, split = chance.choice(PLATFORMS)
     workload, words = _workload(chance)
-    question = _question(model, gpu, workload, scv=chance.choice(SCVS))
+    request = _request(model, gpu, workload, scv=chance.choice(SCVS))
     factor, limit_s = chance.choice(TPOT_FACTORS), chance.choice(TTFT_LIMITS_S)
     drafts, overflow = chance.choice(DRAFTS), chance.choice(OVERFLOWS)
     slots, crowd = chance.choice(SLOTS), chance.choice(OVERFLOW_SLOTS)
     if drafts is not None:
         tokens, rate = drafts
         speculation = Speculation(method="ngram", num_draft_tokens=tokens, acceptance_rate=rate)
-        question = replace(question, speculation=speculation)
+        request = replace(request, speculation=speculation)
         words += f" {tokens} drafts"
     try:
         if overflow is not None and split.data == 1:
-            question, words = _overflowing(question, split, overflow, crowd), f"{words} overflow"
+            request, words = _overflowing(request, split, overflow, crowd), f"{words} overflow"
         elif slots is not None:
-            question = replace(question, flags=_flags(question, split, slots))
+            request = replace(request, flags=_flags(request, split, slots))
         return _feasible(
-            f"{model} {gpu} {split} {words} scv{question.arrival_scv:g}",
-            question,
+            f"{model} {gpu} {split} {words} scv{request.arrival_scv:g}",
+            request,
             split,
             (quantile, factor, limit_s),
         )
@@ -209,52 +209,52 @@ def _workload(chance: random.Random) -> tuple[Workload, str]:
     return workload, f"{mean}({spread or 1:g})+{output} {shape}"
 
 
-def _question(model: str, gpu: str, workload: Workload, *, scv: float) -> Question:
+def _request(model: str, gpu: str, workload: Workload, *, scv: float) -> SizingRequest:
     longest = workload.prompt.quantile(LONGEST) + LONGEST_OUTPUT * workload.output_tokens
     context_tokens = int(min(longest, MOST_CONTEXT_TOKENS))
-    question = catalog_question(model, gpu, workload, context_tokens=context_tokens)
-    return replace(question, arrival_scv=scv)
+    request = catalog_request(model, gpu, workload, context_tokens=context_tokens)
+    return replace(request, arrival_scv=scv)
 
 
-def _flags(question: Question, split: Parallelism, max_num_seqs: int) -> Flags:
+def _flags(request: SizingRequest, split: Parallelism, max_num_seqs: int) -> Flags:
     """Return the flags of the textbook for so many slots: all others are the engine's."""
     return Flags(
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=replica_of(question, split).max_batched_tokens,
-        gpu_memory_utilization=question.engine.constants.gpu_memory_utilization,
+        max_num_batched_tokens=replica_of(request, split).max_batched_tokens,
+        gpu_memory_utilization=request.engine.constants.gpu_memory_utilization,
         parallelism=split,
     )
 
 
 def _overflowing(
-    question: Question, split: Parallelism, share: float, max_num_seqs: int
-) -> Question:
+    request: SizingRequest, split: Parallelism, share: float, max_num_seqs: int
+) -> SizingRequest:
     """Return the question with a cache that as many requests as may run overflow."""
-    each = question.workload.mean_context_tokens
-    kv_tokens = max(1.1 * question.context_tokens, share * max_num_seqs * each)
+    each = request.workload.mean_context_tokens
+    kv_tokens = max(1.1 * request.context_tokens, share * max_num_seqs * each)
     slots = max(max_num_seqs, math.ceil(kv_tokens / each / share))
-    flags = _flags(question, split, slots)
-    return replace(question, flags=flags, measured_kv_tokens=kv_tokens)
+    flags = _flags(request, split, slots)
+    return replace(request, flags=flags, measured_kv_tokens=kv_tokens)
 
 
 def _feasible(
-    name: str, question: Question, split: Parallelism, asked: tuple[float, float, float]
+    name: str, request: SizingRequest, split: Parallelism, asked: tuple[float, float, float]
 ) -> Case | None:
     """Return the case, or None where one request alone would miss its targets."""
     quantile, factor, limit_s = asked
-    replica = replica_of(question, split)
-    found = figures(replica, question.context_tokens)
-    prompt_s = alone_s(found, question.workload.prompt.quantile(0.99))
+    replica = replica_of(request, split)
+    found = figures(replica, request.context_tokens)
+    prompt_s = alone_s(found, request.workload.prompt.quantile(0.99))
     if MARGIN * prompt_s > limit_s:
         return None
-    context = round(question.workload.mean_context_tokens)
-    step_s = found.decode_s(1) + found.attention_s[min(context, question.context_tokens)]
-    tpot_s = factor * float(step_s) / replica.tokens_per_step
+    context = round(request.workload.mean_context_tokens)
+    step_s = found.decode_s(1) + found.attention_s[min(context, request.context_tokens)]
+    tpot_s = factor * float(step_s) / replica.model.tokens_per_step
     slo = Slo(
-        ttft=(Promise(quantile=quantile, limit_s=limit_s),),
-        tpot=(Promise(quantile=quantile, limit_s=float(f"{tpot_s:.3g}")),),
+        ttft=(Target(quantile=quantile, limit_s=limit_s),),
+        tpot=(Target(quantile=quantile, limit_s=float(f"{tpot_s:.3g}")),),
     )
-    case = Case(name=name, question=replace(question, slo=slo), split=split, figures=found)
+    case = Case(name=name, request=replace(request, slo=slo), split=split, figures=found)
     return case if is_worth_it(case, replica) else None
 
 
@@ -265,16 +265,16 @@ def is_worth_it(case: Case, replica: Replica) -> bool:
     it to some percent.
     """
     rate = WORTH * alone_requests_per_s(case)
-    slots = (case.question.flags.max_num_seqs,) if case.question.flags else WORTH_SLOTS
+    slots = (case.request.flags.max_num_seqs,) if case.request.flags else WORTH_SLOTS
     for number in slots:
         load = Load(
-            traffic=traffic_of(case.question),
+            traffic=traffic_of(case.request),
             num_requests=WORTH_REQUESTS,
             crowd=number,
             num_blocks=1,
         )
         fleet = fleet_of(case, replica, number)
-        if outcome(fleet, load, rate, case.question.slo).excess <= 0:
+        if outcome(fleet, load, rate, case.request.slo).excess <= 0:
             return True
     return False
 

@@ -24,16 +24,16 @@ from statistics import median
 from time import perf_counter, process_time
 
 import click
-from questions import catalog_question
+from questions import catalog_request
 
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.catalog.models import model_names
+from tonnage.sizing.compare import best_choice
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import Question
-from tonnage.sizing.selection import best_choice
-from tonnage.sizing.splits import candidates
-from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.workload import Demand, Lengths, Target, Slo, Workload
 
 PAIRS = (
     ("Llama-3.1-8B-Instruct", "L4"),
@@ -96,12 +96,12 @@ class Timed:
         return f"{self.model:40} {self.gpu:14} {self.num_splits:6} {cells}  {self.answer}"
 
 
-def question_of(model: str, gpu: str, quantile: float) -> Question:
+def request_of(model: str, gpu: str, quantile: float) -> SizingRequest:
     return replace(
-        catalog_question(model, gpu, LENGTHS, context_tokens=CONTEXT_TOKENS),
+        catalog_request(model, gpu, LENGTHS, context_tokens=CONTEXT_TOKENS),
         slo=Slo(
-            ttft=(Promise(quantile=quantile, limit_s=TTFT_S),),
-            tpot=(Promise(quantile=quantile, limit_s=TPOT_S),),
+            ttft=(Target(quantile=quantile, limit_s=TTFT_S),),
+            tpot=(Target(quantile=quantile, limit_s=TPOT_S),),
         ),
         demand=DEMAND,
         max_replicas=MOST_REPLICAS,
@@ -111,21 +111,21 @@ def question_of(model: str, gpu: str, quantile: float) -> Question:
 def timed(model: str, gpu: str, *, quantile: float, repeat: int) -> Timed | None:
     """Time one plan; None where the class lacks a figure for weights like these."""
     try:
-        question = question_of(model, gpu, quantile)
+        request = request_of(model, gpu, quantile)
     except CatalogError:
         return None
-    other = replace(question, demand=OTHER_DEMAND)
+    other = replace(request, demand=OTHER_DEMAND)
     times = [
-        (_cold_s(lambda: size(question)), _once_s(lambda: size(question)),
-         _once_s(lambda: size(other)), _cold_s(lambda: best_choice(question)))
+        (_cold_s(lambda: size(request)), _once_s(lambda: size(request)),
+         _once_s(lambda: size(other)), _cold_s(lambda: best_choice(request)))
         for _ in range(repeat)
     ]  # fmt: skip
     cold_s, again_s, demand_s, compare_s = (median(each) for each in zip(*times, strict=True))
     return Timed(
         model=model,
         gpu=gpu,
-        num_splits=sum(1 for _ in splits_of(question)),
-        answer=answer_of(question),
+        num_splits=sum(1 for _ in splits_of(request)),
+        answer=answer_of(request),
         cold_s=cold_s,
         again_s=again_s,
         demand_s=demand_s,
@@ -133,14 +133,14 @@ def timed(model: str, gpu: str, *, quantile: float, repeat: int) -> Timed | None
     )
 
 
-def splits_of(question: Question) -> Iterator[object]:
-    node = question.gpu.gpus_per_node
-    return candidates(question.shape, question.weights, num_gpus=None, gpus_per_node=node)
+def splits_of(request: SizingRequest) -> Iterator[object]:
+    node = request.gpu.gpus_per_node
+    return candidates(request.shape, request.weights, num_gpus=None, gpus_per_node=node)
 
 
-def answer_of(question: Question) -> str:
+def answer_of(request: SizingRequest) -> str:
     try:
-        found = size(question)
+        found = size(request)
     except (SizingError, CatalogError) as refusal:
         return type(refusal).__name__
     return f"{found.replicas} x {found.flags.parallelism}"

@@ -21,8 +21,8 @@ from fleet import FIRST_SEED
 
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.question import Flags
-from tonnage.sizing.steady import Replica
+from tonnage.sizing.request import Flags
+from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.workload import Slo
 
 NUM_CASES, NUM_REQUESTS = 20, 20_000
@@ -58,10 +58,10 @@ def replica_with(case: Case, found: Prediction, max_num_seqs: int) -> Replica:
     flags = Flags(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=found.replica.max_batched_tokens,
-        gpu_memory_utilization=case.question.engine.constants.gpu_memory_utilization,
+        gpu_memory_utilization=case.request.engine.constants.gpu_memory_utilization,
         parallelism=case.split,
     )
-    offline = replace(case.question, slo=Slo(), arrival_scv=1.0, flags=flags)
+    offline = replace(case.request, slo=Slo(), arrival_scv=1.0, flags=flags)
     return size_with(offline, case.split).replica
 
 
@@ -109,7 +109,7 @@ def goodput(  # noqa: PLR0913
         return None
     load = load_for(case, max_num_seqs * case.split.data, num_requests)
     load = replace(load, first_seed=seed)
-    return true_goodput(fleet, load, case.question.slo, guess=guess, goal=GOAL)
+    return true_goodput(fleet, load, case.request.slo, guess=guess, goal=GOAL)
 
 
 def row_of(case: Case, quantile: float, num_requests: int) -> Row:
@@ -146,7 +146,7 @@ def row_of(case: Case, quantile: float, num_requests: int) -> Row:
 def chosen(quantile: float) -> Iterator[Case]:
     """Yield workloads whose slots are for the plan to choose."""
     for case in cases(quantile, grid="slots "):
-        if case.question.flags is None:
+        if case.request.flags is None:
             try:
                 predicted(case)
             except SizingError as refusal:
