@@ -5,7 +5,7 @@ import textwrap
 import yaml
 from click.testing import CliRunner
 
-from tonnage.cli.app import program
+from tonnage.cli.commands.app import program
 
 LLAMA = """\
 apiVersion: tonnage.dev/v1alpha1
