@@ -1,4 +1,4 @@
-"""``tonnage compare``: the ranking, its forms, its page, its refusals and its exit codes."""
+"""``tonnage compare``: the ranking, its forms, its refusals and its exit codes."""
 
 import io
 import itertools
@@ -6,57 +6,34 @@ import json
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
-from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
-from cli_builders import CONFIG_JSON, CONFIGURED, LLAMA, SCALED, a_config_map, a_deployment, run
+from cli_builders import (
+    CONFIG_JSON,
+    CONFIGURED,
+    LLAMA,
+    SCALED,
+    a_comparison,
+    a_config_map,
+    a_deployment,
+    run,
+)
 from cli_builders import llama as manifest
-from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Price, built_in_gpus
-from tonnage.cli.answers.batches import BatchRow
-from tonnage.cli.answers.comparing import compare_classes, watched
-from tonnage.cli.answers.planning import Terms, question_of
+from tonnage.cli.answers.comparing import watched
 from tonnage.cli.commands.compare import named_classes
 from tonnage.cli.console import Failure
-from tonnage.cli.page.compare_html import page
-from tonnage.cli.page.compare_layout import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    NAMES_LEFT,
-    RIGHT,
-    WIDTH,
-    BatchPoint,
-    Course,
-    course,
-    throughput_layout,
-    tick_values,
-)
-from tonnage.cli.page.plan_svg import Box, LogAxis
 from tonnage.cli.text.compare import compared
-from tonnage.sizing.selection import RefusedClass
-from tonnage.sizing.steady import SteadyState
-from tonnage.sizing.step import StepTime
-from tonnage.sizing.workload import Promise, Slo
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy" / "examples"
-ALONE = [path for path in sorted(EXAMPLES.glob("*.yaml")) if path.stem != "scale-target"]
-"""Those that need no Deployment beside them."""
 GPUS = built_in_gpus()
 FOUR = "H100,H200,L4,GH200"
-SCRIPT = "<script>alert(1)</script>"
-VOID = {"meta", "br"}
 TOO_SLOW = manifest(("p95: 50ms", "p95: 5ms"))
-FRAME = Box(left=0, top=0, right=WIDTH, bottom=HEIGHT)
 
 
 def compare(*texts, options=(), **more):
@@ -68,46 +45,11 @@ def as_json(*texts, options=()):
     return json.loads(compare(*texts, options=["-o", "json", *options]).stdout)
 
 
-def found(text=LLAMA, names=("H100", "H200", "L4", "GH200"), *, are_named=True, **changes):
-    """Return the classes compared for a manifest; ``changes`` are made to every class."""
-    deployment = parse_model_deployment(yaml.safe_load(text))
-    gpus = [replace(GPUS[name], **changes) for name in names]
-    question = question_of(deployment.spec, Terms(gpus=GPUS))
-    return compare_classes(deployment, question, gpus, are_named=are_named)
-
-
 def printed(compared_classes, columns):
     console = Console(file=io.StringIO(), width=columns, color_system=None)
     for part in compared(compared_classes, console):
         console.print(part)
     return console.file.getvalue()
-
-
-def tree(text):
-    assert text.startswith("<!DOCTYPE html>\n")
-    return ET.fromstring(text.partition("\n")[2])  # noqa: S314  (our own output)
-
-
-def words(element):
-    return " ".join(" ".join(element.itertext()).split())
-
-
-class Tags(HTMLParser):
-    """Counts what is open; every tag must be closed in its turn."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.seen, self.links = [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        self.links += [value for name, value in attrs if name in {"href", "src", "xlink:href"}]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
 
 
 class TestTheAnswer:
@@ -213,7 +155,7 @@ class TestTheAnswer:
         assert "H200, TWIN: closer than the estimate of their speed is sure" in text
 
     def test_without_any_price_is_by_number_of_gpus(self):
-        result = found(price=Price())
+        result = a_comparison(price=Price())
         text = " ".join(printed(result, 100).split())
         numbers = [choice.num_gpus for choice in result.selection.choices]
 
@@ -243,14 +185,11 @@ class TestOffline:
         assert first["plan"]["replicas"] == pytest.approx(11_574 / per_s, abs=1)
         assert first["plan"]["limitedBy"] == "KVCache"
 
-    def test_promises_no_ttft_and_draws_no_slo(self):
+    def test_promises_no_ttft(self):
         text = compare(self.TEXT, options=["--gpu", "H100"], COLUMNS="120").stdout
-        html = compare(self.TEXT, options=["--gpu", "H100", "--html", "-"]).stdout
 
         assert "offline, at the memory ceiling" in text
         assert "TTFT " not in text.partition("1. H100")[2].partition("To be validated")[0]
-        assert 'class="ceiling slo"' not in html
-        assert "nothing is promised about TPOT" in html
 
 
 class TestOwnedGpus:
@@ -319,7 +258,7 @@ def test_a_wide_screen_has_one_table_and_a_narrow_one_two():
 
     assert [len(each) for each in heads.values()] == [2, 1]
     assert "TPOT" in heads[120][0]
-    assert "USD per" in printed(found(), 120)
+    assert "USD per" in printed(a_comparison(), 120)
 
 
 def test_all_classes_are_ranked_and_the_cheapest_and_the_own_one_are_in_full():
@@ -332,12 +271,12 @@ def test_all_classes_are_ranked_and_the_cheapest_and_the_own_one_are_in_full():
 
 
 def test_what_all_classes_share_is_said_once():
-    text = printed(found(), 120)
+    text = printed(a_comparison(), 120)
     own, _, shared = text.partition("To be validated by measurement")
 
     assert own.count("Poisson, through a Service") == 0
     assert shared.count("Poisson, through a Service") == 1
-    assert " ".join(own.split()).count("KV tokens: ") == len(found().in_full)
+    assert " ".join(own.split()).count("KV tokens: ") == len(a_comparison().in_full)
 
 
 class TestTheCommand:
@@ -441,7 +380,7 @@ class TestTheCommand:
             "command = ['compare', '-f', '-', '--gpu', 'H100']\n"
             "result = click.testing.CliRunner().invoke(program, command, sys.stdin.read())\n"
             "assert result.exit_code == 0, result.output\n"
-            "heavy = {'kopf', 'kubernetes', 'requests', 'aiohttp', 'matplotlib'}\n"
+            "heavy = {'kopf', 'kubernetes', 'requests', 'aiohttp', 'matplotlib', 'jinja2'}\n"
             "print(sorted(heavy & set(sys.modules)))\n"
         )
         command = [sys.executable, "-c", script]
@@ -473,225 +412,3 @@ class TestProgress:
     def test_tells_no_more_than_once_a_second(self):
         # The clock is asked at 0, 0.7, 1.4 s, ...: told at 2.1, 3.5, 4.9.
         assert len(self.told(0.7, number=8)) == 3
-
-
-class TestThePage:
-    def test_is_well_formed_and_needs_nothing_beside_itself(self):
-        text = compare(LLAMA, options=["--gpu", FOUR, "--html", "-"]).stdout
-        tags = Tags()
-        tags.feed(text)
-
-        assert tags.open == []
-        assert tree(text).tag == "html"
-        assert tags.seen.count("svg") == 2
-        assert not {"script", "link", "img", "iframe"} & set(tags.seen)
-        assert tags.links == []
-        assert "url(" not in text
-        assert "@import" not in text
-        assert "prefers-color-scheme: dark" in text
-
-    def test_says_of_every_picture_what_it_shows(self):
-        root = tree(compare(LLAMA, options=["--gpu", FOUR, "--html", "-"]).stdout)
-        names = [each.get("id") for each in root.iter() if each.get("id")]
-
-        assert len(names) == len(set(names))
-        for svg in root.iter("svg"):
-            title, desc = svg[0], svg[1]
-            assert (title.tag, desc.tag, svg.get("role")) == ("title", "desc", "img")
-            assert "H200" in desc.text
-
-    def test_has_the_answer_the_ranking_and_the_stages_of_each_class(self):
-        result = found()
-        root = tree(page(result))
-        text = words(root)
-        rows = [[words(cell) for cell in row] for row in root.iter("tr")]
-        ranks = [row[1] for row in rows if row[0].isdigit() and len(row) == 13]
-
-        assert words(root.find("body/section/h2")).endswith("USD per million output tokens")
-        assert ranks == [choice.gpu.name for choice in result.selection.choices]
-        assert text.count("measured validation") == len(result.in_full)
-        assert "arrivals Poisson, through a Service guessed" in text
-
-    def test_draws_a_line_per_class_with_one_load_line_and_the_slo(self):
-        text = page(found(names=("H100", "H200")))
-
-        assert len(re.findall(r'class="class s[0-9]"', text)) == 2
-        assert len(re.findall(r'class="batch load-line s[0-9]"', text)) == 2
-        assert text.count('class="ceiling slo"') == 1
-        assert "SLO p95 50.0 ms" in text
-
-    def test_draws_the_cheapest_and_the_own_class_where_all_are_compared(self):
-        result = found(
-            manifest(("gpu: H200", "gpu: H20"), ("    gpusPerReplica: 2\n", "")), tuple(GPUS)
-        )
-        root = tree(page(replace(result, are_named=False)))
-        names = [words(each) for each in root.iter("text") if "name s" in each.get("class", "")]
-
-        assert len(names) == 6
-        assert "H20" in names
-        assert "more classes are in the ranking only" in words(root)
-
-    def test_without_a_price_has_no_bars(self):
-        root = tree(page(found(price=Price())))
-
-        assert len(list(root.iter("svg"))) == 1
-
-    def test_where_no_class_will_do_says_why(self):
-        result = found(TOO_SLOW)
-        root = tree(page(result))
-
-        assert result.selection.choices == ()
-        assert "No: none of these classes can serve it" in words(root)
-        assert words(root).count("timePerOutputToken: one request alone on") >= 4
-        assert root.find("body/section").get("class") == "no"
-
-    def test_cannot_be_made_to_hold_markup_of_others(self):
-        result = found()
-        choices = tuple(
-            replace(
-                choice,
-                sizing=replace(
-                    choice.sizing,
-                    question=replace(
-                        choice.sizing.question, gpu=replace(choice.gpu, name=f"{SCRIPT}{number}")
-                    ),
-                ),
-            )
-            for number, choice in enumerate(result.selection.choices)
-        )
-        refused = RefusedClass(
-            gpu=replace(GPUS["L4"], name=SCRIPT), reason=SCRIPT, message=f"{SCRIPT}\x00"
-        )
-        text = page(
-            replace(
-                result,
-                deployment=replace(result.deployment, name=SCRIPT),
-                selection=replace(result.selection, choices=choices, refused=(refused,)),
-                as_written=refused,
-            )
-        )
-
-        assert "<script" not in text
-        assert text.count("&lt;script&gt;") > 10
-        assert SCRIPT in words(tree(text))
-
-    def test_goes_to_a_file_beside_the_text(self, tmp_path):
-        path = tmp_path / "compare.html"
-        result = compare(LLAMA, options=["--gpu", "H100", "--html", path])
-
-        assert result.exit_code == 0
-        assert "costs least" in result.stdout
-        assert result.stderr == f"Wrote {path}\n"
-        assert tree(path.read_text(encoding="utf-8")).tag == "html"
-
-
-def a_point(tpot_s, tokens_per_s, *, number, is_load_line=False):
-    step = StepTime(
-        overhead_s=0.0,
-        memory_s=tpot_s,
-        compute_s=0.0,
-        prefill_s=0.0,
-        communication_s=0.0,
-        decode_bytes=1.0,
-        decode_flop=1.0,
-    )
-    state = SteadyState(
-        num_decoding=2.0**number,
-        num_prefilling=0.0,
-        prefill_tokens_per_step=0.0,
-        step=step,
-        requests_per_s=1.0,
-    )
-    row = BatchRow(
-        state=state, cells=("1", "memory"), is_load_line=is_load_line, over=(), remark=""
-    )
-    return BatchPoint(row=row, tpot_s=tpot_s, tokens_per_s_per_gpu=tokens_per_s)
-
-
-def a_course(name, series, times):
-    points = tuple(
-        a_point(tpot_s, 2.0**number / tpot_s, number=number, is_load_line=number == 1)
-        for number, tpot_s in enumerate(times)
-    )
-    return Course(name=name, series=series, points=points)
-
-
-def overlapping(labels):
-    pairs = itertools.combinations(labels, 2)
-    return [(a.lines, b.lines) for a, b in pairs if a.box.overlaps(b.box)]
-
-
-times = st.lists(st.floats(min_value=1e-3, max_value=5.0), min_size=2, max_size=9, unique=True).map(
-    sorted
-)
-promises = st.lists(
-    st.tuples(st.sampled_from([0.5, 0.9, 0.95, 0.99]), st.floats(min_value=2e-3, max_value=5.0)),
-    max_size=4,
-    unique_by=lambda each: each[0],
-)
-
-
-@given(st.lists(times, min_size=1, max_size=6), promises)
-def test_labels_never_overlap_and_stay_within_the_picture(courses, promised):
-    slo = Slo(tpot=tuple(Promise(quantile=q, limit_s=limit_s) for q, limit_s in promised))
-    layout = throughput_layout(
-        [a_course(f"RTX-PRO-6000-{n}", n + 1, each) for n, each in enumerate(courses)], slo
-    )
-    dots = [dot for each in layout.courses for dot in each.dots]
-    lines = [limit.line for limit in layout.limits]
-    numbers = [each.number for each in layout.courses if each.number]
-
-    assert overlapping(layout.labels) == []
-    assert [label.lines for label in layout.labels if not FRAME.holds(label.box)] == []
-    for label, dot in itertools.product(layout.labels, dots):
-        assert not label.box.overlaps(dot.box)
-    for label, line in itertools.product(
-        [*numbers, *(limit.label for limit in layout.limits)], lines
-    ):
-        assert not line.crosses(label.box)
-    for dot in dots:
-        assert LEFT <= dot.place.x <= RIGHT
-        assert layout.plot.top <= dot.place.y <= BOTTOM
-    for limit in layout.limits:
-        assert LEFT <= limit.line.start.x <= RIGHT
-    assert all(each.name.at.x == NAMES_LEFT for each in layout.courses)
-
-
-@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
-def test_the_examples_read_well(path):
-    result = found(path.read_text(), ("H100", "H200", "L40S", "A100-80GB", "B200", "L4"))
-    courses = [course(choice, n) for n, choice in enumerate(result.selection.choices)]
-    layout = throughput_layout(courses, result.question.slo)
-
-    assert overlapping(layout.labels) == []
-    assert [label.lines for label in layout.labels if not FRAME.holds(label.box)] == []
-
-
-def test_of_promises_with_one_limit_only_the_strictest_is_drawn():
-    slo = Slo(
-        tpot=(
-            Promise(quantile=0.5, limit_s=0.05),
-            Promise(quantile=0.99, limit_s=0.05),
-            Promise(quantile=0.5, limit_s=0.02),
-        )
-    )
-    layout = throughput_layout([a_course("A", 1, [0.01, 0.1])], slo)
-
-    assert [limit.label.lines for limit in layout.limits] == [
-        ("SLO p50 20.0 ms",),
-        ("SLO p99 50.0 ms",),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "values"),
-    [
-        (0.008, 0.12, [0.01, 0.02, 0.05, 0.1]),
-        (0.04, 0.09, [0.04, 0.05, 0.06, 0.08]),
-        (0.001, 10.0, [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10]),
-    ],
-)
-def test_ticks_are_round_and_as_many_as_there_is_room_for(low, high, values):
-    axis = LogAxis(low=low, high=high, start=0, end=576)
-
-    assert tick_values(axis, gap=52) == pytest.approx(values)

@@ -6,12 +6,20 @@ from typing import Final
 from tonnage.api.spec import Spec
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.sizing.bill import bill
 from tonnage.sizing.explain import Answer, explain
 from tonnage.sizing.question import Flags
 from tonnage.sizing.report import usd_per_hour
-from tonnage.units import format_s
+from tonnage.sizing.ttft import typical_ttft_s
+from tonnage.units import format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
+NOES: Final = {
+    "DoesNotFit": "it does not fit into the memory",
+    "SLOInfeasible": "the promised latencies are out of reach, with any number of replicas",
+    "ContextTooLong": "the model was not made for so long a context",
+    "InvalidParallelism": "it cannot be split over that many GPUs",
+}
 OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "USD/hour")
 
 
@@ -44,6 +52,33 @@ def headline(answer: Planned) -> str:
     if is_short(answer):
         return f"{line}; {sizing.replicas} replicas are needed"
     return line
+
+
+def verdict(answer: Planned | Refused) -> str:
+    """Return the answer in a line, whatever it is."""
+    if isinstance(answer, Planned):
+        return headline(answer)
+    return f"No: {NOES.get(answer.code, 'the question has no answer')} ({answer.code})"
+
+
+def key_figures(answer: Planned) -> dict[str, str]:
+    """Return the few figures that most people look for."""
+    sizing = answer.sizing
+    cost = bill(sizing, replicas=answer.replicas)
+    state, workload = sizing.at_capacity, sizing.question.workload
+    figures = {
+        "replicas": str(answer.replicas),
+        "GPUs": str(answer.replicas * sizing.parallelism.num_gpus),
+        "max-num-seqs": str(sizing.flags.max_num_seqs),
+        "TPOT at the load line": format_s(state.tpot_s),
+    }
+    if not sizing.question.slo.is_offline:
+        figures["TTFT at the load line"] = format_s(typical_ttft_s(sizing.replica, workload, state))
+    figures["output tokens/s of a replica"] = significant(sizing.output_tokens_per_s)
+    if cost:
+        figures["USD per hour"] = f"{cost.usd_per_hour:.2f}"
+        figures["USD per million output tokens"] = f"{cost.usd_per_million_tokens:.2f}"
+    return figures
 
 
 def counted(number: int, noun: str) -> str:

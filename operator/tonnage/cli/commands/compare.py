@@ -21,9 +21,8 @@ from tonnage.cli.commands.options import (
     requests_per_second_option,
     textbook_option,
 )
-from tonnage.cli.commands.writing import mention, write_page, written
+from tonnage.cli.commands.writing import check_page, mention, write_page, written
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
-from tonnage.cli.page.compare_html import page
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.manifest import Manifests, Resource, load, parse
 from tonnage.cli.read.references import checked_text, config_of, target_of
@@ -78,8 +77,7 @@ def compare(  # noqa: PLR0913  (one argument per option)
     config_file: str | None,
     textbook: bool,
 ) -> None:
-    if page_file == "-" and form != "text":
-        raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
+    check_page(page_file, form)
     terms = Terms(gpus=known_gpus(gpus_folder), is_textbook=textbook, requests_per_s=requests_per_s)
     gpus = named_classes(classes, terms.gpus)
     manifests = load(names)
@@ -93,7 +91,9 @@ def compare(  # noqa: PLR0913  (one argument per option)
         are_named=bool(classes),
     )
     if page_file is not None:
-        write_page(page_file, page(found))
+        from tonnage.cli.page.compare import compare_page  # noqa: PLC0415  (needs an extra)
+
+        write_page(page_file, compare_page(found))
     if page_file != "-":
         _print(found, form)
     sys.exit(OK if found.selection.choices else NO)

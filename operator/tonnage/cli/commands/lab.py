@@ -10,10 +10,10 @@ from typing import Final
 import click
 from rich.console import Console
 
-from tonnage.cli.console import UNEXPECTED, Failure
+from tonnage.cli.console import UNEXPECTED, Failure, needs_extra
 from tonnage.units import HOUR_S
 
-EXTRAS: Final = frozenset({"aiohttp", "cryptography", "matplotlib"})
+MODULES: Final = frozenset({"aiohttp", "cryptography", "matplotlib"})
 
 HELP = """Run a real Kubernetes control plane, Prometheus and stand-in engines on this machine.
 
@@ -35,19 +35,13 @@ FOLDER = click.option(
 @contextmanager
 def lab_errors() -> Iterator[None]:
     """Turn a missing extra, and whatever the lab cannot do, into one message."""
-    try:
-        from tonnage.lab.processes import LabError  # noqa: PLC0415  (needs the extras)
+    with needs_extra("lab", "the lab", MODULES):
+        from tonnage.lab.processes import LabError  # noqa: PLC0415  (needs the extra)
 
         try:
             yield
         except LabError as error:
             raise LabFailure(str(error)) from error
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRAS:
-            raise
-        raise Failure(
-            f"the lab needs {error.name}, which is not installed: pip install 'tonnage[lab]'"
-        ) from error
 
 
 class LabFailure(click.ClickException):

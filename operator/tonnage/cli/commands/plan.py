@@ -19,9 +19,8 @@ from tonnage.cli.commands.options import (
     requests_per_second_option,
     textbook_option,
 )
-from tonnage.cli.commands.writing import mention, write_page, written
+from tonnage.cli.commands.writing import check_page, mention, write_page, written
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
-from tonnage.cli.page.plan_html import page
 from tonnage.cli.read.checkpoint import checkpoint_in
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.hub import checkpoint_from_hub, config_from_hub
@@ -98,8 +97,7 @@ def plan(  # noqa: PLR0913  (one argument per option)
     asks_hub: bool,
     requests_per_s: float | None,
 ) -> None:
-    if page_file == "-" and form != "text":
-        raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
+    check_page(page_file, form)
     terms = Terms(gpus=known_gpus(gpus_folder), is_textbook=textbook, requests_per_s=requests_per_s)
     manifests = load(names)
     inputs = _Inputs(
@@ -116,7 +114,9 @@ def plan(  # noqa: PLR0913  (one argument per option)
         raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
     answers = [found for each in manifests.model_deployments if (found := _answer(each, inputs))]
     if page_file is not None and answers:
-        write_page(page_file, page(answers))
+        from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
+
+        write_page(page_file, plan_page(answers))
     if page_file != "-":
         _print(answers, form)
     expected = len(manifests.model_deployments)
