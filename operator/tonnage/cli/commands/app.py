@@ -21,42 +21,49 @@ class Entry:
 
 
 COMMANDS: Final[Mapping[str, Entry]] = {
-    "plan": Entry(module="tonnage.cli.commands.plan", summary="Size the models of some manifests."),
+    "plan": Entry(
+        module="tonnage.cli.commands.plan",
+        summary="Compute replicas and max-num-seqs for manifests.",
+    ),
     "compare": Entry(
         module="tonnage.cli.commands.compare",
-        summary="Rank GPU classes for a model by what it costs.",
+        summary="Rank GPU classes for a manifest by cost.",
     ),
     "explain": Entry(
-        module="tonnage.cli.commands.explain", summary="Say why a model runs as it does."
+        module="tonnage.cli.commands.explain",
+        summary="Show why a ModelDeployment has its replicas.",
     ),
-    "top": Entry(module="tonnage.cli.commands.top", summary="Watch all models of a cluster."),
+    "top": Entry(
+        module="tonnage.cli.commands.top", summary="Show the ModelDeployments of a cluster, live."
+    ),
     "catalog": Entry(
-        module="tonnage.cli.commands.catalog", summary="List known GPU classes and models."
+        module="tonnage.cli.commands.catalog",
+        summary="List the GPU classes and models in the catalogue.",
     ),
     "crd": Entry(module="tonnage.cli.commands.crd", summary="Print the CustomResourceDefinition."),
-    "lab": Entry(module="tonnage.cli.commands.lab", summary="Run a cluster on this machine."),
+    "lab": Entry(module="tonnage.cli.commands.lab", summary="Run a test cluster on this machine."),
     "run": Entry(module="tonnage.cli.commands.run", summary="Run the operator."),
 }
 
-HELP: Final = """Keep LLM serving at its load line: as many requests per GPU as the SLO allows.
+HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as the SLO allows.
 
 \b
 Examples:
-  tonnage plan -f model.yaml           what it takes to serve a model, no cluster needed
-  tonnage compare -f model.yaml        the same on every GPU class, the cheapest first
-  tonnage crd | kubectl apply -f -     install the ModelDeployment kind
-  tonnage top -A                       all models of a cluster, live
-  tonnage explain llama -n serving     why a model runs as it does
-  tonnage lab demo                     the whole loop on this machine
+  tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
+  tonnage compare -f model.yaml        the same for every GPU class, cheapest first
+  tonnage crd | kubectl apply -f -     install the CustomResourceDefinition
+  tonnage top -A                       all ModelDeployments of a cluster, live
+  tonnage explain llama -n serving     why a ModelDeployment has its replicas
+  tonnage lab demo                     the operator on a test cluster on this machine
 
 \b
 Exit codes:
-  0  done, and the answer is yes
-  1  unexpected: a fault of Tonnage, or of the machine
-  2  the answer is no, or the input is not valid
-  3  no cluster answers
-  4  the cluster has no ModelDeployment kind
-  5  no rights
+  0  success
+  1  unexpected error
+  2  the model cannot be served as specified, or the input is invalid
+  3  the cluster cannot be reached
+  4  the cluster does not have the ModelDeployment CRD
+  5  access denied (RBAC)
 """
 
 

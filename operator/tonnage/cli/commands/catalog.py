@@ -32,7 +32,7 @@ MODEL_COLUMNS: Final = (
 WORDS: Final = frozenset({"GPU", "model", "sources", "weights", "certainty", "source"})
 """Columns of words; the others are numbers."""
 
-HELP = """List the GPU classes and the models that are known, with their figures and sources.
+HELP = """List the GPU classes and models in the catalogue, with their figures and sources.
 
 \b
 Examples:
@@ -47,8 +47,12 @@ Examples:
 def form_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that choose the form of a table."""
     for option in (
-        click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table."),
-        click.option("--sources", "form", flag_value="sources", help="Say where figures are from."),
+        click.option(
+            "--markdown", "form", flag_value="markdown", help="Print as a Markdown table."
+        ),
+        click.option(
+            "--sources", "form", flag_value="sources", help="Show the source of each row."
+        ),
     ):
         command = option(command)
     return command
@@ -65,19 +69,19 @@ def catalog() -> None:
     "--gpus",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of TOML files with classes that are added or overridden.",
+    help="Folder with TOML files of GPU classes, to add or to override.",
 )
 def gpus(*, form: str | None, folder: Path | None) -> None:
-    """GPU classes: memory as the driver reports it, dense peaks, one direction of the link."""
+    """List GPU classes: memory as the driver reports it, dense peak FLOP/s, link speed one way."""
     rows = [_gpu_row(gpu) for gpu in sorted(known_gpus(folder).values(), key=lambda gpu: gpu.name)]
     _print(GPU_COLUMNS, rows, form=form)
 
 
 @catalog.command()
 @form_options
-@click.option("--match", default="", help="Only names with this text in them.")
+@click.option("--match", default="", help="Show only models whose name contains this text.")
 def models(*, form: str | None, match: str) -> None:
-    """Models: any other is sized from its config.json."""
+    """List models; others are supported with their config.json."""
     names = [name for name in model_names() if match.casefold() in name.casefold()]
     if not names:
         raise Failure(f"no model has {match!r} in its name")

@@ -31,23 +31,23 @@ from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.compare import compared
 from tonnage.sizing.question import Question
 
-HELP: Final = """Rank GPU classes for one ModelDeployment by what it costs. No cluster is needed.
+HELP: Final = """Rank GPU classes for one ModelDeployment by cost. Needs no cluster.
 
-Every class gets its best split: the fewest GPUs that serve the demand within the promises (offline:
-at the memory ceiling). Answers in the five stages of choosing a GPU: the workload, does the memory
-hold it, the throughput by batch and what binds it, the cost, and what only a measurement can
-confirm. Prices are those of the classes: rented, or owned where a file of --gpus says so.
+For each class, the parallelism with the fewest GPUs that serves the demand within the promises is
+used (offline: at the memory ceiling). Prints five stages: workload, memory, throughput by batch
+size, cost, and what has to be confirmed by measurement. Prices are rental prices, or purchase
+prices with amortization if a file in --gpus sets them.
 
 \b
 Examples:
   tonnage compare -f model.yaml                          all classes
-  tonnage compare -f model.yaml --gpu H100,H200,L40S     these, in full
-  tonnage compare -f model.yaml --html compare.html      as a page with its pictures
-  tonnage compare -f model.yaml --gpus prices/           with your own prices
+  tonnage compare -f model.yaml --gpu H100,H200,L40S     only these, with all details
+  tonnage compare -f model.yaml --html compare.html      an HTML page with charts
+  tonnage compare -f model.yaml --gpus prices/           your own prices
   tonnage compare -f model.yaml -o json | jq '.classes[0].plan'
 
 \b
-Exit codes: 0 a class serves it; 2 none does, or the input is not valid; 1 unexpected.
+Exit codes: 0 a class can serve it; 2 none can, or the input is invalid; 1 unexpected error.
 """
 
 
@@ -58,7 +58,7 @@ Exit codes: 0 a class serves it; 2 none does, or the input is not valid; 1 unexp
     "classes",
     multiple=True,
     metavar="NAME[,NAME...]",
-    help="Classes to compare, each shown in full; may be repeated. Default: all.",
+    help="GPU classes to compare, with all details; may be repeated. Default: all classes.",
 )
 @output_option
 @html_option

@@ -10,10 +10,10 @@ from tonnage.cli.console import output, show
 from tonnage.cli.read.live import connect, read_one
 from tonnage.cli.text.chain import explained
 
-HELP = f"""Say why a model runs as it does: from what is measured to the replicas that run.
+HELP = f"""Show how the operator arrived at the replicas of a ModelDeployment.
 
-Reads the status of one ModelDeployment and writes nothing: the signal that is measured, the
-correction that was learned from it, the sizing of one replica, the caps, and the decision.
+Reads the status of the object: metrics, calibration, capacity of one replica, limits on the number
+of replicas, and the last decisions. Changes nothing.
 
 \b
 Examples:
@@ -25,7 +25,7 @@ Examples:
 
 @click.command(help=HELP)
 @click.argument("name")
-@click.option("-n", "--namespace", help="Absent: the one of the context.")
+@click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
 @click.option(
     "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )

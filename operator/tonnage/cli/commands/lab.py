@@ -15,20 +15,20 @@ from tonnage.units import HOUR_S
 
 MODULES: Final = frozenset({"aiohttp", "cryptography", "matplotlib"})
 
-HELP = """Run a real Kubernetes control plane, Prometheus and stand-in engines on this machine.
+HELP = """Run a test cluster on this machine: control plane, Prometheus, emulated vLLM engines.
 
-No Docker is needed. The programs are built once, in some minutes, and kept.
+Needs no Docker. The programs are built once, which takes some minutes, and kept.
 
 \b
 Examples:
-  tonnage lab demo                       the whole story, then everything is stopped
-  tonnage lab up && tonnage lab status   a cluster with the operator, to try things on
+  tonnage lab demo                       run the demo, then stop everything
+  tonnage lab up && tonnage lab status   start a cluster with the operator and leave it running
   tonnage lab down
 """
 FOLDER = click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the lab's files are; absent: $TONNAGE_LAB, else a folder of this user.",
+    help="Folder of the lab's files. Default: $TONNAGE_LAB, else a folder in your home.",
 )
 
 
@@ -57,11 +57,9 @@ def lab() -> None:
 
 @lab.command()
 @FOLDER
-@click.option(
-    "--bare", is_flag=True, help="Control plane and Prometheus only: no GPU nodes, no operator."
-)
+@click.option("--bare", is_flag=True, help="Start the control plane and Prometheus only.")
 def up(folder: Path | None, *, bare: bool) -> None:
-    """Start a cluster that stays: control plane, Prometheus, a GPU node and the operator."""
+    """Start a cluster: control plane, Prometheus, a GPU node and the operator."""
     with lab_errors():
         from tonnage.lab import progress, site, state  # noqa: PLC0415
 
@@ -76,7 +74,7 @@ def up(folder: Path | None, *, bare: bool) -> None:
 @lab.command()
 @FOLDER
 def down(folder: Path | None) -> None:
-    """Stop the cluster; its logs stay."""
+    """Stop the cluster. Its logs are kept."""
     with lab_errors():
         from tonnage.lab import state  # noqa: PLC0415
 
@@ -92,7 +90,7 @@ def down(folder: Path | None) -> None:
 @lab.command()
 @FOLDER
 def status(folder: Path | None) -> None:
-    """Show what runs. Exit code 2 when nothing does."""
+    """Show the state of the cluster. Exit code 2 if it does not run."""
     with lab_errors():
         from tonnage.lab import state  # noqa: PLC0415
 
@@ -107,7 +105,7 @@ def status(folder: Path | None) -> None:
 
 @lab.command()
 def build() -> None:
-    """Build or find the lab's programs, and say where each one is."""
+    """Build the lab's programs, or find them, and print their paths."""
     with lab_errors():
         from tonnage.lab import assets, progress  # noqa: PLC0415
 
@@ -120,9 +118,9 @@ def build() -> None:
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write a picture of demand, replicas, queue, attainment and MBU over time.",
+    help="Write a chart of demand, replicas, queue, SLO attainment and MBU over time.",
 )
-@click.option("--keep/--no-keep", default=False, help="Leave the cluster running at the end.")
+@click.option("--keep/--no-keep", default=False, help="Keep the cluster running afterwards.")
 @click.option(
     "--cluster",
     type=click.Choice(["local", "kind"]),
@@ -134,10 +132,10 @@ def build() -> None:
     "--scrape-interval",
     "scrape_interval_s",
     type=click.IntRange(min=1, max=HOUR_S),
-    help="Seconds between two scrapes; absent: as the demo sets it.",
+    help="Prometheus scrape interval in seconds.",
 )
 def demo(*, picture: Path | None, keep: bool, cluster: str, scrape_interval_s: int | None) -> None:
-    """Tell the whole story: an example under load, and what Tonnage decides."""
+    """Run the demo: an example under load, and how the operator scales it."""
     with lab_errors():
         story = importlib.import_module("tonnage.lab.demo")
         chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}

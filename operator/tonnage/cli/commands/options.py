@@ -17,8 +17,8 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 
 
 CLUSTER_EXIT_CODES: Final = """\b
-Exit codes: 0 done; 2 there is no such object; 3 no cluster answers; 4 the cluster has no
-ModelDeployment kind; 5 no right to read it; 1 unexpected.
+Exit codes: 0 success; 2 not found; 3 the cluster cannot be reached; 4 it does not have the
+ModelDeployment CRD; 5 access denied (RBAC); 1 unexpected error.
 """
 
 filename_option: Final = click.option(
@@ -28,7 +28,7 @@ filename_option: Final = click.option(
     multiple=True,
     required=True,
     metavar="FILE|DIR|-",
-    help="Manifests to read; may be repeated. '-' is standard input.",
+    help="File or folder with manifests; may be repeated. '-' reads standard input.",
 )
 output_option: Final = click.option(
     "-o",
@@ -37,43 +37,45 @@ output_option: Final = click.option(
     type=click.Choice(["text", "json", "yaml"]),
     default="text",
     show_default=True,
-    help="json and yaml have plan and estimate as status has them.",
+    help="Output format. json and yaml have the fields of status.plan and status.estimate.",
 )
 html_option: Final = click.option(
     "--html",
     "page_file",
     metavar="FILE|-",
-    help="Write a page with pictures; '-' prints it in place of the text.",
+    help="Write an HTML page with charts; '-' writes it to standard output instead of the text.",
 )
 gpus_option: Final = click.option(
     "--gpus",
     "gpus_folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of TOML files with GPU classes, or prices, that are added or overridden.",
+    help="Folder with TOML files of GPU classes, to add classes or to set prices.",
 )
 textbook_option: Final = click.option(
-    "--textbook", is_flag=True, help="Nominal memory, no overhead, efficiency 1: napkin arithmetic."
+    "--textbook", is_flag=True, help="Use nominal memory, no overhead, and an efficiency of 1."
 )
 model_config_option: Final = click.option(
     "--model-config",
     "config_file",
     metavar="FILE",
-    help="A config.json that replaces the one of the catalogue.",
+    help="config.json of the model, instead of the one in the catalogue.",
 )
 requests_per_second_option: Final = click.option(
     "--requests-per-second",
     "requests_per_s",
     type=float,
     callback=_finite,
-    help="Demand that replaces the one of the spec.",
+    help="Requests per second, instead of the demand in the spec.",
 )
 
 
 def access_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which cluster is meant."""
     for option in (
-        click.option("--context", help="Context of the kubeconfig; absent: its current one."),
-        click.option("--kubeconfig", metavar="FILE", help="Absent: as kubectl finds it."),
+        click.option("--context", help="Context of the kubeconfig. Default: the current context."),
+        click.option(
+            "--kubeconfig", metavar="FILE", help="Path to the kubeconfig. Default: as for kubectl."
+        ),
     ):
         command = option(command)
     return command

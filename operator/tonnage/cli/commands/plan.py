@@ -29,26 +29,26 @@ from tonnage.cli.read.references import checked_text, config_of, target_of
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.plan import answered
 
-HELP: Final = """Size the ModelDeployments of some manifests. No cluster is needed.
+HELP: Final = """Compute replicas, max-num-seqs and cost for manifests. Needs no cluster.
 
-Answers in order, with formula and numbers: does it fit, what is the bottleneck, what limits
-the batch, what do the latency promises take, how many replicas, what does it cost. A ConfigMap
-in the same files gives the config.json that spec.model.config names; a Deployment there gives
-the version and the flags of a spec.scaleTarget.
+Prints, with formulas and numbers: whether the model fits into GPU memory, the bottleneck, what
+limits the batch size, the latencies, the number of replicas, and the cost. If spec.model.config
+refers to a ConfigMap, or spec.scaleTarget to a Deployment, pass its manifest too: config.json is
+read from the ConfigMap, engine version and flags from the Deployment.
 
 \b
 Examples:
   tonnage plan -f model.yaml
-  tonnage plan -f model.yaml --requests-per-second 40      another load than the spec expects
-  tonnage plan -f model.yaml --model-config config.json    a model that the catalogue lacks
-  tonnage plan -f model.yaml --hub                         the same, its config.json fetched
-  tonnage plan -f model.yaml --checkpoint DIR              with the bytes that its files have
-  tonnage plan -f models/ --html plan.html                 as a page with its pictures
+  tonnage plan -f model.yaml --requests-per-second 40      replace the demand of the spec
+  tonnage plan -f model.yaml --model-config config.json    a model that is not in the catalogue
+  tonnage plan -f model.yaml --hub                         the same, fetched from Hugging Face
+  tonnage plan -f model.yaml --checkpoint DIR              exact weight sizes from safetensors
+  tonnage plan -f models/ --html plan.html                 an HTML page with charts
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
 \b
-Exit codes: 0 every answer is yes; 2 one is no, or the input is not valid; 1 unexpected.
+Exit codes: 0 all can be served; 2 one cannot, or the input is invalid; 1 unexpected error.
 """
 
 
@@ -74,15 +74,15 @@ class _Inputs:
     "--checkpoint",
     "checkpoint_folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of a checkpoint: the headers of its safetensors files give the bytes of the "
-    "weights, its config.json the model.",
+    help="Folder with a checkpoint: weight sizes are read from the safetensors headers, the model "
+    "from config.json.",
 )
 @click.option(
     "--hub",
     "asks_hub",
     is_flag=True,
-    help="Fetch from the Hugging Face hub: the config.json of models that the catalogue lacks, and "
-    "the headers of safetensors files.",
+    help="Fetch safetensors headers, and config.json of models that are not in the catalogue, from "
+    "the Hugging Face Hub.",
 )
 @requests_per_second_option
 def plan(  # noqa: PLR0913  (one argument per option)

@@ -5,10 +5,10 @@ import sys
 
 import click
 
-HELP = """Run the operator in this process, with the settings of a file.
+HELP = """Run the operator in this process.
 
-The chart starts this in the operator's pod. The file holds what the chart's values have under
-"settings".
+This is what the operator's pod runs. The settings file has the content of "settings" in the values
+of the Helm chart.
 
 \b
 Example:
@@ -22,7 +22,7 @@ Example:
     "settings_file",
     required=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="YAML file with the settings.",
+    help="YAML file with the settings of the operator.",
 )
 def run(settings_file: str) -> None:
     operator = importlib.import_module("tonnage.main")  # slow: it brings Kopf and the clients

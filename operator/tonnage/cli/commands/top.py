@@ -21,12 +21,12 @@ UNKNOWN: Final = "-"
 WIDE: Final = 130
 """Narrower screens show fewer columns."""
 
-HELP = f"""Watch all models of a namespace, or of the cluster.
+HELP = f"""Show the ModelDeployments of a namespace, or of the cluster, live.
 
-Demand and capacity are requests/s: what arrives, and what the replicas that are ready sustain
-within the SLO. MBU is the observed memory bandwidth utilization, eff and prior the learned
-bandwidth efficiency and where it started; TTFT and TPOT the shares of requests within their
-limits.
+Demand and capacity are requests per second: what arrives, and what the ready replicas can serve
+within the SLO. MBU is the measured memory bandwidth utilization; eff and prior are the calibrated
+bandwidth efficiency and its initial value; TTFT and TPOT are the percentage of requests that meet
+their target.
 
 \b
 Examples:
@@ -38,16 +38,20 @@ Examples:
 
 
 @click.command(help=HELP)
-@click.option("-n", "--namespace", help="Absent: the one of the context.")
-@click.option("-A", "--all-namespaces", "is_all", is_flag=True, help="Every namespace.")
-@click.option("--once", is_flag=True, help="Print the table once; so does a file or a pipe.")
+@click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
+@click.option("-A", "--all-namespaces", "is_all", is_flag=True, help="All namespaces.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print the table once; the default when the output is not a terminal.",
+)
 @click.option(
     "--interval",
     "interval_s",
     type=click.FloatRange(min=1, max=HOUR_S),
     default=5,
     show_default=True,
-    help="Seconds between two reads.",
+    help="Seconds between updates.",
 )
 @access_options
 def top(  # noqa: PLR0913  (one argument per option)
