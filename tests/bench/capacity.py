@@ -36,7 +36,7 @@ def engine_limits(sizing: Sizing) -> EngineLimits:
         max_num_batched_tokens=sizing.flags.max_num_batched_tokens,
         num_blocks=math.floor(sizing.replica.kv_pool_bytes / layout.bytes_per_block),
         block_size=layout.block_tokens,
-        max_model_len=sizing.question.context_tokens,
+        max_model_len=sizing.request.context_tokens,
     )
 
 
@@ -57,25 +57,25 @@ class Load:
 
 
 def load_for(sizing: Sizing, num_replicas: int = 1, *, scale: float = 1.0) -> Load:
-    question = sizing.question
+    request = sizing.request
     traffic = Traffic(
-        workload=question.workload,
-        context_tokens=question.context_tokens,
-        arrival_scv=question.arrival_scv,
+        workload=request.workload,
+        context_tokens=request.context_tokens,
+        arrival_scv=request.arrival_scv,
     )
     crowd = sizing.flags.max_num_seqs * num_replicas
     warm_up = WARM_UP_RESIDENCES * crowd + 200
     counted = max(MIN_REQUESTS, REQUESTS_PER_RUNNING * crowd) * scale
     # Bursts say as much as so many times fewer requests.
-    counted *= max(1.0, question.arrival_scv)
-    if min((p.quantile for p in (*question.slo.ttft, *question.slo.tpot)), default=0) > 0.98:
+    counted *= max(1.0, request.arrival_scv)
+    if min((p.quantile for p in (*request.slo.ttft, *request.slo.tpot)), default=0) > 0.98:
         counted *= 2
     return Load(found=draws(traffic, warm_up + int(counted), SEED), warm_up=warm_up)
 
 
 def simulated_capacity(sizing: Sizing, load: Load, guess: float) -> tuple[float, Kept]:
     """Return the highest rate that keeps the SLO: a bracket, then a search in logarithms."""
-    fleet, slo = fleet_of(sizing), sizing.question.slo
+    fleet, slo = fleet_of(sizing), sizing.request.slo
 
     def tried(rate: float) -> tuple[float, Kept]:
         outcome = kept(fleet, load.found, rate, slo, warm_up=load.warm_up)
@@ -138,7 +138,7 @@ def row_of(case: Case, quantile: float, *, scale: float = 1.0) -> Row:
     predicted = sizing.team.sustainable_requests_per_s(1)
     load = load_for(sizing, scale=scale)
     simulated, outcome = simulated_capacity(sizing, load, predicted)
-    slo = sizing.question.slo
+    slo = sizing.request.slo
     by_ttft = outcome.ttft_share(slo) >= outcome.excess(slo)
     is_line = predicted >= sizing.line.requests_per_s * (1 - 1e-6)
     return Row(

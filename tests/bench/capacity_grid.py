@@ -4,14 +4,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from questions import catalog_question
+from questions import catalog_request
 
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.question import Question
-from tonnage.sizing.steady import steady_state
-from tonnage.sizing.ttft import own_prefill_s
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.serving.steady import steady_state
+from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Promise, Slo, Workload
 
 NUM_WORKLOADS = 100
@@ -55,7 +55,7 @@ class Case:
     """One workload of the grid, at one quantile."""
 
     name: str
-    question: Question
+    request: SizingRequest
     sizing: Sizing
 
 
@@ -80,21 +80,21 @@ def _case(seed: str, quantile: float, arrival_scv: float | None) -> Case | None:
     workload, words = _workload(chance)
     factor, limit_s = chance.choice(TPOT_FACTORS), chance.choice(TTFT_LIMITS_S)
     slots, scv = chance.choice(SLOTS), chance.choice((1.0, 1.0, 1.0, 4.0))
-    question = _question(model, gpu, workload, scv if arrival_scv is None else arrival_scv)
+    request = _request(model, gpu, workload, scv if arrival_scv is None else arrival_scv)
     split = Parallelism(tensor=tensor)
     try:
-        strictest = _feasible(question, split, (factor, limit_s))
+        strictest = _feasible(request, split, (factor, limit_s))
         if strictest is None:
             return None
-        question = replace(question, slo=_at(strictest, quantile))
-        sizing = size_with(question, split)
+        request = replace(request, slo=_at(strictest, quantile))
+        sizing = size_with(request, split)
         if slots is not None and slots < sizing.flags.max_num_seqs:
-            question = replace(question, flags=replace(sizing.flags, max_num_seqs=slots))
-            sizing = size_with(question, split)
+            request = replace(request, flags=replace(sizing.flags, max_num_seqs=slots))
+            sizing = size_with(request, split)
     except SizingError:
         return None
-    name = f"{model} {gpu}x{tensor} {words} scv{question.arrival_scv:g}"
-    return Case(name=name, question=question, sizing=sizing)
+    name = f"{model} {gpu}x{tensor} {words} scv{request.arrival_scv:g}"
+    return Case(name=name, request=request, sizing=sizing)
 
 
 def _workload(chance: random.Random) -> tuple[Workload, str]:
@@ -110,21 +110,21 @@ def _workload(chance: random.Random) -> tuple[Workload, str]:
     return workload, f"{mean}({spread or 1:g})+{output} {shape}"
 
 
-def _question(model: str, gpu: str, workload: Workload, scv: float) -> Question:
+def _request(model: str, gpu: str, workload: Workload, scv: float) -> SizingRequest:
     longest = workload.prompt.quantile(LONGEST) + LONGEST_OUTPUT * workload.output_tokens
     context_tokens = int(min(longest, 32_768))
-    question = catalog_question(model, gpu, workload, context_tokens=context_tokens)
-    return replace(question, arrival_scv=scv)
+    request = catalog_request(model, gpu, workload, context_tokens=context_tokens)
+    return replace(request, arrival_scv=scv)
 
 
-def _feasible(question: Question, split: Parallelism, asked: tuple[float, float]) -> Slo | None:
+def _feasible(request: SizingRequest, split: Parallelism, asked: tuple[float, float]) -> Slo | None:
     """Return the promises, both at 99 %, or None where one request alone would miss them."""
     factor, limit_s = asked
-    sizing = size_with(question, split)
+    sizing = size_with(request, split)
     alone_s = sizing.idle.step_s
     prompt_s = _alone_s(sizing, 0.99)
     tpot = Promise(quantile=0.99, limit_s=round(factor * alone_s, 4))
-    few = steady_state(sizing.replica, question.workload, FEWEST)
+    few = steady_state(sizing.replica, request.workload, FEWEST)
     is_batch = few.step_s < tpot.limit_s and sizing.memory_ceiling_typical >= FEWEST
     if MARGIN * prompt_s > limit_s or not is_batch:
         return None
@@ -132,7 +132,7 @@ def _feasible(question: Question, split: Parallelism, asked: tuple[float, float]
 
 
 def _alone_s(sizing: Sizing, quantile: float) -> float:
-    workload = sizing.question.workload
+    workload = sizing.request.workload
     return own_prefill_s(sizing.replica, workload, sizing.idle, workload.prompt.quantile(quantile))
 
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 import click
 from capacity import engine_limits
 from fleet import Draw, Traffic, draws, requests
-from plan_time import question_of
+from plan_time import request_of
 
 from tonnage.engine import Batch, Completion, EngineGroup, GroupStepTime, simulate
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.question import Question
-from tonnage.sizing.search import excess_of
-from tonnage.sizing.steady import Replica
-from tonnage.sizing.step import Step
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.serving.search import excess_of
+from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
 
 SEED = 7
@@ -92,10 +92,10 @@ class Row:
         return self.predicted / self.simulated - 1
 
 
-def question(prompt: int, output: int, factor: float, ttft_s: float) -> Question:
-    """Return the question of a case; the promise on TPOT is some times the step of one alone."""
+def request(prompt: int, output: int, factor: float, ttft_s: float) -> SizingRequest:
+    """Return the request of a case; the promise on TPOT is some times the step of one alone."""
     asked = replace(
-        question_of(MODEL, GPU),
+        request_of(MODEL, GPU),
         workload=Workload(prompt=Lengths(mean_tokens=prompt), output_tokens=output),
         slo=Slo(),
         demand=Demand(),
@@ -119,7 +119,7 @@ def misses(sizing: Sizing, found: Sequence[Draw], requests_per_s: float) -> tupl
     first = WARM_UP * len(found)
     ended = simulate(group, requests(found, requests_per_s))
     counted = [each for each in ended if int(each.id) >= first]
-    slo = sizing.question.slo
+    slo = sizing.request.slo
     by_name = {
         "TimeToFirstToken": _excess(slo.ttft[0], [each.ttft_s for each in counted]),
         "TimePerOutputToken": _excess(slo.tpot[0], list(_tpots(counted))),
@@ -139,7 +139,7 @@ def _excess(promise: Promise, values_s: Sequence[float]) -> float:
 
 def simulated_capacity(sizing: Sizing, guess: float, num_requests: int) -> tuple[float, str]:
     """Return the highest rate that keeps the promises, by bisection, and the one that ends it."""
-    workload = sizing.question.workload
+    workload = sizing.request.workload
     found = draws(Traffic(workload=workload, context_tokens=CONTEXT_TOKENS), num_requests, SEED)
     low, high, by = 0.0, guess, ""
     while (found_at_high := misses(sizing, found, high))[0] <= 0:
@@ -159,7 +159,7 @@ def rows(num_requests: int) -> Iterator[Row]:
     for prompt, output, factor, ttft_s in CASES:
         name = f"{prompt}+{output} TPOT x{factor} TTFT {ttft_s} s"
         try:
-            sizing = size_with(question(prompt, output, factor, ttft_s), SPLIT)
+            sizing = size_with(request(prompt, output, factor, ttft_s), SPLIT)
         except SizingError as refusal:
             print(f"{name}: {refusal}", file=sys.stderr)  # noqa: T201
             continue

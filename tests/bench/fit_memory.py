@@ -19,9 +19,9 @@ import click
 
 from tonnage.catalog.engine_memory import MEMORY_FILE, Fitted, MemoryConstants
 from tonnage.catalog.models import built_in_model
-from tonnage.sizing.budget import PAIR, activation_terms
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags
+from tonnage.sizing.memory.budget import PAIR, activation_terms
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 from tonnage.units import GIB
 
 ROWS_FILE = MEMORY_FILE.with_name("memory_rows.csv")

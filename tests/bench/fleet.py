@@ -9,9 +9,9 @@ from statistics import NormalDist
 from coasting import CoastingEngine, Served, StepTime
 
 from tonnage.engine import EngineLimits, Request
-from tonnage.sizing.shard import Shard
-from tonnage.sizing.steady import Replica
-from tonnage.sizing.step import Step
+from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Routing, Slo, Workload
 
 NORMAL = NormalDist()

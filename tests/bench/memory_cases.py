@@ -6,19 +6,18 @@ from dataclasses import dataclass, replace
 
 from configs import Configs, config_in
 
-from tonnage.catalog.config.quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import KnownEngine, known_engine, parse_version
 from tonnage.catalog.engine_memory import MemoryConstants
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus
 from tonnage.catalog.shape import LatentAttention, ModelShape, WeightFormat
-from tonnage.sizing.budget import TOTAL_SPREAD, as_loaded, budget_parts
-from tonnage.sizing.cache import CacheLayout, Printed, cache_layout
-from tonnage.sizing.kv import default_block_tokens
-from tonnage.sizing.memory import MemoryBudget
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags
-from tonnage.sizing.shard import shard_of
+from tonnage.sizing.memory.budget import TOTAL_SPREAD, as_loaded, budget_parts
+from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.layout import CacheLayout, Printed, cache_layout, default_block_tokens
+from tonnage.sizing.parallelism.shard import shard_of
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB
 
 Row = Mapping[str, str]

@@ -17,15 +17,15 @@ from statistics import median
 from time import process_time
 
 import click
-from questions import catalog_question
+from questions import catalog_request
 
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.catalog.models import model_names
+from tonnage.sizing.compare import best_choice
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import Question
-from tonnage.sizing.selection import best_choice
-from tonnage.sizing.splits import candidates
+from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.workload import Demand, Lengths, Promise, Slo, Workload
 
 PAIRS = (
@@ -75,9 +75,9 @@ class Timed:
         )
 
 
-def question_of(model: str, gpu: str) -> Question:
+def request_of(model: str, gpu: str) -> SizingRequest:
     return replace(
-        catalog_question(model, gpu, LENGTHS, context_tokens=CONTEXT_TOKENS),
+        catalog_request(model, gpu, LENGTHS, context_tokens=CONTEXT_TOKENS),
         slo=PROMISES,
         demand=DEMAND,
         max_replicas=MOST_REPLICAS,
@@ -87,27 +87,27 @@ def question_of(model: str, gpu: str) -> Question:
 def timed(model: str, gpu: str, *, repeat: int) -> Timed | None:
     """Time one plan; None where the class lacks a figure for weights like these."""
     try:
-        question = question_of(model, gpu)
+        request = request_of(model, gpu)
     except CatalogError:
         return None
     return Timed(
         model=model,
         gpu=gpu,
-        num_splits=sum(1 for _ in splits_of(question)),
-        answer=answer_of(question),
-        plan_s=cold_s(lambda: size(question), repeat),
-        compare_s=cold_s(lambda: best_choice(question), repeat),
+        num_splits=sum(1 for _ in splits_of(request)),
+        answer=answer_of(request),
+        plan_s=cold_s(lambda: size(request), repeat),
+        compare_s=cold_s(lambda: best_choice(request), repeat),
     )
 
 
-def splits_of(question: Question) -> Iterator[object]:
-    node = question.gpu.gpus_per_node
-    return candidates(question.shape, question.weights, num_gpus=None, gpus_per_node=node)
+def splits_of(request: SizingRequest) -> Iterator[object]:
+    node = request.gpu.gpus_per_node
+    return candidates(request.shape, request.weights, num_gpus=None, gpus_per_node=node)
 
 
-def answer_of(question: Question) -> str:
+def answer_of(request: SizingRequest) -> str:
     try:
-        found = size(question)
+        found = size(request)
     except (SizingError, CatalogError) as refusal:
         return type(refusal).__name__
     return f"{found.replicas} x {found.flags.parallelism}"

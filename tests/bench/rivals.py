@@ -25,11 +25,11 @@ from typing import Any
 import click
 import yaml
 
-from tonnage.catalog.config.quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import read_model_config
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.shard import shard_of
+from tonnage.sizing.parallelism.shard import shard_of
+from tonnage.sizing.split import Parallelism
 
 HERE = Path(__file__).parent
 Row = Mapping[str, str]

@@ -7,21 +7,22 @@ from dataclasses import dataclass, replace
 from configs import Configs, shape_in
 from speed_eras import NOW, Era, Row
 
-from tonnage.catalog.config.quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import default_batched_tokens, find_engine
 from tonnage.catalog.engine_speed import SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
-from tonnage.sizing.budget import budget_parts, speeds
-from tonnage.sizing.burst import burst_ttft_s
-from tonnage.sizing.closed_loop import ClosedLoop, closed_loop, num_at_once, running_state
-from tonnage.sizing.kv import default_block_tokens
-from tonnage.sizing.memory import MemoryBudget
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import KV_ELEMENT_BYTES, Flags
-from tonnage.sizing.shard import shard_of
-from tonnage.sizing.steady import Replica, mixed_step, prefill_context_tokens
-from tonnage.sizing.step import Step
+from tonnage.sizing.memory.budget import budget_parts
+from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.layout import default_block_tokens
+from tonnage.sizing.parallelism.shard import shard_of
+from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags
+from tonnage.sizing.serving.burst import burst_ttft_s
+from tonnage.sizing.serving.closed_loop import ClosedLoop, closed_loop, num_at_once, running_state
+from tonnage.sizing.serving.steady import Replica, mixed_step, prefill_context_tokens
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.speeds import speeds
+from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
 from tonnage.units import GIB, MS_PER_S
 

@@ -1,6 +1,7 @@
-"""The formula of ``sizing.step`` and ``sizing.closed_loop`` over columns of numbers, for a fit.
+"""The formula of a step and of a closed loop over columns of numbers, for a fit.
 
-A test holds both together.
+It is that of ``sizing.step_time.step`` and ``sizing.serving.closed_loop``: a test
+holds both together.
 """
 
 import math
@@ -34,9 +35,9 @@ from tonnage.catalog.engine_speed import (
     prefill_class,
     scaling_of,
 )
-from tonnage.sizing.closed_loop import num_at_once
-from tonnage.sizing.steady import Replica
-from tonnage.sizing.step import Step
+from tonnage.sizing.serving.closed_loop import num_at_once
+from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.step_time.step import Step
 from tonnage.units import MS_PER_S
 
 Values = Mapping[str, Any]

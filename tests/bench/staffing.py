@@ -18,7 +18,7 @@ from capacity import fleet_of, load_for
 from capacity_grid import Case, cases
 from fleet import kept
 
-from tonnage.sizing.staffing import replicas_for
+from tonnage.sizing.serving.staffing import replicas_for
 from tonnage.sizing.workload import Routing
 
 FLEETS = (1, 2, 4, 8, 32)
@@ -69,7 +69,7 @@ def misses(case: Case, routing: Routing, num_replicas: int, requests_per_s: floa
     """Return misses over those allowed, of the worst promise."""
     load = load_for(case.sizing, num_replicas, scale=SCALE)
     fleet = fleet_of(case.sizing, num_replicas=num_replicas, routing=routing)
-    slo = case.sizing.question.slo
+    slo = case.sizing.request.slo
     return kept(fleet, load.found, requests_per_s, slo, warm_up=load.warm_up).excess(slo)
 
 

@@ -22,9 +22,8 @@ from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.lab.kubectl import Kubectl
 from tonnage.lab.processes import LabError
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import ask
+from tonnage.sizing.request import ask, look_up
 
 pytestmark = pytest.mark.lab
 

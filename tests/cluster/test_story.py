@@ -26,9 +26,8 @@ from tonnage.lab.load import LoadControl, Target, background_load
 from tonnage.lab.load_client import Lengths, RequestShape
 from tonnage.lab.load_endpoints import ServiceRef
 from tonnage.lab.load_records import RequestRecord, attainment, summary, within
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import ask
+from tonnage.sizing.request import ask, look_up
 
 pytestmark = site_lab.pytestmark
 
@@ -157,10 +156,10 @@ def story_model():
 def true_capacity() -> float:
     """Return the requests per second that a replica of the stand-in really sustains."""
     spec = parse_model_deployment(story_model()).spec
-    question = ask(spec, look_up(spec, built_in_gpus()))
-    flags = size(question).flags
-    speed = replace(question.speed, bandwidth_efficiency=HIDDEN)
-    return size(replace(question, speed=speed, flags=flags)).sustainable_requests_per_s
+    request = ask(spec, look_up(spec, built_in_gpus()))
+    flags = size(request).flags
+    speed = replace(request.speed, bandwidth_efficiency=HIDDEN)
+    return size(replace(request, speed=speed, flags=flags)).sustainable_requests_per_s
 
 
 def prior_efficiency() -> float:

@@ -9,13 +9,13 @@ import yaml
 from builders import a_gpu
 from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import DenseFfn, GroupedAttention
-from tonnage.sizing.kernels import layer_kernels
-from tonnage.sizing.kv import flop_per_pair, kv_bytes_per_token
-from tonnage.sizing.kv_share import KvShare
-from tonnage.sizing.memory import weight_bytes
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.shard import FLOP_PER_PARAMETER, Shard
-from tonnage.sizing.step import Speeds
+from tonnage.sizing.memory.ceiling import weight_bytes
+from tonnage.sizing.parallelism.kernels import layer_kernels
+from tonnage.sizing.parallelism.kv import flop_per_pair, kv_bytes_per_token
+from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.shard import FLOP_PER_PARAMETER, Shard
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.units import GB, PETA, TERA
 
 TABLE = yaml.safe_load((Path(__file__).parent / "seed_numbers.yaml").read_text())

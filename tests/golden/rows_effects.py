@@ -13,8 +13,8 @@ from golden.documents import model, napkin_shard, nominal_speeds, row
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.engine import Engine, EngineLimits, Request, simulate
 from tonnage.engine.static import simulate_static
-from tonnage.sizing.memory import block_rounding_fraction
-from tonnage.sizing.step import Step, step_time
+from tonnage.sizing.memory.ceiling import block_rounding_fraction
+from tonnage.sizing.step_time.step import Step, step_time
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
 """Beside the repository. They are not ours to ship, and the test skips without them."""

@@ -4,10 +4,7 @@ import math
 
 from builders import a_latent_attention, a_replica, a_shard, an_attention
 from golden.documents import ELEMENT_BYTES, TABLE, Totals, gpu, model, row
-from tonnage.sizing.cache import cache_layout
-from tonnage.sizing.kv import kv_bytes_per_token
-from tonnage.sizing.kv_share import KvShare
-from tonnage.sizing.memory import (
+from tonnage.sizing.memory.ceiling import (
     BudgetPart,
     MemoryBudget,
     Need,
@@ -16,7 +13,10 @@ from tonnage.sizing.memory import (
     ways_out,
     weight_bytes,
 )
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.memory.layout import cache_layout
+from tonnage.sizing.parallelism.kv import kv_bytes_per_token
+from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB
 
 LLAMAS = ("llama-3-8b", "llama-3-70b", "llama-3-405b")

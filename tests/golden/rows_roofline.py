@@ -4,15 +4,15 @@ from builders import a_layer_group, a_shape, an_attention
 from golden.documents import ELEMENT_BYTES, ROWS, gpu, model, nominal_speeds, row
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.catalog.shape import DenseFfn
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.roofline import (
+from tonnage.sizing.parallelism.shard import Shard, shard_of
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.roofline import (
     batch_at_ridge,
     decode_intensity,
     matrix_vector_work,
     ridge_flop_per_byte,
 )
-from tonnage.sizing.shard import Shard, shard_of
-from tonnage.sizing.step import Step, step_time
+from tonnage.sizing.step_time.step import Step, step_time
 
 
 def ridge(gpu_name, precision):

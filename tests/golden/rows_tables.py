@@ -13,9 +13,9 @@ from builders import a_prior, a_workload
 from golden.documents import ROWS, gpu, model, napkin_shard, nominal_speeds, row
 from golden.rows_memory import pool, request_bytes, requests_held
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.steady import Replica, steady_state
-from tonnage.sizing.step import Step
-from tonnage.sizing.ttft import own_prefill_s
+from tonnage.sizing.serving.steady import Replica, steady_state
+from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths
 from tonnage.units import GIB, MS_PER_S
 

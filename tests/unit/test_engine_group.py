@@ -1,15 +1,15 @@
 """Data-parallel ranks: each schedules for itself, and all step together."""
 
 import pytest
-from data_parallel import group_step_time_of, misses, question
+from data_parallel import group_step_time_of, misses, request
 from fleet import Traffic, draws
 
 from builders import a_replica, a_shard
 from tonnage.engine import Engine, EngineGroup, EngineLimits, Request, RequestError, simulate
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.shard import ExpertShare
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.shard import ExpertShare
-from tonnage.sizing.step import Step
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
 from tonnage.units import GB
 
 LIMITS = EngineLimits(
@@ -112,8 +112,8 @@ def test_evenly_loaded_ranks_take_the_step_of_the_replica():
 
 @pytest.mark.parametrize(("share", "is_kept"), [(0.7, True), (1.4, False)])
 def test_deepseek_keeps_its_promises_up_to_about_the_predicted_rate(share, is_kept):
-    sizing = size_with(question(2000, 100, 3.0, 1.0), DP8)
-    traffic = Traffic(workload=sizing.question.workload, context_tokens=16_384)
+    sizing = size_with(request(2000, 100, 3.0, 1.0), DP8)
+    traffic = Traffic(workload=sizing.request.workload, context_tokens=16_384)
 
     excess, _ = misses(sizing, draws(traffic, 800, 1), share * sizing.sustainable_requests_per_s)
 

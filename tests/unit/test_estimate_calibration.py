@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from builders import (
     FP8,
     a_gpu,
-    a_question,
     a_shape,
+    a_sizing_request,
 )
 from strategies import numbers
 from tonnage.catalog.engine import find_engine
@@ -26,8 +26,8 @@ from tonnage.estimate.calibration import (
     speed_key,
 )
 from tonnage.estimate.speed import SpeedCalibration
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 from tonnage.units import MIB
 
 TEN_YEARS_S = 315_360_000
@@ -168,15 +168,15 @@ class TestKeys:
     @pytest.mark.parametrize(
         "other",
         [
-            a_question(shape=a_shape(digest="other")),
-            a_question(weights=FP8),
-            a_question(kv_format="fp8"),
-            a_question(gpu=a_gpu(name="OTHER")),
-            a_question(engine=find_engine("0.32")),
+            a_sizing_request(shape=a_shape(digest="other")),
+            a_sizing_request(weights=FP8),
+            a_sizing_request(kv_format="fp8"),
+            a_sizing_request(gpu=a_gpu(name="OTHER")),
+            a_sizing_request(engine=find_engine("0.32")),
         ],
     )
     def test_speed_is_learned_apart_for_what_changes_it(self, other):
-        assert speed_key(other, some_flags()) != speed_key(a_question(), some_flags())
+        assert speed_key(other, some_flags()) != speed_key(a_sizing_request(), some_flags())
 
     @pytest.mark.parametrize(
         "split", [Parallelism(), Parallelism(tensor=4), Parallelism(pipeline=2)]
@@ -184,12 +184,14 @@ class TestKeys:
     def test_speed_is_learned_apart_for_each_split(self, split):
         other = some_flags(parallelism=split)
 
-        assert speed_key(a_question(), other) != speed_key(a_question(), some_flags())
+        assert speed_key(a_sizing_request(), other) != speed_key(a_sizing_request(), some_flags())
 
     def test_speed_is_shared_over_batch_sizes_and_traffic(self):
-        other = a_question(context_tokens=4096)
+        other = a_sizing_request(context_tokens=4096)
 
-        assert speed_key(other, some_flags(max_num_seqs=8)) == speed_key(a_question(), some_flags())
+        assert speed_key(other, some_flags(max_num_seqs=8)) == speed_key(
+            a_sizing_request(), some_flags()
+        )
 
     @pytest.mark.parametrize(
         "changes",
@@ -201,21 +203,21 @@ class TestKeys:
         ],
     )
     def test_memory_is_learned_apart_for_every_flag_that_shares_it(self, changes):
-        question = a_question()
+        request = a_sizing_request()
 
-        assert memory_key(question, some_flags(**changes)) != memory_key(question, some_flags())
+        assert memory_key(request, some_flags(**changes)) != memory_key(request, some_flags())
 
     def test_stay_the_same_from_version_to_version_of_the_operator(self):
         # Constants learned by the first versions are found by these.
-        question, flags = a_question(engine=find_engine("0.19")), some_flags()
+        request, flags = a_sizing_request(engine=find_engine("0.19")), some_flags()
 
-        assert speed_key(question, flags) == "361a4d2f84730fb21388"
-        assert memory_key(question, flags) == "6fd264df06cb818ee10b"
+        assert speed_key(request, flags) == "361a4d2f84730fb21388"
+        assert memory_key(request, flags) == "6fd264df06cb818ee10b"
 
     def test_memory_is_learned_apart_for_each_promised_length(self):
-        other = a_question(context_tokens=4096)
+        other = a_sizing_request(context_tokens=4096)
 
-        assert memory_key(other, some_flags()) != memory_key(a_question(), some_flags())
+        assert memory_key(other, some_flags()) != memory_key(a_sizing_request(), some_flags())
 
 
 @pytest.mark.parametrize(

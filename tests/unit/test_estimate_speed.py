@@ -19,8 +19,8 @@ from tonnage.estimate.speed import (
     observed_efficiency,
     observed_mbu,
 )
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.steady import prefill_context_tokens, steady_state
+from tonnage.sizing.serving.steady import prefill_context_tokens, steady_state
+from tonnage.sizing.split import Parallelism
 
 PRIOR = 0.8
 PROMPTS = PromptShape(context_tokens=1000, chunk_tokens=2000)

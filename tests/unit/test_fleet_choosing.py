@@ -11,7 +11,7 @@ from fleet_builders import (
     a_manifest,
     a_memory,
     a_model,
-    a_question_of,
+    a_request_of,
     a_sizing,
     a_state,
     assessed,
@@ -23,8 +23,8 @@ from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.speed import SpeedCalibration
 from tonnage.fleet.status import report
 from tonnage.manifests.children import spec_digest, write_flags
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size
+from tonnage.sizing.split import Parallelism
 
 CHOSEN = a_sizing().flags
 """What the arithmetic chooses for ``a_model``."""
@@ -94,18 +94,18 @@ class TestLiveFlags:
 
         found = assessed(state, fleet=a_fleet(state, gpus={**gpus, "H200": faster}))
 
-        assert found.sizing.question.gpu == faster
+        assert found.sizing.request.gpu == faster
         assert found.sizing.flags == self.KEPT
         assert found.template is None
 
     def test_stay_when_the_speed_is_learned(self):
         state = a_state(live=running(self.KEPT))
-        key = speed_key(a_sizing().question, self.KEPT)
+        key = speed_key(a_sizing().request, self.KEPT)
         slow = Calibrations(speed={key: SpeedCalibration(bandwidth_efficiency=0.5)})
 
         found = assessed(state, fleet=a_fleet(state, calibrations=slow))
 
-        assert found.sizing.question.speed.bandwidth_efficiency == 0.5
+        assert found.sizing.request.speed.bandwidth_efficiency == 0.5
         assert found.sizing.flags == self.KEPT
         assert found.template is None
 
@@ -115,7 +115,7 @@ class TestLiveFlags:
 
         found = assessed(replace(state, long=()), memory=a_memory(state, lengths=lengths))
 
-        assert found.sizing.question.workload.prompt.mean_tokens == 100
+        assert found.sizing.request.workload.prompt.mean_tokens == 100
         assert found.template is None
 
     def test_are_those_recorded_when_somebody_edits_the_arguments(self):
@@ -148,7 +148,7 @@ class TestLiveFlags:
 
     def test_of_a_learned_cache_are_sized_by_it(self):
         state = a_state(live=running(self.KEPT))
-        key = memory_key(a_sizing().question, self.KEPT)
+        key = memory_key(a_sizing().request, self.KEPT)
         known = Calibrations(memory={key: MemoryCalibration(kv_tokens=123_456)})
 
         found = assessed(state, fleet=a_fleet(state, calibrations=known))
@@ -200,9 +200,9 @@ class TestAChangedSpec:
     def test_changes_flags_only_for_a_gain_of_more_than_five_percent(self, num_seqs):
         live = replace(CHOSEN, max_num_seqs=num_seqs)
         slo = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "51ms"}}
-        question = a_question_of(a_model(slo=slo))
-        best = size(question).sustainable_requests_per_s
-        gain = best / size(replace(question, flags=live)).sustainable_requests_per_s - 1
+        request = a_request_of(a_model(slo=slo))
+        best = size(request).sustainable_requests_per_s
+        gain = best / size(replace(request, flags=live)).sustainable_requests_per_s - 1
 
         found = assessed(a_state(a_manifest(slo=slo, generation=2), live=running(live)))
 
@@ -361,29 +361,29 @@ class TestRefusals:
 
 
 class TestMeasuredLengths:
-    def question(self, **lengths):
+    def request(self, **lengths):
         state = a_state(load=1, long=())
         known = {"prompt_tokens": 4000, "output_tokens": 1000, "cached_fraction": 0} | lengths
         memory = a_memory(state, lengths=MeasuredLengths(**known))
-        return assessed(state, memory=memory).sizing.question
+        return assessed(state, memory=memory).sizing.request
 
     def test_replace_those_of_the_spec_and_say_so(self):
-        question = self.question(prompt_tokens=3000, output_tokens=700, cached_fraction=0.5)
+        request = self.request(prompt_tokens=3000, output_tokens=700, cached_fraction=0.5)
 
-        assert question.workload.prompt.mean_tokens == 3000
-        assert question.workload.output_tokens == 700
-        assert question.workload.cached_fraction == 0.5
-        [lengths] = [each for each in question.inputs if each.name == "lengths"]
+        assert request.workload.prompt.mean_tokens == 3000
+        assert request.workload.output_tokens == 700
+        assert request.workload.cached_fraction == 0.5
+        [lengths] = [each for each in request.inputs if each.name == "lengths"]
         assert lengths.origin == "measured"
         assert lengths.value == "3000 prompt (50% cached) + 700 output tokens"
 
     def test_keep_the_spread_that_the_spec_gives(self):
         # 7,000 over 4,000, around 2,000.
-        assert self.question(prompt_tokens=2000).workload.prompt.p99_tokens == 3500
+        assert self.request(prompt_tokens=2000).workload.prompt.p99_tokens == 3500
 
     def test_no_prompt_is_taken_to_be_longer_than_the_promised_context(self):
         # 7,000 over 4,000, around 6,000: 10,500 tokens do not fit into 8,192.
-        assert self.question(prompt_tokens=6000).workload.prompt.p99_tokens == 8192
+        assert self.request(prompt_tokens=6000).workload.prompt.p99_tokens == 8192
 
 
 class TestOutOfReach:
@@ -392,7 +392,7 @@ class TestOutOfReach:
     def overloaded(self):
         flags, sizing = CHOSEN, a_sizing()
         slow = SpeedCalibration(bandwidth_efficiency=0.25)
-        known = Calibrations(speed={speed_key(sizing.question, flags): slow})
+        known = Calibrations(speed={speed_key(sizing.request, flags): slow})
         promises = {"timePerOutputToken": {"p95": "18ms"}}
         model = a_model(slo=promises)
         state = a_state(a_manifest(slo=promises), live=running(flags, model))
@@ -429,6 +429,6 @@ def test_a_template_that_takes_more_gpus_than_the_budget_leaves_is_refused():
 def test_the_image_and_the_flags_are_part_of_the_key():
     eager = a_model(engine={"version": "0.33", "args": ["--enforce-eager"]})
 
-    keys = {speed_key(s.question, s.flags) for s in (a_sizing(), a_sizing(eager))}
+    keys = {speed_key(s.request, s.flags) for s in (a_sizing(), a_sizing(eager))}
 
     assert len(keys) == 2

@@ -10,7 +10,7 @@ from fleet_builders import (
     a_manifest,
     a_model,
     a_pod_body,
-    a_question_of,
+    a_request_of,
     a_sizing,
     a_state,
     assessed,
@@ -20,14 +20,14 @@ from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
 from tonnage.fleet.assess import constants_of
 from tonnage.fleet.learning import learn_from
 from tonnage.fleet.measure import observe_engines, reported_kv_tokens
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size, size_with
-from tonnage.sizing.step import Step
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
 
 SIZING = a_sizing()
-PRIOR = SIZING.question.speed.bandwidth_efficiency
-SPEED = speed_key(SIZING.question, SIZING.flags)
-MEMORY = memory_key(SIZING.question, SIZING.flags)
+PRIOR = SIZING.request.speed.bandwidth_efficiency
+SPEED = speed_key(SIZING.request, SIZING.flags)
+MEMORY = memory_key(SIZING.request, SIZING.flags)
 KV_TOKENS = 600_000
 SEQUENCES, CONTEXT = 24, 120_000
 
@@ -143,7 +143,7 @@ class TestMemory:
         known = known_after(state)
 
         assert found.sizing.memory_doubt
-        assert known.memory[memory_key(SIZING.question, flags)].kv_tokens == 9_000
+        assert known.memory[memory_key(SIZING.request, flags)].kv_tokens == 9_000
 
     def test_of_several_objects_is_the_smallest(self):
         first = a_state(engines=(a_busy_engine(kv_tokens=600_000),))
@@ -284,7 +284,7 @@ def split_on_h200(model_id, version, split, *, context_tokens):
         slo=None,
         engine={"version": version},
     )
-    return size_with(a_question_of(model), split)
+    return size_with(a_request_of(model), split)
 
 
 class TestReportedTokens:
@@ -344,7 +344,7 @@ class TestReportedTokens:
         sizing = deepseek("0.19", Parallelism(tensor=8))
         tokens = reported_kv_tokens(an_engine(kv_tokens=None, num_gpu_blocks=10_000), sizing)
 
-        learned = replace(sizing.question, flags=sizing.flags, measured_kv_tokens=tokens)
+        learned = replace(sizing.request, flags=sizing.flags, measured_kv_tokens=tokens)
 
         # 64 tokens of 576 elements of 2 B in 61 layers
         assert size(learned).replica.kv_pool_bytes == pytest.approx(10_000 * 64 * 576 * 2 * 61)

@@ -12,7 +12,7 @@ from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.fleet.loop import RELIST_S
 from tonnage.fleet.picture import Kind
-from tonnage.sizing.step import Step
+from tonnage.sizing.step_time.step import Step
 
 EACH = a_sizing().sustainable_requests_per_s
 FIRST_REPLICAS = a_sizing().replicas

@@ -337,7 +337,7 @@ class TestTheRest:
         assert told.status.replicas.summary == "1/4"
 
     def test_calibration_is_a_copy_with_its_prior(self):
-        key = speed_key(a_sizing().question, a_sizing().flags)
+        key = speed_key(a_sizing().request, a_sizing().flags)
         learned = SpeedCalibration(
             bandwidth_efficiency=0.7, busy_steps=1234.4, changed_at_s=NOW_S - 60
         )

@@ -16,7 +16,7 @@ SMALL = 0.1
 
 @pytest.fixture(scope="module")
 def quick():
-    poisson = (case for case in cases(0.95) if case.question.arrival_scv == 1)
+    poisson = (case for case in cases(0.95) if case.request.arrival_scv == 1)
     return list(islice(poisson, 0, 10 * QUICK_EVERY // 2, QUICK_EVERY // 2))
 
 

@@ -6,18 +6,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from plan_time import question_of
+from plan_time import request_of
 
-from builders import a_gpu, a_question, an_slo
+from builders import a_gpu, a_sizing_request, an_slo
 from tonnage.catalog.gpu import CatalogError
+from tonnage.sizing.compare import best_choice
 from tonnage.sizing.contender import contender_of, outline_of
 from tonnage.sizing.contest import Contest
-from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import judged, requests_per_s_asked, size, size_with
-from tonnage.sizing.selection import best_choice
 from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Lengths, Promise, Routing, Slo, Workload
 from tonnage.units import GB
 
@@ -38,7 +38,7 @@ NUM_QUESTIONS = 60
 TWO, FOUR = Parallelism(tensor=2), Parallelism(tensor=4)
 
 
-def some_question(number):
+def some_request(number):
     """Return a model on a class, with lengths, promises and a demand as they fall."""
     chance = random.Random(f"contest {number}")  # noqa: S311 -- a scenario has no secrets
     while True:
@@ -56,7 +56,7 @@ def drawn(chance):
     promises = [Promise(quantile=quantile, limit_s=chance.choice(each)) for each in LIMITS_S]
     kept = chance.choice(((1, 1), (1, 1), (1, 0), (0, 1), (0, 0)))
     return replace(
-        question_of(chance.choice(MODELS), chance.choice(GPUS)),
+        request_of(chance.choice(MODELS), chance.choice(GPUS)),
         workload=Workload(prompt=prompt, output_tokens=chance.choice((50, 400))),
         slo=Slo(ttft=tuple(promises[:1] * kept[0]), tpot=tuple(promises[1:] * kept[1])),
         context_tokens=context,
@@ -79,21 +79,21 @@ DEMANDS = (
 )
 
 
-def split_answers(question, num_gpus):
+def split_answers(request, num_gpus):
     """Yield (split, answer or refusal), every split judged for itself."""
-    for split in splits_for(question, num_gpus=num_gpus):
+    for split in splits_for(request, num_gpus=num_gpus):
         try:
-            yield split, size_with(question, split)
+            yield split, size_with(request, split)
         except SizingError as refusal:
             yield split, refusal
 
 
-def smallest_of_all(question):
+def smallest_of_all(request):
     """Return what decisions/0008 asks for, with every split judged."""
     fitting, refusals = [], []
-    answers = split_answers(question, question.num_gpus)
+    answers = split_answers(request, request.num_gpus)
     for num_gpus, group in itertools.groupby(answers, key=lambda answer: answer[0].num_gpus):
-        if fitting and num_gpus > question.gpu.gpus_per_node:
+        if fitting and num_gpus > request.gpu.gpus_per_node:
             break
         same_size = []
         for _, answer in group:
@@ -101,7 +101,7 @@ def smallest_of_all(question):
         if not same_size:
             continue
         fitting.append(max(same_size, key=lambda each: each.sustainable_requests_per_s))
-        most = question.max_replicas
+        most = request.max_replicas
         if most is None or fitting[-1].replicas <= most:
             return fitting[-1]
     if fitting:
@@ -110,9 +110,9 @@ def smallest_of_all(question):
     return (slow or refusals)[-1]
 
 
-def frugality(question, sizing, min_replicas):
+def frugality(request, sizing, min_replicas):
     replicas, num_gpus = max(sizing.replicas, min_replicas), sizing.parallelism.num_gpus
-    most = question.max_replicas
+    most = request.max_replicas
     gpus = float(replicas * num_gpus)
     if requests_per_s_asked(sizing) is None:
         gpus = num_gpus / sizing.output_tokens_per_s
@@ -134,34 +134,34 @@ def asked(answer):
 
 @pytest.mark.parametrize("number", range(NUM_QUESTIONS))
 def test_the_plan_is_that_of_judging_every_split(number):
-    question = some_question(number)
+    request = some_request(number)
 
-    assert asked(lambda: size(question)) == told(smallest_of_all(question))
+    assert asked(lambda: size(request)) == told(smallest_of_all(request))
 
 
 @pytest.mark.parametrize("number", range(0, NUM_QUESTIONS, 2))
 def test_the_most_frugal_split_is_that_of_judging_every_split(number):
-    question = replace(some_question(number), num_gpus=None)
-    node = question.gpu.gpus_per_node
+    request = replace(some_request(number), num_gpus=None)
+    node = request.gpu.gpus_per_node
     served = [
         answer
-        for split, answer in split_answers(question, None)
+        for split, answer in split_answers(request, None)
         if split.num_gpus <= node and not isinstance(answer, SizingError)
     ]
     if served:
-        expected = min(served, key=lambda each: frugality(question, each, 2))
+        expected = min(served, key=lambda each: frugality(request, each, 2))
     else:
-        expected = told(smallest_of_all(question))
+        expected = told(smallest_of_all(request))
 
-    assert asked(lambda: best_choice(question, min_replicas=2).sizing) == expected
+    assert asked(lambda: best_choice(request, min_replicas=2).sizing) == expected
 
 
 @pytest.mark.parametrize("number", range(0, NUM_QUESTIONS, 3))
 def test_no_stage_promises_less_than_the_next_one_finds(number):
-    question = some_question(number)
-    for split, answer in split_answers(question, 8):
+    request = some_request(number)
+    for split, answer in split_answers(request, 8):
         if not isinstance(answer, SizingError):
-            outline, contender = outline_of(question, split), contender_of(question, split)
+            outline, contender = outline_of(request, split), contender_of(request, split)
 
             assert outline.most_requests_per_s >= contender.most_requests_per_s
             assert contender.most_requests_per_s >= judged(contender).most_requests_per_s
@@ -202,10 +202,10 @@ class TestAContest:
 
     def test_that_all_lose_knows_every_reason_in_order(self):
         small = a_gpu(memory_bytes=10 * GB)
-        question = a_question(gpu=small, slo=an_slo(tpot_s=0.001))
+        request = a_sizing_request(gpu=small, slo=an_slo(tpot_s=0.001))
         contest = Contest(
-            lambda split: outline_of(question, split),
-            lambda outline: contender_of(question, outline.parallelism),
+            lambda split: outline_of(request, split),
+            lambda outline: contender_of(request, outline.parallelism),
             str,
         )
         for tensor in (1, 8):

@@ -5,24 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_question, a_replica, a_shard, a_workload, an_slo, decoding_only
+from builders import a_replica, a_shard, a_sizing_request, a_workload, an_slo, decoding_only
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.bounded import bounded
 from tonnage.sizing.crowd import crowd
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.gate import alike_exceedance, gated_wait, quiet_share
-from tonnage.sizing.load_line import LoadLine, line_used, load_line
 from tonnage.sizing.occupancy import Arrivals, Places, seen_scv
 from tonnage.sizing.pace import pace_of
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.plan import size
-from tonnage.sizing.shard import shard_of
-from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import load_at, places, ranks_together, steady_state
+from tonnage.sizing.serving.load_line import LoadLine, line_used, load_line
+from tonnage.sizing.serving.staffing import Team, replicas_for
+from tonnage.sizing.serving.steady import load_at, places, ranks_together, steady_state
+from tonnage.sizing.serving.ttft import own_prefill_s, ttft_exceedance, typical_ttft_s
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.stream import WorkStream
 from tonnage.sizing.tails import Moments, capped_gamma, gamma_share
 from tonnage.sizing.tpot import averaged, tpot_exceedance
-from tonnage.sizing.ttft import own_prefill_s, ttft_exceedance, typical_ttft_s
 from tonnage.sizing.workload import Demand, Lengths, Routing
 
 
@@ -174,7 +174,7 @@ def test_a_short_stay_sees_no_bursts_and_a_long_one_all(mean, seen):
 def test_answers_of_one_token_behind_a_router_are_planned_for():
     workload = a_workload(prompt=Lengths(mean_tokens=20, p99_tokens=40), output_tokens=1)
     sizing = size(
-        a_question(
+        a_sizing_request(
             workload=workload,
             slo=an_slo(ttft_s=60, tpot_s=10),
             demand=Demand(requests_per_s=100_000),
@@ -431,7 +431,9 @@ class TestLongTails:
         def asked(p99_tokens):
             prompt = Lengths(mean_tokens=500, p99_tokens=p99_tokens, longest_tokens=8192)
             workload = a_workload(prompt=prompt)
-            return size(a_question(workload=workload, demand=Demand(requests_per_s=20))).replicas
+            return size(
+                a_sizing_request(workload=workload, demand=Demand(requests_per_s=20))
+            ).replicas
 
         assert asked(6000) <= asked(8000) <= 2 * asked(6000)
 
@@ -439,14 +441,14 @@ class TestLongTails:
         prompt = Lengths(mean_tokens=61, p99_tokens=900, longest_tokens=8192)
         workload = a_workload(prompt=prompt, output_tokens=151)
 
-        sizing = size(a_question(workload=workload, slo=an_slo(ttft_s=0.5, tpot_s=0.2)))
+        sizing = size(a_sizing_request(workload=workload, slo=an_slo(ttft_s=0.5, tpot_s=0.2)))
 
         assert sizing.sustainable_requests_per_s > 0
 
     def test_more_demand_never_takes_fewer_replicas(self):
         workload = a_workload(prompt=Lengths(mean_tokens=2723.6), output_tokens=34.5)
         slo = an_slo(ttft_s=2, tpot_s=0.05, quantile=0.99)
-        team = size(a_question(workload=workload, slo=slo)).team
+        team = size(a_sizing_request(workload=workload, slo=slo)).team
 
         needed = [replicas_for(team, 0.5 * rate) for rate in range(1, 100)]
 

@@ -24,7 +24,9 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConstants:
-    """The memory constants of vLLM from one minor version on. ``sizing.budget`` has the formulas.
+    """The memory constants of vLLM from one minor version on.
+
+    ``sizing.memory.budget`` has the formulas.
 
     Written by ``tests/bench/fit_memory.py``; which rows each constant comes from stands beside it.
     """

@@ -1,7 +1,8 @@
 """Where the constants of the step-time formula start, before any is learned.
 
 They are fitted on public serving measurements, with physics as the prior: ``engines/speed.toml``
-says on which, and ``tests/bench/fit_speed.py`` writes it. The formula itself is ``sizing.step``.
+says on which, and ``tests/bench/fit_speed.py`` writes it. The formula itself is
+``sizing.step_time.step``.
 """
 
 import tomllib
@@ -21,7 +22,7 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedConstants:
-    """The constants of the step-time formula (``sizing.step``). Priors here, learned later."""
+    """The constants of the formula in ``sizing.step_time.step``. Priors here, learned later."""
 
     __pydantic_config__ = _STRICT
 
@@ -34,7 +35,7 @@ class SpeedConstants:
     per_step_s: float
     """Scheduling, sampling, copies: once per step."""
     per_kernel_s: float
-    """What a kernel of the smallest kind takes however little it does (``sizing.kernels``)."""
+    """What a kernel of the smallest kind (``sizing.parallelism.kernels``) takes at least."""
     per_scaled_product_s: float
     """The same for finding the scales of a product of quantized matrices."""
     per_sequence_s: float

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from tonnage.catalog.config.keys import ModelConfigError
+from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import UnknownModelError
 from tonnage.catalog.shape import ModelShape

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tonnage.estimate.speed import HIGHEST, SpeedCalibration
-from tonnage.sizing.question import Flags, Question
+from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.units import PETA
 
 VERSION = 2
@@ -43,31 +43,31 @@ class Calibrations:
         return replace(self, memory={**self.memory, key: calibration})
 
 
-def speed_key(question: Question, flags: Flags) -> str:
+def speed_key(request: SizingRequest, flags: Flags) -> str:
     """Return the key under which speed is learned: model, formats, GPU, split, engine minor."""
     split = flags.parallelism
     return _digest(
-        question.shape.digest or question.shape.name,
-        question.weights.name,
-        question.kv_format,
-        question.gpu.name,
+        request.shape.digest or request.shape.name,
+        request.weights.name,
+        request.kv_format,
+        request.gpu.name,
         split.tensor,
         split.pipeline,
         split.data,
-        question.engine.minor,
-        question.engine_digest,
+        request.engine.minor,
+        request.engine_digest,
         *([split.context] if split.context > 1 else []),
     )
 
 
-def memory_key(question: Question, flags: Flags) -> str:
+def memory_key(request: SizingRequest, flags: Flags) -> str:
     """Return the key under which KV tokens are learned: also all flags that share the memory."""
     return _digest(
-        speed_key(question, flags),
+        speed_key(request, flags),
         flags.max_num_seqs,
         flags.max_num_batched_tokens,
         flags.gpu_memory_utilization,
-        question.context_tokens,
+        request.context_tokens,
     )
 
 

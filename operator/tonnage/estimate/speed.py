@@ -8,10 +8,10 @@ The correction is bounded, gated and slow, so that no bad scrape moves a fleet.
 from dataclasses import dataclass, replace
 
 from tonnage.estimate.samples import EngineSamples
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.steady import Replica, ranks_together
-from tonnage.sizing.step import Step
-from tonnage.sizing.utilization import observed_mbu_fraction
+from tonnage.sizing.serving.steady import Replica, ranks_together
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
+from tonnage.sizing.step_time.utilization import observed_mbu_fraction
 
 LOWEST_OF_PRIOR = 0.4
 HIGHEST_OF_PRIOR = 1.25

@@ -1,4 +1,4 @@
-"""Which question one object asks now: with the flags that run, or with flags to be chosen."""
+"""What one object asks for now: with the flags that run, or with flags to be chosen."""
 
 from dataclasses import dataclass, replace
 
@@ -10,12 +10,11 @@ from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, size
-from tonnage.sizing.question import Flags, Input, Question, ask, digest_of
+from tonnage.sizing.provenance import Figure, Origin, lengths_input, replaced, speed_input, without
+from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Slo, Workload
-from tonnage.units import significant
 
 GAIN_WORTH_A_RESTART = 0.05
 """A spec change keeps the running flags unless others raise a replica's capacity by more."""
@@ -48,9 +47,9 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
         RefusedError, CatalogError, SizingError: nothing can be planned; the message says why.
     """
     model = checked(state)
-    question = _question(model, state, fleet, memory)
-    prior = question.speed.bandwidth_efficiency
-    live = _live_flags(state, model, question)
+    request = _request(model, state, fleet, memory)
+    prior = request.speed.bandwidth_efficiency
+    live = _live_flags(state, model, request)
     if model.spec.scale_target and live is None:
         raise RefusedError(
             "FlagsUnknown",
@@ -61,23 +60,23 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
     if live and is_current:
-        sizing, problem = _as_it_runs(calibrated(question, live, fleet.calibrations))
+        sizing, problem = _as_it_runs(calibrated(request, live, fleet.calibrations))
         return Chosen(
             model=model, sizing=sizing, prior_efficiency=prior, must_apply=False, problem=problem
         )
-    sizing = _freely(question, live, fleet.calibrations)
+    sizing = _freely(request, live, fleet.calibrations)
     return Chosen(model=model, sizing=sizing, prior_efficiency=prior, must_apply=True)
 
 
-def _as_it_runs(question: Question) -> tuple[Sizing, str | None]:
+def _as_it_runs(request: SizingRequest) -> tuple[Sizing, str | None]:
     """Size what runs. A learned constant or longer prompts must not freeze it in overload.
 
     Where no rate keeps the SLO any more, the fleet is sized for throughput and the reason given.
     """
     try:
-        return size(question), None
+        return size(request), None
     except SLOInfeasibleError as infeasible:
-        return size(replace(question, slo=Slo())), str(infeasible)
+        return size(replace(request, slo=Slo())), str(infeasible)
 
 
 def checked(state: ModelState) -> ModelDeployment:
@@ -119,25 +118,25 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
         )
 
 
-def _question(
+def _request(
     model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory
-) -> Question:
+) -> SizingRequest:
     version = _image_version(state) if model.spec.scale_target else None
     known = look_up(model.spec, fleet.gpus, model_config=state.model_config, engine_version=version)
-    question = ask(model.spec, known)
+    request = ask(model.spec, known)
     if model.spec.scale_target and state.deployment:
         own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))
         switches = switches_in(state.deployment.arguments)
-        question = replace(question, engine_digest=digest_of(own), switches=switches)
+        request = replace(request, engine_digest=digest_of(own), switches=switches)
     lengths = memory.lengths
     if lengths is None:
-        return question
-    expected = question.workload
+        return request
+    expected = request.workload
     workload = Workload(
         prompt=Lengths(
             mean_tokens=lengths.prompt_tokens,
-            p99_tokens=_scaled_p99(question, lengths.prompt_tokens),
-            longest_tokens=question.context_tokens,
+            p99_tokens=_scaled_p99(request, lengths.prompt_tokens),
+            longest_tokens=request.context_tokens,
         ),
         output_tokens=lengths.output_tokens,
         cached_fraction=lengths.cached_fraction,
@@ -145,22 +144,18 @@ def _question(
         if expected.output_second_moment is None
         else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
     )
-    text = (
-        f"{significant(lengths.prompt_tokens)} prompt ({lengths.cached_fraction:.0%} cached) + "
-        f"{significant(lengths.output_tokens)} output tokens"
-    )
-    inputs = [each for each in question.inputs if each.name != "lengths"]
-    measured = Input(name="lengths", value=text, origin="measured")
-    return replace(question, workload=workload, inputs=(measured, *inputs))
+    inputs = without(request.inputs, Figure.LENGTHS)
+    measured = lengths_input(workload, Origin.MEASURED)
+    return replace(request, workload=workload, inputs=(measured, *inputs))
 
 
-def _scaled_p99(question: Question, mean_tokens: float) -> float | None:
+def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:
     """Keep the spread that the spec gives, around the measured mean, within what is promised."""
-    prompt = question.workload.prompt
+    prompt = request.workload.prompt
     if prompt.p99_tokens is None:
         return None
     scaled = prompt.p99_tokens / prompt.mean_tokens * mean_tokens
-    return min(scaled, float(question.context_tokens))
+    return min(scaled, float(request.context_tokens))
 
 
 def _image_version(state: ModelState) -> str | None:
@@ -177,57 +172,51 @@ def _image_version(state: ModelState) -> str | None:
     return f"{major}.{minor}"
 
 
-def _live_flags(state: ModelState, model: ModelDeployment, question: Question) -> Flags | None:
+def _live_flags(state: ModelState, model: ModelDeployment, request: SizingRequest) -> Flags | None:
     """Return what runs: as we recorded it on our own Deployment, else as its arguments say."""
     deployment = state.deployment
     if deployment is None:
         return None
     is_ours = model.spec.scale_target is None
     recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
-    default = question.engine.constants.gpu_memory_utilization
+    default = request.engine.constants.gpu_memory_utilization
     return recorded or read_flags(deployment.arguments, default_utilization=default)
 
 
-def calibrated(question: Question, flags: Flags, known: Calibrations) -> Question:
-    """Return the question for these flags, with what was learned about them."""
+def calibrated(request: SizingRequest, flags: Flags, known: Calibrations) -> SizingRequest:
+    """Return the request for these flags, with what was learned about them."""
     return replace(
-        with_learned_speed(question, flags, known),
+        with_learned_speed(request, flags, known),
         flags=flags,
-        measured_kv_tokens=_kv_tokens(question, flags, known),
+        measured_kv_tokens=_kv_tokens(request, flags, known),
     )
 
 
-def _kv_tokens(question: Question, flags: Flags, known: Calibrations) -> float | None:
-    entry = known.memory.get(memory_key(question, flags))
+def _kv_tokens(request: SizingRequest, flags: Flags, known: Calibrations) -> float | None:
+    entry = known.memory.get(memory_key(request, flags))
     return entry.kv_tokens if entry else None
 
 
-def with_learned_speed(question: Question, flags: Flags, known: Calibrations) -> Question:
-    """Return the question with the learned bandwidth efficiency, where there is one."""
-    entry = known.speed.get(speed_key(question, flags))
+def with_learned_speed(request: SizingRequest, flags: Flags, known: Calibrations) -> SizingRequest:
+    """Return the request with the learned bandwidth efficiency, where there is one."""
+    entry = known.speed.get(speed_key(request, flags))
     if entry is None:
-        return question
-    efficiency = entry.bandwidth_efficiency
-    speed = replace(question.speed, bandwidth_efficiency=efficiency)
-    inputs = tuple(
-        Input(name=each.name, value=significant(efficiency), origin="measured")
-        if each.name == "bandwidth efficiency"
-        else each
-        for each in question.inputs
-    )
-    return replace(question, speed=speed, inputs=inputs)
+        return request
+    speed = replace(request.speed, bandwidth_efficiency=entry.bandwidth_efficiency)
+    inputs = replaced(request.inputs, speed_input(speed, Origin.MEASURED))
+    return replace(request, speed=speed, inputs=inputs)
 
 
-def _freely(question: Question, live: Flags | None, known: Calibrations) -> Sizing:
+def _freely(request: SizingRequest, live: Flags | None, known: Calibrations) -> Sizing:
     """Choose flags; those that run stay where others gain too little to restart an engine."""
-    kept = _kept(question, live, known)
+    kept = _kept(request, live, known)
     try:
-        first = size(question)
+        first = size(request)
     except DoesNotFitError:
         if kept is None:
             raise
         return kept
-    best = size(with_learned_speed(question, first.flags, known))
+    best = size(with_learned_speed(request, first.flags, known))
     if kept is None:
         return best
     worth_it = best.sustainable_requests_per_s * kept.flags.parallelism.num_gpus > (
@@ -236,15 +225,15 @@ def _freely(question: Question, live: Flags | None, known: Calibrations) -> Sizi
     return best if worth_it else kept
 
 
-def _kept(question: Question, live: Flags | None, known: Calibrations) -> Sizing | None:
+def _kept(request: SizingRequest, live: Flags | None, known: Calibrations) -> Sizing | None:
     """Return what the flags that run give a changed spec; None where they will not do.
 
     They have shown that what ran before fits, not what is asked now.
     """
-    if live is None or question.num_gpus not in {None, live.parallelism.num_gpus}:
+    if live is None or request.num_gpus not in {None, live.parallelism.num_gpus}:
         return None
     try:
-        kept = size(calibrated(question, live, known))
+        kept = size(calibrated(request, live, known))
     except SizingError:
         return None
     return None if kept.memory_doubt else kept

@@ -45,11 +45,11 @@ def observe_constants(
         if (efficiency := observed_efficiency(sizing.replica, step)) is not None
     ]
     return Observation(
-        speed_key=speed_key(sizing.question, sizing.flags),
+        speed_key=speed_key(sizing.request, sizing.flags),
         prior=prior,
         efficiencies=tuple(efficiency for efficiency, _ in found),
         num_steps=sum(num_steps for _, num_steps in found),
-        memory_key=memory_key(sizing.question, sizing.flags),
+        memory_key=memory_key(sizing.request, sizing.flags),
         kv_tokens=_believable_kv_tokens(state, fleet, sizing),
     )
 
@@ -72,9 +72,9 @@ def _believable_kv_tokens(state: ModelState, fleet: Fleet, sizing: Sizing) -> fl
 
 def _believable_range(sizing: Sizing) -> tuple[float, float]:
     """Return the least and the most tokens of one rank that the estimate stands for."""
-    least = float(sizing.question.context_tokens)
+    least = float(sizing.request.context_tokens)
     pool, spread = sizing.budget.kv_pool_bytes, sizing.budget.kv_pool_spread_bytes
-    each_bytes = sizing.replica.bytes_per_reported_token(sizing.question.context_tokens)
+    each_bytes = sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
     return max(least, (pool - spread) / each_bytes), max(least, (pool + spread) / each_bytes)
 
 

@@ -23,7 +23,7 @@ from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
 from tonnage.fleet.views import PodView
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.steady import prefill_context_tokens
+from tonnage.sizing.serving.steady import prefill_context_tokens
 from tonnage.sizing.workload import Promise
 
 SETTLE_SCRAPES = 2
@@ -108,7 +108,7 @@ def _trust(
 def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed:
     """Return the gauges that people look at; None where no engine was busy or asked."""
     busy = list(busy_steps(state, fleet, sizing))
-    slo = sizing.question.slo
+    slo = sizing.request.slo
     return Observed(
         step_s=_mean([each.step_s for each in busy]),
         mbu=_mean([observed_mbu(sizing.replica, each) for each in busy]),
@@ -131,7 +131,7 @@ def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
     """
     if samples.kv_tokens or not samples.num_gpu_blocks:
         return samples.kv_tokens or None
-    replica, context_tokens = sizing.replica, sizing.question.context_tokens
+    replica, context_tokens = sizing.replica, sizing.request.context_tokens
     blocks = samples.num_gpu_blocks / replica.num_queues
     return blocks * context_tokens / replica.blocks_reserved(context_tokens)
 
@@ -158,7 +158,7 @@ def _attainments(
 
 def busy_steps(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
     interval_s = fleet.settings.scrape_interval_s
-    workload = sizing.question.workload
+    workload = sizing.request.workload
     prompts = PromptShape(
         context_tokens=prefill_context_tokens(workload),
         chunk_tokens=min(workload.new_prompt_tokens, sizing.flags.max_num_batched_tokens),

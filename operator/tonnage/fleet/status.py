@@ -21,11 +21,11 @@ from tonnage.api.status import (
     Status,
 )
 from tonnage.estimate.calibration import Calibrations, speed_key
+from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
 from tonnage.fleet.assess import Assessment
 from tonnage.fleet.conditions import conditions
 from tonnage.fleet.state import ObjectMemory
 from tonnage.fleet.views import ModelView
-from tonnage.sizing.report import estimate_status, memory_reasons, plan_status, rounded
 
 MATERIAL = 0.10
 SLO_SOURCES = {
@@ -216,7 +216,7 @@ def _calibration(found: Assessment, known: Calibrations) -> CalibrationStatus | 
     if found.chosen is None:
         return None
     sizing, prior = found.chosen.sizing, found.chosen.prior_efficiency
-    entry = known.speed.get(speed_key(sizing.question, sizing.flags))
+    entry = known.speed.get(speed_key(sizing.request, sizing.flags))
     return CalibrationStatus(
         bandwidth_efficiency=rounded(entry.bandwidth_efficiency if entry else prior),
         prior_bandwidth_efficiency=rounded(prior),

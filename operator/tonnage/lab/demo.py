@@ -16,6 +16,7 @@ from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.kube import KubeApi, load_client
 from tonnage.cluster.prometheus import Prometheus
+from tonnage.explain.words import explain
 from tonnage.lab import assets, controlplane, kind, site, state
 from tonnage.lab.controlplane import ControlPlane
 from tonnage.lab.load import LoadControl, Target, background_load
@@ -28,10 +29,8 @@ from tonnage.lab.progress import Step, on_console
 from tonnage.lab.runner.__main__ import obstacle
 from tonnage.lab.sampler import Sources, Story, sampling
 from tonnage.settings import Settings
-from tonnage.sizing.explain import explain
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import ask
+from tonnage.sizing.request import ask, look_up
 from tonnage.units import format_s
 
 SCRAPE_INTERVAL_S: Final = 5

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tonnage.api.pods import Speculative
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import EngineVersion
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 
 SHUTDOWN_TIMEOUT_S = 45
 LARGEST_COUNT = 2_147_483_647

@@ -15,10 +15,10 @@ from tonnage.manifests.names import (
     selector,
 )
 from tonnage.manifests.pod import HTTP_PORT, Manifest, PodFigures, pod_template, startup_budget_s
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.question import Flags
-from tonnage.sizing.split_rules import has_whole_experts
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 from tonnage.units import MS_PER_S
 
 DIGEST_LENGTH = 16
@@ -118,23 +118,23 @@ def _metadata(model: ModelDeployment) -> Manifest:
 
 
 def _figures(sizing: Sizing, site: Site) -> PodFigures:
-    question, split = sizing.question, sizing.flags.parallelism
-    if split.num_gpus > question.gpu.gpus_per_node:
+    request, split = sizing.request, sizing.flags.parallelism
+    if split.num_gpus > request.gpu.gpus_per_node:
         raise NotServableError(
-            f"{split} needs {split.num_gpus} GPUs, a node of {question.gpu.name} has "
-            f"{question.gpu.gpus_per_node}: replicas over several nodes are not supported yet"
+            f"{split} needs {split.num_gpus} GPUs, a node of {request.gpu.name} has "
+            f"{request.gpu.gpus_per_node}: replicas over several nodes are not supported yet"
         )
     return PodFigures(
         flags=sizing.flags,
         serving=Serving(
-            kv_format=question.kv_format,
-            has_bf16=question.gpu.has_bf16,
-            constants=question.engine.constants,
-            has_whole_experts=has_whole_experts(question.shape, question.weights, split),
+            kv_format=request.kv_format,
+            has_bf16=request.gpu.has_bf16,
+            constants=request.engine.constants,
+            has_whole_experts=has_whole_experts(request.shape, request.weights, split),
             quantization=_quantization(sizing),
         ),
         weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
-        product_labels=question.gpu.product_labels,
+        product_labels=request.gpu.product_labels,
         annotate_scrape=not site.has_pod_monitors,
     )
 
@@ -144,13 +144,13 @@ def _quantization(sizing: Sizing) -> str | None:
 
     Only fp8 can be made from 16-bit weights while loading; every other format needs a checkpoint.
     """
-    asked, stored = sizing.question.weights.name, sizing.question.shape.weight_format.name
+    asked, stored = sizing.request.weights.name, sizing.request.shape.weight_format.name
     if asked == stored:
         return None
     if asked == "fp8" and stored in {"bf16", "fp16"}:
         return "fp8"
     raise NotServableError(
-        f"model.weights {asked}: {sizing.question.shape.name} is a {stored} checkpoint, and the "
+        f"model.weights {asked}: {sizing.request.shape.name} is a {stored} checkpoint, and the "
         f"engine makes only fp8 from 16-bit weights; name a checkpoint that has {asked} weights"
     )
 

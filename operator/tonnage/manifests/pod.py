@@ -8,7 +8,7 @@ from tonnage.api.pods import Pods
 from tonnage.api.spec import Spec
 from tonnage.manifests.arguments import SHUTDOWN_TIMEOUT_S, Serving, engine_arguments
 from tonnage.manifests.names import labels
-from tonnage.sizing.question import Flags
+from tonnage.sizing.request import Flags
 from tonnage.units import GB, MINUTE_S
 
 Manifest = dict[str, Any]

@@ -3,41 +3,41 @@
 from typing import Final
 
 from tonnage.catalog.gpu import UnsupportedEngineError
-from tonnage.catalog.shape import CompressedAttention
-from tonnage.sizing.drafting import check_drafts
-from tonnage.sizing.errors import ContextTooLongError, InvalidKvCacheError
-from tonnage.sizing.question import Question
+from tonnage.catalog.shape import CompressedAttention, ModelShape
+from tonnage.sizing.errors import ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.speculation import Speculation
 
 PACKED_SINCE: Final = "0.27"
 
 
-def check_question(question: Question) -> None:
+def check_request(request: SizingRequest) -> None:
     """Refuse what no split can make up for.
 
     Raises:
         ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError, UnsupportedEngineError.
     """
-    check_context(question)
-    check_cache(question)
-    if question.speculation:
-        check_drafts(question.shape, question.speculation)
+    check_context(request)
+    check_cache(request)
+    if request.speculation:
+        check_drafts(request.shape, request.speculation)
 
 
-def check_context(question: Question) -> None:
+def check_context(request: SizingRequest) -> None:
     """Refuse a context that the model was not made for, as the engine does.
 
     Raises:
         ContextTooLongError: with both lengths.
     """
-    longest = question.shape.max_position_tokens
-    if longest is not None and question.context_tokens > longest:
+    longest = request.shape.max_position_tokens
+    if longest is not None and request.context_tokens > longest:
         raise ContextTooLongError(
-            f"contextLength {question.context_tokens} exceeds the {longest} positions of "
-            f"{question.shape.name}"
+            f"contextLength {request.context_tokens} exceeds the {longest} positions of "
+            f"{request.shape.name}"
         )
 
 
-def check_cache(question: Question) -> None:
+def check_cache(request: SizingRequest) -> None:
     """Refuse what the engine cannot keep, or keeps in a way that no formula here covers.
 
     Raises:
@@ -48,17 +48,45 @@ def check_cache(question: Question) -> None:
         [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: 16 bits are
         refused, but by a backend that has to be chosen; model_executor/models/registry.py.
     """
-    kinds = (attention for _, attention in question.shape.attentions())
+    kinds = (attention for _, attention in request.shape.attentions())
     if not any(isinstance(kind, CompressedAttention) for kind in kinds):
         return
-    if question.kv_format != "fp8":
+    if request.kv_format != "fp8":
         raise InvalidKvCacheError(
-            f"model.kvCache: vLLM keeps the cache of {question.shape.name} in fp8 only, not in "
-            f"{question.kv_format}"
+            f"model.kvCache: vLLM keeps the cache of {request.shape.name} in fp8 only, not in "
+            f"{request.kv_format}"
         )
-    if not question.engine.constants.cache.packs_blocks:
+    if not request.engine.constants.cache.packs_blocks:
         raise UnsupportedEngineError(
-            f"engine.version {question.engine.minor}: vLLM does not serve "
-            f"{question.shape.name} before 0.20, and lays out its cache in a way that is not "
+            f"engine.version {request.engine.minor}: vLLM does not serve "
+            f"{request.shape.name} before 0.20, and lays out its cache in a way that is not "
             f"known here before {PACKED_SINCE}"
+        )
+
+
+def check_drafts(shape: ModelShape, speculation: Speculation) -> None:
+    """Refuse what the engine cannot draft, or drafts in a way that no formula here covers.
+
+    Raises:
+        InvalidSpeculationError: with the numbers.
+
+    Sources:
+        [vllm-source] config/speculative.py: a multiple of the draft layers, which take turns.
+    """
+    if speculation.method != "mtp":
+        return
+    layers, tokens = shape.num_draft_layers, speculation.num_draft_tokens
+    if layers == 0:
+        raise InvalidSpeculationError(
+            f"engine.speculative: {shape.name} has no draft layers (mtp); ngram needs none"
+        )
+    if tokens > layers and tokens % layers:
+        raise InvalidSpeculationError(
+            f"engine.speculative: {tokens} tokens of {layers} draft layers of {shape.name}: vLLM "
+            f"takes up to {layers}, or a multiple"
+        )
+    if any(isinstance(kind, CompressedAttention) for _, kind in shape.attentions()):
+        raise InvalidSpeculationError(
+            f"engine.speculative: the draft layers of {shape.name} have compressed attention, "
+            "which is not planned for"
         )

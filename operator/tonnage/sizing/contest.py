@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar, cast
 
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism import Parallelism
+from tonnage.sizing.split import Parallelism
 
 Key = tuple[float, ...]
 """What is compared, in this order: the least wins."""
@@ -16,7 +16,7 @@ Final = TypeVar("Final")
 
 
 class Contest(Generic[Stage, Final]):
-    """The splits of one question, and what is known of each.
+    """The splits of one request, and what is known of each.
 
     ``outline`` says what is known at once; ``closer`` looks closer, at some expense, until a
     ``final`` comes of it. Both raise SizingError where the split will not do.

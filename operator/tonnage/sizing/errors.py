@@ -1,4 +1,4 @@
-"""The ways in which a sizing question is understood and its answer is no."""
+"""The ways in which a sizing request is understood and its answer is no."""
 
 
 class SizingError(Exception):

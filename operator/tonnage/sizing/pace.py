@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Protocol
 
 from tonnage.sizing.outputs import Outputs
-from tonnage.sizing.step import Step, StepTime
+from tonnage.sizing.step_time.step import Step, StepTime
 from tonnage.sizing.workload import Workload
 
 POINTS_PER_DOUBLING = 2

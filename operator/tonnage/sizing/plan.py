@@ -1,4 +1,4 @@
-"""One plan: the parallelism, the batch and the replicas for a question, or a reasoned no."""
+"""One plan: the parallelism, the batch and the replicas for a request, or a reasoned no."""
 
 import itertools
 from collections.abc import Iterable
@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.sizing.budget import memory_budget
-from tonnage.sizing.checks import check_question
+from tonnage.sizing.checks import check_request
 from tonnage.sizing.contender import (
     Contender,
     Outline,
@@ -17,18 +16,19 @@ from tonnage.sizing.contender import (
     outline_of,
 )
 from tonnage.sizing.contest import Contest, Key
-from tonnage.sizing.drafting import splits_for
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
-from tonnage.sizing.flags import memory_doubt, request_bytes
-from tonnage.sizing.load_line import LoadLine, line_used, load_line, tpot_ceiling
-from tonnage.sizing.memory import MemoryBudget
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import Flags, Question, on_gpu
-from tonnage.sizing.shard import Shard
-from tonnage.sizing.splits import explain_no_candidate
-from tonnage.sizing.staffing import Team, replicas_for
-from tonnage.sizing.steady import Replica, SteadyState, steps_of_answer
-from tonnage.sizing.ttft import own_prefill_s, typical_ttft_s
+from tonnage.sizing.memory.budget import memory_budget
+from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.parallelism.candidates import explain_no_candidate
+from tonnage.sizing.parallelism.draft import splits_for
+from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.request import Flags, SizingRequest, on_gpu
+from tonnage.sizing.serving.flags import memory_doubt, request_bytes
+from tonnage.sizing.serving.load_line import LoadLine, line_used, load_line, tpot_ceiling
+from tonnage.sizing.serving.staffing import Team, replicas_for
+from tonnage.sizing.serving.steady import Replica, SteadyState, steps_of_answer
+from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
+from tonnage.sizing.split import Parallelism
 from tonnage.units import format_s, significant
 
 LEAST_SHARE = 0.02
@@ -38,9 +38,9 @@ swings from hundreds to none with the tenth digit of a length."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """The answer: everything that is known about one way to serve the question."""
+    """The answer: everything that is known about one way to serve the request."""
 
-    question: Question
+    request: SizingRequest
     flags: Flags
     shard: Shard
     budget: MemoryBudget
@@ -68,29 +68,29 @@ class Sizing:
     @property
     def memory_ceiling_promised(self) -> float:
         """Requests of the promised context length that a replica admits at once."""
-        return self.replica.requests_reserved(self.question.context_tokens)
+        return self.replica.requests_reserved(self.request.context_tokens)
 
     @property
     def memory_ceiling_typical(self) -> float:
         """Requests of the lengths that occur that the cache of a replica holds."""
-        return self.replica.sequences_held(self.question.workload.mean_context_tokens)
+        return self.replica.sequences_held(self.request.workload.mean_context_tokens)
 
     @property
     def slo_ceiling(self) -> float | None:
-        return tpot_ceiling(self.replica, self.question.workload, self.question.slo)
+        return tpot_ceiling(self.replica, self.request.workload, self.request.slo)
 
     @property
     def kv_tokens(self) -> float:
         """Tokens that the cache of a replica holds in requests of the promised length."""
-        return self.memory_ceiling_promised * self.question.context_tokens
+        return self.memory_ceiling_promised * self.request.context_tokens
 
     @property
     def kv_tokens_range(self) -> tuple[float, float]:
         """Between which they lie nine times in ten; a measured number is what it is."""
-        if self.question.measured_kv_tokens is not None:
+        if self.request.measured_kv_tokens is not None:
             return self.kv_tokens, self.kv_tokens
         left, spread = self.budget.kv_pool_bytes, self.budget.kv_pool_spread_bytes
-        least = request_bytes(self.question, self.replica) if self.question.flags else 0.0
+        least = request_bytes(self.request, self.replica) if self.request.flags else 0.0
         tokens_per_byte = self.kv_tokens / self.replica.kv_pool_bytes
         low, high = max(least, left - spread), max(least, left + spread)
         return low * tokens_per_byte, high * tokens_per_byte
@@ -98,19 +98,19 @@ class Sizing:
     @property
     def memory_doubt(self) -> str | None:
         """Why the estimate would refuse the flags that run; None: it would not."""
-        return memory_doubt(self.question, self.replica, self.flags)
+        return memory_doubt(self.request, self.replica, self.flags)
 
     @property
     def output_tokens_per_s(self) -> float:
-        return self.sustainable_requests_per_s * self.question.workload.output_tokens
+        return self.sustainable_requests_per_s * self.request.workload.output_tokens
 
     def replicas_for(self, requests_per_s: float) -> int:
         """Return the replicas that sustain another rate."""
         return replicas_for(self.team, requests_per_s)
 
 
-def size(question: Question) -> Sizing:
-    """Answer a question: keep the flags that run, or choose the smallest split that will do.
+def size(request: SizingRequest) -> Sizing:
+    """Answer a request: keep the flags that run, or choose the smallest split that will do.
 
     A split will do when it fits, one request alone keeps the SLO, and maxReplicas of it serve the
     demand; where none serves it all, the one that serves most is taken. Among splits of the same
@@ -124,27 +124,27 @@ def size(question: Question) -> Sizing:
         DoesNotFitError: no split leaves room for one request of the promised length.
         SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
     """
-    check_question(question)
-    if question.flags:
-        return size_with(question, question.flags.parallelism)
-    splits = splits_for(question, num_gpus=question.num_gpus)
+    check_request(request)
+    if request.flags:
+        return size_with(request, request.flags.parallelism)
+    splits = splits_for(request, num_gpus=request.num_gpus)
     if not splits:
         raise InvalidParallelismError(
             explain_no_candidate(
-                question.shape,
-                question.weights,
-                num_gpus=question.num_gpus or 1,
-                gpus_per_node=question.gpu.gpus_per_node,
+                request.shape,
+                request.weights,
+                num_gpus=request.num_gpus or 1,
+                gpus_per_node=request.gpu.gpus_per_node,
             )
         )
-    return _smallest(question, splits)
+    return _smallest(request, splits)
 
 
-def _smallest(question: Question, splits: Iterable[Parallelism]) -> Sizing:
+def _smallest(request: SizingRequest, splits: Iterable[Parallelism]) -> Sizing:
     contest: Contest[Outline | Contender, Sizing]
-    contest = Contest(partial(outline_of, question), closer, Sizing)
+    contest = Contest(partial(outline_of, request), closer, Sizing)
     for num_gpus, each in itertools.groupby(splits, key=lambda split: split.num_gpus):
-        if num_gpus > question.gpu.gpus_per_node and contest.winner(_fastest):
+        if num_gpus > request.gpu.gpus_per_node and contest.winner(_fastest):
             break
         same_size = list(each)
         outlines = [contest.enter(split) for split in same_size]
@@ -166,7 +166,7 @@ def _fastest(known: Outline | Contender | Sizing) -> Key:
 
 
 def _may_be_enough(known: Outline | Contender) -> bool:
-    most, rate = known.question.max_replicas, known.question.demand.requests_per_s
+    most, rate = known.request.max_replicas, known.request.demand.requests_per_s
     return most is None or not rate or fewest_replicas(rate, known.most_requests_per_s) <= most
 
 
@@ -175,7 +175,7 @@ def _is_enough(sizing: Sizing) -> bool:
 
     How many would is a search: it is left out where maxReplicas alone and pooled fall short.
     """
-    most, rate = sizing.question.max_replicas, requests_per_s_asked(sizing)
+    most, rate = sizing.request.max_replicas, requests_per_s_asked(sizing)
     if most is None or not rate:
         return True
     if rate > most * sizing.sustainable_requests_per_s and not sizing.team.sustains(rate, most):
@@ -192,17 +192,17 @@ def closer(known: Outline | Contender) -> Contender | Sizing:
     return (
         judged(known)
         if isinstance(known, Contender)
-        else contender_with(known.question, known.shard)
+        else contender_with(known.request, known.shard)
     )
 
 
-def size_with(question: Question, parallelism: Parallelism) -> Sizing:
-    """Answer a question for one split of the model over GPUs.
+def size_with(request: SizingRequest, parallelism: Parallelism) -> Sizing:
+    """Answer a request for one split of the model over GPUs.
 
     Raises:
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
-    return staffed(judged(contender_of(question, parallelism)))
+    return staffed(judged(contender_of(request, parallelism)))
 
 
 def judged(contender: Contender) -> Sizing:
@@ -211,31 +211,31 @@ def judged(contender: Contender) -> Sizing:
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
-    question, flags, replica = contender.question, contender.flags, contender.replica
+    request, flags, replica = contender.request, contender.flags, contender.replica
     lines = partial(
-        load_line, workload=question.workload, slo=question.slo, arrival_scv=question.arrival_scv
+        load_line, workload=request.workload, slo=request.slo, arrival_scv=request.arrival_scv
     )
     line, roomy = lines(replica), lines(replace(replica, max_num_seqs=None))
     team = Team(
         replica=replica,
-        workload=question.workload,
-        slo=question.slo,
+        workload=request.workload,
+        slo=request.slo,
         line=line,
         slots=flags.max_num_seqs * replica.num_queues,
-        routing=question.routing,
-        arrival_scv=question.arrival_scv,
+        routing=request.routing,
+        arrival_scv=request.arrival_scv,
     )
     sustainable = team.sustainable_requests_per_s(1)
     if sustainable <= LEAST_SHARE * contender.top_requests_per_s:
         raise SLOInfeasibleError(
-            f"{question.gpu.name} {flags.parallelism}: one request alone keeps the SLO, but no "
+            f"{request.gpu.name} {flags.parallelism}: one request alone keeps the SLO, but no "
             f"rate keeps it that is worth a replica ({_what_fails(contender, line)})"
         )
     return Sizing(
-        question=question,
+        request=request,
         flags=flags,
         shard=contender.shard,
-        budget=memory_budget(question, contender.shard, flags),
+        budget=memory_budget(request, contender.shard, flags),
         replica=replica,
         line=replace(
             line_used(line, roomy, sustainable), limited_by=contender.chosen_for or line.limited_by
@@ -259,7 +259,7 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
     A closed loop: those who wait for an answer ask again when they have it, so the rate follows
     from the residence time at the load line.
     """
-    demand, workload = sizing.question.demand, sizing.question.workload
+    demand, workload = sizing.request.demand, sizing.request.workload
     if demand.concurrency is None:
         return demand.requests_per_s
     state = sizing.at_capacity
@@ -269,8 +269,8 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
 
 def _what_fails(contender: Contender, line: LoadLine) -> str:
     """Name what leaves no rate: the prefill of a long prompt alone, else what stops the load."""
-    replica, workload, idle = contender.replica, contender.question.workload, contender.idle
-    for promise in contender.question.slo.ttft:
+    replica, workload, idle = contender.replica, contender.request.workload, contender.idle
+    for promise in contender.request.slo.ttft:
         tokens = workload.prompt.quantile(promise.quantile)
         own_s = own_prefill_s(replica, workload, idle, tokens)
         if own_s + idle.step_s > promise.limit_s:
@@ -280,12 +280,12 @@ def _what_fails(contender: Contender, line: LoadLine) -> str:
     return f"limited by {line.limited_by}"
 
 
-def alternatives(question: Question, gpus: Iterable[Gpu]) -> list[Sizing]:
-    """Answer the question on other GPU classes, cheapest in GPUs first; the refused left out."""
+def alternatives(request: SizingRequest, gpus: Iterable[Gpu]) -> list[Sizing]:
+    """Answer the request on other GPU classes, cheapest in GPUs first; the refused left out."""
     answers = []
     for gpu in gpus:
         try:
-            answers.append(size(on_gpu(question, gpu)))
+            answers.append(size(on_gpu(request, gpu)))
         except (SizingError, LookupError):
             continue
     return sorted(answers, key=lambda answer: answer.flags.parallelism.num_gpus)

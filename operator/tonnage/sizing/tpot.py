@@ -11,7 +11,7 @@ from functools import cached_property
 from tonnage.sizing.bounded import Bounded
 from tonnage.sizing.crowd import unbounded
 from tonnage.sizing.occupancy import Occupancy, later_steps
-from tonnage.sizing.search import excess_of
+from tonnage.sizing.serving.search import excess_of
 from tonnage.sizing.stream import WorkStream
 from tonnage.sizing.tails import Moments, capped_gamma
 from tonnage.sizing.workload import Promise

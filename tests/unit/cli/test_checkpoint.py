@@ -224,7 +224,7 @@ def test_what_changes_the_weights_is_offered_without_the_bytes_of_the_files():
     )
 
     assert isinstance(refused, Refused)
-    stored = {each.changes[0]: each.sizing.question.shape.stored for each in refused.offers}
+    stored = {each.changes[0]: each.sizing.request.shape.stored for each in refused.offers}
     assert stored.pop("model.weights: fp8") is None
     assert stored
     assert all(each.attention.num_tensors == 4 * 80 for each in stored.values())

@@ -7,7 +7,7 @@ import pytest
 from cli_builders import LLAMA, a_comparison, assert_stands_alone, llama, run, tree, words
 from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.cli.page.compare import compare_page
-from tonnage.sizing.selection import RefusedClass
+from tonnage.sizing.compare import RefusedClass
 
 GPUS = built_in_gpus()
 FOUR = "H100,H200,L4,GH200"
@@ -124,8 +124,8 @@ def test_cannot_be_made_to_hold_markup_of_others():
             choice,
             sizing=replace(
                 choice.sizing,
-                question=replace(
-                    choice.sizing.question, gpu=replace(choice.gpu, name=f"{SCRIPT}{number}")
+                request=replace(
+                    choice.sizing.request, gpu=replace(choice.gpu, name=f"{SCRIPT}{number}")
                 ),
             ),
         )

@@ -10,7 +10,7 @@ from rich.console import Console
 from cli_builders import a_budget, answered
 from tonnage.cli.answers.gpu_memory import ranged
 from tonnage.cli.text.figures import memory_bar
-from tonnage.sizing.memory import BudgetPart, MemoryBudget
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB, MIB
 
 

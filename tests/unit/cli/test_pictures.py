@@ -18,9 +18,9 @@ from tonnage.cli.page.drawing import SCREENS, look, tick_values
 from tonnage.cli.page.memory import edge_range, memory_figure
 from tonnage.cli.page.roofline import roofline_figure
 from tonnage.cli.page.throughput import SERIES, Batch, Course, course, strictest, throughput_figure
-from tonnage.sizing.memory import BudgetPart, MemoryBudget
-from tonnage.sizing.steady import SteadyState
-from tonnage.sizing.step import StepTime
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
+from tonnage.sizing.serving.steady import SteadyState
+from tonnage.sizing.step_time.step import StepTime
 from tonnage.sizing.workload import Promise, Slo
 from tonnage.units import GIB
 
@@ -308,7 +308,7 @@ class TestThroughput:
         courses = [course(choice) for choice in result.selection.choices]
 
         for screen in SCREENS:
-            assert_reads_well(drawn(throughput_figure, courses, result.question.slo, screen))
+            assert_reads_well(drawn(throughput_figure, courses, result.request.slo, screen))
 
     @FEW
     @given(

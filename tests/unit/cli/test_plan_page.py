@@ -153,10 +153,10 @@ def test_too_few_replicas_are_said_in_the_heading():
 )
 def test_text_of_users_stays_text(text):
     found = answered()
-    gpu = replace(found.sizing.question.gpu, name=text)
-    inputs = tuple(replace(each, value=text) for each in found.sizing.question.inputs)
-    question = replace(found.sizing.question, gpu=gpu, inputs=inputs)
-    named = replace(found, sizing=replace(found.sizing, question=question))
+    gpu = replace(found.sizing.request.gpu, name=text)
+    inputs = tuple(replace(each, value=text) for each in found.sizing.request.inputs)
+    request = replace(found.sizing.request, gpu=gpu, inputs=inputs)
+    named = replace(found, sizing=replace(found.sizing, request=request))
     refused = Refused(
         deployment=replace(found.deployment, name=text), code=text, message=f"{text}\x00\ud800"
     )

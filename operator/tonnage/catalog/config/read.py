@@ -8,34 +8,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from tonnage.catalog.config.architectures import (
+from tonnage.catalog.config.architectures.kinds import (
     ARCHITECTURES,
     UNDERSTOOD,
     WRAPPED_TYPES,
     WRAPPERS,
 )
-from tonnage.catalog.config.attention import derived_head_dim
-from tonnage.catalog.config.document import check_document, digest
-from tonnage.catalog.config.keys import (
-    DecoderKeys,
-    ModelConfigError,
-    UnknownArchitectureError,
-    read_keys,
+from tonnage.catalog.config.architectures.refusals import refuse_unknown_parts
+from tonnage.catalog.config.architectures.traits import (
+    Architecture,
+    outer_vector_parameters,
+    vector_parameters,
 )
-from tonnage.catalog.config.mixed import is_mixed, mixed_weights, with_expert_format
-from tonnage.catalog.config.modules import Layer
-from tonnage.catalog.config.names import own_names, refuse_other_values, usual_names
-from tonnage.catalog.config.quantization import (
+from tonnage.catalog.config.encoders.towers import read_towers
+from tonnage.catalog.config.formats.mixed import is_mixed, mixed_weights, with_expert_format
+from tonnage.catalog.config.formats.modules import Layer
+from tonnage.catalog.config.formats.quantization import (
     BF16,
     FP16,
     cache_format,
     read_quantization,
     stored_weights,
 )
-from tonnage.catalog.config.refusals import refuse_unknown_parts
-from tonnage.catalog.config.rotary import rotary_elements
-from tonnage.catalog.config.towers import read_towers
-from tonnage.catalog.config.traits import Architecture, outer_vector_parameters, vector_parameters
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    UnknownArchitectureError,
+    read_keys,
+)
+from tonnage.catalog.config.keys.document import check_document, digest
+from tonnage.catalog.config.keys.names import own_names, refuse_other_values, usual_names
+from tonnage.catalog.config.layers.attention import derived_head_dim
+from tonnage.catalog.config.layers.rotary import rotary_elements
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.shape import (
     Attention,

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
-from tonnage.sizing.load_line import LoadLine, limits
+from tonnage.explain.report import bottleneck
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.report import bottleneck
-from tonnage.sizing.steady import SteadyState, steady_state
+from tonnage.sizing.serving.load_line import LoadLine, limits
+from tonnage.sizing.serving.steady import SteadyState, steady_state
 from tonnage.units import format_s, significant
 
 MAX_BATCHES: Final = 12
@@ -55,7 +55,7 @@ def batch_rows(sizing: Sizing) -> list[BatchRow]:
 
 
 def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
-    state = steady_state(sizing.replica, sizing.question.workload, num_decoding)
+    state = steady_state(sizing.replica, sizing.request.workload, num_decoding)
     is_load_line = num_decoding == sizing.at_capacity.num_decoding
     over = () if is_load_line else _over(sizing, num_decoding)
     limit = LIMITS.get(sizing.line.limited_by, sizing.line.limited_by)
@@ -73,7 +73,7 @@ def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
     there = replace(sizing, line=LoadLine(state=state, limited_by=""))
     yield requests_written(state.num_decoding)
     yield format_s(state.tpot_s)
-    yield significant(state.requests_per_s * sizing.question.workload.output_tokens)
+    yield significant(state.requests_per_s * sizing.request.workload.output_tokens)
     yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
     yield BOUNDS[bottleneck(there)]
 
@@ -88,10 +88,10 @@ def requests_written(number: float) -> str:
 
 
 def _over(sizing: Sizing, num_decoding: float) -> tuple[str, ...]:
-    replica, question = sizing.replica, sizing.question
+    replica, request = sizing.replica, sizing.request
     over = [
         LIMITS.get(name, name)
-        for name, holds in limits(replica, question.workload, question.slo)
+        for name, holds in limits(replica, request.workload, request.slo)
         if name != "MaxNumSeqs" and not holds(num_decoding)
     ]
     return tuple(dict.fromkeys(over))

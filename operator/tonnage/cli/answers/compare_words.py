@@ -8,12 +8,12 @@ from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.answers.plan_words import counted
 from tonnage.cli.console import printable
+from tonnage.explain.report import bottleneck
+from tonnage.explain.stages import stages
+from tonnage.explain.validation import Unconfirmed, unconfirmed
+from tonnage.sizing.compare import Choice, RefusedClass
 from tonnage.sizing.plan import requests_per_s_asked
-from tonnage.sizing.report import bottleneck
-from tonnage.sizing.selection import Choice, RefusedClass
-from tonnage.sizing.stages import stages
-from tonnage.sizing.ttft import typical_ttft_s
-from tonnage.sizing.validation import Unconfirmed, unconfirmed
+from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import format_s, significant
 
 WORDS: Final = frozenset({"class", "split", "bound by"})
@@ -26,7 +26,7 @@ GIVES: Final = ("TPOT", "TTFT", "tokens/s\nreplica", "tokens/s\nGPU", "bound by"
 RANKING: Final = (
     *TAKES[:4], *GIVES, *TAKES[4:],
 )  # fmt: skip
-"""In the order of the question: what runs, how fast that is, what it costs."""
+"""In the order of the request: what runs, how fast that is, what it costs."""
 UNKNOWN: Final = "-"
 BEYOND: Final = "*"
 
@@ -82,7 +82,7 @@ def notes(found: Compared) -> Iterator[str]:
     """Yield what must be known to read the ranking."""
     choices = found.selection.choices
     if not all(choice.is_within_bounds for choice in choices):
-        yield f"{BEYOND} more replicas than maxReplicas {found.question.max_replicas} allows"
+        yield f"{BEYOND} more replicas than maxReplicas {found.request.max_replicas} allows"
     if not all(choice.bill for choice in choices):
         yield "classes without a price stand after those with one, by number of GPUs"
     if names := too_close(found):
@@ -98,7 +98,7 @@ def too_close(found: Compared) -> list[str]:
     """Return the classes that cost little more than the first, where there are such."""
     first, *others = found.selection.choices
     cheapest = first.bill
-    if cheapest is None or found.question.is_textbook:
+    if cheapest is None or found.request.is_textbook:
         return []
     names = [
         other.gpu.name
@@ -113,8 +113,8 @@ def too_close(found: Compared) -> list[str]:
 def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
     """Yield (column, cell) of a row of the ranking."""
     sizing, state, found = choice.sizing, choice.sizing.at_capacity, choice.bill
-    is_offline = sizing.question.slo.is_offline
-    first_s = typical_ttft_s(sizing.replica, sizing.question.workload, state)
+    is_offline = sizing.request.slo.is_offline
+    first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
     yield "#", str(number)
     yield CLASS, choice.gpu.name
     yield "split", str(sizing.flags.parallelism)

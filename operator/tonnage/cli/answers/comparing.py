@@ -9,13 +9,13 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.answers.planning import code_of, identity
+from tonnage.explain.report import estimate_status, plan_status, rounded
+from tonnage.explain.stages import stages
+from tonnage.explain.validation import unconfirmed
+from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size
-from tonnage.sizing.question import Question
-from tonnage.sizing.report import estimate_status, plan_status, rounded
-from tonnage.sizing.selection import Choice, RefusedClass, Selection, select
-from tonnage.sizing.stages import stages
-from tonnage.sizing.validation import unconfirmed
+from tonnage.sizing.request import SizingRequest
 
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
@@ -29,7 +29,7 @@ class Compared:
     """The classes that were asked, and what the manifest's own class and split would do."""
 
     deployment: ModelDeployment
-    question: Question
+    request: SizingRequest
     selection: Selection
     as_written: Choice | RefusedClass
     are_named: bool
@@ -41,7 +41,7 @@ class Compared:
         choices = self.selection.choices
         if self.are_named:
             return choices
-        own = self.question.gpu.name
+        own = self.request.gpu.name
         return tuple(
             choice
             for number, choice in enumerate(choices)
@@ -50,7 +50,7 @@ class Compared:
 
     @property
     def is_offline(self) -> bool:
-        return self.question.slo.is_offline
+        return self.request.slo.is_offline
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as data: names as in status where status has them."""
@@ -68,24 +68,24 @@ class Compared:
 
 
 def compare_classes(
-    deployment: ModelDeployment, question: Question, gpus: Iterable[Gpu], *, are_named: bool
+    deployment: ModelDeployment, request: SizingRequest, gpus: Iterable[Gpu], *, are_named: bool
 ) -> Compared:
-    """Ask the question of every class, and of the manifest as it stands."""
+    """Put the request to every class, and answer the manifest as it stands."""
     fewest = deployment.spec.scaling.min_replicas
     return Compared(
         deployment=deployment,
-        question=question,
-        selection=select(question, gpus, min_replicas=fewest),
-        as_written=_written(question, fewest),
+        request=request,
+        selection=select(request, gpus, min_replicas=fewest),
+        as_written=_written(request, fewest),
         are_named=are_named,
     )
 
 
-def _written(question: Question, min_replicas: int) -> Choice | RefusedClass:
+def _written(request: SizingRequest, min_replicas: int) -> Choice | RefusedClass:
     try:
-        sizing = size(question)
+        sizing = size(request)
     except (SizingError, CatalogError) as error:
-        return RefusedClass(gpu=question.gpu, reason=code_of(error), message=str(error))
+        return RefusedClass(gpu=request.gpu, reason=code_of(error), message=str(error))
     return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))
 
 
@@ -141,7 +141,7 @@ def _ranked(number: int, choice: Choice) -> dict[str, Any]:
 
 def tokens_per_s(choice: Choice, row: BatchRow) -> float:
     """Return the output tokens per second of a replica with this batch."""
-    return row.state.requests_per_s * choice.sizing.question.workload.output_tokens
+    return row.state.requests_per_s * choice.sizing.request.workload.output_tokens
 
 
 def _batch(choice: Choice, row: BatchRow) -> dict[str, Any]:

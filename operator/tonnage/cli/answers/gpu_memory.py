@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.sizing.memory import MemoryBudget
+from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.units import GIB, KIB, MIB, format_bytes
 
 CACHE: Final = "KV cache"

@@ -6,11 +6,11 @@ from typing import Final
 from tonnage.api.spec import Spec
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.planning import Planned, Refused
-from tonnage.sizing.bill import bill
-from tonnage.sizing.explain import Answer, explain
-from tonnage.sizing.question import Flags
-from tonnage.sizing.report import usd_per_hour
-from tonnage.sizing.ttft import typical_ttft_s
+from tonnage.explain.report import usd_per_hour
+from tonnage.explain.words import Answer, explain
+from tonnage.sizing.cost import bill
+from tonnage.sizing.request import Flags
+from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
@@ -46,7 +46,7 @@ def headline(answer: Planned) -> str:
     usd = usd_per_hour(sizing, answer.replicas)
     price = "" if usd is None else f", {usd:.2f} USD per hour"
     line = (
-        f"{counted(answer.replicas, 'replica')}{each} on {sizing.question.gpu.name}, "
+        f"{counted(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
         f"max-num-seqs {sizing.flags.max_num_seqs}{price}"
     )
     if is_short(answer):
@@ -65,14 +65,14 @@ def key_figures(answer: Planned) -> dict[str, str]:
     """Return the few figures that most people look for."""
     sizing = answer.sizing
     cost = bill(sizing, replicas=answer.replicas)
-    state, workload = sizing.at_capacity, sizing.question.workload
+    state, workload = sizing.at_capacity, sizing.request.workload
     figures = {
         "replicas": str(answer.replicas),
         "GPUs": str(answer.replicas * sizing.parallelism.num_gpus),
         "max-num-seqs": str(sizing.flags.max_num_seqs),
         "TPOT at the load line": format_s(state.tpot_s),
     }
-    if not sizing.question.slo.is_offline:
+    if not sizing.request.slo.is_offline:
         figures["TTFT at the load line"] = format_s(typical_ttft_s(sizing.replica, workload, state))
     figures["output tokens/s of a replica"] = significant(sizing.output_tokens_per_s)
     if cost:

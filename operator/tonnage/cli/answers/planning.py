@@ -12,11 +12,11 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.known import look_up
 from tonnage.sizing.plan import Sizing, requests_per_s_asked, size
-from tonnage.sizing.question import Input, Origin, Question, as_textbook, ask
-from tonnage.sizing.report import estimate_status, plan_status, sizing_reasons
+from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, without
+from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
@@ -90,7 +90,7 @@ def answer(
     ``checkpoint``: what the files of its model hold; without it weights are counted.
     """
     try:
-        question = question_of(
+        request = request_of(
             deployment.spec,
             terms,
             model_config=model_config,
@@ -100,54 +100,54 @@ def answer(
     except (CatalogError, TargetError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
-        sizing = size(question)
+        sizing = size(request)
     except (CatalogError, SizingError) as error:
         return Refused(
             deployment=deployment,
             code=code_of(error),
             message=str(error),
-            offers=offers(question, terms.gpus.values(), deployment.spec.scaling),
+            offers=offers(request, terms.gpus.values(), deployment.spec.scaling),
         )
     replicas, reasons = within_bounds(sizing, deployment.spec.scaling)
     return Planned(deployment=deployment, sizing=sizing, replicas=replicas, reasons=reasons)
 
 
-def question_of(
+def request_of(
     spec: Spec,
     terms: Terms,
     *,
     model_config: str | None = None,
     target: ScaleTarget | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Question:
-    """Put the question of a spec on these terms; the arguments are those of ``answer``.
+) -> SizingRequest:
+    """Make the request of a spec on these terms; the arguments are those of ``answer``.
 
     Raises:
         CatalogError: a model, class or version is unknown, or lacks a figure.
         TargetError: the Deployment says too little about its engine.
     """
-    question = _with_notes(_question(spec, terms, model_config, target))
-    return question if checkpoint is None else as_stored(question, checkpoint)
+    request = _with_notes(_request(spec, terms, model_config, target))
+    return request if checkpoint is None else as_stored(request, checkpoint)
 
 
-def _with_notes(question: Question) -> Question:
-    """Return the question with what its model's configuration left open among its inputs."""
-    origin: Origin = "guessed" if question.shape.num_uncounted_towers else "looked up"
-    notes = tuple(Input(name="model", value=note, origin=origin) for note in question.shape.notes)
-    return replace(question, inputs=(*question.inputs, *notes))
+def _with_notes(request: SizingRequest) -> SizingRequest:
+    """Return the request with what its model's configuration left open among its inputs."""
+    origin = Origin.GUESSED if request.shape.num_uncounted_towers else Origin.LOOKED_UP
+    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
+    return replace(request, inputs=(*request.inputs, *notes))
 
 
-def _question(
+def _request(
     spec: Spec, terms: Terms, model_config: str | None, target: ScaleTarget | None
-) -> Question:
+) -> SizingRequest:
     version = target.engine_version if target else None
     known = look_up(spec, terms.gpus, model_config=model_config, engine_version=version)
-    question = _on_these_terms(ask(spec, known), terms)
+    request = _on_these_terms(ask(spec, known), terms)
     if target is None:
-        return question
+        return request
     default = known.engine.constants.gpu_memory_utilization
     return replace(
-        question,
+        request,
         flags=target.flags(default_utilization=default),
         switches=switches_in(target.arguments),
     )
@@ -160,17 +160,15 @@ def code_of(error: Exception) -> str:
     return type(error).__name__.removesuffix("Error")
 
 
-def _on_these_terms(question: Question, terms: Terms) -> Question:
+def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
     if terms.requests_per_s is not None:
-        rate = Input(
-            name="demand", value=f"{significant(terms.requests_per_s)} requests/s", origin="given"
-        )
-        question = replace(
-            question,
+        rate = demand_input(terms.requests_per_s)
+        request = replace(
+            request,
             demand=Demand(requests_per_s=terms.requests_per_s),
-            inputs=(*(each for each in question.inputs if each.name != rate.name), rate),
+            inputs=(*without(request.inputs, Figure.DEMAND), rate),
         )
-    return as_textbook(question) if terms.is_textbook else question
+    return as_textbook(request) if terms.is_textbook else request
 
 
 def within_bounds(sizing: Sizing, scaling: Scaling) -> tuple[int, tuple[Reason, ...]]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.roofline import ridge_flop_per_byte
-from tonnage.sizing.steady import SteadyState, steady_state
+from tonnage.sizing.serving.steady import SteadyState, steady_state
+from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def flop_per_token(sizing: Sizing) -> float:
     """
     split = sizing.flags.parallelism
     one_each = float(split.data * split.pipeline)
-    state = steady_state(sizing.replica, sizing.question.workload, one_each)
+    state = steady_state(sizing.replica, sizing.request.workload, one_each)
     return state.step.decode_flop / split.data
 
 
@@ -92,7 +92,7 @@ def _ceilings(sizing: Sizing) -> Iterator[Ceiling]:
     }
     for name, num_requests in found.items():
         if num_requests is not None and 0 < num_requests < math.inf:
-            state = steady_state(sizing.replica, sizing.question.workload, num_requests)
+            state = steady_state(sizing.replica, sizing.request.workload, num_requests)
             yield Ceiling(
                 name=name, num_requests=num_requests, intensity_flop_per_byte=_intensity(state)
             )

@@ -14,10 +14,10 @@ from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import ModelShape
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
-from tonnage.sizing.kv import kv_bytes_per_token
-from tonnage.sizing.parallelism import Parallelism
-from tonnage.sizing.question import KV_ELEMENT_BYTES
-from tonnage.sizing.shard import shard_of
+from tonnage.sizing.parallelism.kv import kv_bytes_per_token
+from tonnage.sizing.parallelism.shard import shard_of
+from tonnage.sizing.request import KV_ELEMENT_BYTES
+from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB, KIB, TERA, significant
 
 MISSING: Final = "-"

@@ -11,7 +11,7 @@ import click
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu, find_gpu
 from tonnage.cli.answers.comparing import Compared, compare_classes, watched
-from tonnage.cli.answers.planning import Terms, code_of, question_of
+from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.commands.options import (
     filename_option,
     gpus_option,
@@ -29,7 +29,7 @@ from tonnage.cli.read.references import checked_text, config_of, target_of
 from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.compare import compared
-from tonnage.sizing.question import Question
+from tonnage.sizing.request import SizingRequest
 
 HELP: Final = """Rank GPU classes for one ModelDeployment by cost. Needs no cluster.
 
@@ -83,10 +83,10 @@ def compare(  # noqa: PLR0913  (one argument per option)
     manifests = load(names)
     resource = _the_one(manifests, names)
     config = checked_text(config_file, option="--model-config") if config_file else None
-    deployment, question = _question(resource, manifests, terms, config)
+    deployment, request = _request(resource, manifests, terms, config)
     found = compare_classes(
         deployment,
-        question,
+        request,
         watched(gpus, clock=time.monotonic, tell=remark),
         are_named=bool(classes),
     )
@@ -127,12 +127,12 @@ def _the_one(manifests: Manifests, names: tuple[str, ...]) -> Resource:
     return found[0]
 
 
-def _question(
+def _request(
     resource: Resource, manifests: Manifests, terms: Terms, config: str | None
-) -> tuple[ModelDeployment, Question]:
+) -> tuple[ModelDeployment, SizingRequest]:
     try:
         deployment = parse(resource)
-        question = question_of(
+        request = request_of(
             deployment.spec,
             terms,
             model_config=config or config_of(deployment, resource, manifests),
@@ -142,7 +142,7 @@ def _question(
         raise Failure(str(error)) from error
     except (CatalogError, TargetError) as error:
         raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
-    return deployment, question
+    return deployment, request
 
 
 def _print(found: Compared, form: str) -> None:

@@ -23,8 +23,8 @@ from tonnage.cli.page.cost import cost_picture
 from tonnage.cli.page.document import document
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
 from tonnage.cli.page.throughput import SERIES, course, load_lines, throughput_picture
+from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.selection import Choice
 
 MAX_LINES: Final = len(SERIES)
 MAX_BARS: Final = 14
@@ -68,9 +68,9 @@ def _ranked(found: Compared) -> dict[str, object]:
         "ranking": _ranking(found),
         "ranked_by": ranked_by(found),
         "notes": list(notes(found)),
-        "throughput": throughput_picture(courses, found.question.slo, name="compare-throughput"),
+        "throughput": throughput_picture(courses, found.request.slo, name="compare-throughput"),
         "load_lines": load_lines(courses),
-        "promises_tpot": bool(found.question.slo.tpot),
+        "promises_tpot": bool(found.request.slo.tpot),
         "num_hidden": len(found.selection.choices) - len(choices),
         "cost": cost_picture(priced[:MAX_BARS], colors, name="compare-cost") if priced else None,
         "num_dearer": max(0, len(priced) - MAX_BARS),
@@ -81,9 +81,9 @@ def _ranked(found: Compared) -> dict[str, object]:
 def drawn(found: Compared) -> tuple[Choice, ...]:
     """Return the classes that have a line: the first of the ranking, and the manifest's own."""
     first = found.selection.choices[:MAX_LINES]
-    if any(choice.gpu == found.question.gpu for choice in first):
+    if any(choice.gpu == found.request.gpu for choice in first):
         return first
-    own = [choice for choice in found.selection.choices if choice.gpu == found.question.gpu]
+    own = [choice for choice in found.selection.choices if choice.gpu == found.request.gpu]
     return (*first[: MAX_LINES - len(own)], *own)
 
 
@@ -99,7 +99,7 @@ def _ranking(found: Compared) -> Table:
 def _rows(found: Compared, titles: tuple[str, ...]) -> Iterator[Row]:
     for number, choice in enumerate(found.selection.choices, start=1):
         cells = dict(row_cells(number, choice))
-        is_own = choice.gpu == found.question.gpu
+        is_own = choice.gpu == found.request.gpu
         yield Row(cells=tuple(cells[each] for each in titles), mark="own" if is_own else "")
 
 

@@ -19,7 +19,7 @@ from tonnage.cli.page.drawing import (
     drawings,
 )
 from tonnage.cli.page.tables import Column, Row, Table, numbers
-from tonnage.sizing.memory import MemoryBudget
+from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.units import GIB, format_bytes
 
 COLORS: Final = {

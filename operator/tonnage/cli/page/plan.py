@@ -22,7 +22,7 @@ from tonnage.cli.page.document import document
 from tonnage.cli.page.memory import edge_range, memory_picture
 from tonnage.cli.page.roofline import ceilings_table, roofline_picture
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
-from tonnage.sizing.explain import inputs
+from tonnage.explain.words import inputs
 
 STEP: Final = re.compile(r" (?=- |is [0-9.]+ \w+ short|leaves [0-9])|(?<=;) ")
 """Where the arithmetic of a refusal goes on in another line."""
@@ -65,7 +65,7 @@ def _planned(answer: Planned, name: str) -> dict[str, object]:
         "has_spread": sizing.budget.kv_pool_spread_bytes > 0,
         "roofline": roofline_picture(roof, name=f"{name}-roofline"),
         "ceilings": ceilings_table(roof),
-        "gpu": sizing.question.gpu.name,
+        "gpu": sizing.request.gpu.name,
         "questions": questions(answer),
         "inputs": Table(columns=INPUTS, rows=tuple(Row(cells=each) for each in inputs(sizing))),
         "plan": facts([*summary(answer).items(), *reasons]),

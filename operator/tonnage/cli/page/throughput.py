@@ -22,7 +22,7 @@ from tonnage.cli.page.drawing import (
 from tonnage.cli.page.labels import Labels, Point
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
-from tonnage.sizing.selection import Choice
+from tonnage.sizing.compare import Choice
 from tonnage.sizing.workload import Promise, Slo
 from tonnage.units import format_s, significant
 

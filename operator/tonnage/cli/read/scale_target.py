@@ -8,7 +8,7 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.read.manifest import Resource
 from tonnage.manifests.arguments import read_flags
-from tonnage.sizing.question import Flags
+from tonnage.sizing.request import Flags
 
 
 class TargetError(Exception):

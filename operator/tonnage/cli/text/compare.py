@@ -29,7 +29,7 @@ from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import DIM, batch_table
 from tonnage.cli.text.plan import INDENT
-from tonnage.sizing.selection import Choice
+from tonnage.sizing.compare import Choice
 
 
 def compared(found: Compared, console: Console) -> Iterator[RenderableType]:

@@ -24,7 +24,7 @@ from tonnage.cli.answers.plan_words import (
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import DIM, batch_table, memory_bar
-from tonnage.sizing.explain import Answer, inputs
+from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
 INDENT = 3

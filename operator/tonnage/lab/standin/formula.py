@@ -14,17 +14,17 @@ from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine import StepTime
 from tonnage.lab.standin.arguments import Arguments
 from tonnage.manifests.names import API_VERSION
-from tonnage.sizing.known import look_up
-from tonnage.sizing.parallelism import Parallelism
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.question import Flags, Question, ask
-from tonnage.sizing.step import Speeds, Step, step_time
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.speeds import Speeds
+from tonnage.sizing.step_time.step import Step, step_time
 
 ENGINE_VERSION = "0.33"
 
 
-def _question(gpu: str, arguments: Arguments) -> Question:
-    """Return the question that these arguments answer."""
+def _request(gpu: str, arguments: Arguments) -> SizingRequest:
+    """Return the request that these arguments answer."""
     kv_cache = "fp8" if arguments.kv_cache_dtype.startswith("fp8") else "bfloat16"
     manifest = {
         "apiVersion": API_VERSION,
@@ -43,8 +43,8 @@ def _question(gpu: str, arguments: Arguments) -> Question:
         },
     }
     spec = parse_model_deployment(manifest).spec
-    question = ask(spec, look_up(spec, {gpu: find_gpu(gpu, built_in_gpus())}))
-    return replace(question, flags=flags(arguments))
+    request = ask(spec, look_up(spec, {gpu: find_gpu(gpu, built_in_gpus())}))
+    return replace(request, flags=flags(arguments))
 
 
 def flags(arguments: Arguments) -> Flags:
@@ -63,11 +63,11 @@ def flags(arguments: Arguments) -> Flags:
 
 
 def formula_step(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
-    """Return the step time of one data-parallel rank by the formula of ``sizing.step``."""
+    """Return the step time of one data-parallel rank, by ``sizing.step_time.step``."""
     constants = {name: value for name, value in step.items() if name != "gpu"}
-    question = _question(step["gpu"], arguments)
-    replica = size_with(question, flags(arguments).parallelism).replica
-    speed = replace(question.speed, **constants)
+    request = _request(step["gpu"], arguments)
+    replica = size_with(request, flags(arguments).parallelism).replica
+    speed = replace(request.speed, **constants)
     speeds: Speeds = replica.speeds
     ranks = arguments.data_parallel_size
 
@@ -86,5 +86,5 @@ def formula_step(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
 
 def formula_kv_tokens(step: Mapping[str, Any], arguments: Arguments) -> int:
     """Return the KV tokens of one data-parallel rank that the memory arithmetic gives."""
-    sizing = size_with(_question(step["gpu"], arguments), flags(arguments).parallelism)
+    sizing = size_with(_request(step["gpu"], arguments), flags(arguments).parallelism)
     return int(sizing.kv_tokens / arguments.data_parallel_size)

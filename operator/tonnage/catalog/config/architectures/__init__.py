@@ -1,0 +1,1 @@
+"""The kinds of model that are understood, and how each is read."""

@@ -1,0 +1,106 @@
+"""What marks a model whose cost is not understood: linear attention, state, indexers and so on.
+
+The standard formula would price such a model without complaint and be wrong by a factor, so the
+marks are looked for before anything else is read.
+"""
+
+import reprlib
+from collections.abc import Iterator, Mapping
+
+from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
+from tonnage.catalog.config.layers.attention import LAYER_TYPES
+
+_LINEAR = "linear attention layers"
+_STATE = "layers with a state per sequence"
+_INDEXER = "sparse-attention indexers"
+_EXTRA_STREAMS = "parallel residual streams"
+_EXTRA_TABLES = "embedding tables inside the layers"
+
+MARKS: Mapping[str, str] = {
+    "linear_attn_config": _LINEAR,
+    "linear_num_key_heads": _LINEAR,
+    "linear_num_value_heads": _LINEAR,
+    "linear_conv_kernel_dim": _LINEAR,
+    "full_attention_interval": _LINEAR,
+    "mamba_num_heads": _STATE,
+    "mamba_d_state": _STATE,
+    "mamba_ssm_dtype": _STATE,
+    "ssm_state_size": _STATE,
+    "ssm_cfg": _STATE,
+    "state_size": _STATE,
+    "conv_L_cache": _STATE,
+    "hybrid_override_pattern": _STATE,
+    "layers_block_type": _STATE,
+    "layer_block_types": _STATE,
+    "block_configs": "layers of different kinds",
+    "compress_ratios": "compressed caches",
+    "compress_ratio": "compressed caches",
+    "index_head_dim": _INDEXER,
+    "index_n_heads": _INDEXER,
+    "index_topk": _INDEXER,
+    "indexer_types": _INDEXER,
+    "indexer_head_dim": _INDEXER,
+    "sparse_attention_config": "sparse-attention layers with an index cache",
+    "expert_dtype": "experts in a format of their own",
+    "moe_latent_size": "experts on a narrower vector",
+    "routed_expert_hidden_size": "experts on a narrower vector",
+    "hc_mult": _EXTRA_STREAMS,
+    "hc_count": _EXTRA_STREAMS,
+    "altup_num_inputs": _EXTRA_STREAMS,
+    "ple_layer_ids": _EXTRA_TABLES,
+    "hidden_size_per_layer_input": _EXTRA_TABLES,
+    "ngram_size": _EXTRA_TABLES,
+    "num_kv_shared_layers": "layers that share a cache",
+    "cross_attention_layers": "cross-attention layers",
+    "num_attention_groups": "layers with factorized queries",
+    "use_double_wide_mlp": "layers with a doubled feed-forward block",
+    "vision_n_layers": "vision layers inside the text part",
+    "is_encoder_decoder": "encoder layers",
+}
+"""Keys that mean an unpriced part whenever their value is not null, false, zero or empty; but for
+the kinds of model that read them."""
+
+TEXT_BLOCKS = ("text_config", "thinker_config", "llm_config", "language_config")
+"""Where multimodal models keep the configuration of the text model."""
+
+
+def refuse_unknown_parts(
+    block: Mapping[str, object], understands: frozenset[str], kind: str
+) -> None:
+    """Refuse a configuration that names a part which no formula here covers, nested or not.
+
+    ``understands`` are the keys and layer types that this kind of model reads; ``kind`` is what
+    the message calls it.
+
+    Raises:
+        UnknownArchitectureError: names the part, the key and its value.
+    """
+    for what, where in _unknown_parts(block, understands):
+        raise UnknownArchitectureError(f"{what} ({where}) are not understood yet in {kind}")
+    for key in TEXT_BLOCKS:
+        inner = block.get(key)
+        if isinstance(inner, Mapping):
+            refuse_unknown_parts(inner, understands, kind)
+
+
+def _unknown_parts(
+    block: Mapping[str, object], understands: frozenset[str]
+) -> Iterator[tuple[str, str]]:
+    yield from _odd_entries(block, "layer_types", understood=LAYER_TYPES | understands)
+    yield from _odd_entries(block, "attn_type_list", understood=frozenset({1}))
+    for key, what in MARKS.items():
+        value = block.get(key)
+        if value and key not in understands:
+            yield what, f"{key} = {reprlib.repr(value)}"
+
+
+def _odd_entries(
+    block: Mapping[str, object], key: str, *, understood: frozenset[object]
+) -> Iterator[tuple[str, str]]:
+    entries = block.get(key)
+    if not isinstance(entries, list):
+        return
+    for index, entry in enumerate(entries):
+        if isinstance(entry, str | int) and entry not in understood:
+            what = _LINEAR if entry in {"linear_attention", 0} else "layers of this kind"
+            yield what, f"{key}[{index}] = {reprlib.repr(entry)}"

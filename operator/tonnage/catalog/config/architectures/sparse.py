@@ -1,0 +1,222 @@
+"""Kinds of model whose layers attend to chosen tokens, or to one entry for several of them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from tonnage.catalog.config.architectures.traits import Architecture
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.layers.attention import grouped, latent
+from tonnage.catalog.config.layers.ffn import dense_then_experts, moe
+from tonnage.catalog.shape import (
+    OVERLAPPING_RATIO,
+    Attention,
+    CompressedAttention,
+    DenseFfn,
+    Ffn,
+    Indexer,
+)
+
+KEY_BLOCK: Final = 128
+KEY_SCALE_BYTES: Final = 4
+"""Of each block of an 8-bit index key: one fp32 number."""
+WIDE_KEY_BYTES: Final = 2
+COMPRESS_RATIOS: Final = (0, OVERLAPPING_RATIO, 128)
+
+
+def sparse_latent(keys: DecoderKeys) -> list[Attention]:
+    """Latent attention to chosen tokens (DeepSeek V3.2, GLM 5).
+
+    A shared layer takes over the choice of the layer before it: it has no indexer and no keys.
+
+    Sources:
+        [vllm-source] models/deepseek_v32/attention.py.
+    """
+    needed(keys, "q_lora_rank")
+    indexer, chosen = _quantized_indexer(keys), needed(keys, "index_topk")
+    return [
+        replace(attention, chosen_tokens=chosen, indexer=None if shares else indexer)
+        for attention, shares in zip(latent(keys), _shares_choice(keys), strict=True)
+    ]
+
+
+def _quantized_indexer(keys: DecoderKeys) -> Indexer:
+    """Read an indexer whose keys are 8-bit whatever the format of the cache."""
+    head_dim = needed(keys, "index_head_dim")
+    return Indexer(
+        num_heads=needed(keys, "index_n_heads"),
+        head_dim=head_dim,
+        key_bytes=head_dim + head_dim // KEY_BLOCK * KEY_SCALE_BYTES,
+    )
+
+
+def _shares_choice(keys: DecoderKeys) -> list[bool]:
+    """Tell which layers share: as listed, else as in the pattern, else all but every n-th."""
+    kinds, pattern = keys.indexer_types, keys.index_topk_pattern
+    if kinds is not None:
+        check_length("indexer_types", kinds, keys.num_hidden_layers)
+        return [_is_shared("indexer_types", kind, ("full", "shared")) for kind in kinds]
+    if pattern is not None:
+        check_length("index_topk_pattern", pattern, keys.num_hidden_layers)
+        return [_is_shared("index_topk_pattern", kind, ("F", "S")) for kind in pattern]
+    first = keys.index_skip_topk_offset - 1
+    return [
+        max(layer - first, 0) % keys.index_topk_freq != 0 for layer in range(keys.num_hidden_layers)
+    ]
+
+
+def _is_shared(key: str, kind: str, names: tuple[str, str]) -> bool:
+    if kind not in names:
+        raise ModelConfigError(f"{key} has {kind!r:.100}, which is none of {', '.join(names)}")
+    return kind == names[1]
+
+
+def sparse_grouped(keys: DecoderKeys) -> list[Attention]:
+    """Grouped attention, on marked layers to chosen blocks of tokens (MiniMax M3).
+
+    Sources:
+        [vllm-source] models/minimax_m3/common/indexer.py: the keys keep 16 bits by default.
+    """
+    every_token, sparse = grouped(keys), keys.sparse_attention_config
+    if sparse is None:
+        raise ModelConfigError("sparse_attention_config is missing")
+    marks = sparse.sparse_attention_freq
+    check_length("sparse_attention_config.sparse_attention_freq", marks, keys.num_hidden_layers)
+    indexer = Indexer(
+        num_heads=sparse.sparse_num_index_heads,
+        head_dim=sparse.sparse_index_dim,
+        key_bytes=WIDE_KEY_BYTES * sparse.sparse_index_dim,
+    )
+    chosen = replace(
+        every_token,
+        indexer=indexer,
+        chosen_tokens=sparse.sparse_topk_blocks * sparse.sparse_block_size,
+    )
+    return [chosen if mark else every_token for mark in marks]
+
+
+def wide_then_experts(keys: DecoderKeys) -> list[Ffn]:
+    """MiniMax M3: unmarked layers are dense and wider; shared experts are as wide as the others."""
+    width = needed(keys, "intermediate_size")
+    experts = moe(keys, width=width, shared=needed(keys, "n_shared_experts") * width)
+    marks = keys.moe_layer_freq
+    if not isinstance(marks, list):
+        raise ModelConfigError("moe_layer_freq is missing or no list of 0 and 1")
+    check_length("moe_layer_freq", marks, keys.num_hidden_layers)
+    if all(marks):
+        return [experts] * keys.num_hidden_layers
+    wide = DenseFfn(intermediate_size=needed(keys, "dense_intermediate_size"))
+    return [experts if mark else wide for mark in marks]
+
+
+def compressed(keys: DecoderKeys) -> list[Attention]:
+    """Attention to a window and to compressed entries behind it (DeepSeek V4).
+
+    ``compress_ratios`` may go on to the draft layers. Only where 4 tokens share an entry there
+    are so many entries that an indexer chooses among them.
+
+    Sources:
+        [vllm-source] models/deepseek_v4/attention.py.
+    """
+    ratios = keys.compress_ratios
+    if ratios is None:
+        raise ModelConfigError("compress_ratios is missing")
+    drafts = keys.num_draft_layers or 0
+    if len(ratios) not in {keys.num_hidden_layers, keys.num_hidden_layers + drafts}:
+        raise ModelConfigError(
+            f"compress_ratios has {len(ratios)} entries, but num_hidden_layers is "
+            f"{keys.num_hidden_layers} and num_nextn_predict_layers {drafts}"
+        )
+    return [
+        _compressed(keys, layer, ratio)
+        for layer, ratio in enumerate(ratios[: keys.num_hidden_layers])
+    ]
+
+
+def _compressed(keys: DecoderKeys, layer: int, ratio: int) -> CompressedAttention:
+    if ratio not in COMPRESS_RATIOS:
+        allowed = ", ".join(map(str, COMPRESS_RATIOS))
+        raise ModelConfigError(f"compress_ratios[{layer}] = {ratio} is none of {allowed}")
+    is_chosen = ratio == OVERLAPPING_RATIO
+    return CompressedAttention(
+        num_heads=keys.num_attention_heads,
+        head_dim=needed(keys, "head_dim"),
+        qk_rope_head_dim=needed(keys, "qk_rope_head_dim"),
+        q_lora_rank=needed(keys, "q_lora_rank"),
+        output_groups=needed(keys, "o_groups"),
+        output_lora_rank=needed(keys, "o_lora_rank"),
+        window_tokens=needed(keys, "sliding_window"),
+        compress_ratio=ratio or None,
+        indexer=_quantized_indexer(keys) if is_chosen else None,
+        chosen_tokens=needed(keys, "index_topk") * ratio if is_chosen else None,
+    )
+
+
+def shared_and_routed(keys: DecoderKeys) -> list[Ffn]:
+    """DeepSeek V4: experts and shared ones in every layer."""
+    width = needed(keys, "moe_intermediate_size")
+    block = moe(keys, width=width, shared=needed(keys, "n_shared_experts") * width)
+    return [block] * keys.num_hidden_layers
+
+
+def compressors_and_streams(keys: DecoderKeys, layer: Attention | None) -> int:
+    """Count what compresses, and what mixes the residual streams before attention and experts.
+
+    A compressor is a value and a weight per entry that a token takes part in. A mix reads all
+    streams, and gives one number to read, one to write and one per pair of streams.
+
+    Sources:
+        [vllm-source] models/deepseek_v4: compressor.py and nvidia/model.py.
+    """
+    streams = needed(keys, "hc_mult")
+    mixed = (2 + streams) * streams
+    mixes = 2 * (mixed * (streams * keys.hidden_size + 1) + 3)
+    if not isinstance(layer, CompressedAttention):
+        return mixes
+    return mixes + 2 * layer.overlap * sum(layer.compressed_widths) * keys.hidden_size
+
+
+def stream_head(keys: DecoderKeys) -> int:
+    """Count what joins the residual streams before the head."""
+    streams = needed(keys, "hc_mult")
+    return streams * (streams * keys.hidden_size + 1) + 1
+
+
+def _index_marks(*more: str) -> frozenset[str]:
+    return frozenset({"index_head_dim", "index_n_heads", "index_topk", *more})
+
+
+_SPARSE_LATENT = Architecture(
+    attention=sparse_latent,
+    ffn=dense_then_experts,
+    router_bias=True,
+    understands=_index_marks("indexer_types"),
+)
+_MINIMAX_M3 = Architecture(
+    attention=sparse_grouped,
+    ffn=wide_then_experts,
+    derives_head_dim=False,
+    qk_norm="head",
+    router_bias=True,
+    understands=frozenset({"sparse_attention_config"}),
+)
+
+SPARSE: Mapping[str, Architecture] = {
+    "deepseek_v32": _SPARSE_LATENT,
+    "deepseek_v4": Architecture(
+        turns_by_window=True,
+        attention=compressed,
+        ffn=shared_and_routed,
+        derives_head_dim=False,
+        router_bias=True,
+        replicated=compressors_and_streams,
+        outer=stream_head,
+        understands=_index_marks("compress_ratios", "expert_dtype", "hc_mult"),
+    ),
+    "glm_moe_dsa": _SPARSE_LATENT,
+    "minimax_m3": _MINIMAX_M3,
+    "minimax_m3_text": _MINIMAX_M3,
+    "minimax_m3_vl_text": _MINIMAX_M3,
+}
+
+SPARSE_WRAPPERS: Mapping[str, tuple[str, ...]] = {"minimax_m3_vl": ("text_config",)}

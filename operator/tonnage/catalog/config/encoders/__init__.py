@@ -1,0 +1,1 @@
+"""Encoders of images and sound beside the text part of a model."""

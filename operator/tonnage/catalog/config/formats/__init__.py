@@ -1,0 +1,1 @@
+"""From ``quantization_config`` to the formats of weights."""

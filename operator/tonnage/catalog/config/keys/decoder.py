@@ -1,0 +1,267 @@
+"""The keys of a Hugging Face ``config.json`` that sizing reads: their types, bounds and names.
+
+Only what is written, or what the model's class in transformers says when the key is left out,
+becomes a number. Everything else is an error that names the key.
+"""
+
+import reprlib
+from collections.abc import Mapping, Sized
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field, ValidationError
+
+from tonnage.catalog.config.keys.family import FamilyKeys
+from tonnage.catalog.config.keys.state import KimiDelta, StateKeys
+from tonnage.catalog.config.keys.types import (
+    Block,
+    Experts,
+    Flags,
+    Fraction,
+    Heads,
+    LayerIndex,
+    Layers,
+    Names,
+    Size,
+    SizeOrNone,
+    Sizes,
+    Tokens,
+)
+from tonnage.catalog.gpu import CatalogError
+
+
+class ModelConfigError(CatalogError):
+    """A key is missing, of the wrong type, out of bounds or at odds with another."""
+
+
+class UnknownArchitectureError(CatalogError):
+    """The model has parts whose cost is not understood: it is refused, never estimated."""
+
+
+class RopeScaling(Block):
+    """How positions are stretched beyond those of the training."""
+
+    rope_type: Annotated[str, Field(max_length=100)] | None = Field(
+        default=None, validation_alias=AliasChoices("rope_type", "type")
+    )
+    factor: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    original_max_position_embeddings: Tokens | None = None
+    partial_rotary_factor: Fraction | None = None
+    mrope_section: Sizes | None = None
+
+
+class SparseAttention(Block):
+    """The layers of MiniMax M3 that choose the blocks of tokens to attend to."""
+
+    sparse_attention_freq: Flags
+    sparse_num_index_heads: Heads
+    sparse_index_dim: Size
+    sparse_topk_blocks: Size
+    sparse_block_size: Size
+
+
+class DecoderKeys(FamilyKeys, StateKeys):
+    """The text part of a configuration, under the names that most families use."""
+
+    hidden_size: Size = Field(validation_alias=AliasChoices("hidden_size", "n_embed"))
+    num_hidden_layers: Layers = Field(validation_alias=AliasChoices("num_hidden_layers", "n_layer"))
+    num_attention_heads: Heads = Field(
+        validation_alias=AliasChoices("num_attention_heads", "n_head")
+    )
+    vocab_size: Size
+    num_key_value_heads: Heads | None = None
+    head_dim: Size | None = Field(
+        default=None, validation_alias=AliasChoices("head_dim", "attention_head_dim")
+    )
+    intermediate_size: Size | Sizes | None = None
+    max_position_embeddings: Tokens | None = Field(
+        default=None, validation_alias=AliasChoices("model_max_length", "max_position_embeddings")
+    )
+    tie_word_embeddings: bool | None = None
+    rope_scaling: RopeScaling | None = Field(
+        default=None, validation_alias=AliasChoices("rope_scaling", "rope_parameters")
+    )
+
+    partial_rotary_factor: Fraction | None = Field(
+        default=None, validation_alias=AliasChoices("partial_rotary_factor", "rotary_pct")
+    )
+    rotary_dim: Size | None = None
+    position_embedding_type: Annotated[str, Field(max_length=100)] | None = None
+
+    attention_bias: bool = False
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    use_qk_norm: bool = False
+    qk_norm_type: Literal["per_layer", "per_head"] | None = None
+
+    layer_types: (
+        Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=2000)] | None
+    ) = None
+    sliding_window: Tokens | None = None
+    use_sliding_window: bool = False
+    max_window_layers: LayerIndex | None = None
+    sliding_window_pattern: Layers | None = None
+    attention_chunk_size: Tokens | None = None
+    no_rope_layers: Flags | None = None
+    no_rope_layer_interval: Layers = 4
+
+    num_experts: Experts | None = Field(
+        default=None,
+        validation_alias=AliasChoices("n_routed_experts", "num_local_experts", "num_experts"),
+    )
+    num_experts_per_tok: Experts | None = Field(
+        default=None, validation_alias=AliasChoices("num_experts_per_tok", "top_k_experts")
+    )
+    moe_intermediate_size: Size | None = None
+    shared_expert_intermediate_size: SizeOrNone | None = None
+    shared_intermediate_size: SizeOrNone | None = None
+    n_shared_experts: Experts | None = None
+    moe_shared_expert_intermediate_size: Size | None = None
+    moe_latent_size: Size | None = None
+    latent_moe_use_norm: bool = False
+    first_k_dense_replace: LayerIndex | None = None
+    moe_layer_freq: Layers | Flags | None = None
+    decoder_sparse_step: Layers = 1
+    mlp_only_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
+    moe_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
+    interleave_moe_layer_step: Layers | None = None
+    intermediate_size_mlp: Size | None = None
+    enable_moe_block: bool = False
+
+    kv_lora_rank: Size | None = None
+    q_lora_rank: Size | None = None
+    qk_rope_head_dim: Size | None = None
+    qk_nope_head_dim: Size | None = None
+    v_head_dim: Size | None = None
+
+    global_head_dim: Size | None = None
+    num_global_key_value_heads: Heads | None = None
+    attention_k_eq_v: bool = False
+
+    hybrid_layer_pattern: Flags | None = None
+    swa_num_attention_heads: Heads | None = None
+    swa_num_key_value_heads: Heads | None = None
+    swa_head_dim: Size | None = None
+    swa_v_head_dim: Size | None = None
+
+    index_n_heads: Heads | None = None
+    index_head_dim: Size | None = None
+    indexer_types: Names | None = None
+    index_topk: Size | None = None
+    index_topk_freq: Layers = 1
+    index_topk_pattern: Annotated[str, Field(max_length=2000)] | Names | None = None
+    index_skip_topk_offset: LayerIndex = 2
+    sparse_attention_config: SparseAttention | None = None
+    dense_intermediate_size: Size | None = None
+
+    compress_ratios: Annotated[list[SizeOrNone], Field(max_length=2000)] | None = None
+    o_groups: Heads | None = None
+    o_lora_rank: Size | None = None
+    hc_mult: Heads | None = None
+
+    num_kv_shared_layers: LayerIndex | None = None
+    use_double_wide_mlp: bool = False
+    hidden_size_per_layer_input: SizeOrNone | None = None
+    vocab_size_per_layer_input: Size | None = None
+    altup_num_inputs: Heads | None = None
+    laurel_rank: Size | None = None
+
+    num_draft_layers: LayerIndex | None = Field(
+        default=None,
+        validation_alias=AliasChoices(
+            "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
+        ),
+    )
+
+    def was_given(self, key: str) -> bool:
+        """Tell whether the key was written, be it as null."""
+        return key in self.model_fields_set
+
+
+def read_keys(block: Mapping[str, object]) -> DecoderKeys:
+    """Read the keys of one block.
+
+    Raises:
+        ModelConfigError: names the first key that cannot be right, and what was read.
+    """
+    try:
+        return DecoderKeys.model_validate(_without_synonyms(block))
+    except ValidationError as error:
+        raise ModelConfigError(first_problem(error)) from error
+
+
+_SYNONYMS = tuple(
+    tuple(choice for choice in field.validation_alias.choices if isinstance(choice, str))
+    for name, field in DecoderKeys.model_fields.items()
+    if isinstance(field.validation_alias, AliasChoices) and name != "max_position_embeddings"
+)
+"""Names of the same number. Lengths may differ: the model's stands above that of the positions."""
+
+
+def _without_synonyms(block: Mapping[str, object]) -> dict[str, object]:
+    """Leave one name of each key: null is no value, and two different values are no answer.
+
+    Raises:
+        ModelConfigError: names both.
+    """
+    left = dict(block)
+    for names in _SYNONYMS:
+        written = [name for name in names if block.get(name) is not None]
+        for other in written[1:]:
+            _refuse_contradiction(block, other, written[0])
+        for name in names if written else ():
+            if name != written[0]:
+                left.pop(name, None)
+    return left
+
+
+def _refuse_contradiction(block: Mapping[str, object], other: str, first: str) -> None:
+    value, first_value = block[other], block[first]
+    if value != first_value and not isinstance(value, Mapping):
+        raise ModelConfigError(
+            f"{other} = {reprlib.repr(value)} contradicts {first} = {reprlib.repr(first_value)}"
+        )
+
+
+_NESTED = {
+    *RopeScaling.model_fields,
+    *KimiDelta.model_fields,
+    *SparseAttention.model_fields,
+}
+
+
+def first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    # A union reports each of its types behind the key: 'moe_layer_freq.constrained-int'.
+    key, *rest = first["loc"]
+    index = "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    nested = "".join(f".{part}" for part in rest if part in _NESTED)
+    if first["type"] == "missing":
+        return f"{key}{nested} is missing"
+    return f"{key}{nested}{index} = {reprlib.repr(first['input'])}: {first['msg']}"
+
+
+def needed(keys: Block, key: str) -> int:
+    """Return a key that this kind of model cannot do without.
+
+    Raises:
+        ModelConfigError: it is missing, null or one number per layer.
+    """
+    value = getattr(keys, key)
+    if value is None:
+        raise ModelConfigError(f"{key} is missing")
+    if isinstance(value, list):
+        raise ModelConfigError(f"{key} is a list of {len(value)}, not a number")
+    number: int = value
+    return number
+
+
+def check_length(key: str, values: Sized, num_layers: int) -> None:
+    """Refuse a list that does not have one entry per layer.
+
+    Raises:
+        ModelConfigError: names the list and both numbers.
+    """
+    if len(values) != num_layers:
+        raise ModelConfigError(
+            f"{key} has {len(values)} entries, but num_hidden_layers is {num_layers}"
+        )

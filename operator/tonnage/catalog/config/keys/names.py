@@ -1,0 +1,71 @@
+"""From a family's own names of keys to the usual ones, and back in what errors say."""
+
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Final
+
+from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
+
+_ABSENT: Final = object()
+
+
+def usual_names(block: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    """Return the block with its keys under the usual names.
+
+    ``names`` leads from the usual name to the family's own; a dotted one reaches into a block.
+
+    Raises:
+        ModelConfigError: a key stands under both names, with different values.
+    """
+    own_names = set(names.values())
+    renamed = {key: value for key, value in block.items() if key not in own_names}
+    for usual, own in names.items():
+        value, other = _value(block, own), renamed.get(usual)
+        if value is _ABSENT or (value is None and usual in renamed):
+            continue
+        if other is not None and value != other:
+            raise ModelConfigError(
+                f"{own} = {reprlib.repr(value)} contradicts {usual} = {reprlib.repr(other)}"
+            )
+        renamed[usual] = value
+    return renamed
+
+
+def own_names(message: str, block: Mapping[str, object], names: Mapping[str, str]) -> str:
+    """Say what is wrong in the words of the file: each key by the family's name for it."""
+    absent = {usual: own for usual, own in names.items() if usual not in block}
+    if not absent:
+        return message
+    usual = re.compile(rf"\b({'|'.join(absent)})\b")
+    return usual.sub(lambda match: absent[match[0]], message)
+
+
+def refuse_other_values(block: Mapping[str, object], only: Mapping[str, object]) -> None:
+    """Refuse a variant of the family that no formula here covers.
+
+    ``only`` leads from keys to the one value of each that is understood; a key that is left out
+    means that value.
+
+    Raises:
+        UnknownArchitectureError: names the key and its value.
+    """
+    for key, understood in only.items():
+        value = _value(block, key)
+        if value is _ABSENT or value == understood or (value is None and not understood):
+            continue
+        raise UnknownArchitectureError(
+            f"models of this kind with {key} = {reprlib.repr(value)} are not understood yet"
+        )
+
+
+def _value(block: Mapping[str, object], path: str) -> object:
+    *parents, key = path.split(".")
+    for parent in parents:
+        inner = block.get(parent)
+        if inner is None:
+            return _ABSENT
+        if not isinstance(inner, Mapping):
+            raise ModelConfigError(f"{parent} = {reprlib.repr(inner)} is no object")
+        block = inner
+    return block.get(key, _ABSENT)

@@ -1,0 +1,78 @@
+"""Keys of a ``config.json`` that describe layers with a state per sequence, and what stands by."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tonnage.catalog.config.keys.types import (
+    Block,
+    Heads,
+    LayerIndex,
+    Layers,
+    Names,
+    Places,
+    Size,
+    StateType,
+)
+
+
+class KimiDelta(Block):
+    """The layers of Kimi's linear attention; places count from one."""
+
+    num_heads: Heads
+    head_dim: Size
+    short_conv_kernel_size: Layers
+    kda_layers: Places
+    full_attn_layers: Places
+    use_full_rank_gate: bool = False
+
+
+class StateKeys(Block):
+    """What each means is said where it is read: in ``config_state`` and modules that use it."""
+
+    full_attention_interval: Layers | None = None
+    attn_output_gate: bool = True
+    linear_num_key_heads: Heads | None = None
+    linear_num_value_heads: Heads | None = None
+    linear_key_head_dim: Size | None = None
+    linear_value_head_dim: Size | None = None
+    linear_conv_kernel_dim: Layers | None = None
+    mamba_ssm_dtype: StateType | None = None
+
+    linear_attn_config: KimiDelta | None = None
+    mla_use_output_gate: bool | None = None
+    attn_res_block_size: Layers | None = None
+
+    hybrid_override_pattern: Annotated[str, Field(max_length=2000)] | None = None
+    layers_block_type: Names | None = None
+    mamba_num_heads: Heads | None = None
+    mamba_head_dim: Size | Literal["auto"] | None = None
+    n_groups: Heads | None = None
+    ssm_state_size: Size | None = None
+    conv_kernel: Layers | None = None
+    use_conv_bias: bool = True
+    use_bias: bool = False
+    mamba_expand: Layers | None = None
+    mamba_ssm_cache_dtype: StateType = "float32"
+    attn_layer_indices: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
+
+    conv_l_cache: Layers | None = None
+    conv_bias: bool = False
+    full_attn_idxs: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
+    block_auto_adjust_ff_dim: bool | None = None
+    block_multiple_of: Size | None = None
+    block_ffn_dim_multiplier: Annotated[float, Field(gt=0, le=100)] = 1.0
+    num_dense_layers: LayerIndex | None = None
+
+    hc_count: Heads | None = None
+    hc_lowrank: Size | None = None
+    ple_layer_ids: Places | None = None
+    ple_embed_dim: Size | None = None
+    ple_conv_kernel_size: Layers | None = None
+    ngram_size: Annotated[int, Field(ge=2, le=100)] | None = None
+    heads_per_ngram: Heads | None = None
+    ngram_vocab_size_base: Annotated[int, Field(gt=0, le=10_000_000_000)] | None = None
+    indexer_n_heads: Heads | None = None
+    indexer_head_dim: Size | None = None
+    indexer_compress_ratio: Layers | None = None
+    indexer_budget: Size | None = None

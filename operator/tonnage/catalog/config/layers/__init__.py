@@ -1,0 +1,1 @@
+"""From keys to the layers of a model."""

@@ -1,0 +1,236 @@
+"""How single families arrange their layers, where the usual readers do not fit.
+
+Sources:
+    [vllm-source] model_executor/models/ has one module for each family, the last release that
+    served some of them natively being 0.24.0; [transformers] has the classes that say what a
+    key means when it is left out.
+"""
+
+from collections.abc import Sequence
+
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    UnknownArchitectureError,
+    check_length,
+    needed,
+)
+from tonnage.catalog.config.layers import ffn
+from tonnage.catalog.config.layers.attention import (
+    by_layer_type,
+    full,
+    grouped,
+    plain,
+    window_everywhere,
+    windowed,
+    windows_with_full,
+    with_kv_heads,
+)
+from tonnage.catalog.shape import Attention, DenseFfn, Ffn, MoeFfn
+
+OPT_POSITION_OFFSET = 2
+"""Rows of OPT's table of positions that no position uses."""
+
+
+def every_fourth_full(keys: DecoderKeys) -> list[Attention]:
+    """Three windows, then a full layer, unless the file says otherwise (Cohere 2, OLMo 3)."""
+    return _windows(keys, keys.sliding_window_pattern or 4)
+
+
+def windows_if_any(keys: DecoderKeys) -> list[Attention]:
+    """EXAONE 4: windows by a pattern, which its files write out in ``layer_types``."""
+    if not keys.was_given("sliding_window"):
+        raise ModelConfigError("sliding_window is missing (null means none)")
+    if keys.sliding_window is None:
+        return full(with_kv_heads(keys))
+    pattern = keys.window_pattern
+    if keys.layer_types is None and not isinstance(pattern, int):
+        raise ModelConfigError(f"layer_types is missing (window_pattern is {pattern!r:.20})")
+    return _windows(keys, pattern if isinstance(pattern, int) else 1)
+
+
+def windows_unless_listed(keys: DecoderKeys) -> list[Attention]:
+    """Ministral: every layer has the window, unless the file lists the types of the layers."""
+    if keys.layer_types is None:
+        return window_everywhere(with_kv_heads(keys))
+    return by_layer_type(with_kv_heads(keys), [])
+
+
+def windows_late(keys: DecoderKeys) -> list[Attention]:
+    """dots: windows from ``max_window_layers`` on, unless the window is null."""
+    if keys.was_given("sliding_window") and keys.sliding_window is None:
+        return full(with_kv_heads(keys))
+    first = needed(keys, "max_window_layers")
+    marks = [layer >= first for layer in range(keys.num_hidden_layers)]
+    return by_layer_type(with_kv_heads(keys), _types(marks))
+
+
+def windows_without_positions(keys: DecoderKeys) -> list[Attention]:
+    """SmolLM 3: with ``use_sliding_window``, layers without rotary positions have the window."""
+    if not keys.use_sliding_window or keys.sliding_window is None:
+        return full(with_kv_heads(keys))
+    has_rope = keys.no_rope_layers or [
+        int((layer + 1) % keys.no_rope_layer_interval != 0)
+        for layer in range(keys.num_hidden_layers)
+    ]
+    check_length("no_rope_layers", has_rope, keys.num_hidden_layers)
+    return by_layer_type(with_kv_heads(keys), _types([not rope for rope in has_rope]))
+
+
+def alternating_if_used(keys: DecoderKeys) -> list[Attention]:
+    """Qwen 2 MoE: with ``use_sliding_window``, every second layer below ``max_window_layers``."""
+    if not keys.use_sliding_window:
+        return full(with_kv_heads(keys))
+    end = needed(keys, "max_window_layers")
+    marks = [layer % 2 == 0 and layer < end for layer in range(keys.num_hidden_layers)]
+    return by_layer_type(with_kv_heads(keys), _types(marks))
+
+
+def one_kv_head_or_all(keys: DecoderKeys) -> list[Attention]:
+    """Falcon, StarCoder: one KV head with ``multi_query``; Falcon's newer layers say how many."""
+    if keys.new_decoder_architecture:
+        num_kv_heads = keys.num_key_value_heads or keys.num_attention_heads
+    else:
+        num_kv_heads = 1 if keys.multi_query else keys.num_attention_heads
+    counted = keys.model_copy(update={"num_key_value_heads": num_kv_heads})
+    return [windowed(keys, grouped(counted), keys.sliding_window)] * keys.num_hidden_layers
+
+
+def on_full_embeddings(keys: DecoderKeys) -> list[Attention]:
+    """OPT: plain attention; the smallest but one, whose embeddings are narrower, is refused."""
+    width = keys.word_embed_proj_dim or keys.hidden_size
+    if width != keys.hidden_size:
+        raise UnknownArchitectureError(
+            f"embeddings of another width than the model's (word_embed_proj_dim = {width}, "
+            f"hidden_size = {keys.hidden_size}) are not understood yet"
+        )
+    return plain(keys)
+
+
+def _windows(keys: DecoderKeys, period: int) -> list[Attention]:
+    return by_layer_type(with_kv_heads(keys), windows_with_full(keys, period))
+
+
+def _types(is_window: Sequence[bool]) -> list[str]:
+    return ["sliding_attention" if window else "full_attention" for window in is_window]
+
+
+def two_matrices(keys: DecoderKeys) -> list[Ffn]:
+    """A block without a gate, of the given width."""
+    return _ungated(keys, needed(keys, "intermediate_size"))
+
+
+def two_matrices_of_four_widths(keys: DecoderKeys) -> list[Ffn]:
+    """The same, four times as wide as the model where the file does not say (GPT-2, Falcon)."""
+    is_given = keys.intermediate_size is not None
+    return _ungated(keys, needed(keys, "intermediate_size") if is_given else 4 * keys.hidden_size)
+
+
+def expanded(keys: DecoderKeys) -> list[Ffn]:
+    """MPT: a block without a gate, ``expansion_ratio`` times as wide as the model."""
+    return _ungated(keys, needed(keys, "expansion_ratio") * keys.hidden_size)
+
+
+def _ungated(keys: DecoderKeys, width: int) -> list[Ffn]:
+    return [DenseFfn(intermediate_size=width, num_matrices=2)] * keys.num_hidden_layers
+
+
+def experts_with_a_shared_one(keys: DecoderKeys) -> list[Ffn]:
+    """Qwen 2 MoE: as later Qwens, but that the width of the shared expert must be given."""
+    needed(keys, "shared_expert_intermediate_size")
+    return ffn.sparse_steps(keys)
+
+
+def experts_if_any(keys: DecoderKeys) -> list[Ffn]:
+    """MiniCPM: experts in every layer, or none at all when the file names none."""
+    return ffn.all_experts(keys) if keys.num_experts else ffn.dense(keys)
+
+
+def experts_between(keys: DecoderKeys) -> list[Ffn]:
+    """ERNIE 4.5: experts from one layer to another, every so many; -1 means the last layer."""
+    width = needed(keys, "moe_intermediate_size")
+    experts = ffn.moe(keys, width=width, shared=needed(keys, "n_shared_experts") * width)
+    first, last = needed(keys, "moe_layer_start_index"), keys.moe_layer_end_index
+    end = keys.num_hidden_layers if last in {None, -1} else needed(keys, "moe_layer_end_index") + 1
+    is_sparse = [
+        first <= layer < end and (layer + 1) % keys.moe_layer_interval == 0
+        for layer in range(keys.num_hidden_layers)
+    ]
+    return ffn.mixed(keys, is_sparse, experts)
+
+
+def wide_shared_expert(keys: DecoderKeys) -> list[Ffn]:
+    """Ling: like DeepSeek, but that the shared experts may have a width of their own."""
+    width = needed(keys, "moe_intermediate_size")
+    shared = keys.moe_shared_expert_intermediate_size or width
+    experts = ffn.moe(keys, width=width, shared=needed(keys, "n_shared_experts") * shared)
+    first = needed(keys, "first_k_dense_replace")
+    is_sparse = [layer >= first for layer in range(keys.num_hidden_layers)]
+    return ffn.mixed(keys, is_sparse, experts)
+
+
+def experts_by_layer(keys: DecoderKeys) -> list[Ffn]:
+    """Hunyuan: each layer may have its own choice, width and number of shared experts."""
+    widest = needed(keys, "intermediate_size")
+    num_layers = keys.num_hidden_layers
+    chosen = _by_layer("chosen_by_layer", keys.chosen_by_layer, num_layers)
+    widths = _by_layer("widths_by_layer", keys.widths_by_layer or widest, num_layers)
+    shared = [0] * num_layers
+    if needed(keys, "use_mixed_mlp_moe"):
+        shared = _by_layer("num_shared_by_layer", keys.num_shared_by_layer, num_layers)
+    return [
+        _hunyuan_layer(keys, chosen=chosen[layer], width=widths[layer], shared=shared[layer])
+        for layer in range(num_layers)
+    ]
+
+
+def _hunyuan_layer(keys: DecoderKeys, *, chosen: int, width: int, shared: int) -> MoeFfn:
+    num_experts = needed(keys, "num_experts")
+    if not 1 <= chosen <= num_experts:
+        raise ModelConfigError(
+            f"chosen_by_layer = {chosen} is not between 1 and num_experts = {num_experts}"
+        )
+    choosing = keys.model_copy(update={"num_experts_per_tok": chosen})
+    return ffn.moe(choosing, width=width, shared=shared * needed(keys, "intermediate_size"))
+
+
+def _by_layer(key: str, value: int | list[int] | None, num_layers: int) -> list[int]:
+    if value is None:
+        raise ModelConfigError(f"{key} is missing")
+    if isinstance(value, int):
+        return [value] * num_layers
+    check_length(key, value, num_layers)
+    return value
+
+
+def falcon_norms(keys: DecoderKeys) -> int:
+    """Return weight and bias of the norms: two, or one before both halves side by side."""
+    default = 2 if keys.new_decoder_architecture else 1
+    side_by_side = keys.new_decoder_architecture or keys.parallel_attn
+    num_norms = keys.num_ln_in_parallel_attn or default if side_by_side else 2
+    return 2 * num_norms * keys.hidden_size
+
+
+def stablelm_norms(keys: DecoderKeys) -> int:
+    """Return weight and bias of the norms: two, or one before both halves side by side."""
+    return 2 * (1 if keys.use_parallel_residual else 2) * keys.hidden_size
+
+
+def head_bias(keys: DecoderKeys) -> int:
+    """Return one bias per word of the vocabulary."""
+    return keys.vocab_size
+
+
+def head_bias_by_key(keys: DecoderKeys) -> int:
+    """The same, where ``lm_head_bias`` says so."""
+    return keys.vocab_size * keys.lm_head_bias
+
+
+def positions(keys: DecoderKeys) -> int:
+    """Return a learned vector for each position."""
+    return needed(keys, "max_position_embeddings") * keys.hidden_size
+
+
+def opt_positions(keys: DecoderKeys) -> int:
+    """The same, with OPT's unused rows."""
+    return positions(keys) + OPT_POSITION_OFFSET * keys.hidden_size

@@ -1,0 +1,228 @@
+"""From configuration keys to layers that keep a state per sequence, and their neighbours.
+
+Some of these layers lack a half: a Nemotron-H layer is either a mixer or a feed-forward block.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    UnknownArchitectureError,
+    check_length,
+    needed,
+)
+from tonnage.catalog.config.layers.attention import grouped, latent, windowed
+from tonnage.catalog.config.layers.ffn import moe, sparse_steps
+from tonnage.catalog.shape import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    GroupedAttention,
+    MoeFfn,
+    StateAttention,
+)
+
+MODEL_TYPE_BYTES: Final = 2
+"""Of an element in the type that vLLM serves the model in: always one of 16 bits."""
+FLOAT32_BYTES: Final = 4
+
+_STATE, _FULL, _DENSE, _EXPERTS = "state", "full attention", "dense", "experts"
+_KINDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("linear_attention", "mamba", "M"), _STATE),
+    **dict.fromkeys(("full_attention", "indexed_attention", "attention", "*"), _FULL),
+    **dict.fromkeys(("mlp", "-"), _DENSE),
+    **dict.fromkeys(("moe", "E"), _EXPERTS),
+}
+
+
+def delta_net(keys: DecoderKeys) -> list[Attention]:
+    """Gated delta net and gated attention in turn; ``mamba_ssm_dtype`` says the state's type.
+
+    Sources:
+        [vllm-source] model_executor/models/config.py: without the key, the model's type.
+    """
+    return _delta_nets(keys, _type_bytes(keys.mamba_ssm_dtype))
+
+
+def delta_net_in_model_type(keys: DecoderKeys) -> list[Attention]:
+    """Like ``delta_net``, but whatever the file says, vLLM keeps the type of the model."""
+    return _delta_nets(keys, MODEL_TYPE_BYTES)
+
+
+def _delta_nets(keys: DecoderKeys, state_element_bytes: int) -> list[Attention]:
+    full = replace(grouped(keys), has_output_gate=keys.attn_output_gate)
+    state = _checked(
+        StateAttention(
+            kind="gated_delta_net",
+            num_key_heads=needed(keys, "linear_num_key_heads"),
+            num_value_heads=needed(keys, "linear_num_value_heads"),
+            key_head_dim=needed(keys, "linear_key_head_dim"),
+            value_head_dim=needed(keys, "linear_value_head_dim"),
+            conv_kernel=needed(keys, "linear_conv_kernel_dim"),
+            state_element_bytes=state_element_bytes,
+        ),
+        key="linear_num_key_heads",
+    )
+    if keys.layer_types is not None:
+        return _mixed(keys, "layer_types", keys.layer_types, full, state)
+    interval = needed(keys, "full_attention_interval")
+    return [state if (layer + 1) % interval else full for layer in range(keys.num_hidden_layers)]
+
+
+def experts_with_shared(keys: DecoderKeys) -> list[Ffn]:
+    """Experts as in Qwen3, and a shared one whose width must be given."""
+    needed(keys, "shared_expert_intermediate_size")
+    return sparse_steps(keys)
+
+
+def kimi_delta(keys: DecoderKeys) -> list[Attention]:
+    """Kimi Linear: delta attention, with latent attention without rotary positions in between.
+
+    Sources:
+        [vllm-source] layers/mamba/mamba_utils.py: the state is float32 unless a flag says
+        otherwise.
+    """
+    block = keys.linear_attn_config
+    if block is None:
+        raise ModelConfigError("linear_attn_config is missing")
+    places = sorted(block.kda_layers + block.full_attn_layers)
+    if places != list(range(1, keys.num_hidden_layers + 1)):
+        raise ModelConfigError(
+            "linear_attn_config.kda_layers and full_attn_layers do not name each of the "
+            f"{keys.num_hidden_layers} layers once"
+        )
+    state = StateAttention(
+        kind="kimi_delta",
+        num_key_heads=block.num_heads,
+        num_value_heads=block.num_heads,
+        key_head_dim=block.head_dim,
+        value_head_dim=block.head_dim,
+        conv_kernel=block.short_conv_kernel_size,
+        state_element_bytes=FLOAT32_BYTES,
+        has_full_rank_gate=block.use_full_rank_gate,
+    )
+    gated = bool(keys.mla_use_output_gate)
+    full: list[Attention] = [replace(layer, has_output_gate=gated) for layer in latent(keys)]
+    for place in block.kda_layers:
+        full[place - 1] = state
+    return full
+
+
+def nemotron_mixers(keys: DecoderKeys) -> list[Attention | None]:
+    """Nemotron-H: Mamba-2, attention, or none where the layer is a feed-forward block.
+
+    Sources:
+        [vllm-source] model_executor/models/config.py: the state is float32 unless
+        ``mamba_ssm_cache_dtype`` says otherwise.
+    """
+    needed(keys, "mamba_head_dim")
+    mixers: dict[str, Attention] = {
+        _STATE: mamba2(keys, _type_bytes(keys.mamba_ssm_cache_dtype)),
+        _FULL: windowed(keys, grouped(keys), keys.sliding_window),
+    }
+    return [mixers.get(kind) for kind in _nemotron_kinds(keys)]
+
+
+def nemotron_blocks(keys: DecoderKeys) -> list[Ffn | None]:
+    """Nemotron-H: blocks without a gate, dense or experts, in layers of their own."""
+    kinds = _nemotron_kinds(keys)
+    blocks: dict[str, Ffn] = {}
+    if _DENSE in kinds:
+        width = needed(keys, "intermediate_size")
+        blocks[_DENSE] = DenseFfn(intermediate_size=width, num_matrices=2)
+    if _EXPERTS in kinds:
+        blocks[_EXPERTS] = _ungated_experts(keys)
+    return [blocks.get(kind) for kind in kinds]
+
+
+def _ungated_experts(keys: DecoderKeys) -> MoeFfn:
+    num_shared = needed(keys, "n_shared_experts")
+    width = needed(keys, "moe_shared_expert_intermediate_size") if num_shared else 0
+    experts = moe(keys, width=needed(keys, "moe_intermediate_size"), shared=num_shared * width)
+    return replace(experts, num_matrices=2)
+
+
+def _nemotron_kinds(keys: DecoderKeys) -> list[str]:
+    if keys.layers_block_type is not None:
+        return _kinds(keys, "layers_block_type", keys.layers_block_type)
+    if keys.hybrid_override_pattern is None:
+        raise ModelConfigError("hybrid_override_pattern is missing, and layers_block_type too")
+    return _kinds(keys, "hybrid_override_pattern", list(keys.hybrid_override_pattern))
+
+
+def mamba2(keys: DecoderKeys, state_element_bytes: int = MODEL_TYPE_BYTES) -> StateAttention:
+    """Read a Mamba-2 layer; without a width of its own a head has its part of the expansion.
+
+    Raises:
+        ModelConfigError: a key is missing, or heads are no multiple of groups.
+    """
+    heads, head_dim = needed(keys, "mamba_num_heads"), keys.mamba_head_dim
+    if not isinstance(head_dim, int):
+        head_dim = needed(keys, "mamba_expand") * keys.hidden_size // heads
+    layer = StateAttention(
+        kind="mamba2",
+        num_key_heads=needed(keys, "n_groups"),
+        num_value_heads=heads,
+        key_head_dim=needed(keys, "ssm_state_size"),
+        value_head_dim=head_dim,
+        conv_kernel=needed(keys, "conv_kernel"),
+        state_element_bytes=state_element_bytes,
+    )
+    return _checked(layer, key="n_groups")
+
+
+def granite_mixers(keys: DecoderKeys) -> list[Attention]:
+    """Granite 4: Mamba-2 or attention, as ``layer_types`` says, before a feed-forward block."""
+    if keys.layer_types is None:
+        raise ModelConfigError("layer_types is missing")
+    return _mixed(keys, "layer_types", keys.layer_types, grouped(keys), mamba2(keys))
+
+
+def granite_blocks(keys: DecoderKeys) -> list[Ffn]:
+    """Granite 4: experts and a shared one, or only the shared one for models without experts."""
+    shared = needed(keys, "shared_intermediate_size")
+    if keys.num_experts == 0:
+        return [DenseFfn(intermediate_size=shared)] * keys.num_hidden_layers
+    block = moe(keys, width=needed(keys, "intermediate_size"), shared=shared)
+    return [block] * keys.num_hidden_layers
+
+
+def bamba_mixers(keys: DecoderKeys) -> list[Attention]:
+    """Bamba: Mamba-2 in all layers but those that ``attn_layer_indices`` lists."""
+    if keys.attn_layer_indices is None:
+        raise ModelConfigError("attn_layer_indices is missing")
+    full, state = grouped(keys), mamba2(keys)
+    places = set(keys.attn_layer_indices)
+    return [full if layer in places else state for layer in range(keys.num_hidden_layers)]
+
+
+def _type_bytes(name: str | None) -> int:
+    return FLOAT32_BYTES if name == "float32" else MODEL_TYPE_BYTES
+
+
+def _mixed(
+    keys: DecoderKeys, key: str, entries: list[str], full: GroupedAttention, state: StateAttention
+) -> list[Attention]:
+    return [state if kind == _STATE else full for kind in _kinds(keys, key, entries)]
+
+
+def _kinds(keys: DecoderKeys, key: str, entries: list[str]) -> list[str]:
+    check_length(key, entries, keys.num_hidden_layers)
+    for index, entry in enumerate(entries):
+        if entry not in _KINDS:
+            raise UnknownArchitectureError(
+                f"layers of this kind ({key}[{index}] = {entry!r:.100}) are not understood yet"
+            )
+    return [_KINDS[entry] for entry in entries]
+
+
+def _checked(layer: StateAttention, *, key: str) -> StateAttention:
+    if layer.num_value_heads % layer.num_key_heads:
+        raise ModelConfigError(
+            f"{key} = {layer.num_key_heads} does not divide the {layer.num_value_heads} heads "
+            "that keep a state"
+        )
+    return layer

@@ -1,0 +1,195 @@
+"""A sizing as the objects that status holds: the same on the command line and in the cluster."""
+
+import math
+from typing import assert_never
+
+from tonnage.api.status import (
+    EstimateStatus,
+    InputStatus,
+    ParallelismStatus,
+    PlanStatus,
+    Reason,
+)
+from tonnage.catalog.shape import (
+    Attention,
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    StateAttention,
+)
+from tonnage.explain.startup_log import printed
+from tonnage.sizing.cost import usd_per_hour_per_gpu, usd_per_million_tokens
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.serving.ttft import typical_ttft_s
+from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
+from tonnage.units import format_s, significant
+
+DIGITS = 4
+
+
+def rounded(value: float) -> float:
+    """Keep so many digits as an estimate deserves; what is written then moves only when it does.
+
+    >>> rounded(0.0123456), rounded(1234567)
+    (0.01235, 1235000)
+    """
+    if value == 0 or not math.isfinite(value):
+        return 0.0
+    return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))
+
+
+def bottleneck(sizing: Sizing) -> str:
+    """Name what a step at the load line spends most of its time on."""
+    step = sizing.at_capacity.step
+    parts = {
+        "MemoryBandwidth": step.memory_s if step.is_memory_bound else 0.0,
+        "Compute": 0.0 if step.is_memory_bound else step.compute_s,
+        "Prefill": step.prefill_s,
+        "Overhead": step.overhead_s,
+        "Communication": step.communication_s,
+    }
+    return max(parts, key=lambda name: parts[name])
+
+
+def ridge(sizing: Sizing) -> float:
+    """Return flop per byte at which this GPU's compute and memory balance."""
+    speeds = sizing.replica.speeds
+    return ridge_flop_per_byte(
+        peak_flop_per_s=speeds.peak_flop_per_s, memory_bytes_per_s=speeds.memory_bytes_per_s
+    )
+
+
+def intensity(sizing: Sizing) -> float:
+    """Return flop per byte of decode at the load line."""
+    step = sizing.at_capacity.step
+    return step.decode_flop / step.decode_bytes
+
+
+def usd_per_hour(sizing: Sizing, replicas: int) -> float | None:
+    """Return the cost of so many replicas; None where the class has no price."""
+    each = usd_per_hour_per_gpu(sizing.request.gpu)
+    return None if each is None else each * sizing.flags.parallelism.num_gpus * replicas
+
+
+def plan_status(
+    sizing: Sizing, *, replicas: int | None = None, reasons: tuple[Reason, ...] = ()
+) -> PlanStatus:
+    """Return ``status.plan``; ``replicas`` as decided, else as the arithmetic says."""
+    flags, split = sizing.flags, sizing.flags.parallelism
+    return PlanStatus(
+        replicas=sizing.replicas if replicas is None else replicas,
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        gpus_per_replica=split.num_gpus,
+        parallelism=ParallelismStatus(
+            tensor=split.tensor,
+            pipeline=split.pipeline,
+            data=split.data,
+            context=split.context if split.context > 1 else None,
+        ),
+        limited_by=sizing.line.limited_by,
+        reasons=reasons or sizing_reasons(sizing),
+    )
+
+
+def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateStatus:
+    """Return ``status.estimate``: what the arithmetic expects of one replica and of the fleet."""
+    workload, state = sizing.request.workload, sizing.at_capacity
+    fleet_usd = usd_per_hour(sizing, sizing.replicas if replicas is None else replicas)
+    one_usd = usd_per_hour(sizing, 1)
+    ceiling = sizing.slo_ceiling
+    low, high = sizing.kv_tokens_range
+    return EstimateStatus(
+        weights_bytes_per_gpu=round(sizing.shard.weights_bytes),
+        kv_bytes_per_token=round(sum(share.bytes_per_token for share in sizing.shard.kv)),
+        kv_tokens=math.floor(sizing.kv_tokens),
+        kv_tokens_low=math.floor(low),
+        kv_tokens_high=math.floor(high),
+        concurrency_at_context_length=rounded(sizing.memory_ceiling_promised),
+        concurrency_at_typical_length=rounded(sizing.memory_ceiling_typical),
+        slo_concurrency=None if ceiling is None else rounded(ceiling),
+        requests_per_second=rounded(sizing.sustainable_requests_per_s),
+        tokens_per_second=rounded(sizing.output_tokens_per_s),
+        time_to_first_token_seconds=rounded(typical_ttft_s(sizing.replica, workload, state)),
+        time_per_output_token_seconds=rounded(state.tpot_s),
+        bottleneck=bottleneck(sizing),
+        intensity_flop_per_byte=rounded(intensity(sizing)),
+        ridge_flop_per_byte=rounded(ridge(sizing)),
+        usd_per_hour=None if fleet_usd is None else rounded(fleet_usd),
+        usd_per_million_tokens=None
+        if one_usd is None
+        else rounded(
+            usd_per_million_tokens(usd_per_hour=one_usd, tokens_per_s=sizing.output_tokens_per_s)
+        ),
+        inputs=tuple(
+            InputStatus(name=each.name, value=each.value, origin=each.origin.value)
+            for each in sizing.request.inputs
+        ),
+    )
+
+
+def _engine_log(sizing: Sizing) -> str:
+    """Say what to hold against the plan in the log of a start, where it is no napkin arithmetic."""
+    if sizing.request.is_textbook:
+        return ""
+    figures = printed(sizing)
+    return (
+        f"; vLLM {sizing.request.engine.minor} will print {significant(figures.kv_tokens)} "
+        f"tokens, maximum concurrency {significant(figures.max_concurrency)}"
+    )
+
+
+def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
+    """Say with numbers what set the batch and the replicas."""
+    state, flags = sizing.at_capacity, sizing.flags
+    capacity = (
+        f"{significant(sizing.sustainable_requests_per_s)} requests/s per replica: "
+        f"{significant(state.num_decoding)} decoding at {format_s(state.step_s)} per step, "
+        f"stopped by {sizing.line.limited_by}"
+    )
+    slots = (
+        f"max-num-seqs {flags.max_num_seqs} covers {significant(state.num_running)} running and "
+        f"their fluctuation; the cache holds {significant(sizing.memory_ceiling_typical)}"
+        f"{_engine_log(sizing)}"
+    )
+    reasons = [Reason(code="Capacity", message=capacity), Reason(code="Slots", message=slots)]
+    rate = requests_per_s_asked(sizing)
+    if rate is not None:
+        message = (
+            f"{significant(rate)} requests/s over {significant(sizing.sustainable_requests_per_s)} "
+            f"per replica need {sizing.replicas}"
+        )
+        reasons.append(Reason(code="Demand", message=message))
+    return (*reasons, *memory_reasons(sizing))
+
+
+def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
+    """Say by how much the estimate is too high where it would refuse what runs."""
+    doubt = sizing.memory_doubt
+    if doubt is None:
+        return ()
+    message = f"the replicas run, so one request is taken to fit; by the estimate {doubt}"
+    return (Reason(code="MemoryEstimateBelowRunning", message=message),)
+
+
+def attention_name(sizing: Sizing) -> str:
+    """Name the kinds of attention in the model, for a person."""
+    kinds = (_kind(attention) for _, attention in sizing.request.shape.attentions())
+    return ", ".join(dict.fromkeys(kinds))
+
+
+def _kind(attention: Attention) -> str:
+    match attention:
+        case LatentAttention():
+            return "sparse latent (MLA)" if attention.is_sparse else "latent (MLA)"
+        case CompressedAttention():
+            return f"compressed, window of {attention.window_tokens}"
+        case StateAttention():
+            return f"state ({attention.kind})"
+        case GroupedAttention(window_tokens=None):
+            return f"{attention.num_heads} heads, {attention.num_kv_heads} KV heads"
+        case GroupedAttention():
+            name = "chunks" if attention.is_chunked else "window"
+            return f"{name} of {attention.window_tokens}"
+        case _:
+            assert_never(attention)

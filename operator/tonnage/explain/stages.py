@@ -1,0 +1,177 @@
+"""The five stages of choosing a GPU class, as figures: what one class gives in each of them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tonnage.explain.report import bottleneck, rounded
+from tonnage.explain.validation import unconfirmed
+from tonnage.sizing.compare import Choice
+from tonnage.sizing.cost import full_use, tokens_per_day, tokens_per_s_asked
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.serving.ttft import typical_ttft_s
+from tonnage.units import format_bytes, format_s, significant
+
+NEARLY: Final = 0.995
+"""Of the load line: above this share nothing but the load line itself is the limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of a stage: its name as data has it, its value, and both as a person reads it."""
+
+    name: str
+    value: float | str
+    written: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage and its figures. What is unknown, or does not apply, is left out."""
+
+    name: str
+    figures: tuple[Figure, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(figure.written for figure in self.figures)
+
+    def to_dict(self) -> dict[str, float | str]:
+        return {figure.name: figure.value for figure in self.figures}
+
+
+def stages(choice: Choice) -> tuple[Stage, ...]:
+    """Return the stages for one class, in order."""
+    return tuple(Stage(name=name, figures=tuple(each(choice))) for name, each in STAGES.items())
+
+
+def _workload(choice: Choice) -> Iterator[Figure]:
+    """What is asked."""
+    sizing, request = choice.sizing, choice.sizing.request
+    workload = request.workload
+    yield from _demand(sizing)
+    prompt, cached, output = (
+        workload.prompt.mean_tokens, workload.cached_fraction, workload.output_tokens
+    )  # fmt: skip
+    yield _figure("promptTokens", prompt, f"{significant(prompt)} prompt tokens")
+    yield _figure("cachedPromptFraction", cached, f"{cached:.0%} of them cached")
+    yield _figure("outputTokens", output, f"{significant(output)} output tokens")
+    promises = [f"TTFT {each}" for each in request.slo.ttft]
+    promises += [f"TPOT {each}" for each in request.slo.tpot]
+    written = ", ".join(promises) or "nothing promised (offline)"
+    yield Figure(name="promises", value=written, written=written)
+
+
+def _demand(sizing: Sizing) -> Iterator[Figure]:
+    rate, tokens_per_s = requests_per_s_asked(sizing), tokens_per_s_asked(sizing)
+    if rate is None or tokens_per_s is None:
+        yield Figure(name="demand", value="not given", written="no demand given")
+        return
+    demand, is_offline = sizing.request.demand, sizing.request.slo.is_offline
+    if demand.num_users is not None:
+        yield _count("users", demand.num_users, f"{demand.num_users:.0f} users")
+        duty = demand.duty_fraction
+        yield _figure("dutyFraction", duty, f"in flight {duty:.0%} of the time")
+    yield _figure("requestsPerSecond", rate, f"{significant(rate)} requests/s")
+    per_s = f"{significant(tokens_per_s)} output tokens/s"
+    written = tokens_per_day(tokens_per_s) if is_offline else per_s
+    yield _figure("outputTokensPerSecond", tokens_per_s, written)
+
+
+def _memory(choice: Choice) -> Iterator[Figure]:
+    """Does it fit, and how many requests?"""
+    sizing, split = choice.sizing, choice.sizing.flags.parallelism
+    weights, pool = sizing.shard.weights_bytes, sizing.replica.kv_pool_bytes
+    held, typical = sizing.memory_ceiling_promised, sizing.memory_ceiling_typical
+    context = sizing.request.context_tokens
+    mean = sizing.request.workload.mean_context_tokens
+    yield Figure(name="split", value=str(split), written=f"split {split}")
+    yield _count("weightsBytesPerGpu", weights, f"{format_bytes(weights)} weights per GPU")
+    yield _count("kvCacheBytesPerGpu", pool, f"{format_bytes(pool)} KV cache per GPU")
+    yield _figure(
+        "concurrencyAtContextLength", held, f"{significant(held)} requests of {context} tokens"
+    )
+    yield _figure(
+        "concurrencyAtTypicalLength",
+        typical,
+        f"{significant(typical)} of the {significant(mean)} that occur",
+    )
+
+
+def _throughput(choice: Choice) -> Iterator[Figure]:
+    """How fast within the promises, and what is in the way?"""
+    sizing, state = choice.sizing, choice.sizing.at_capacity
+    first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
+    per_s, per_gpu = sizing.output_tokens_per_s, choice.tokens_per_s_per_gpu
+    at = f"{significant(state.num_decoding)} decoding at the {full_use(sizing)}"
+    if sizing.slo_ceiling is not None:
+        ceiling = sizing.slo_ceiling
+        yield _figure("sloConcurrency", ceiling, f"TPOT allows {significant(ceiling)} decoding")
+    yield _figure("decoding", state.num_decoding, at)
+    yield Figure(
+        name="limitedBy", value=sizing.line.limited_by, written=f"limit {sizing.line.limited_by}"
+    )
+    yield _figure("timePerOutputTokenSeconds", state.tpot_s, f"TPOT {format_s(state.tpot_s)}")
+    if not sizing.request.slo.is_offline:
+        yield _figure("timeToFirstTokenSeconds", first_s, f"TTFT {format_s(first_s)}")
+    yield _figure("tokensPerSecond", per_s, f"{significant(per_s)} output tokens/s{_held(sizing)}")
+    yield _figure("tokensPerSecondPerGpu", per_gpu, f"{significant(per_gpu)} per GPU")
+    bound = bottleneck(sizing)
+    yield Figure(name="boundBy", value=bound, written=f"bound by {bound}")
+
+
+def _held(sizing: Sizing) -> str:
+    """Say so where TTFT allows less than the load line."""
+    fraction = sizing.sustainable_requests_per_s / sizing.line.requests_per_s
+    return f" (TTFT allows {fraction:.0%} of the load line)" if fraction < NEARLY else ""
+
+
+def _cost(choice: Choice) -> Iterator[Figure]:
+    """How many, and for how much?"""
+    found, each = choice.bill, choice.sizing.flags.parallelism.num_gpus
+    yield _count("replicas", choice.replicas, f"{choice.replicas} x {_gpus(each)}")
+    yield _count("gpus", choice.num_gpus, f"{_gpus(choice.num_gpus)} in all")
+    if found is None:
+        yield Figure(name="price", value="unknown", written="no price")
+        return
+    hour, per_million = found.hour, found.usd_per_million_tokens
+    asked, user = found.usd_per_million_tokens_asked, found.usd_per_hour_and_user
+    made_of = f" ({hour.made_of})" if hour.basis == "owned" else ""
+    yield Figure(name="basis", value=hour.basis, written=f"{hour.basis}{made_of}")
+    yield _figure("usdPerGpuHour", hour.usd, f"{hour.usd:.2f} USD per GPU and hour")
+    yield _figure("usdPerHour", found.usd_per_hour, f"{found.usd_per_hour:.2f} USD per hour in all")
+    yield _figure(
+        "usdPerMillionTokens",
+        per_million,
+        f"{per_million:.2f} USD per million output tokens at the {full_use(choice.sizing)}",
+    )
+    if asked is not None:
+        yield _figure("usdPerMillionTokensAsked", asked, f"{asked:.2f} for those asked")
+    if user is not None:
+        yield _figure("usdPerHourAndUser", user, f"{user:.4f} USD per hour and user")
+
+
+def _gpus(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number} GPUs"
+
+
+def _validation(choice: Choice) -> Iterator[Figure]:
+    """Is it true? What only a measurement can say."""
+    for each in unconfirmed(choice.sizing):
+        yield Figure(name=each.name, value=each.value, written=each.name)
+
+
+STAGES: Final[dict[str, Callable[[Choice], Iterator[Figure]]]] = {
+    "workload": _workload,
+    "memory": _memory,
+    "throughput": _throughput,
+    "cost": _cost,
+    "measured validation": _validation,
+}
+
+
+def _figure(name: str, value: float, written: str) -> Figure:
+    return Figure(name=name, value=rounded(value), written=written)
+
+
+def _count(name: str, value: float, written: str) -> Figure:
+    return Figure(name=name, value=round(value), written=written)

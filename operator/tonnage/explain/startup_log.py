@@ -1,0 +1,31 @@
+"""What the engine will log about its cache when it starts, to hold against the plan."""
+
+from collections.abc import Iterator
+
+from tonnage.sizing.memory.layout import Printed
+from tonnage.sizing.plan import Sizing
+
+
+def printed(sizing: Sizing) -> Printed:
+    """Return the figures that each data-parallel rank of the engine logs."""
+    replica = sizing.replica
+    layout, split = replica.layout, sizing.flags.parallelism
+    return layout.printed(
+        int(replica.kv_pool_bytes // layout.bytes_per_block),
+        context_tokens=sizing.request.context_tokens,
+        in_flight_tokens=layout.in_flight_tokens(
+            sizing.flags.max_num_batched_tokens, split.pipeline
+        ),
+    )
+
+
+def printed_lines(sizing: Sizing) -> Iterator[str]:
+    """Yield what to look for in the log of a start; nothing in napkin arithmetic."""
+    if sizing.request.is_textbook:
+        return
+    figures = printed(sizing)
+    each = " on each data-parallel rank" if sizing.flags.parallelism.data > 1 else ""
+    yield (
+        f"vLLM {sizing.request.engine.minor} will print {figures.kv_tokens:,} tokens, "
+        f"maximum concurrency {figures.max_concurrency:.2f}{each}"
+    )

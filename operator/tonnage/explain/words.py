@@ -1,0 +1,253 @@
+"""The plan in words: the questions of capacity planning in order, with the numbers filled in."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tonnage.catalog.gpu import Gpu
+from tonnage.explain.comparison import compared_splits
+from tonnage.explain.report import attention_name, bottleneck, intensity, memory_reasons, ridge
+from tonnage.explain.startup_log import printed_lines
+from tonnage.sizing.cost import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.serving.burst import burst_ttft_s
+from tonnage.sizing.serving.closed_loop import closed_loop
+from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
+from tonnage.sizing.step_time.roofline import batch_at_ridge
+from tonnage.units import format_bytes, format_s, format_si, significant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One question, its answer in a line, and the formulas with their numbers."""
+
+    question: str
+    answer: str
+    lines: tuple[str, ...]
+
+
+def explain(sizing: Sizing) -> tuple[Answer, ...]:
+    """Answer, in this order: fit, bottleneck, batch, latency, replicas, cost."""
+    steps = (_fit, _bottleneck, _batch, _latency, _replicas, _cost)
+    return tuple(step(sizing) for step in steps)
+
+
+def _fit(sizing: Sizing) -> Answer:
+    request, budget = sizing.request, sizing.budget
+    kv_bytes = sum(share.bytes_per_token for share in sizing.shard.kv)
+    source = "measured on a running replica" if request.measured_kv_tokens else "estimated"
+    return Answer(
+        question="Does it fit?",
+        answer=(
+            f"yes, on {request.gpu.name} x {sizing.flags.parallelism.num_gpus} "
+            f"({sizing.flags.parallelism}): {format_bytes(sizing.replica.kv_pool_bytes)} per GPU "
+            f"for the KV cache, {source}"
+        ),
+        lines=(
+            f"KV pool = {budget} = {format_bytes(budget.kv_pool_bytes)}",
+            f"KV bytes per token and GPU = {kv_bytes:,.0f} ({request.kv_format}, "
+            f"{attention_name(sizing)})",
+            f"at the {request.context_tokens} tokens promised: "
+            f"{significant(sizing.memory_ceiling_promised)} requests; at the "
+            f"{significant(request.workload.mean_context_tokens)} tokens that occur: "
+            f"{significant(sizing.memory_ceiling_typical)}",
+            *_kv_range(sizing),
+            *printed_lines(sizing),
+            *(reason.message for reason in memory_reasons(sizing)),
+            *(f"of the same GPUs, {answer}" for answer in compared_splits(sizing)),
+        ),
+    )
+
+
+def _kv_range(sizing: Sizing) -> Iterator[str]:
+    """Say how sure an estimated cache is; a measured one is what it is."""
+    low, high = sizing.kv_tokens_range
+    if low < high:
+        yield (
+            f"KV tokens of a replica at the promised length = {sizing.kv_tokens:,.0f}, "
+            f"9 times in 10 between {low:,.0f} and {high:,.0f}"
+        )
+
+
+def _bottleneck(sizing: Sizing) -> Answer:
+    step, speeds = sizing.at_capacity.step, sizing.replica.speeds
+    return Answer(
+        question="What is the bottleneck?",
+        answer=(
+            f"{bottleneck(sizing)}: decode does {significant(intensity(sizing))} FLOP per byte, "
+            f"the ridge of {sizing.request.gpu.name} is {significant(ridge(sizing))}"
+        ),
+        lines=(
+            f"ridge = {format_si(speeds.peak_flop_per_s, 'FLOP/s')} / "
+            f"{format_si(speeds.memory_bytes_per_s, 'B/s')}",
+            f"a step reads {format_bytes(step.decode_bytes)} per GPU: {format_s(step.memory_s)} "
+            f"at {sizing.replica.constants.bandwidth_efficiency:.0%} of bandwidth; "
+            f"its products take {format_s(step.compute_s)}, {format_s(step.serial_s)} of which is "
+            "not hidden",
+            f"beside that: {format_s(step.prefill_s)} prefill, {format_s(step.overhead_s)} "
+            f"overhead, {format_s(step.communication_s)} between GPUs",
+            *_speculation(sizing),
+        ),
+    )
+
+
+def _speculation(sizing: Sizing) -> Iterator[str]:
+    """Say what guessed tokens bring, and what the further passes of a draft layer take."""
+    speculation, state = sizing.request.speculation, sizing.at_capacity
+    if speculation is None:
+        return
+    further = speculation.num_draft_tokens - 1
+    drafts = f" ({format_s(state.step.draft_s)} in further draft passes: {further})"
+    yield (
+        f"speculation: {speculation}. TPOT = step {format_s(state.step_s)}"
+        f"{drafts if state.step.draft_s else ''} / {speculation.tokens_per_step:.2f} "
+        f"= {format_s(state.tpot_s)}"
+    )
+
+
+def _batch(sizing: Sizing) -> Answer:
+    state, request = sizing.at_capacity, sizing.request
+    at_ridge = batch_at_ridge(
+        ridge=ridge(sizing), weight_element_bytes=request.weights.bytes_per_parameter
+    )
+    ceiling = sizing.slo_ceiling
+    slo = "no TPOT promised" if ceiling is None else f"TPOT allows {significant(ceiling)}"
+    side = "below" if intensity(sizing) < ridge(sizing) else "above"
+    queues = sizing.replica.num_queues
+    return Answer(
+        question="What limits the batch?",
+        answer=(
+            f"{sizing.line.limited_by}, at {significant(state.num_decoding)} decoding requests, "
+            f"{side} the ridge (where weights alone would put it: {significant(at_ridge * queues)}"
+            f" requests); max-num-seqs "
+            f"{sizing.flags.max_num_seqs}"
+        ),
+        lines=(
+            f"memory ceiling {significant(sizing.memory_ceiling_typical)}; {slo}; token budget "
+            f"{sizing.flags.max_num_batched_tokens} per step",
+            f"running at capacity: {significant(state.num_decoding)} decoding + "
+            f"{significant(state.num_prefilling)} prefilling, with a standard deviation of "
+            f"{significant(sizing.line.deviation)}; max-num-seqs covers it at the percentile",
+        ),
+    )
+
+
+def _latency(sizing: Sizing) -> Answer:
+    workload, state, replica = sizing.request.workload, sizing.at_capacity, sizing.replica
+    slo = sizing.request.slo
+    promised = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
+    if slo.is_offline:
+        return _latency_offline(sizing)
+    own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
+    first_s = typical_ttft_s(replica, workload, state)
+    return Answer(
+        question="What do the latency promises take?",
+        answer=(
+            f"TPOT {format_s(state.tpot_s)}, TTFT {format_s(first_s)} at capacity; promised: "
+            f"{', '.join(promised)}"
+        ),
+        lines=(
+            f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}, TTFT "
+            f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}",
+            f"TTFT = wait for a slot and for prefill + own prefill {format_s(own_s)} of "
+            f"{significant(workload.new_prompt_tokens)} new tokens",
+            f"within every promise a replica sustains "
+            f"{significant(sizing.sustainable_requests_per_s)} requests/s = "
+            f"{significant(sizing.output_tokens_per_s)} output tokens/s",
+            *_together(sizing),
+        ),
+    )
+
+
+def _together(sizing: Sizing) -> Iterator[str]:
+    """Say what happens when requests do not come one by one, at random."""
+    slots, workload = sizing.flags.max_num_seqs, sizing.request.workload
+    replica = replace(sizing.replica, max_num_seqs=slots)
+    at_once = slots * replica.num_queues
+    burst_s = burst_ttft_s(replica, workload, at_once)
+    yield (
+        f"{at_once} prompts at once on an idle replica: half have their first token within "
+        f"{format_s(burst_s)}, server and network included"
+    )
+    concurrency = sizing.request.demand.concurrency
+    if concurrency:
+        each = concurrency / sizing.replicas
+        loop = closed_loop(replica, workload, each)
+        yield (
+            f"closed loop of {significant(each)} requests in flight on each replica: "
+            f"TTFT {format_s(loop.ttft_s)}, TPOT {format_s(loop.tpot_s)}, "
+            f"{significant(loop.requests_per_s)} requests/s"
+        )
+
+
+def _latency_offline(sizing: Sizing) -> Answer:
+    """Say what a batch takes; how long a request waits for its turn is nobody's concern."""
+    tokens_per_s = sizing.output_tokens_per_s
+    return Answer(
+        question="What do the latency promises take?",
+        answer=(
+            f"TPOT {format_s(sizing.at_capacity.tpot_s)} at the {full_use(sizing)}; promised: "
+            "nothing (offline), so requests wait their turn"
+        ),
+        lines=(
+            f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}",
+            f"a replica makes {significant(tokens_per_s)} output tokens/s = "
+            f"{tokens_per_day(tokens_per_s)}",
+        ),
+    )
+
+
+def _replicas(sizing: Sizing) -> Answer:
+    if sizing.request.slo.is_offline:
+        return _replicas_offline(sizing)
+    rate = requests_per_s_asked(sizing)
+    if rate is None:
+        answer = "1, since no demand is given; scaling follows what is measured"
+    else:
+        answer = f"{sizing.replicas} for {significant(rate)} requests/s"
+    each = significant(sizing.sustainable_requests_per_s)
+    return Answer(
+        question="How many replicas?",
+        answer=answer,
+        lines=(
+            f"each sustains {each} requests/s; routing {sizing.request.routing} "
+            f"(arrivals' squared variation {significant(sizing.request.arrival_scv)})",
+        ),
+    )
+
+
+def _replicas_offline(sizing: Sizing) -> Answer:
+    """Say how many replicas make the tokens asked for, each working all the time."""
+    asked, each = tokens_per_s_asked(sizing), sizing.output_tokens_per_s
+    if asked is None:
+        answer, lines = "1, since no demand is given", tuple[str]()
+    else:
+        answer = f"{sizing.replicas} for {tokens_per_day(asked)}"
+        lines = (
+            f"{significant(asked)} / {significant(each)} output tokens/s = "
+            f"{significant(asked / each)} replicas, each at work all day",
+        )
+    return Answer(question="How many replicas?", answer=answer, lines=lines)
+
+
+def _cost(sizing: Sizing) -> Answer:
+    found = bill(sizing, replicas=sizing.replicas)
+    if found is None:
+        answer, lines = f"unknown: {_no_price(sizing.request.gpu)}", tuple[str]()
+    else:
+        answer = (
+            f"{found.usd_per_hour:.2f} USD per hour, {found.usd_per_million_tokens:.2f} USD per "
+            f"million output tokens at the {full_use(sizing)}"
+        )
+        lines = tuple(itemized(sizing, found, replicas=sizing.replicas))
+    return Answer(question="What does it cost?", answer=answer, lines=lines)
+
+
+def _no_price(gpu: Gpu) -> str:
+    if gpu.price.purchase_usd is None:
+        return f"{gpu.name} has no rental price"
+    return f"{gpu.name} has no rental price; price.amortization_hours would spread its purchase"
+
+
+def inputs(sizing: Sizing) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, value, origin) of everything that the plan stands on."""
+    return ((each.name, each.value, each.origin.value) for each in sizing.request.inputs)

@@ -1,0 +1,188 @@
+"""Choosing a GPU class: one request put to several, ranked by what its answer costs.
+
+Every class is given its best split: the one that serves the demand with the fewest GPUs. A plan for
+one class takes the smallest split instead (decisions/0008), which is steadier while it runs.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.sizing.checks import check_request
+from tonnage.sizing.contender import Contender, Outline, fewest_replicas, outline_of
+from tonnage.sizing.contest import Contest, Key
+from tonnage.sizing.cost import Bill, bill
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.parallelism.draft import splits_for
+from tonnage.sizing.plan import Sizing, closer, requests_per_s_asked, size, staffed
+from tonnage.sizing.request import SizingRequest, on_gpu
+from tonnage.sizing.split import Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One GPU class that can serve the request: with which split and how many replicas."""
+
+    sizing: Sizing
+    replicas: int
+    """For the demand, at least the fewest allowed; 1 where no demand is known."""
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.sizing.request.gpu
+
+    @property
+    def num_gpus(self) -> int:
+        return self.replicas * self.sizing.flags.parallelism.num_gpus
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Output tokens within every promise."""
+        return self.sizing.output_tokens_per_s / self.sizing.flags.parallelism.num_gpus
+
+    @property
+    def bill(self) -> Bill | None:
+        return bill(self.sizing, replicas=self.replicas)
+
+    @property
+    def is_within_bounds(self) -> bool:
+        """Does maxReplicas allow what the demand needs?"""
+        most = self.sizing.request.max_replicas
+        return most is None or self.replicas <= most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedClass:
+    """One GPU class that cannot serve the request, with the reason as a condition has it."""
+
+    gpu: Gpu
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Every class that was asked: those that serve, cheapest first, and those that do not."""
+
+    choices: tuple[Choice, ...]
+    refused: tuple[RefusedClass, ...]
+
+
+def select(request: SizingRequest, gpus: Iterable[Gpu], *, min_replicas: int = 1) -> Selection:
+    """Put the request to every class; split, flags and what was measured are left open.
+
+    The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
+    """
+    choices: list[Choice] = []
+    refused: list[RefusedClass] = []
+    for gpu in gpus:
+        try:
+            choices.append(best_choice(on_gpu(request, gpu), min_replicas=min_replicas))
+        except (SizingError, CatalogError) as error:
+            reason = type(error).__name__.removesuffix("Error")
+            refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))
+    return Selection(
+        choices=tuple(sorted(choices, key=rank)),
+        refused=tuple(sorted(refused, key=lambda each: each.gpu.name)),
+    )
+
+
+def best_choice(request: SizingRequest, *, min_replicas: int = 1) -> Choice:
+    """Return the split of the request's class that takes the fewest GPUs.
+
+    Splits whose replicas exceed maxReplicas only where all do; then the fewest GPUs in all, then
+    the smallest replica, then the one that sustains most. Where no demand is known, the fewest
+    GPUs per token. More than a node is tried only when nothing smaller will do.
+
+    Raises:
+        SizingError: no split will do; as ``size`` says it.
+        CatalogError: a figure is missing.
+    """
+    check_request(request)
+
+    def look_closer(known: Outline | Contender | Sizing) -> Contender | Sizing | Choice:
+        if isinstance(known, Sizing):
+            return _choice(staffed(known), min_replicas)
+        return closer(known)
+
+    contest: Contest[Outline | Contender | Sizing, Choice]
+    contest = Contest(partial(outline_of, request), look_closer, Choice)
+    for split in _within_a_node(request):
+        contest.enter(split)
+    found = contest.winner(partial(_least_frugality, min_replicas))
+    return found or _choice(size(request), min_replicas)
+
+
+def _choice(sizing: Sizing, min_replicas: int) -> Choice:
+    return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))
+
+
+def _within_a_node(request: SizingRequest) -> Iterator[Parallelism]:
+    node = request.gpu.gpus_per_node
+    splits = splits_for(request, num_gpus=None)
+    return itertools.takewhile(lambda split: split.num_gpus <= node, splits)
+
+
+def _least_frugality(min_replicas: int, known: Outline | Contender | Sizing | Choice) -> Key:
+    """Return what the frugality of a split cannot fall below, by what is known of it."""
+    if isinstance(known, Choice):
+        return _frugality(known)
+    request, num_gpus = known.request, known.parallelism.num_gpus
+    replicas = max(_fewest_replicas(known), min_replicas)
+    gpus_taken = float(replicas * num_gpus)
+    if request.demand.requests_per_s is None and request.demand.concurrency is None:
+        tokens_per_s = known.most_requests_per_s * request.workload.output_tokens
+        gpus_taken = num_gpus / tokens_per_s if tokens_per_s else math.inf
+    is_beyond = request.max_replicas is not None and replicas > request.max_replicas
+    return is_beyond, gpus_taken, num_gpus, -known.most_requests_per_s
+
+
+def _fewest_replicas(known: Outline | Contender | Sizing) -> int:
+    """Return the replicas below which the demand is not served, by what is known of a split."""
+    if isinstance(known, Sizing):
+        rate = requests_per_s_asked(known) or 0.0
+        least = fewest_replicas(rate, known.team.top_requests_per_s)
+        return least if known.team.sustains(rate, 1) else max(2, least)
+    return fewest_replicas(known.request.demand.requests_per_s or 0.0, known.most_requests_per_s)
+
+
+def _frugality(choice: Choice) -> tuple[bool, float, int, float]:
+    return (
+        not choice.is_within_bounds,
+        _gpus_taken(choice),
+        choice.sizing.flags.parallelism.num_gpus,
+        -choice.sizing.sustainable_requests_per_s,
+    )
+
+
+def _gpus_taken(choice: Choice) -> float:
+    """Return the GPUs for the demand or, where none is known, for a token per second."""
+    if requests_per_s_asked(choice.sizing) is None:
+        return 1 / choice.tokens_per_s_per_gpu
+    return float(choice.num_gpus)
+
+
+def rank(choice: Choice) -> tuple[bool, float, float, float, int, str]:
+    """Return what a choice is ranked by, the lowest first.
+
+    1. classes with a price before those without one
+    2. USD per hour for the demand; where none is known, USD per million output tokens
+    3. the number of GPUs (where no demand is known: per token)
+    4. USD per million output tokens at full use
+    5. the number of GPUs of one replica
+    6. the name, so that no order is left to chance
+    """
+    found = choice.bill
+    has_demand = requests_per_s_asked(choice.sizing) is not None
+    per_million = found.usd_per_million_tokens if found else math.inf
+    return (
+        found is None,
+        found.usd_per_hour if found and has_demand else per_million,
+        _gpus_taken(choice),
+        per_million,
+        choice.sizing.flags.parallelism.num_gpus,
+        choice.gpu.name,
+    )

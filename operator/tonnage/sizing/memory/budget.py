@@ -1,0 +1,187 @@
+"""The memory budget and the speeds of a request's GPU, from the catalogue's figures."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tonnage.catalog.engine_memory import Fitted, MemoryConstants
+from tonnage.catalog.shape import DenseFfn, Ffn, ModelShape, MoeFfn, WeightFormat
+from tonnage.sizing.memory.ceiling import (
+    BudgetPart,
+    MemoryBudget,
+    expert_workspace_bytes,
+    forward_peak_bytes,
+    hidden_bytes,
+    logits_bytes,
+)
+from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.split import Parallelism
+from tonnage.units import GIB
+
+COUNTED_SPREAD = 0.01
+"""Of weights counted from a configuration: nine of ten logs are nearer."""
+STORED_SPREAD = 0.002
+"""Of weights summed up from the headers of their files."""
+GRAPHS = "CUDA graphs"
+UNCOUNTED_TOWER_BYTES = 2.5 * GIB
+"""Of an encoder whose size is not known: in the catalogue none is larger."""
+TOTAL_SPREAD = 0.005
+"""Of the memory that drivers report for boards of one class: 23.53 to 23.65 GiB of an RTX 4090."""
+HIDDEN_COPIES = 2
+"""Hidden states that the sampler's dummy run finds in memory."""
+WIDE_BYTES = 2
+PAIR = 2
+
+
+def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryBudget:
+    """Return where the memory of the fullest GPU goes; textbook: nominal, weights only."""
+    gpu = request.gpu
+    if request.is_textbook:
+        return MemoryBudget(
+            total_bytes=gpu.nominal_memory_bytes,
+            utilization_fraction=flags.gpu_memory_utilization,
+            parts=(BudgetPart(name="weights", num_bytes=shard.weights_bytes),),
+        )
+    parts = budget_parts(
+        as_loaded(request.shape, request.weights),
+        shard,
+        flags,
+        request.engine.memory,
+        has_nvlink=gpu.interconnect == "nvlink",
+    )
+    if request.switches.is_eager:
+        parts = tuple(part for part in parts if part.name != GRAPHS)
+    return MemoryBudget(
+        total_bytes=gpu.memory_bytes,
+        total_spread_bytes=gpu.memory_bytes * TOTAL_SPREAD,
+        utilization_fraction=flags.gpu_memory_utilization,
+        parts=parts,
+    )
+
+
+def as_loaded(shape: ModelShape, weights: WeightFormat) -> ModelShape:
+    """Return the shape with the weights that the engine has: files of another format say nothing.
+
+    The two formats of 16 bits are one.
+    """
+    if weights.bytes_per_parameter == shape.weight_format.bytes_per_parameter:
+        return shape
+    return replace(shape, weight_format=weights, stored=None)
+
+
+def budget_parts(
+    shape: ModelShape,
+    shard: Shard,
+    flags: Flags,
+    memory: MemoryConstants,
+    *,
+    has_nvlink: bool,
+) -> tuple[BudgetPart, ...]:
+    """Return what the engine holds beside the cache on the fullest GPU, weights first.
+
+    ``shape``: as the engine loads it.
+    """
+    return (
+        BudgetPart(
+            name="weights",
+            num_bytes=shard.weights_bytes,
+            spread_bytes=_weights_spread_bytes(shape, shard),
+        ),
+        _activations(shape, flags, memory),
+        _fitted("runtime", _runtime(flags.parallelism, memory, has_nvlink=has_nvlink)),
+        _fitted(GRAPHS, memory.graphs_bytes),
+    )
+
+
+def _weights_spread_bytes(shape: ModelShape, shard: Shard) -> float:
+    """Return how far the weights may be off; towers by what splitting them would spare a rank."""
+    spared = 1 - 1 / shard.parallelism.tensor
+    if shape.stored:
+        towers_bytes = shape.stored.towers.num_bytes
+        return math.hypot(shard.weights_bytes * STORED_SPREAD, towers_bytes * spared)
+    return math.hypot(
+        shard.weights_bytes * COUNTED_SPREAD,
+        shape.tower_parameters * WIDE_BYTES * spared,
+        shape.num_uncounted_towers * UNCOUNTED_TOWER_BYTES,
+    )
+
+
+def _fitted(name: str, constant: Fitted) -> BudgetPart:
+    return BudgetPart(name=name, num_bytes=constant.value, spread_bytes=constant.spread)
+
+
+def _runtime(split: Parallelism, memory: MemoryConstants, *, has_nvlink: bool) -> Fitted:
+    ranks = split.tensor * split.data
+    if ranks == 1:
+        return memory.runtime_bytes
+    if not has_nvlink:
+        return memory.runtime_pcie_bytes
+    return memory.runtime_nvlink_bytes if ranks <= PAIR else memory.runtime_nvlink_many_bytes
+
+
+def _activations(shape: ModelShape, flags: Flags, memory: MemoryConstants) -> BudgetPart:
+    terms = activation_terms(shape, flags, memory.expert_workspace)
+    sampler = memory.sampler_factor.value * terms.logits_bytes + terms.beside_sampler_bytes
+    forward = memory.forward_factor.value * terms.forward_bytes
+    if sampler < forward:
+        spread = memory.forward_factor.spread * terms.forward_bytes
+        return BudgetPart(name="activations", num_bytes=forward, spread_bytes=spread)
+    return BudgetPart(
+        name="activations",
+        num_bytes=sampler,
+        spread_bytes=memory.sampler_factor.spread * terms.logits_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationTerms:
+    """What the profile run of an engine may peak with."""
+
+    logits_bytes: float
+    """One copy of the logits of every slot."""
+    beside_sampler_bytes: float
+    """Two hidden states, and the buffers of fused experts where the engine keeps them."""
+    forward_bytes: float
+    """Of a pass over the whole token budget."""
+
+
+def activation_terms(shape: ModelShape, flags: Flags, expert_workspace: str) -> ActivationTerms:
+    """Return the peaks of the sampler's dummy run and of a forward pass, before any constant.
+
+    Experts in narrow formats have kernels with small buffers of their own.
+    """
+    tokens = flags.max_num_batched_tokens
+    workspace = 0.0
+    if expert_workspace != "none":
+        workspace = expert_workspace_bytes(
+            shape, batched_tokens=tokens, tensor=flags.parallelism.tensor
+        )
+    is_wide = shape.weight_format.part_bytes_per_parameter("experts") == WIDE_BYTES
+    is_kept = expert_workspace == "kept" and is_wide
+    hidden = hidden_bytes(batched_tokens=tokens, hidden_size=shape.hidden_size)
+    return ActivationTerms(
+        logits_bytes=logits_bytes(max_num_seqs=flags.max_num_seqs, vocab_size=shape.vocab_size),
+        beside_sampler_bytes=HIDDEN_COPIES * hidden + (workspace if is_kept else 0),
+        forward_bytes=max(
+            workspace + _pass_bytes(shape, flags, _shared_width),
+            _pass_bytes(shape, flags, _dense_width),
+        ),
+    )
+
+
+def _pass_bytes(shape: ModelShape, flags: Flags, width: Callable[[Ffn | None], int]) -> float:
+    return forward_peak_bytes(
+        batched_tokens=flags.max_num_batched_tokens,
+        intermediate_size=max(width(group.ffn) for group in shape.groups),
+        hidden_size=shape.hidden_size,
+        tensor=flags.parallelism.tensor,
+    )
+
+
+def _dense_width(ffn: Ffn | None) -> int:
+    return ffn.intermediate_size if isinstance(ffn, DenseFfn) else 0
+
+
+def _shared_width(ffn: Ffn | None) -> int:
+    return ffn.shared_intermediate_size if isinstance(ffn, MoeFfn) else 0

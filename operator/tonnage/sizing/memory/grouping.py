@@ -1,0 +1,79 @@
+"""Which layers share a group, and the block size at which their pages are equally large."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from tonnage.catalog.engine import CacheRules
+from tonnage.sizing.parallelism.kv_share import KvShare
+
+MERGE_RATIO = 1.5
+"""Kinds whose layer counts differ by less than this share groups of the larger count."""
+
+
+def stage_fraction(kinds: Iterable[KvShare]) -> Fraction:
+    """Return which share of the layers the fullest stage has."""
+    return max(kind.stage_fraction for kind in kinds)
+
+
+def as_full(kinds: Iterable[KvShare]) -> list[KvShare]:
+    """Return the layers as an engine keeps them that does not manage windows."""
+    return [replace(kind, window_tokens=None, is_chunked=False) for kind in kinds]
+
+
+def window_of(kind: KvShare) -> tuple[int | None, bool]:
+    """Return what decides which tokens are kept."""
+    return kind.window_tokens, kind.is_chunked
+
+
+def inflated(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -> int:
+    """Return the block size at which a page of attention holds the largest state."""
+    state = max((kind.page_bytes(0) for kind in kinds if kind.state_bytes), default=0)
+    width = max((kind.page_bytes(1) for kind in kinds if kind.bytes_per_token), default=0)
+    if state == 0 or width == 0:
+        return block_tokens
+    step = block_tokens
+    if any(kind.is_latent for kind in kinds):
+        step = max(step, rules.latent_state_alignment)
+    if any(kind.state_kind == "gated_delta_net" for kind in kinds):
+        step = math.lcm(step, rules.delta_net_alignment)
+    return step * -(-state // (step * width))
+
+
+def equal_pages(kinds: Sequence[KvShare], block_tokens: int) -> list[tuple[KvShare, int]]:
+    """Return each kind with its block size: longer where that makes a page as large as any.
+
+    Where the sizes do not divide, and for states, the rest of the page is lost.
+    """
+    largest = max(kind.page_bytes(block_tokens) for kind in kinds)
+
+    def tokens(kind: KvShare) -> int:
+        longer, rest = divmod(largest, kind.page_bytes(block_tokens))
+        return block_tokens * longer if kind.state_bytes == 0 == rest else block_tokens
+
+    return [(kind, tokens(kind)) for kind in kinds]
+
+
+def merged(kinds: Iterable[tuple[KvShare, int]]) -> Iterator[tuple[KvShare, int]]:
+    """Merge kinds that one group can hold: the same window, the same page, the same block."""
+    merged: dict[object, tuple[KvShare, int]] = {}
+    for kind, tokens in kinds:
+        key = (window_of(kind), kind.page_bytes(tokens), tokens, kind.state_bytes > 0)
+        merged[key] = (_sum(merged[key][0], kind) if key in merged else kind, tokens)
+    yield from merged.values()
+
+
+def _sum(one: KvShare, other: KvShare) -> KvShare:
+    return replace(
+        one,
+        num_layers=one.num_layers + other.num_layers,
+        bytes_per_token=one.bytes_per_token + other.bytes_per_token,
+        state_bytes=one.state_bytes + other.state_bytes,
+    )
+
+
+def group_layers(counts: Sequence[int]) -> int:
+    """Return how many layers a group has: the rarest kind's, or the largest where all are near."""
+    fewest, most = min(counts), max(counts)
+    return most if most < MERGE_RATIO * fewest else fewest

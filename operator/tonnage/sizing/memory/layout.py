@@ -1,0 +1,235 @@
+"""How an engine lays out its cache: pages, groups of layers, blocks, and what a request holds.
+
+Every figure is for one GPU (rank). All layers draw their blocks from one pool: a block holds one
+page of every layer of a group, and groups have equally many layers, so that a request needs blocks
+for each group. Layers are grouped over all pipeline stages; of each group a stage has its share.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
+from tonnage.catalog.shape import CompressedAttention, LatentAttention, ModelShape
+from tonnage.sizing.memory.grouping import (
+    as_full,
+    equal_pages,
+    group_layers,
+    inflated,
+    merged,
+    stage_fraction,
+    window_of,
+)
+from tonnage.sizing.memory.packing import Bucket, block_bytes, tables_per_bucket
+from tonnage.sizing.parallelism.compressed import COMPRESSED_BLOCK_TOKENS
+from tonnage.sizing.parallelism.kv_share import KvShare
+
+DEFAULT_BLOCK_TOKENS = 16
+LATENT_BLOCK_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheGroup:
+    """Layers that share a block table."""
+
+    share: KvShare
+    block_tokens: int
+    state_blocks: int = 0
+    """Blocks per sequence of layers with a state: they hold no tokens."""
+
+    def blocks_reserved(self, tokens: float, in_flight_tokens: int) -> int:
+        """Return the blocks that the engine sets aside for one request of this length.
+
+        A window keeps what it can see before the first token of a step and all tokens in flight,
+        and may begin within a block; a chunk begins with one.
+        """
+        if self.state_blocks:
+            return self.state_blocks
+        window = self.share.window_tokens
+        if window is None:
+            return math.ceil(tokens / self.block_tokens)
+        if self.share.is_chunked:
+            return math.ceil(min(window + in_flight_tokens, tokens) / self.block_tokens)
+        kept = min(window - 1 + in_flight_tokens, tokens)
+        return math.ceil(kept / self.block_tokens) + 1
+
+    def blocks_held(self, tokens: float) -> int:
+        """Return the blocks that a decoding sequence of this length really holds."""
+        return min(self.blocks_reserved(tokens, 1), self._all_tokens(tokens))
+
+    def _all_tokens(self, tokens: float) -> int:
+        return self.state_blocks or math.ceil(tokens / self.block_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheLayout:
+    """How the cache of one rank is cut into blocks."""
+
+    groups: tuple[CacheGroup, ...]
+    bytes_per_block: float
+    rules: CacheRules
+
+    @property
+    def block_tokens(self) -> int:
+        """Of the smallest block."""
+        return min(group.block_tokens for group in self.groups)
+
+    def blocks_reserved(self, tokens: float, *, in_flight_tokens: int) -> int:
+        """Return the blocks that one request may need at most: what "concurrency" divides by."""
+        return sum(group.blocks_reserved(tokens, in_flight_tokens) for group in self.groups)
+
+    def blocks_held(self, tokens: float) -> int:
+        return sum(group.blocks_held(tokens) for group in self.groups)
+
+    def bytes_of_sequence(self, tokens: float) -> float:
+        """Return the cache bytes that one decoding sequence of this length holds."""
+        return self.blocks_held(tokens) * self.bytes_per_block
+
+    def in_flight_tokens(self, max_num_batched_tokens: int, pipeline: int = 1) -> int:
+        """Return the tokens that may be scheduled and not yet settled.
+
+        Sources:
+            [vllm-source] config/vllm.py max_concurrent_batches, max_in_flight_tokens.
+        """
+        if not self.rules.counts_batches_in_flight:
+            return max_num_batched_tokens
+        return (pipeline + self.rules.schedules_async) * max_num_batched_tokens
+
+    def printed(self, num_blocks: int, *, context_tokens: int, in_flight_tokens: int) -> "Printed":
+        """Return the figures that the engine logs for so many blocks.
+
+        Before 0.20 the tokens line shared the blocks out to the groups, which for several kinds
+        of layers is no capacity; since then it is concurrency times length.
+
+        Sources:
+            [vllm-source] v1/core/kv_cache_utils.py.
+        """
+        reserved = self.blocks_reserved(context_tokens, in_flight_tokens=in_flight_tokens)
+        concurrency = num_blocks / reserved
+        if self.rules.tokens_from_concurrency:
+            tokens = int(concurrency * context_tokens)
+        else:
+            tokens = num_blocks // len(self.groups) * self.block_tokens
+        return Printed(num_blocks=num_blocks, kv_tokens=tokens, max_concurrency=concurrency)
+
+    def tokens_per_block(self, context_tokens: int, *, in_flight_tokens: int) -> float:
+        """Return the tokens of requests of this length that a block stands for.
+
+        So engines since 0.24 count in the label ``kv_cache_size_tokens``.
+
+        Sources:
+            [vllm-source] config/cache.py, v1/core/kv_cache_utils.py get_kv_cache_capacity.
+        """
+        reserved = self.blocks_reserved(context_tokens, in_flight_tokens=in_flight_tokens)
+        return context_tokens / reserved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """What an engine logs about its cache."""
+
+    num_blocks: int
+    kv_tokens: int
+    max_concurrency: float
+
+
+@lru_cache(maxsize=512)
+def cache_layout(
+    shares: tuple[KvShare, ...],
+    *,
+    block_tokens: int = DEFAULT_BLOCK_TOKENS,
+    rules: CacheRules = CURRENT_CACHE_RULES,
+) -> CacheLayout:
+    """Return the layout that the engine makes of layers of these kinds.
+
+    Layers with a state inflate the blocks of the others until a page holds a state. Pages of
+    different size are made equal by longer blocks where the sizes divide, else by padding. Layers
+    are cut into groups as large as the rarest kind, the last group of a kind padded. Layers with
+    blocks of their own are packed instead.
+
+    Sources:
+        [vllm-source] v1/core/kv_cache_planning.py get_kv_cache_groups; platforms/interface.py
+        (block inflation); config/vllm.py disable_hybrid_kv_cache_manager (chunks).
+    """
+    kinds = [kind for kind in shares if kind.bytes_per_token or kind.state_bytes or kind.block]
+    if any(kind.block for kind in kinds):
+        return _packed(kinds, rules)
+    has_chunks = any(kind.is_chunked for kind in kinds)
+    if not rules.manages_windows or (has_chunks and not rules.manages_chunks):
+        kinds = as_full(kinds)
+    if all(kind.state_bytes == 0 for kind in kinds) and len({window_of(k) for k in kinds}) <= 1:
+        return _one_group(kinds, block_tokens, rules)
+    pages = equal_pages(kinds, inflated(kinds, block_tokens, rules))
+    pools = list(merged(pages))
+    layers = group_layers([kind.num_layers for kind, _ in pools])
+    groups = [
+        CacheGroup(share=kind, block_tokens=tokens, state_blocks=_state_blocks(kind, rules))
+        for kind, tokens in pools
+        for _ in range(-(-kind.num_layers // layers))
+    ]
+    page_bytes = max(kind.page_bytes(tokens) for kind, tokens in pages)
+    layers_on_stage = math.ceil(layers * stage_fraction(kinds))
+    return CacheLayout(
+        groups=tuple(groups), bytes_per_block=layers_on_stage * page_bytes, rules=rules
+    )
+
+
+def _one_group(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -> CacheLayout:
+    """Layers that keep the same tokens share one table, whatever their widths."""
+    total = sum(kind.bytes_per_token for kind in kinds)
+    share = replace(kinds[0], bytes_per_token=total) if kinds else KvShare()
+    return CacheLayout(
+        groups=(CacheGroup(share=share, block_tokens=block_tokens),),
+        bytes_per_block=total * block_tokens,
+        rules=rules,
+    )
+
+
+def _packed(kinds: Iterable[KvShare], rules: CacheRules) -> CacheLayout:
+    """Layers with the same block and window share tables; each table fills a block without gaps."""
+    alike: dict[tuple[int, int | None], KvShare] = {}
+    buckets: dict[tuple[int, int | None], Bucket] = {}
+    for kind in kinds:
+        if kind.block is None:
+            raise ValueError(f"layers with blocks of their own beside others: {kind}")
+        key = (kind.block.tokens, kind.window_tokens)
+        alike.setdefault(key, kind)
+        layers = buckets.setdefault(key, {})
+        layers[kind.block.num_bytes] = layers.get(kind.block.num_bytes, 0) + kind.num_layers
+    tables = tables_per_bucket(list(buckets.values()))
+    groups = [
+        CacheGroup(share=kind, block_tokens=tokens)
+        for ((tokens, _), kind), number in zip(alike.items(), tables, strict=True)
+        for _ in range(number)
+    ]
+    fraction = stage_fraction(alike.values())
+    return CacheLayout(
+        groups=tuple(groups),
+        bytes_per_block=block_bytes(list(buckets.values()), tables, fraction),
+        rules=rules,
+    )
+
+
+def _state_blocks(kind: KvShare, rules: CacheRules) -> int:
+    """Return the blocks of one sequence; with prefix caching some keep a checkpoint beside it.
+
+    Sources:
+        [vllm-source] v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes; layers/mamba
+        (mamba_mixer2.py, gdn/qwen_gdn_linear_attn.py) and models/kimi_k3 (kda.py).
+    """
+    if not kind.state_bytes:
+        return 0
+    return rules.state_blocks + (kind.state_kind in rules.checkpointed_states)
+
+
+def default_block_tokens(shape: ModelShape) -> int:
+    """Return the block size that the engine's kernels prefer, before states inflate it.
+
+    Sources:
+        [vllm-source] platforms/interface.py (preferred sizes of the attention backends).
+    """
+    kinds = {type(attention) for _, attention in shape.attentions()}
+    if CompressedAttention in kinds:
+        return COMPRESSED_BLOCK_TOKENS
+    return LATENT_BLOCK_TOKENS if LatentAttention in kinds else DEFAULT_BLOCK_TOKENS

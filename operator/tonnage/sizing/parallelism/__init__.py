@@ -1,0 +1,1 @@
+"""How a model is split over GPUs, and what one rank then holds, reads and computes."""

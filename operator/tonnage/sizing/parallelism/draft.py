@@ -1,0 +1,115 @@
+"""The layers of a checkpoint that draft for it: what they add to a rank, and to a step."""
+
+from dataclasses import replace
+
+from tonnage.catalog.shape import (
+    Ffn,
+    LayerGroup,
+    ModelShape,
+    StateAttention,
+)
+from tonnage.sizing.errors import InvalidParallelismError
+from tonnage.sizing.parallelism.candidates import candidates
+from tonnage.sizing.parallelism.shard import Shard, shard_of
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.split import Parallelism
+
+NORMS = 3
+"""Of the hidden state, of the token that follows, and of what the layer makes of both."""
+
+
+def draft_layers(shape: ModelShape) -> LayerGroup:
+    """Return the draft layers: as the last layers that look at every token, and what joins.
+
+    Beside the layer itself a matrix takes the hidden state and the next token's vector, both of
+    hidden size, to one. It is whole on every rank, as vLLM loads it.
+
+    Sources:
+        [vllm-source] model_executor/models/deepseek_mtp.py, qwen3_5_mtp.py, glm4_moe_mtp.py.
+    """
+    hidden = shape.hidden_size
+    attending = [
+        group
+        for group in shape.groups
+        if group.attention and not isinstance(group.attention, StateAttention)
+    ]
+    return replace(
+        attending[-1],
+        num_layers=shape.num_draft_layers,
+        ffn=_last_ffn(shape),
+        vector_parameters=attending[-1].vector_parameters + NORMS * hidden,
+        replicated_parameters=attending[-1].replicated_parameters + 2 * hidden * hidden,
+    )
+
+
+def _last_ffn(shape: ModelShape) -> Ffn | None:
+    return [group.ffn for group in shape.groups if group.ffn][-1]
+
+
+def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallelism]:
+    """Return the splits to try, smallest first; drafts go without a pipeline if they can."""
+    splits = list(
+        candidates(
+            request.shape,
+            request.weights,
+            num_gpus=num_gpus,
+            gpus_per_node=request.gpu.gpus_per_node,
+        )
+    )
+    if request.speculation is None:
+        return splits
+    return [split for split in splits if split.pipeline == 1] or splits
+
+
+def rank_of(request: SizingRequest, parallelism: Parallelism) -> Shard:
+    """Return what one rank of a split holds and works on, draft layers included.
+
+    Raises:
+        InvalidParallelismError: drafts in a pipeline.
+    """
+    target = _shard(request, request.shape, parallelism)
+    if request.speculation is None:
+        return target
+    if parallelism.pipeline > 1:
+        raise InvalidParallelismError(
+            f"engine.speculative: {parallelism} has a pipeline, in which drafts are not planned for"
+        )
+    return with_drafts(request, target) if request.speculation.method == "mtp" else target
+
+
+def with_drafts(request: SizingRequest, target: Shard) -> Shard:
+    """Return a rank that holds the draft layers too, and passes one of them in each step.
+
+    The first draft of a step is made of all tokens that the step worked on, prompts among them:
+    draft layers keep keys and values of every token. Embedding and head are shared.
+    """
+    shape, drafts = request.shape, draft_layers(request.shape)
+    alone = replace(shape, groups=(replace(drafts, num_layers=1),), stored=None)
+    draft = _shard(request, alone, target.parallelism)
+    layer_bytes = draft.dense_read_bytes - draft.head_bytes
+    layer_bytes += sum(share.resident_bytes for share in draft.experts)
+    deeper = replace(shape, groups=(*shape.groups, drafts), stored=None)
+    return replace(
+        target,
+        weights_bytes=target.weights_bytes + drafts.num_layers * layer_bytes,
+        dense_read_bytes=target.dense_read_bytes + draft.dense_read_bytes,
+        experts=(*target.experts, *draft.experts),
+        kv=_shard(request, deeper, target.parallelism).kv,
+        flop_per_token=target.flop_per_token + draft.flop_per_token,
+        expert_flop_per_token=target.expert_flop_per_token + draft.expert_flop_per_token,
+        num_kernels=target.num_kernels + draft.num_kernels,
+        num_scaled_products=target.num_scaled_products + draft.num_scaled_products,
+        num_layers=target.num_layers + draft.num_layers,
+        num_moe_layers=target.num_moe_layers + draft.num_moe_layers,
+        draft=draft,
+    )
+
+
+def _shard(request: SizingRequest, shape: ModelShape, parallelism: Parallelism) -> Shard:
+    return shard_of(
+        shape,
+        weights=request.weights,
+        kv_element_bytes=request.kv_element_bytes,
+        parallelism=parallelism,
+        rules=request.cache_rules,
+    )

@@ -1,0 +1,249 @@
+"""What one token, or one sequence, adds to the cache of the layers of each kind."""
+
+import math
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules, StateCacheKind
+from tonnage.catalog.shape import (
+    Attention,
+    CompressedAttention,
+    GroupedAttention,
+    Indexer,
+    LatentAttention,
+    ModelShape,
+    StateAttention,
+)
+from tonnage.sizing.parallelism.compressed import (
+    COMPRESSED_ENTRY_BYTES,
+    compressed_shares,
+)
+from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.split import Parallelism, on_rank
+
+WHOLE = Fraction(1)
+SPARSE_FP8_ENTRY_BYTES = 656
+"""Of sparse latent attention in fp8: 512 bytes, four scales, 64 rotary elements of two bytes."""
+CONV_ELEMENT_BYTES = 2
+EXCHANGED_BYTES = 2
+FP8_BYTES = 1
+
+
+def kv_elements_per_layer(attention: Attention) -> float:
+    """Return the elements that one token adds to the cache of one layer.
+
+    Grouped attention keeps a key and a value per KV head::
+
+        num_kv_heads * (head_dim + value_head_dim)
+
+    Latent attention keeps one compressed vector and one rotary key::
+
+        kv_lora_rank + qk_rope_head_dim
+
+    A layer with a state, or one that reads another layer's cache, adds none. Counts what is given:
+    for one rank's share give that rank's attention. The keys of an indexer are not elements of
+    this cache; ``kv_bytes_per_layer`` has them.
+
+    Sources:
+        [kwon2023] section 1 (grouped); [deepseek2024] section 2.1 (latent);
+        [vllm-source] kv_cache_interface.py.
+    """
+    match attention:
+        case GroupedAttention(owns_cache=False):
+            return 0
+        case GroupedAttention():
+            return attention.num_kv_heads * (attention.head_dim + attention.num_value_dims)
+        case LatentAttention():
+            return attention.kv_lora_rank + attention.qk_rope_head_dim
+        case CompressedAttention():
+            return attention.head_dim / (attention.compress_ratio or math.inf)
+        case StateAttention():
+            return 0
+
+
+def kv_bytes_per_layer(
+    attention: Attention, *, kv_element_bytes: float, rules: CacheRules = CURRENT_CACHE_RULES
+) -> float:
+    """Return the cache bytes of one token in one layer, with the keys of an indexer.
+
+    Sources:
+        [vllm-source] v1/attention/backends/mla/flashmla_sparse.py (entries of sparse models).
+    """
+    match attention:
+        case CompressedAttention(compress_ratio=None) | StateAttention():
+            return 0
+        case CompressedAttention():
+            entry = COMPRESSED_ENTRY_BYTES + index_bytes(attention)
+            return entry / (attention.compress_ratio or 1)
+        case LatentAttention(is_sparse=True) if kv_element_bytes == FP8_BYTES:
+            return SPARSE_FP8_ENTRY_BYTES + index_bytes(attention)
+        case LatentAttention():
+            elements = _latent_elements(attention, rules)
+            return elements * kv_element_bytes + index_bytes(attention)
+        case GroupedAttention():
+            elements = kv_elements_per_layer(attention)
+            return elements * kv_element_bytes + index_bytes(attention)
+
+
+def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
+    if rules.latent_head_elements is not None:
+        return attention.num_heads * rules.latent_head_elements
+    return rules.latent_elements or kv_elements_per_layer(attention)
+
+
+def index_bytes(attention: Attention) -> int:
+    """Return the bytes of the key by which one token is chosen, in one layer."""
+    indexer = _indexer(attention)
+    return indexer.key_bytes if indexer else 0
+
+
+def index_flop_per_pair(attention: Attention) -> int:
+    """Return the work of one query token on one key by which tokens are chosen."""
+    indexer = _indexer(attention)
+    return indexer.flop_per_key if indexer else 0
+
+
+def _indexer(attention: Attention) -> Indexer | None:
+    return None if isinstance(attention, StateAttention) else attention.indexer
+
+
+def kv_bytes_per_token(
+    attentions: Iterable[tuple[int, Attention]], *, kv_element_bytes: float, tensor: int = 1
+) -> float:
+    """Return the cache bytes of one token over all layers, each layer's window still open.
+
+    On one of ``tensor`` ranks.
+
+    Example:
+        >>> llama_70b = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
+        >>> kv_bytes_per_token([(80, llama_70b)], kv_element_bytes=2)
+        327680
+    """
+    return sum(
+        num_layers
+        * kv_bytes_per_layer(on_rank(attention, tensor), kv_element_bytes=kv_element_bytes)
+        for num_layers, attention in attentions
+    )
+
+
+def state_bytes(attention: Attention) -> int:
+    """Return what one layer keeps of a sequence whatever its length.
+
+    The tail of the convolution and one matrix per value head::
+
+        (conv_kernel - 1) * conv_dim * 2 + value_heads * value_dim * key_dim * element_bytes
+
+    Sources:
+        [vllm-source] model_executor/layers/mamba/mamba_utils.py.
+    """
+    if not isinstance(attention, StateAttention):
+        return 0
+    tail = (attention.conv_kernel - 1) * attention.conv_dim * CONV_ELEMENT_BYTES
+    matrix = attention.value_head_dim * attention.key_head_dim * attention.state_element_bytes
+    return tail + attention.num_value_heads * matrix
+
+
+def exchange_bytes(attention: Attention, context_ranks: int) -> float:
+    """Return what one layer moves for one token so that ranks may share out its context.
+
+    Queries of all heads are gathered, their outputs scattered: ``heads * (key + value width) * 2``
+    of which a share of one in ``context_ranks`` is there already. Of one rank's attention.
+
+    Sources:
+        [vllm-source] v1/attention/ops/common.py (context parallel outputs).
+    """
+    match attention:
+        case GroupedAttention():
+            widths = attention.head_dim + attention.num_value_dims
+        case LatentAttention():
+            widths = 2 * attention.kv_lora_rank + attention.qk_rope_head_dim
+        case _:
+            return 0.0
+    return attention.num_heads * (context_ranks - 1) * widths * EXCHANGED_BYTES
+
+
+def flop_per_pair(attention: Attention) -> float:
+    """Return the work of one query token on one cached token in one layer.
+
+    Two operations per element of the score and of the weighted sum, for every query head; latent
+    attention works on the compressed vector, but see ``prefill_flop_per_pair``. A state is worked
+    on once per token, not per pair.
+
+    >>> flop_per_pair(GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128))
+    32768
+    """
+    match attention:
+        case GroupedAttention():
+            return 2 * attention.num_heads * (attention.head_dim + attention.num_value_dims)
+        case LatentAttention():
+            widths = 2 * attention.kv_lora_rank + attention.qk_rope_head_dim
+            return 2 * attention.num_heads * widths
+        case CompressedAttention():
+            pairs = 1 / (attention.compress_ratio or math.inf)
+            return 4 * attention.num_heads * attention.head_dim * pairs
+        case StateAttention():
+            return 0
+
+
+def prefill_flop_per_pair(attention: Attention) -> float:
+    """Return the same for a token of a prompt: keys and values of latent attention are unfolded.
+
+    Sparse latent attention stays with the compressed vector. The unfolding itself, once for each
+    token, is part of the weights' work.
+
+    Sources:
+        [vllm-source] model_executor/layers/attention/mla_attention.py (the two ways to compute).
+    """
+    if isinstance(attention, LatentAttention) and not attention.is_sparse:
+        key = attention.qk_nope_head_dim + attention.qk_rope_head_dim
+        return 2 * attention.num_heads * (key + attention.value_head_dim)
+    return flop_per_pair(attention)
+
+
+def kv_shares(
+    shape: ModelShape,
+    *,
+    kv_element_bytes: float,
+    parallelism: Parallelism,
+    stage_fraction: Fraction = WHOLE,
+    rules: CacheRules = CURRENT_CACHE_RULES,
+) -> Iterator[KvShare]:
+    """Yield the cache of each kind of layer on one rank of a stage with this share of the layers.
+
+    Raises:
+        InvalidKvCacheError: compressed attention that the engine has no blocks for.
+    """
+    for num_layers, attention in shape.attentions():
+        mine = on_rank(attention, parallelism.tensor)
+        if isinstance(mine, CompressedAttention):
+            yield from compressed_shares(mine, num_layers, stage_fraction)
+            continue
+        layers = float(stage_fraction * num_layers)
+        per_token = kv_bytes_per_layer(mine, kv_element_bytes=kv_element_bytes, rules=rules)
+        grouped = mine if isinstance(mine, GroupedAttention) else None
+        yield KvShare(
+            bytes_per_token=layers * per_token / parallelism.context,
+            window_tokens=grouped.window_tokens if grouped else None,
+            is_chunked=grouped is not None and grouped.is_chunked,
+            flop_per_pair=layers * flop_per_pair(mine),
+            prefill_flop_per_pair=layers * prefill_flop_per_pair(mine),
+            attended_tokens=None if isinstance(mine, StateAttention) else mine.chosen_tokens,
+            index_bytes_per_token=layers * index_bytes(mine) / parallelism.context,
+            index_flop_per_pair=layers * index_flop_per_pair(mine),
+            state_bytes=layers * state_bytes(mine),
+            num_layers=num_layers,
+            stage_fraction=stage_fraction,
+            is_latent=isinstance(mine, LatentAttention),
+            state_kind=_state_kind(mine) if isinstance(mine, StateAttention) else None,
+        )
+
+
+def _state_kind(attention: StateAttention) -> StateCacheKind:
+    """Return the kind that the engine tells apart: the full gate marks Kimi K3.
+
+    Sources:
+        [vllm-source] models/kimi_k3/nvidia/model.py: other delta attention is Kimi Linear's.
+    """
+    if attention.kind == "kimi_delta" and attention.has_full_rank_gate:
+        return "kimi_k3"
+    return attention.kind

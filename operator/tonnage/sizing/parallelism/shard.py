@@ -1,0 +1,273 @@
+"""One rank's share of a model: the plain numbers that memory and step time are made of."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
+from tonnage.catalog.parameters import attention_parameters, ffn_parts
+from tonnage.catalog.shape import (
+    Attention,
+    DenseFfn,
+    GroupedAttention,
+    LayerGroup,
+    ModelShape,
+    MoeFfn,
+    StateAttention,
+    WeightFormat,
+)
+from tonnage.sizing.parallelism.beside_layers import (
+    StoredFactors,
+    absorbed_bytes,
+    beside_layers_parameters,
+)
+from tonnage.sizing.parallelism.kernels import model_kernels
+from tonnage.sizing.parallelism.kv import exchange_bytes, kv_shares
+from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.rules import VOCAB_ALIGNMENT
+from tonnage.sizing.split import Parallelism, on_rank
+from tonnage.units import round_up
+
+MXFP4_HIDDEN_ALIGNMENT = 256
+MXFP4_INNER_ALIGNMENT = 128
+FLOP_PER_PARAMETER = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShare:
+    """The experts of the layers of one kind on one rank."""
+
+    num_experts: int
+    experts_per_token: int
+    resident_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """What one rank of one pipeline stage holds, reads and computes.
+
+    A model given only by its totals (as napkin arithmetic does) is a shard too: fill in the
+    bytes and leave the rest at its default.
+    """
+
+    weights_bytes: float
+    """Resident, on the fullest rank."""
+    dense_read_bytes: float
+    """Read in every step whatever the batch: all but experts and the embedding table."""
+    head_bytes: float = 0.0
+    """Of these, what turns a hidden state into logits."""
+    experts: tuple[ExpertShare, ...] = ()
+    kv: tuple[KvShare, ...] = ()
+    flop_per_token: float = 0.0
+    """Matrix products of one token on this rank: two per active parameter."""
+    expert_flop_per_token: float = 0.0
+    """Those of routed experts: the work of one rank's tokens, wherever their experts are."""
+    context_exchange_bytes: float = 0.0
+    """That decode context parallelism moves to and from this rank for one token, in all layers."""
+    num_kernels: float = 0.0
+    """Launched in every step but for routed experts, in kernels of the smallest kind."""
+    num_scaled_products: float = 0.0
+    """Products of quantized matrices outside the routed experts: each needs its scales."""
+    num_layers: int = 0
+    num_moe_layers: int = 0
+    hidden_size: int = 0
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    draft: "Shard | None" = None
+    """What one further pass of a draft layer reads and computes. None: nothing drafts."""
+
+
+def shard_of(
+    shape: ModelShape,
+    *,
+    weights: WeightFormat,
+    kv_element_bytes: float,
+    parallelism: Parallelism,
+    rules: CacheRules = CURRENT_CACHE_RULES,
+) -> Shard:
+    """Return the share of the fullest rank.
+
+    Counts norms, routers and MLA's down-projections as replicated; the embedding and the head as
+    split over the tensor-parallel ranks. A pipeline stage is the largest number of layers and the
+    larger of embedding and head.
+    """
+    fraction = stage_fraction(shape.num_layers, parallelism.pipeline)
+    stage = float(fraction)
+    stored, kernels = StoredFactors(shape), model_kernels(shape, weights)
+    groups = [
+        _GroupShare(group, shape.hidden_size, weights, parallelism, stored)
+        for group in shape.groups
+    ]
+    wide_bytes = weights.wide_bytes_per_parameter
+    rows = round_up(shape.vocab_size, VOCAB_ALIGNMENT)
+    table_bytes = rows * shape.hidden_size * wide_bytes / parallelism.tensor
+    head_bytes = table_bytes * stored.factor("embedding" if shape.tied_embeddings else "head")
+    layers_bytes = stage * sum(group.dense_bytes for group in groups)
+    experts = tuple(share for group in groups for share in group.experts(stage))
+    head_parameters = shape.vocab_size * shape.hidden_size / parallelism.tensor
+    active = stage * sum(group.active_parameters for group in groups) + head_parameters
+    both_tables = parallelism.pipeline == 1 and not shape.tied_embeddings
+    return Shard(
+        weights_bytes=layers_bytes
+        + sum(share.resident_bytes for share in experts)
+        + head_bytes
+        + (table_bytes * stored.factor("embedding") if both_tables else 0)
+        + beside_layers_parameters(shape, parallelism, stored) * wide_bytes
+        + stored.other_bytes
+        + stage * absorbed_bytes(shape, weights, rules, parallelism),
+        dense_read_bytes=layers_bytes + head_bytes,
+        head_bytes=head_bytes,
+        experts=experts,
+        kv=tuple(
+            kv_shares(
+                shape,
+                kv_element_bytes=kv_element_bytes,
+                parallelism=parallelism,
+                stage_fraction=fraction,
+                rules=rules,
+            )
+        ),
+        context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),
+        flop_per_token=FLOP_PER_PARAMETER * active,
+        expert_flop_per_token=FLOP_PER_PARAMETER
+        * stage
+        * sum(group.routed_parameters for group in groups),
+        num_kernels=stage * kernels.total,
+        num_scaled_products=stage * kernels.scaled_products,
+        num_layers=math.ceil(fraction * shape.num_layers),
+        num_moe_layers=math.ceil(
+            fraction * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))
+        ),
+        hidden_size=shape.hidden_size,
+        parallelism=parallelism,
+    )
+
+
+def stage_fraction(num_layers: int, pipeline: int) -> Fraction:
+    """Return the share of the layers that the fullest of so many stages has, exactly.
+
+    >>> stage_fraction(29, 2)
+    Fraction(15, 29)
+    """
+    return Fraction(-(-num_layers // pipeline), num_layers)
+
+
+def _exchange_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
+    return sum(
+        num_layers * exchange_bytes(on_rank(attention, parallelism.tensor), parallelism.context)
+        for num_layers, attention in shape.attentions()
+    )
+
+
+class _GroupShare:
+    """The layers of one kind on one rank: parameters by how they are stored and split."""
+
+    def __init__(
+        self,
+        group: LayerGroup,
+        hidden: int,
+        weights: WeightFormat,
+        parallelism: Parallelism,
+        stored: StoredFactors,
+    ) -> None:
+        self._group, self._hidden, self._weights = group, hidden, weights
+        self._parallelism, self._stored = parallelism, stored
+        attention = group.attention
+        self._attention = (
+            attention_parameters(
+                on_rank(_as_loaded(attention), parallelism.tensor), hidden_size=hidden
+            )
+            if attention
+            else 0
+        )
+
+    def _bytes(self, part: str) -> float:
+        return self._weights.part_bytes_per_parameter(part) * self._stored.factor(part)
+
+    @property
+    def dense_bytes(self) -> float:
+        attention = self._attention * self._bytes(_attention_part(self._group))
+        vectors = self._group.vector_parameters + self._group.replicated_parameters
+        wide = vectors * self._bytes("replicated")
+        return self._group.num_layers * (attention + wide + self._ffn_bytes())
+
+    def _ffn_bytes(self) -> float:
+        ffn, tensor = self._group.ffn, self._parallelism.tensor
+        parts = ffn_parts(ffn, hidden_size=self._hidden) if ffn else ()
+        return sum(
+            number * self._bytes(part) / (1 if part == "replicated" else tensor)
+            for part, number in parts
+            if part != "experts"
+        )
+
+    def experts(self, stage: float) -> Iterator[ExpertShare]:
+        ffn = self._group.ffn
+        if isinstance(ffn, MoeFfn):
+            ranks = self._parallelism.tensor * self._parallelism.data
+            each = self._expert_parameters(ffn) * self._bytes("experts")
+            each += ffn.expert_vector_parameters * self._weights.wide_bytes_per_parameter
+            layers = stage * self._group.num_layers
+            yield ExpertShare(
+                num_experts=ffn.num_experts,
+                experts_per_token=ffn.experts_per_token,
+                resident_bytes=layers * each * ffn.num_experts / ranks,
+            )
+
+    def _expert_parameters(self, ffn: MoeFfn) -> float:
+        """Return an expert's matrices; those in mxfp4 are padded to what its kernels take.
+
+        Sources:
+            [vllm-source] model_executor/layers/quantization/mxfp4.py;
+            [kv-logs] 65.97 GiB of gpt-oss-120b, whose checkpoint has 60.8.
+        """
+        width, inner = ffn.latent_size or self._hidden, ffn.expert_intermediate_size
+        if self._weights.name == "mxfp4":
+            tensor = self._parallelism.tensor
+            width = round_up(width, MXFP4_HIDDEN_ALIGNMENT)
+            inner = tensor * round_up(math.ceil(inner / tensor), MXFP4_INNER_ALIGNMENT)
+        return ffn.num_matrices * width * inner
+
+    @property
+    def active_parameters(self) -> float:
+        """Parameters on this rank that one token is multiplied with."""
+        return self._group.num_layers * (self._attention + self._active_ffn_parameters())
+
+    @property
+    def routed_parameters(self) -> float:
+        """Those among them of the experts that it is sent to."""
+        ffn = self._group.ffn
+        if not isinstance(ffn, MoeFfn):
+            return 0.0
+        return self._group.num_layers * self._routed_parameters(ffn)
+
+    def _routed_parameters(self, ffn: MoeFfn) -> float:
+        width = ffn.latent_size or self._hidden
+        routed = width * ffn.experts_per_token * ffn.expert_intermediate_size
+        return ffn.num_matrices * routed / self._parallelism.tensor
+
+    def _active_ffn_parameters(self) -> float:
+        ffn, tensor = self._group.ffn, self._parallelism.tensor
+        match ffn:
+            case DenseFfn():
+                return ffn.num_matrices * self._hidden * ffn.intermediate_size / tensor
+            case MoeFfn():
+                shared = ffn.num_matrices * self._hidden * ffn.shared_intermediate_size / tensor
+                narrowing = 2 * self._hidden * (ffn.latent_size or 0)
+                return self._routed_parameters(ffn) + shared + narrowing
+            case None:
+                return 0.0
+
+
+def _as_loaded(attention: Attention) -> Attention:
+    """Return the attention with values of its own: keys that are values are loaded as both.
+
+    Sources:
+        [vllm-source] model_executor/models/gemma4.py: one matrix for queries, keys and values.
+    """
+    if isinstance(attention, GroupedAttention) and attention.values_are_keys:
+        return replace(attention, values_are_keys=False)
+    return attention
+
+
+def _attention_part(group: LayerGroup) -> str:
+    return "state_attention" if isinstance(group.attention, StateAttention) else "attention"

@@ -1,0 +1,172 @@
+"""What an answer stands on: each figure that went in, written for a person, and its origin."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from tonnage.api.spec import Demand, Spec
+from tonnage.catalog.engine import KnownEngine
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.shape import WeightFormat
+from tonnage.sizing.expected import (
+    expected_demand,
+    expected_speculation,
+    expected_workload,
+    promised,
+)
+from tonnage.sizing.workload import Slo, Workload
+from tonnage.units import format_bytes, format_si, significant
+
+
+class Origin(StrEnum):
+    """Where a figure comes from."""
+
+    GIVEN = "given"
+    LOOKED_UP = "looked up"
+    GUESSED = "guessed"
+    MEASURED = "measured"
+
+
+class Figure(Enum):
+    """What an input is about, as a person reads it."""
+
+    CONTEXT = "contextLength"
+    SLO = "SLO"
+    LENGTHS = "lengths"
+    SPECULATION = "speculation"
+    DEMAND = "demand"
+    ARRIVALS = "arrivals"
+    GPU = "GPU"
+    MEMORY = "memory"
+    """As the brochure says: what textbook arithmetic stands on."""
+    WEIGHTS = "weights"
+    KV_CACHE = "KV cache"
+    ENGINE = "vLLM"
+    SPEED = "bandwidth efficiency"
+    TEXTBOOK_SPEED = "efficiency"
+    MODEL = "model"
+    """What its configuration leaves open."""
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One figure that the answer stands on. Two of one request may be about the same."""
+
+    figure: Figure
+    value: str
+    origin: Origin
+    which: str = ""
+    """The class of a GPU, the version of an engine."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.figure.value} {self.which}".rstrip()
+
+
+def without(inputs: Iterable[Input], *figures: Figure) -> tuple[Input, ...]:
+    """Return the inputs that are about none of these figures."""
+    return tuple(each for each in inputs if each.figure not in figures)
+
+
+def replaced(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
+    """Return the inputs with each of those changed in the place of the one it replaces.
+
+    What is changed but was not there is left out: the answer does not stand on it.
+    """
+    changes = {each.figure: each for each in changed}
+    return tuple(changes.get(each.figure, each) for each in inputs)
+
+
+def spec_inputs(spec: Spec) -> Iterator[Input]:
+    """Yield what a spec says, or leaves to be guessed, in the order of the plan."""
+    yield _given(Figure.CONTEXT, f"{spec.context_length} tokens")
+    yield _given(Figure.SLO, _promises_written(promised(spec)))
+    yield lengths_input(expected_workload(spec), Origin.GIVEN if spec.demand else Origin.GUESSED)
+    speculation = expected_speculation(spec)
+    if speculation:
+        yield _given(Figure.SPECULATION, str(speculation))
+    yield _given(Figure.DEMAND, _demand_written(spec.demand))
+    yield _arrivals_input(spec)
+
+
+def _given(figure: Figure, value: str) -> Input:
+    return Input(figure=figure, value=value, origin=Origin.GIVEN)
+
+
+def _promises_written(slo: Slo) -> str:
+    promises = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
+    return ", ".join(promises) or "none: offline"
+
+
+def _demand_written(demand: Demand | None) -> str:
+    """Write the demand in the words of the spec, where these are not a rate of requests."""
+    rate = expected_demand(demand)
+    if demand is None or demand.tokens_per_day is None:
+        return str(rate)
+    return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
+
+
+def _arrivals_input(spec: Spec) -> Input:
+    scv = spec.demand.arrival_scv if spec.demand else 1
+    words = "Poisson" if scv == 1 else f"bursts of squared variation {scv}"
+    return Input(
+        figure=Figure.ARRIVALS,
+        value=f"{words}, through a {spec.scaling.routing}",
+        origin=Origin.GUESSED if scv == 1 else Origin.GIVEN,
+    )
+
+
+def demand_input(requests_per_s: float) -> Input:
+    """Return the demand where a rate is given in place of the spec's."""
+    return _given(Figure.DEMAND, f"{significant(requests_per_s)} requests/s")
+
+
+def lengths_input(workload: Workload, origin: Origin) -> Input:
+    """Return the lengths of prompts and answers."""
+    value = (
+        f"{significant(workload.prompt.mean_tokens)} prompt ({workload.cached_fraction:.0%} "
+        f"cached) + {significant(workload.output_tokens)} output tokens"
+    )
+    return Input(figure=Figure.LENGTHS, value=value, origin=origin)
+
+
+def gpu_input(gpu: Gpu, weights: WeightFormat) -> Input:
+    """Return what a class has and can do for weights of this format."""
+    peak = format_si(gpu.flop_per_s(weights.compute), "FLOP/s")
+    value = f"{format_bytes(gpu.memory_bytes)}, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
+    return Input(figure=Figure.GPU, which=gpu.name, value=value, origin=Origin.LOOKED_UP)
+
+
+def memory_input(gpu: Gpu) -> Input:
+    """Return the memory that a class has by its brochure."""
+    value = format_bytes(gpu.nominal_memory_bytes)
+    return Input(figure=Figure.MEMORY, value=value, origin=Origin.LOOKED_UP)
+
+
+def engine_input(engine: KnownEngine) -> Input:
+    """Return the version whose constants are used; that of an unknown version is a guess."""
+    return Input(
+        figure=Figure.ENGINE,
+        which=engine.minor,
+        value=f"memory constants since {engine.constants.since}",
+        origin=Origin.GUESSED if engine.is_guess else Origin.LOOKED_UP,
+    )
+
+
+def speed_input(speed: SpeedConstants, origin: Origin) -> Input:
+    """Return the constant that is learned: a prior is looked up."""
+    value = significant(speed.bandwidth_efficiency)
+    return Input(figure=Figure.SPEED, value=value, origin=origin)
+
+
+def textbook_speed_input() -> Input:
+    """Return what takes the place of the speed's constants in napkin arithmetic."""
+    return _given(Figure.TEXTBOOK_SPEED, "1, no overhead")
+
+
+def format_input(figure: Figure, name: str, *, asked: str) -> Input:
+    """Return a format of weights or cache: of the model itself where ``auto`` is asked for."""
+    origin = Origin.LOOKED_UP if asked == "auto" else Origin.GIVEN
+    return Input(figure=figure, value=name, origin=origin)

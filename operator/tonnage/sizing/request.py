@@ -1,0 +1,226 @@
+"""The request that a plan answers, put together from a spec and from what is known."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tonnage.api.spec import Spec
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
+from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, SpeedConstants, prior_speed
+from tonnage.catalog.gpu import Gpu, find_gpu
+from tonnage.catalog.models import built_in_model, read_model_config
+from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
+from tonnage.sizing.expected import (
+    expected_demand,
+    expected_speculation,
+    expected_workload,
+    promised,
+)
+from tonnage.sizing.provenance import (
+    Figure,
+    Input,
+    Origin,
+    engine_input,
+    format_input,
+    gpu_input,
+    memory_input,
+    replaced,
+    spec_inputs,
+    speed_input,
+    textbook_speed_input,
+    without,
+)
+from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
+from tonnage.sizing.workload import Demand, Routing, Slo, Workload
+
+KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
+DIGEST_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """The engine flags that decide capacity, as they run."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpu_memory_utilization: float
+    parallelism: Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingRequest:
+    """Everything that a plan depends on."""
+
+    shape: ModelShape
+    gpu: Gpu
+    engine: KnownEngine
+    speed: SpeedConstants
+    weights: WeightFormat
+    kv_format: str
+    context_tokens: int
+    workload: Workload
+    slo: Slo
+    demand: Demand
+    num_gpus: int | None = None
+    max_replicas: int | None = None
+    """A split whose replicas for the demand exceed this is not large enough."""
+    routing: Routing = Routing.SERVICE
+    arrival_scv: float = 1.0
+    flags: Flags | None = None
+    """Flags that run and stay: capacity is asked for them. None: they are to be chosen."""
+    measured_kv_tokens: float | None = None
+    """Of one data-parallel rank, as a running engine with these flags reports it."""
+    engine_digest: str = ""
+    """Of the image and the user's own flags: they change speed and memory too."""
+    switches: EngineSwitches = DEFAULT_SWITCHES
+    """Among the user's own flags, those that move the cache in a known way."""
+    speculation: Speculation | None = None
+    """None: each step gives each sequence one token."""
+    is_textbook: bool = False
+    inputs: tuple[Input, ...] = ()
+
+    @property
+    def kv_element_bytes(self) -> int:
+        return KV_ELEMENT_BYTES[self.kv_format]
+
+    @property
+    def cache_rules(self) -> CacheRules:
+        """How the engine cuts the cache; layers with a state keep one for each guessed token."""
+        rules = self.switches.rules(self.engine.constants.cache)
+        drafted = self.speculation.num_draft_tokens if self.speculation else 0
+        return replace(rules, state_blocks=rules.state_blocks + drafted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the catalogue holds about a spec's model, GPU and engine."""
+
+    shape: ModelShape
+    gpu: Gpu
+    engine: KnownEngine
+    weights: WeightFormat
+
+
+def look_up(
+    spec: Spec,
+    gpus: Mapping[str, Gpu],
+    *,
+    model_config: str | None = None,
+    engine_version: str | None = None,
+) -> Known:
+    """Return the catalogue's figures for a spec.
+
+    ``model_config``: the text of a config.json that replaces the built-in one.
+    ``engine_version``: of a scale target, whose spec has no engine.
+
+    Raises:
+        CatalogError: a model, class or version is unknown, or a config.json is not understood.
+    """
+    if model_config is None:
+        shape = built_in_model(spec.model.id)
+    else:
+        shape = read_model_config(model_config, name=spec.model.id)
+    version = spec.engine.known_version if spec.engine else engine_version
+    weights = spec.model.weights
+    return Known(
+        shape=shape,
+        gpu=find_gpu(spec.hardware.gpu, gpus),
+        engine=find_engine(version or ""),
+        weights=shape.weight_format if weights == "auto" else WEIGHT_FORMATS[weights],
+    )
+
+
+def ask(spec: Spec, known: Known) -> SizingRequest:
+    """Make the request of a spec: what it expects, and the priors for all that is learned."""
+    request = SizingRequest(
+        shape=known.shape,
+        gpu=known.gpu,
+        engine=known.engine,
+        speed=_prior(known.shape, known.gpu, known.weights),
+        weights=known.weights,
+        kv_format=kv_cache_format(spec.model.kv_cache, known.shape),
+        context_tokens=spec.context_length,
+        workload=expected_workload(spec),
+        slo=promised(spec),
+        demand=expected_demand(spec.demand),
+        num_gpus=spec.hardware.gpus_per_replica,
+        max_replicas=spec.scaling.max_replicas,
+        engine_digest=_engine_digest(spec),
+        switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
+        routing=Routing(spec.scaling.routing),
+        arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
+        speculation=expected_speculation(spec),
+    )
+    return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))
+
+
+def _prior(shape: ModelShape, gpu: Gpu, weights: WeightFormat) -> SpeedConstants:
+    return prior_speed(gpu, weights, has_experts=shape.has_experts)
+
+
+def with_prior(request: SizingRequest) -> SizingRequest:
+    """Return the request with the prior for its GPU and weights, which may have been replaced."""
+    if request.is_textbook:
+        return request
+    return replace(request, speed=_prior(request.shape, request.gpu, request.weights))
+
+
+def _engine_digest(spec: Spec) -> str:
+    if spec.engine is None:
+        return ""
+    guess = spec.engine.speculative
+    guessed = (guess.method, str(guess.tokens)) if guess else ()
+    return digest_of((spec.engine.image or "", *spec.engine.args, *guessed))
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """Return a short digest of texts, in their order."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def as_textbook(request: SizingRequest) -> SizingRequest:
+    """Return the request as napkin arithmetic puts it: nominal figures, no overhead."""
+    kept = without(request.inputs, Figure.GPU, Figure.SPEED, Figure.ENGINE)
+    inputs = (*kept, memory_input(request.gpu), textbook_speed_input())
+    return replace(request, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=inputs)
+
+
+def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
+    """Return the same request for another class: split, flags and all that was measured are open.
+
+    Raises:
+        MissingFigureError: the class has no peak for weights like these.
+    """
+    moved = with_prior(
+        replace(request, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
+    )
+    changed = (gpu_input(gpu, moved.weights), memory_input(gpu), _speed_input(moved))
+    return replace(moved, inputs=replaced(request.inputs, *changed))
+
+
+def kv_cache_format(asked: str, shape: ModelShape) -> str:
+    """Resolve ``spec.model.kvCache``; 16-bit formats cost the same.
+
+    Sources:
+        [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: auto is fp8.
+    """
+    kinds = (attention for _, attention in shape.attentions())
+    is_compressed = any(isinstance(kind, CompressedAttention) for kind in kinds)
+    automatic = "fp8" if is_compressed else shape.kv_cache_format
+    return {"auto": automatic, "fp8": "fp8"}.get(asked, "bf16")
+
+
+def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
+    yield gpu_input(request.gpu, request.weights)
+    yield format_input(Figure.WEIGHTS, request.weights.name, asked=spec.model.weights)
+    yield format_input(Figure.KV_CACHE, request.kv_format, asked=spec.model.kv_cache)
+    yield engine_input(request.engine)
+    yield _speed_input(request)
+
+
+def _speed_input(request: SizingRequest) -> Input:
+    is_prior = request.speed == _prior(request.shape, request.gpu, request.weights)
+    return speed_input(request.speed, Origin.LOOKED_UP if is_prior else Origin.MEASURED)

@@ -1,0 +1,1 @@
+"""What a replica serves under load, with which flags, and how many it takes."""

@@ -1,0 +1,290 @@
+"""The time of one engine step: bytes over bandwidth, work over peak, and what is neither."""
+
+import math
+from dataclasses import dataclass
+
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.step_time.speeds import Speeds
+
+ELEMENT_BYTES = 2
+"""Of an activation on the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step of a whole replica works on."""
+
+    num_sequences: float
+    """Decoding sequences; evaluated at one at least."""
+    context_tokens: float
+    """Of all decoding sequences together."""
+    tokens_per_sequence: float = 1.0
+    """Worked on for each decoding sequence: with speculation those that are judged."""
+    prefill_tokens: float = 0.0
+    prefill_context_tokens: float = 0.0
+    """Earlier tokens that a prefill token attends to, in the mean."""
+    prefill_chunk_tokens: float | None = None
+    """For the mean of many steps: prefill tokens that come together. Most steps then have none.
+
+    None: this is one step, and its prefill tokens are in it.
+    """
+    prefill_ranks: float | None = None
+    """Data-parallel ranks that the prefill tokens are on: 1 has all. None: spread over all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The parts of a step's time, in seconds, over all pipeline stages."""
+
+    overhead_s: float
+    memory_s: float
+    compute_s: float
+    prefill_s: float
+    communication_s: float
+    decode_bytes: float
+    """Per rank and stage: weights touched and KV of the running sequences."""
+    decode_flop: float
+    serial_s: float = 0.0
+    """Of the shorter of memory and compute, what the longer does not hide."""
+    draft_s: float = 0.0
+    """Passes of a draft layer after the first, which is part of the rest."""
+
+    @property
+    def total_s(self) -> float:
+        decode_s = max(self.memory_s, self.compute_s) + self.serial_s
+        beside_s = self.overhead_s + self.prefill_s + self.communication_s
+        return beside_s + decode_s + self.draft_s
+
+    @property
+    def is_memory_bound(self) -> bool:
+        return self.memory_s >= self.compute_s
+
+
+def experts_touched(
+    *,
+    num_experts: int,
+    experts_per_token: int,
+    num_tokens: float,
+    evenness: float | None = None,
+) -> float:
+    """Return how many experts of a layer a batch reads.
+
+    Tokens choose independently. Where all experts are chosen alike (``evenness`` None)::
+
+        E * (1 - (1 - k/E) ** tokens)
+
+    Where some are chosen more often, the chance of each is spread about ``k/E`` as a beta
+    distribution of ``a = evenness`` and ``b = evenness * (E/k - 1)``, and a token misses an expert
+    by its mean, ``B(a, b + tokens) / B(a, b)``.
+
+    Sources:
+        [serving-measurements] MiniMax-M2.5 on one GPU: from 4 to 32 tokens a step grows by fewer
+        bytes than uniform choice would read at the full nominal bandwidth.
+
+    >>> round(experts_touched(num_experts=384, experts_per_token=8, num_tokens=32), 1)
+    188.2
+    >>> round(
+    ...     experts_touched(num_experts=384, experts_per_token=8, num_tokens=32, evenness=2.0), 1
+    ... )
+    169.7
+    """
+    if evenness is None or experts_per_token >= num_experts:
+        missed: float = (1 - experts_per_token / num_experts) ** num_tokens
+        return num_experts * (1 - missed)
+    a, b = evenness, evenness * (num_experts / experts_per_token - 1)
+    return num_experts * (1 - math.exp(_log_beta(a, b + num_tokens) - _log_beta(a, b)))
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def weights_read_bytes(shard: Shard, num_tokens: float, *, evenness: float | None = None) -> float:
+    """Return the weight bytes that one stage reads on one rank for a batch of so many tokens."""
+    routed = sum(
+        share.resident_bytes
+        / share.num_experts
+        * experts_touched(
+            num_experts=share.num_experts,
+            experts_per_token=share.experts_per_token,
+            num_tokens=num_tokens,
+            evenness=evenness,
+        )
+        for share in shard.experts
+    )
+    return shard.dense_read_bytes + routed
+
+
+def mean_weights_read_bytes(
+    shard: Shard,
+    *,
+    decode_tokens: float,
+    prefill_tokens: float,
+    chunk_tokens: float | None,
+    evenness: float | None = None,
+) -> float:
+    """Return the weight bytes that a mean step reads when prefill comes in chunks.
+
+    A share ``f = prefill / chunk`` of the steps holds a whole chunk, the others none::
+
+        (1 - f) * weights_read(decode) + f * weights_read(decode + chunk)
+
+    Spread evenly over all steps the same prefill tokens would touch nearly all experts in each.
+
+    Sources:
+        [serving-measurements] MiniMax-M2.5, prompts of 8192: a tenth instead of up to three times
+        too slow.
+    """
+    chunk = max(chunk_tokens or 0.0, prefill_tokens)
+    share = prefill_tokens / chunk if chunk else 0.0
+    without = weights_read_bytes(shard, decode_tokens, evenness=evenness)
+    within = weights_read_bytes(shard, decode_tokens + chunk, evenness=evenness)
+    return (1 - share) * without + share * within
+
+
+def all_reduce_bytes(*, num_tokens: float, hidden_size: int) -> float:
+    """Return the activation bytes that one all-reduce sums: two per element.
+
+    >>> all_reduce_bytes(num_tokens=32, hidden_size=8192)
+    524288
+    """
+    return ELEMENT_BYTES * num_tokens * hidden_size
+
+
+def communication_s(
+    shard: Shard, speeds: Speeds, constants: SpeedConstants, num_tokens: float
+) -> float:
+    """Return the time that one stage spends between GPUs.
+
+    Tensor parallelism: two ring all-reduces per layer, each moving ``2 * (tp - 1) / tp`` of its
+    bytes over every link, and a latency that grows with the group where all share one bus and
+    hardly where each pair has its own link. Data-parallel attention: the
+    tokens of a layer go to their experts and come back. Decode context parallelism: queries are
+    gathered and outputs scattered, two more exchanges per layer.
+    """
+    tensor, data = shard.parallelism.tensor, shard.parallelism.data
+    link = speeds.interconnect_bytes_per_s * constants.link_efficiency
+    total_s = 0.0
+    if tensor > 1:
+        moved = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
+        ring_s = 2 * 2 * (tensor - 1) / tensor * moved / link
+        total_s += shard.num_layers * (_latency_s(constants, tensor) + ring_s)
+    if shard.parallelism.context > 1:
+        total_s += shard.num_layers * 2 * _latency_s(constants, shard.parallelism.context)
+        total_s += num_tokens * shard.context_exchange_bytes / link
+    if data > 1 and shard.experts:
+        sent = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
+        copies = max(share.experts_per_token for share in shard.experts)
+        there_and_back_s = 2 * copies * sent * (data - 1) / data / link
+        total_s += shard.num_moe_layers * (_latency_s(constants, data) + there_and_back_s)
+    return total_s
+
+
+def _latency_s(constants: SpeedConstants, num_ranks: int) -> float:
+    growth: float = (num_ranks / 2) ** constants.all_reduce_growth
+    return constants.per_all_reduce_s * growth
+
+
+def overlapped_s(one_s: float, other_s: float, power: float) -> float:
+    """Return the time of two things that overlap in part: at a power of 1 not at all.
+
+    ``(one ** power + other ** power) ** (1 / power)``
+
+    >>> round(overlapped_s(3.0, 4.0, 2), 6)
+    5.0
+    """
+    together: float = (one_s**power + other_s**power) ** (1 / power)
+    return together
+
+
+def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Step) -> StepTime:
+    """Return the time of one step, by its parts.
+
+    Per rank of one pipeline stage, with n sequences, C context tokens and p prefill tokens::
+
+        decode_bytes = mean_weights_read(n, p) + sum over kinds of
+            kv_bytes_per_token * tokens attended to + 2 * state_bytes, for each of n
+        t = per_step + per_kernel * kernels + per_scaled_product * scaled products
+          + per_experts_block * layers with experts + per_sequence * n
+          + overlapped(weights / (BW * bandwidth_efficiency), products / (PEAK * compute_eff))
+          + max(cache / (BW * bandwidth_efficiency), attention_flop / (PEAK * compute_eff))
+          + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
+
+    Pipeline stages cut the batch into as many microbatches, and one round passes them all, so
+    the stage's time counts once per stage. With speculation each sequence has several tokens in
+    the step: they share the reads of its cache, not the work. Data-parallel ranks each hold their
+    share of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be the
+    mean one, but for prefill that only some have: those compute and send all of it, and routed
+    experts alone spread their work over all ranks.
+
+    Sources:
+        [pope2022] section 2 (the two bounds); [serving-measurements] (the additive terms);
+        [kernel-tables] (a product overlaps its reads and its work by a power of 1 to 3; attention
+        is a kernel of its own, which nothing overlaps).
+    """
+    parallelism = shard.parallelism
+    num_sequences = max(1.0, step.num_sequences)
+    share = 1 / (parallelism.pipeline * parallelism.data)
+    sequences, prefill = num_sequences * share, step.prefill_tokens * share
+    own = prefill * parallelism.data / (step.prefill_ranks or parallelism.data)
+    # At light load a rank may have none of the sequences; the slowest has one.
+    sequences = max(1.0, sequences)
+    tokens = sequences * step.tokens_per_sequence
+    context = max(step.context_tokens, 0.0) / num_sequences
+
+    kv_bytes = sequences * sum(kind.read_bytes(context) for kind in shard.kv)
+    weights_bytes = mean_weights_read_bytes(
+        shard,
+        decode_tokens=tokens * parallelism.data,
+        prefill_tokens=prefill * parallelism.data,
+        chunk_tokens=step.prefill_chunk_tokens,
+        evenness=constants.routing_evenness,
+    )
+    product_flop = tokens * shard.flop_per_token
+    pair_flop = tokens * sum(kind.decode_flop(context) for kind in shard.kv)
+    prefill_flop = _prefill_flop(shard, step.prefill_context_tokens, own=own, mean=prefill)
+
+    stages = parallelism.pipeline
+    bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
+    flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
+    unpacked_bytes = _unpacked_bytes(shard, constants, weights_bytes)
+    weights_s, cache_s = stages * unpacked_bytes / bytes_per_s, stages * kv_bytes / bytes_per_s
+    products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s
+    memory_s, compute_s = weights_s + cache_s, products_s + pairs_s
+    decode_s = max(memory_s, compute_s)
+    if constants.overlap_power is not None:
+        decode_s = overlapped_s(weights_s, products_s, constants.overlap_power)
+        decode_s += max(cache_s, pairs_s)
+    prefill_peak = speeds.peak_flop_per_s * constants.prefill_efficiency
+    return StepTime(
+        overhead_s=constants.per_step_s
+        + stages * _kernels_s(shard, constants)
+        + constants.per_sequence_s * num_sequences / parallelism.data,
+        memory_s=memory_s,
+        compute_s=compute_s,
+        serial_s=max(0.0, decode_s - max(memory_s, compute_s)),
+        prefill_s=stages * constants.prefill_exposed_fraction * prefill_flop / prefill_peak,
+        communication_s=stages * communication_s(shard, speeds, constants, tokens + own),
+        decode_bytes=weights_bytes + kv_bytes,
+        decode_flop=product_flop + pair_flop,
+    )
+
+
+def _kernels_s(shard: Shard, constants: SpeedConstants) -> float:
+    scales_s = constants.per_scaled_product_s * shard.num_scaled_products
+    experts_s = constants.per_experts_block_s * shard.num_moe_layers
+    return constants.per_kernel_s * shard.num_kernels + scales_s + experts_s
+
+
+def _unpacked_bytes(shard: Shard, constants: SpeedConstants, weights_bytes: float) -> float:
+    """Return the bytes that would take as long, were experts read as fast as the rest."""
+    fastest = 1 / constants.bandwidth_efficiency  # no expert is read faster than memory allows
+    slower = 1 / min(fastest, constants.experts_bandwidth_factor) - 1
+    return weights_bytes + slower * (weights_bytes - shard.dense_read_bytes)
+
+
+def _prefill_flop(shard: Shard, context_tokens: float, *, own: float, mean: float) -> float:
+    """Return the work of a rank with so many prompt tokens: of its experts it has the mean's."""
+    pairs = sum(kind.prefill_flop(context_tokens) for kind in shard.kv)
+    return own * (shard.flop_per_token + pairs) - (own - mean) * shard.expert_flop_per_token

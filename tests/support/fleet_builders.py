@@ -1,0 +1,249 @@
+"""ModelDeployments as the API server holds them, and what is made of them."""
+
+import copy
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from measured_builders import an_engine
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.samples import LongSamples
+from tonnage.fleet.assess import assess
+from tonnage.fleet.state import Fleet, ModelState, ObjectMemory
+from tonnage.fleet.views import deployment_view, model_view, pod_view
+from tonnage.manifests.children import Site, deployment
+from tonnage.settings import Settings
+from tonnage.sizing.plan import size
+from tonnage.sizing.request import ask, look_up
+
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
+SITE = Site(has_pod_monitors=True, scrape_interval_s=15)
+SPEC = {
+    "model": {"id": "meta-llama/Llama-3.3-70B-Instruct", "weights": "fp8"},
+    "hardware": {"gpu": "H200", "gpusPerReplica": 2},
+    "contextLength": 8192,
+    "slo": {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "50ms"}},
+    "demand": {
+        "requestsPerSecond": 4,
+        "promptTokens": {"mean": 4000, "p99": 7000},
+        "outputTokens": {"mean": 1000},
+    },
+    "scaling": {"minReplicas": 1, "maxReplicas": 8},
+    "engine": {"version": "0.33"},
+}
+
+
+def a_manifest(name="llama", *, namespace="serving", uid=None, generation=1, **spec):
+    """A ModelDeployment; a field of the spec that is given as None is left out."""
+    fields = copy.deepcopy(SPEC) | spec
+    return {
+        "apiVersion": "tonnage.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid or f"uid-of-{name}",
+            "generation": generation,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {key: value for key, value in fields.items() if value is not None},
+    }
+
+
+def a_model(name="llama", **changes):
+    return parse_model_deployment(a_manifest(name, **changes))
+
+
+@cache
+def example(file):
+    """One of the examples that ship with Tonnage."""
+    manifest = yaml.safe_load((EXAMPLES / f"{file}.yaml").read_text())
+    manifest["metadata"] |= {"namespace": "serving", "uid": "uid-of-the-example"}
+    return parse_model_deployment(manifest)
+
+
+def a_request_of(model):
+    return ask(model.spec, look_up(model.spec, built_in_gpus()))
+
+
+def a_sizing(model=None, **spec):
+    """The answer of the arithmetic to a model, ``a_model`` unless another is given."""
+    return size(a_request_of(model or a_model(**spec)))
+
+
+NOW_S = 1_767_312_000.0
+"""2026-01-02T00:00:00Z, a day after everything was created."""
+CREATED = "2026-01-01T00:00:00Z"
+READY_AT = "2026-01-01T00:10:00Z"
+OLD_S = NOW_S - 100_000
+"""Long before: nothing is young any more."""
+
+
+def at(seconds):
+    """A Kubernetes time, so many seconds before NOW_S."""
+    return datetime.fromtimestamp(NOW_S - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def owned_by(kind, name, uid):
+    return [{"apiVersion": "v1", "kind": kind, "name": name, "uid": uid, "controller": True}]
+
+
+def a_deployment_body(model=None, *, replicas=2, ready=None, sizing=None, **metadata):
+    """The Deployment that Tonnage made for a model, rolled out."""
+    model = model or a_model()
+    made = deployment(model, sizing or a_sizing(model), SITE)
+    num_ready = replicas if ready is None else ready
+    made["spec"]["replicas"] = replicas
+    made["metadata"] |= {"uid": f"uid-of-deployment-{model.name}", "resourceVersion": "7"}
+    made["metadata"] |= {"generation": 3, "managedFields": managed_by("tonnage", "f:template")}
+    made["metadata"] |= metadata
+    made["status"] = {
+        "observedGeneration": made["metadata"]["generation"],
+        "replicas": replicas,
+        "updatedReplicas": replicas,
+        "readyReplicas": num_ready,
+    }
+    return made
+
+
+def managed_by(manager, field, **more):
+    """An entry of managedFields: a manager that owns something in a field of the spec."""
+    fields = {"f:spec": {field: {"f:spec": {}}}}
+    entry = {"manager": manager, "operation": "Apply", "fieldsV1": fields}
+    return [entry | more]
+
+
+def a_replica_set_body(model=None, *, uid=None):
+    model = model or a_model()
+    name = f"{model.name}-abc"
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": model.namespace,
+            "uid": uid or f"uid-of-{name}",
+            "ownerReferences": owned_by(
+                "Deployment", model.name, f"uid-of-deployment-{model.name}"
+            ),
+        }
+    }
+
+
+def a_pod_body(name="a", *, model=None, ready_for_s=3600, **status):
+    """A pod of the ReplicaSet, Ready for so long; None: not Ready."""
+    model = model or a_model()
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": at(ready_for_s or 0)}
+    if ready_for_s is None:
+        ready["status"] = "False"
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": model.namespace,
+            "uid": f"uid-of-{name}",
+            "creationTimestamp": at((ready_for_s or 0) + 600),
+            "ownerReferences": owned_by(
+                "ReplicaSet", f"{model.name}-abc", f"uid-of-{model.name}-abc"
+            ),
+        },
+        "status": {
+            "conditions": [ready, {"type": "PodScheduled", "status": "True"}],
+            "containerStatuses": [{"name": "vllm", "state": {"running": {}}}],
+        }
+        | status,
+    }
+
+
+UNSCHEDULABLE = {
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/4 nodes are available: 4 Insufficient nvidia.com/gpu.",
+        }
+    ]
+}
+CRASH_LOOPING = {
+    "conditions": [{"type": "Ready", "status": "False"}],
+    "containerStatuses": [
+        {"name": "vllm", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 7}
+    ],
+}
+
+
+def engines_at(load, pods, *, sizing=None, **changes):
+    """One engine for each pod, together at so many times what one replica sustains."""
+    rate = load * (sizing or a_sizing()).sustainable_requests_per_s / max(1, len(pods))
+    return tuple(an_engine(pod, completions_per_s=rate, **changes) for pod in pods)
+
+
+def lengths_as_expected(requests_per_s=2):
+    """Long samples of the 4,000 prompt and 1,000 output tokens that ``SPEC`` expects."""
+    return LongSamples(
+        requests_per_s=requests_per_s,
+        prompt_tokens_per_s=4000 * requests_per_s,
+        output_tokens_per_s=1000 * requests_per_s,
+        started_prompt_tokens_per_s=4000 * requests_per_s,
+        computed_prompt_tokens_per_s=4000 * requests_per_s,
+    )
+
+
+def a_state(manifest=None, *, replicas=2, load=1.0, live=None, pods=None, **changes):
+    """An object whose replicas are all Ready and report; ``load``: 1 is one replica's worth.
+
+    ``replicas`` None: there is no Deployment yet. ``live``: the body of another Deployment.
+    """
+    manifest = manifest or a_manifest()
+    model = parse_model_deployment(manifest)
+    names = [chr(ord("a") + number) for number in range(replicas or 0)]
+    bodies = [a_pod_body(name, model=model) for name in names] if pods is None else pods
+    state = ModelState(
+        view=model_view(manifest),
+        model=model,
+        deployment=None
+        if replicas is None
+        else deployment_view(live or a_deployment_body(model, replicas=replicas)),
+        pods=tuple(pod_view(each) for each in bodies),
+        engines=engines_at(load, names),
+        long=tuple(lengths_as_expected() for _ in names[:1]),
+    )
+    return replace(state, **changes)
+
+
+def a_fleet(*states, now_s=NOW_S, **changes):
+    settings = changes.pop("settings", {})
+    fleet = Fleet(
+        now_s=now_s,
+        models=states,
+        metrics_problem=None,
+        calibrations=Calibrations(),
+        gpus=built_in_gpus(),
+        settings=Settings(prometheus_url="http://prometheus.test:9090", **settings),
+        has_pod_monitors=True,
+    )
+    return replace(fleet, **changes)
+
+
+def a_memory(state, *, needs=1, **changes):
+    """What is remembered of an object that was watched for long and needed so many replicas."""
+    ready = frozenset(pod.name for pod in state.pods if pod.is_ready)
+    memory = ObjectMemory(
+        uid=state.view.uid,
+        since_s=OLD_S,
+        recent_needs=((NOW_S - 15, needs),),
+        ready_pods=ready,
+        last_replicas=state.deployment.replicas if state.deployment else None,
+        children_checked_at_s=NOW_S,
+    )
+    return replace(memory, **changes)
+
+
+def assessed(state=None, *, memory=None, fleet=None, free_gpus=None, **changes):
+    """Assess one object as the loop does; ``changes``: of the state."""
+    state = state or a_state(**changes)
+    known = memory or a_memory(state)
+    return assess(state, fleet or a_fleet(state), known, free_gpus=free_gpus)

@@ -1,0 +1,355 @@
+"""Reading a config.json: what each family's keys mean, and what is refused."""
+
+import math
+from typing import Any
+
+import pytest
+
+from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
+from tonnage.catalog.config.read import shape_from_config
+from tonnage.catalog.models import built_in_config, built_in_model, read_model_config
+from tonnage.catalog.shape import (
+    DenseFfn,
+    GroupedAttention,
+    LatentAttention,
+    LayerGroup,
+    ModelShape,
+    MoeFfn,
+)
+from tonnage.units import MIB
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+
+
+def read(**changes: Any) -> ModelShape:
+    """Read the small Llama with keys changed; None takes a key out."""
+    config = LLAMA | changes
+    return shape_from_config({k: v for k, v in config.items() if v is not None}, name="m")
+
+
+def windows(shape: ModelShape) -> dict[int | None, int]:
+    """Return the number of layers by window."""
+    found: dict[int | None, int] = {}
+    for group in shape.groups:
+        assert isinstance(group.attention, GroupedAttention)
+        window = group.attention.window_tokens
+        found[window] = found.get(window, 0) + group.num_layers
+    return found
+
+
+def num_moe_layers(shape: ModelShape) -> int:
+    return sum(group.num_layers for group in shape.groups if isinstance(group.ffn, MoeFfn))
+
+
+def test_a_llama_is_read_as_it_stands() -> None:
+    shape = read()
+
+    assert shape.groups == (
+        LayerGroup(
+            num_layers=32,
+            attention=GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128),
+            ffn=DenseFfn(intermediate_size=14336),
+            vector_parameters=2 * 4096,
+        ),
+    )
+    assert (shape.hidden_size, shape.vocab_size, shape.max_position_tokens) == (4096, 128256, 8192)
+    assert not shape.tied_embeddings
+    assert shape.weight_format.name == "bf16"
+    assert shape.kv_cache_format == "bf16"
+
+
+def test_a_given_head_dim_stands_above_width_over_heads() -> None:
+    shape = built_in_model("mistralai/Mistral-Small-24B-2501")
+
+    assert shape.groups[0].attention == GroupedAttention(
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,  # not 5120 / 32 = 160
+    )
+
+
+def test_a_llama_without_kv_heads_has_one_per_query_head() -> None:
+    shape = read(num_key_value_heads=None)
+
+    assert shape.groups[0].attention == GroupedAttention(
+        num_heads=32, num_kv_heads=32, head_dim=128
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("Qwen/Qwen2.5-7B", {None: 28}),  # has a sliding_window, and use_sliding_window: false
+        ("mistralai/Mistral-7B-v0.1", {4096: 32}),
+        ("mistralai/Mistral-7B-Instruct-v0.3", {None: 32}),
+        ("microsoft/Phi-3.5-mini-instruct", {None: 32}),  # the window exceeds the longest context
+        ("google/gemma-2-9b", {4096: 21, None: 21}),
+        ("google/gemma-3-12b-it", {1024: 40, None: 8}),  # five to one: a default of the class
+        ("openai/gpt-oss-120b", {128: 18, None: 18}),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {8192: 36, None: 12}),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", {8192: 36, None: 12}),
+        ("XiaomiMiMo/MiMo-V2-Flash", {128: 39, None: 9}),
+        ("google/gemma-4-31B", {1024: 50, None: 10}),
+    ],
+)
+def test_windows_are_those_of_the_family(model: str, expected: dict[int | None, int]) -> None:
+    assert windows(built_in_model(model)) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        ("Qwen/Qwen3-8B", 0),
+        ("mistralai/Mixtral-8x7B-v0.1", 32),
+        ("deepseek-ai/DeepSeek-V3", 58),  # the first three of 61 are dense
+        ("moonshotai/Kimi-K2-Instruct", 60),
+        ("zai-org/GLM-4.5", 89),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 48),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", 24),  # every second layer
+        ("XiaomiMiMo/MiMo-V2-Flash", 47),
+    ],
+)
+def test_layers_with_experts_are_those_of_the_family(model: str, layers: int) -> None:
+    assert num_moe_layers(built_in_model(model)) == layers
+
+
+def test_latent_attention_ignores_the_meaningless_head_keys() -> None:
+    shape = built_in_model("deepseek-ai/DeepSeek-R1")
+
+    assert {group.attention for group in shape.groups} == {
+        LatentAttention(
+            num_heads=128,
+            kv_lora_rank=512,
+            qk_rope_head_dim=64,
+            qk_nope_head_dim=128,
+            value_head_dim=128,
+            q_lora_rank=1536,
+        )
+    }
+
+
+def test_keys_and_values_may_differ_in_width() -> None:
+    full, window = built_in_model("XiaomiMiMo/MiMo-V2-Flash").groups[0], None
+    for group in built_in_model("XiaomiMiMo/MiMo-V2-Flash").groups:
+        assert isinstance(group.attention, GroupedAttention)
+        if group.attention.window_tokens:
+            window = group.attention
+
+    assert full.attention == GroupedAttention(
+        num_heads=64, num_kv_heads=4, head_dim=192, value_head_dim=128
+    )
+    assert window is not None
+    assert (window.num_kv_heads, window.head_dim, window.value_head_dim) == (8, 192, 128)
+
+
+def test_llama_4_has_a_shared_expert_and_wider_dense_layers() -> None:
+    ffns = {group.ffn for group in built_in_model("Llama-4-Maverick-17B-128E-Instruct").groups}
+
+    assert ffns == {
+        DenseFfn(intermediate_size=16384),
+        MoeFfn(
+            num_experts=128,
+            experts_per_token=1,
+            expert_intermediate_size=8192,
+            shared_intermediate_size=8192,
+        ),
+    }
+
+
+def test_of_a_multimodal_model_the_text_part_counts_and_notes_tell_of_the_rest() -> None:
+    shape = built_in_model("Qwen/Qwen2.5-Omni-7B")
+
+    assert shape.hidden_size == 3584
+    assert shape.notes == (
+        "thinker_config.vision_config counts with 677 million parameters in 16 bits",
+        "thinker_config.audio_config counts with 640 million parameters in 16 bits",
+    )
+
+
+def test_a_wrapper_decides_on_tied_tables_when_the_text_part_is_silent() -> None:
+    config = built_in_config("QuantTrio/Qwen3-VL-235B-A22B-Instruct-FP8")
+    config["tie_word_embeddings"] = True
+
+    assert shape_from_config(config, name="m").tied_embeddings
+
+
+@pytest.mark.parametrize(
+    ("model", "longest"),
+    [
+        ("moonshotai/Kimi-K2-Thinking", 262_144),  # yarn: 64 * 4096
+        ("openai/gpt-oss-20b", 131_072),  # yarn: 32 * 4096
+        ("google/gemma-3-27b-it", 131_072),  # linear by 8, already counted in
+        ("meta-llama/Llama-3.3-70B-Instruct", 131_072),  # llama3: already counted in
+        ("bigscience/bloom", None),
+    ],
+)
+def test_the_longest_context_follows_the_position_scaling(model: str, longest: int | None) -> None:
+    assert built_in_model(model).max_position_tokens == longest
+
+
+def test_yarn_stretches_the_original_length() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+
+    assert read(rope_scaling=scaling).max_position_tokens == 32_768
+
+
+def test_the_digest_is_that_of_the_content_in_any_order() -> None:
+    backwards = dict(reversed(list(LLAMA.items())))
+
+    assert shape_from_config(backwards, name="m").digest == read().digest
+    assert read(rope_theta=1).digest != read().digest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"intermediate_size": None}, "intermediate_size is missing"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers = 0"),
+        ({"num_hidden_layers": 2001}, "num_hidden_layers = 2001"),
+        ({"hidden_size": -4096}, "hidden_size = -4096"),
+        ({"hidden_size": 10**9}, "hidden_size = 1000000000"),
+        ({"hidden_size": "4096"}, "hidden_size = '4096'"),
+        ({"hidden_size": 4096.0}, "hidden_size = 4096.0"),
+        ({"hidden_size": True}, "hidden_size = True"),
+        ({"num_attention_heads": [32]}, "num_attention_heads = [32]"),
+        ({"num_key_value_heads": 7}, "num_key_value_heads = 7 does not divide the 32"),
+        ({"num_key_value_heads": 64}, "num_key_value_heads = 64 does not divide the 32"),
+        ({"num_attention_heads": 24, "head_dim": None}, "head_dim is missing"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no'"),
+        ({"rope_scaling": {"factor": -1.0}}, "rope_scaling.factor = -1.0"),
+        ({"rope_scaling": 8}, "rope_scaling = 8"),
+        ({"model_type": 5}, "model_type = 5"),
+        ({"model_type": None}, "model_type = None"),
+    ],
+)
+def test_an_impossible_key_is_named_with_its_value(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelConfigError) as refusal:
+        read(**change)
+
+    assert str(refusal.value).startswith(f"model m: {message}")
+
+
+def test_a_key_of_a_nested_block_is_named_with_its_path() -> None:
+    config = built_in_config("google/gemma-3-12b-it")
+    del config["text_config"]["hidden_size"]
+
+    with pytest.raises(ModelConfigError, match=r"model m: text_config\.hidden_size is missing"):
+        shape_from_config(config, name="m")
+
+
+def test_a_wrapper_without_its_text_part_is_refused() -> None:
+    with pytest.raises(ModelConfigError, match="text_config = None is no object"):
+        shape_from_config({"model_type": "gemma3"}, name="m")
+
+
+@pytest.mark.parametrize("key", ["num_key_value_heads", "head_dim", "num_experts_per_tok"])
+def test_a_default_that_differs_by_family_is_not_assumed(key: str) -> None:
+    config = built_in_config("Qwen/Qwen3-30B-A3B")
+    del config[key]
+
+    with pytest.raises(ModelConfigError, match=f"{key} is missing"):
+        shape_from_config(config, name="m")
+
+
+def test_a_mistral_without_the_window_key_is_refused_since_the_class_has_a_window() -> None:
+    with pytest.raises(ModelConfigError, match="sliding_window is missing"):
+        read(model_type="mistral")
+
+
+def test_more_experts_per_token_than_experts_are_refused() -> None:
+    with pytest.raises(ModelConfigError, match="num_experts_per_tok = 9"):
+        read(model_type="mixtral", sliding_window=8192, num_local_experts=8, num_experts_per_tok=9)
+
+
+def test_a_list_by_layer_must_have_one_entry_per_layer() -> None:
+    with pytest.raises(ModelConfigError, match="layer_types has 1 entries, but num_hidden_layers"):
+        read(model_type="qwen3", head_dim=128, layer_types=["full_attention"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"layer_types": ["linear_attention"] * 32},
+            "linear attention layers (layer_types[0] = 'linear_attention')",
+        ),
+        (
+            {"layer_types": ["full_attention", "retrieval"]},
+            "layers of this kind (layer_types[1] = 'retrieval')",
+        ),
+        ({"attn_type_list": [1, 0]}, "linear attention layers (attn_type_list[1] = 0)"),
+        ({"index_topk": 2048}, "sparse-attention indexers (index_topk = 2048)"),
+        ({"compress_ratios": [4]}, "compressed caches (compress_ratios = [4])"),
+        ({"hybrid_override_pattern": "M*"}, "layers with a state per sequence ("),
+        ({"num_kv_shared_layers": 20}, "layers that share a cache (num_kv_shared_layers = 20)"),
+        ({"is_encoder_decoder": True}, "encoder layers (is_encoder_decoder = True)"),
+        ({"model_type": "rwkv7"}, "models with model_type = 'rwkv7'"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnknownArchitectureError) as refusal:
+        read(**change)
+
+    assert str(refusal.value).startswith(f"model m: {message}")
+    assert "not understood yet" in str(refusal.value)
+
+
+@pytest.mark.parametrize("key", ["num_kv_shared_layers", "hidden_size_per_layer_input"])
+def test_a_mark_with_an_empty_value_refuses_nothing(key: str) -> None:
+    assert read(**{key: 0}).num_layers == 32
+
+
+def test_an_unknown_wrapper_is_refused_for_what_it_wraps() -> None:
+    config = {"model_type": "new_vl", "text_config": LLAMA | {"ssm_state_size": 128}}
+
+    with pytest.raises(UnknownArchitectureError, match="state per sequence"):
+        shape_from_config(config, name="m")
+
+
+def test_the_refusal_of_an_unknown_kind_names_those_that_are_near() -> None:
+    with pytest.raises(UnknownArchitectureError, match=r"not understood yet \(near: .*qwen3_moe"):
+        read(model_type="qwen3_mo")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Expecting value"),
+        ("[1, 2]", "no object"),
+        ('{"a": NaN}', "NaN is not a number that JSON has"),
+        ('{"a": -Infinity}', "-Infinity is not a number"),
+        ('{"a": 1e999}', "1e999 is too large"),
+        ('{"a": 1, "a": 2}', "key 'a' stands twice"),
+        ('{"b": {"a": 1, "a": 2}}', "key 'a' stands twice"),
+        ("[" * 60 + "]" * 60, "no object"),
+        ('{"a":' * 60 + "1" + "}" * 60, "nested deeper than 50 levels"),
+        ("[" * 200_000, "config.json: "),
+        ('{"a": ' + "9" * 5000 + "}", "config.json: "),
+        ('{"a": "' + "x" * MIB + '"}', "at most 1048576 are read"),
+        ('{"a": "\ud800"}', "model_type = None"),
+    ],
+)
+def test_text_that_is_no_sound_json_object_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ModelConfigError) as refusal:
+        read_model_config(text, name="m")
+
+    assert str(refusal.value).startswith("model m: ")
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}, b"x"])
+def test_a_mapping_with_what_json_cannot_hold_is_refused(value: object) -> None:
+    with pytest.raises(ModelConfigError, match="not JSON"):
+        read(something=value)

@@ -1,0 +1,142 @@
+"""Which splits are tried, and the rules by which the engine refuses others."""
+
+import pytest
+
+from builders import (
+    BF16,
+    a_latent_attention,
+    a_layer_group,
+    a_shape,
+    a_sizing_request,
+    an_attention,
+    an_expert_ffn,
+)
+from tonnage.catalog.engine import find_engine
+from tonnage.catalog.gpu import built_in_gpus, find_gpu
+from tonnage.catalog.models import built_in_model, model_names
+from tonnage.catalog.shape import StateAttention
+from tonnage.explain.report import attention_name, estimate_status
+from tonnage.explain.words import explain
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.parallelism.candidates import candidates
+from tonnage.sizing.parallelism.rules import broken_rules
+from tonnage.sizing.plan import size
+from tonnage.sizing.request import kv_cache_format
+from tonnage.sizing.split import Parallelism
+
+STATE = StateAttention(
+    kind="kimi_delta",
+    num_key_heads=32,
+    num_value_heads=32,
+    key_head_dim=128,
+    value_head_dim=128,
+    conv_kernel=4,
+    state_element_bytes=4,
+)
+
+
+def rules(attention, **split):
+    shape = a_shape(groups=(a_layer_group(attention=attention),))
+    return list(broken_rules(shape, BF16, Parallelism(**split)))
+
+
+def tried(model_id, num_gpus=8):
+    shape = built_in_model(model_id)
+    splits = candidates(shape, shape.weight_format, num_gpus=num_gpus, gpus_per_node=8)
+    return {str(split) for split in splits}
+
+
+class TestDecodeContextParallel:
+    def test_shares_latent_attention_out(self):
+        assert rules(a_latent_attention(), tensor=8, context=8) == []
+
+    def test_divides_the_tensor_parallel_ranks(self):
+        assert rules(a_latent_attention(), tensor=8, context=3) == ["DCP 3 does not divide TP 8"]
+
+    def test_takes_the_copies_of_grouped_heads(self):
+        # 8 ranks hold two copies of each of 4 KV heads.
+        attention = an_attention(num_kv_heads=4)
+
+        assert rules(attention, tensor=8, context=2) == []
+        assert "exceeds the 2 copies" in rules(attention, tensor=8, context=4)[0]
+
+    def test_divides_the_queries_of_a_kv_head(self):
+        # 24 heads in 8 groups of 3; 16 ranks would hold two copies of each.
+        attention = an_attention(num_heads=48, num_kv_heads=16)
+
+        assert rules(attention, tensor=32, context=2)[-1] == (
+            "DCP 2 does not divide the 3 query heads per KV head"
+        )
+
+    @pytest.mark.parametrize(
+        ("attention", "words"),
+        [
+            (a_latent_attention(chosen_tokens=2048), "sparse latent attention"),
+            (an_attention(num_kv_heads=1, window_tokens=1024), r"window layers (1024 tokens)"),
+            (STATE, "beside the layers with a state (kimi_delta)"),
+        ],
+    )
+    def test_does_not_work_everywhere(self, attention, words):
+        assert rules(attention, tensor=8, context=8)[-1].endswith(words)
+
+
+class TestTried:
+    @pytest.mark.parametrize("model_id", ["deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct"])
+    def test_with_a_latent_cache_are_both_ways_to_hold_it_once(self, model_id):
+        assert {"TP8", "DP8", "TP8 x DCP8"} <= tried(model_id)
+
+    @pytest.mark.parametrize(
+        "model_id",
+        [
+            "deepseek-ai/DeepSeek-V3.2",
+            "deepseek-ai/DeepSeek-V4-Flash",
+            "moonshotai/Kimi-K3",
+            "cyankiwi/Kimi-Linear-48B-A3B-Instruct-AWQ-4bit",
+        ],
+    )
+    def test_with_one_that_cannot_be_shared_out_is_data_parallel_attention(self, model_id):
+        splits = tried(model_id)
+
+        assert {"TP8", "DP8"} <= splits
+        assert not any("DCP" in split for split in splits)
+
+    def test_without_a_latent_cache_are_tensor_and_pipeline_alone(self):
+        assert tried("meta-llama/Llama-3.3-70B-Instruct") == {
+            "TP8",
+            "TP4 x PP2",
+            "TP2 x PP4",
+            "PP8",
+        }
+
+    def test_with_states_beside_it_hold_more_on_data_parallel_ranks(self):
+        groups = (
+            a_layer_group(num_layers=24, attention=STATE, ffn=an_expert_ffn()),
+            a_layer_group(num_layers=8, attention=a_latent_attention(), ffn=an_expert_ffn()),
+        )
+        shape = a_shape(groups=groups)
+
+        splits = candidates(shape, BF16, num_gpus=4, gpus_per_node=8)
+
+        assert Parallelism(data=4) in splits
+
+
+@pytest.mark.parametrize("model_id", model_names())
+def test_every_model_is_planned_and_explained_or_refused(model_id):
+    shape = built_in_model(model_id)
+    request = a_sizing_request(
+        shape=shape,
+        gpu=find_gpu("H200", built_in_gpus()),
+        engine=find_engine("0.33"),
+        weights=shape.weight_format,
+        kv_format=kv_cache_format("auto", shape),
+        context_tokens=4096,
+        num_gpus=8,
+    )
+    try:
+        sizing = size(request)
+    except SizingError as refusal:
+        pytest.skip(str(refusal))
+
+    assert len(explain(sizing)) == 6
+    assert estimate_status(sizing).kv_tokens > 0
+    assert attention_name(sizing)

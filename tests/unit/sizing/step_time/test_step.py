@@ -1,0 +1,313 @@
+"""The step: worked examples, part by part."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_replica, a_shard, a_workload, decoding_only, some_speeds
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
+from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.shard import ExpertShare
+from tonnage.sizing.serving.load_line import LoadLine, load_line, slots_for, tpot_ceiling
+from tonnage.sizing.serving.steady import steady_state
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step, experts_touched, step_time, weights_read_bytes
+from tonnage.sizing.workload import Promise, Slo
+from tonnage.units import GB
+
+
+def a_step(**changes):
+    """Ten sequences of 2,000 tokens."""
+    return replace(Step(num_sequences=10, context_tokens=20_000), **changes)
+
+
+def time_of(step=None, *, shard=None, speeds=None, **constants):
+    return step_time(
+        shard or a_shard(),
+        speeds or some_speeds(),
+        replace(TEXTBOOK_SPEED, **constants),
+        step or a_step(),
+    )
+
+
+def test_a_decode_step_reads_the_weights_once_and_each_sequence_its_cache():
+    time = time_of()
+
+    assert time.decode_bytes == 16e9 + 20_000 * 131_072
+    assert time.total_s == time.memory_s == pytest.approx((16e9 + 2.62144e9) / 3e12)
+
+
+def test_efficiency_stretches_the_memory_part_alone():
+    assert time_of(bandwidth_efficiency=0.8).memory_s == pytest.approx(time_of().memory_s / 0.8)
+
+
+def test_a_batch_beyond_the_ridge_is_bound_by_its_products():
+    time = time_of(Step(num_sequences=1000, context_tokens=0))
+
+    assert not time.is_memory_bound
+    assert time.total_s == pytest.approx(16e9 * 1000 / 1000e12)
+
+
+def test_prefill_is_added_and_only_its_exposed_share():
+    time = time_of(a_step(prefill_tokens=1000), prefill_exposed_fraction=0.9)
+
+    assert time.prefill_s == pytest.approx(0.9 * 16e9 * 1000 / 1000e12)
+    assert time.total_s == pytest.approx(time.memory_s + time.prefill_s)
+
+
+def test_overheads_count_steps_layers_and_sequences():
+    time = time_of(per_step_s=0.002, per_kernel_s=3e-6, per_sequence_s=25e-6)
+
+    assert time.overhead_s == pytest.approx(0.002 + 320 * 3e-6 + 10 * 25e-6)
+
+
+def test_window_layers_read_no_more_than_their_window():
+    shard = a_shard(kv=(KvShare(bytes_per_token=1000, window_tokens=512),))
+
+    assert time_of(shard=shard).decode_bytes == 16e9 + 10 * 512 * 1000
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "experts"), [(1, 8), (32, 128 * (1 - (1 - 8 / 128) ** 32)), (10_000, 128)]
+)
+def test_a_mixture_reads_the_experts_that_its_tokens_touch(num_tokens, experts):
+    share = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=64 * GB)
+    shard = a_shard(experts=(share,))
+
+    assert weights_read_bytes(shard, num_tokens) == pytest.approx(16e9 + 0.5e9 * experts)
+
+
+def test_in_the_mean_only_the_steps_with_a_chunk_of_prefill_touch_its_experts():
+    share = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=64 * GB)
+    shard = a_shard(experts=(share,), kv=())
+    mean_step = a_step(prefill_tokens=40, prefill_chunk_tokens=2000)
+
+    time = time_of(mean_step, shard=shard)
+
+    # 40 tokens per step in chunks of 2,000: one step in fifty.
+    without, within = weights_read_bytes(shard, 10), weights_read_bytes(shard, 10 + 2000)
+    assert time.decode_bytes == pytest.approx(0.98 * without + 0.02 * within)
+
+
+def touched(num_tokens, evenness):
+    return experts_touched(
+        num_experts=128, experts_per_token=8, num_tokens=num_tokens, evenness=evenness
+    )
+
+
+@pytest.mark.parametrize("evenness", [None, 0.5, 2.0, 50.0])
+def test_one_token_touches_its_own_experts_and_many_touch_all(evenness):
+    assert touched(1, evenness) == pytest.approx(8)
+    assert touched(1e7, evenness) == pytest.approx(128, rel=0.01)
+
+
+def test_a_batch_reads_fewer_experts_the_less_evenly_they_are_chosen():
+    # By hand for two tokens and evenness 1: a = 1, b = 15, missed b (b + 1) / (16 * 17).
+    assert touched(2, 1.0) == pytest.approx(128 * (1 - 15 * 16 / (16 * 17)))
+    assert touched(32, 1.0) < touched(32, 4.0) < touched(32, None)
+    assert touched(32, 1e6) == pytest.approx(touched(32, None), rel=1e-4)
+
+
+def test_what_of_a_product_does_not_overlap_is_added():
+    step = Step(num_sequences=100, context_tokens=0)
+
+    time = time_of(step, overlap_power=1)
+
+    assert time.serial_s == pytest.approx(min(time.memory_s, time.compute_s))
+    assert time.total_s == pytest.approx(16e9 / 3e12 + 100 * 16e9 / 1000e12)
+
+
+def test_the_cache_is_read_beside_the_products_and_not_behind_them():
+    # Products take 16 ms, the weights 5.3 ms behind them; 100 * 2,000 tokens of cache 8.7 ms.
+    time = time_of(Step(num_sequences=1000, context_tokens=200_000), overlap_power=50)
+
+    assert time.total_s == pytest.approx(16e-3 + 200_000 * 131_072 / 3e12, rel=1e-3)
+
+
+def test_experts_that_are_unpacked_are_read_more_slowly_and_the_rest_is_not():
+    share = ExpertShare(num_experts=128, experts_per_token=128, resident_bytes=32 * GB)
+    shard = a_shard(experts=(share,), kv=())
+
+    time = time_of(shard=shard, experts_bandwidth_factor=0.5)
+
+    assert time.decode_bytes == pytest.approx(48e9)
+    assert time.memory_s == pytest.approx((16e9 + 32e9 / 0.5) / 3e12)
+
+
+def test_each_layer_with_experts_has_the_floor_of_their_block():
+    time = time_of(shard=a_shard(num_moe_layers=30), per_experts_block_s=40e-6)
+
+    assert time.overhead_s == pytest.approx(30 * 40e-6)
+
+
+@pytest.mark.parametrize(("growth", "seconds"), [(0.0, 8e-6), (1.0, 32e-6)])
+def test_the_latency_of_an_exchange_grows_with_the_group_as_far_as_it_is_said_to(growth, seconds):
+    speeds = some_speeds(interconnect_bytes_per_s=float("inf"))
+    shard = a_shard(parallelism=Parallelism(tensor=8))
+
+    time = time_of(shard=shard, speeds=speeds, per_all_reduce_s=8e-6, all_reduce_growth=growth)
+
+    assert time.communication_s == pytest.approx(32 * seconds)
+
+
+def test_two_ranks_pay_two_all_reduces_per_layer():
+    shard = a_shard(parallelism=Parallelism(tensor=2))
+
+    time = time_of(shard=shard, per_all_reduce_s=8e-6)
+
+    moved_bytes = 2 * (2 - 1) / 2 * (2 * 10 * 4096)
+    assert time.communication_s == pytest.approx(32 * (8e-6 + 2 * moved_bytes / 450e9))
+
+
+def test_a_pipeline_does_not_speed_up_one_request():
+    half = a_shard(dense_read_bytes=8 * GB, kv=(KvShare(bytes_per_token=65_536),))
+    one = Step(num_sequences=1, context_tokens=2000)
+
+    whole_s = time_of(one).total_s
+    staged_s = time_of(one, shard=replace(half, parallelism=Parallelism(pipeline=2))).total_s
+
+    assert staged_s == pytest.approx(whole_s)
+
+
+def test_each_microbatch_of_a_pipeline_reads_the_weights_of_its_stage_again():
+    half = a_shard(
+        dense_read_bytes=8 * GB,
+        kv=(KvShare(bytes_per_token=65_536),),
+        parallelism=Parallelism(pipeline=2),
+    )
+
+    # Five sequences at a time: twice 8 GB and the half cache of five.
+    assert time_of(shard=half).memory_s == pytest.approx(2 * (8e9 + 5 * 2000 * 65_536) / 3e12)
+
+
+def test_data_parallel_ranks_hold_their_share_and_experts_see_the_tokens_of_all():
+    share = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=64 * GB)
+    shard = a_shard(experts=(share,), parallelism=Parallelism(data=2))
+
+    time = time_of(shard=shard)
+
+    experts_bytes = weights_read_bytes(shard, 10)
+    assert time.decode_bytes == pytest.approx(experts_bytes + 5 * 2000 * 131_072)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "own_tokens"),
+    [(None, 1000 / 8), (8, 1000 / 8), (2, 1000 / 2), (1, 1000)],
+)
+def test_a_prompt_on_some_ranks_shares_out_the_work_of_its_experts_alone(ranks, own_tokens):
+    shard = a_shard(expert_flop_per_token=10e9, parallelism=Parallelism(data=8))
+    prompt = a_step(prefill_tokens=1000, prefill_context_tokens=4000, prefill_ranks=ranks)
+
+    # 6 of 16 GFLOP per token and no pairs on its own rank; 10 GFLOP on all eight, 1,000 tokens.
+    by_hand_s = (own_tokens * 6e9 + 1000 / 8 * 10e9) / 1e15
+    assert time_of(prompt, shard=shard).prefill_s == pytest.approx(by_hand_s)
+
+
+def test_a_prompt_on_one_rank_sends_all_its_tokens_from_there():
+    experts = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=8 * GB)
+    shard = a_shard(experts=(experts,), num_moe_layers=30, parallelism=Parallelism(data=8))
+    step = Step(num_sequences=8, context_tokens=0, prefill_tokens=1000, prefill_ranks=1)
+
+    # 1,001 tokens of 4,096 numbers of 2 bytes to 8 experts and back, 7/8 of them elsewhere.
+    by_hand_s = 30 * 2 * 8 * 1001 * 4096 * 2 * 7 / 8 / 450e9
+    assert time_of(step, shard=shard).communication_s == pytest.approx(by_hand_s)
+
+
+def test_an_idle_replica_is_evaluated_at_one_sequence():
+    idle = time_of(Step(num_sequences=0, context_tokens=0))
+
+    assert idle.memory_s == pytest.approx(16e9 / 3e12)
+
+
+class TestTheSteadyState:
+    def test_obeys_littles_law_for_decoding_and_for_prefill(self):
+        state = steady_state(a_replica(), a_workload(), num_decoding=20)
+
+        assert state.requests_per_s * 500 * state.step_s == pytest.approx(20)
+        assert state.requests_per_s * 2000 * state.step_s == pytest.approx(
+            state.prefill_tokens_per_step
+        )
+
+    def test_sees_exponential_outputs_at_their_full_mean(self):
+        # E[out^2] / (2 E[out]) = 2 * 500^2 / (2 * 500) = 500
+        assert a_workload().mean_context_tokens == 2500
+
+    def test_sees_outputs_of_one_length_at_half_of_it(self):
+        assert a_workload(output_second_moment=500**2).mean_context_tokens == 2250
+
+    def test_a_prompt_of_many_chunks_is_in_prefill_for_as_many_steps(self):
+        replica = a_replica(max_batched_tokens=520)
+
+        state = steady_state(replica, a_workload(), num_decoding=20)
+
+        assert state.num_prefilling == pytest.approx(state.requests_per_s * state.step_s * 4)
+
+
+class TestTheLoadLine:
+    def test_stops_at_the_cache_when_nothing_is_promised(self):
+        replica = a_replica(kv_pool_bytes=100 * 2000 * 131_072)
+
+        line = load_line(replica, decoding_only(2000), Slo())
+
+        assert line.limited_by == "KVCache"
+        assert line.state.num_decoding == pytest.approx(100)
+
+    def test_stops_where_a_step_takes_as_long_as_promised(self):
+        slo = Slo(tpot=(Promise(quantile=0.5, limit_s=0.010),))
+        # (30e9 - 16e9) / (2000 * 131,072) = 53.4
+        line = load_line(a_replica(), decoding_only(2000), slo)
+
+        assert line.limited_by == "TimePerOutputToken"
+        assert line.state.num_decoding == pytest.approx(53.406, rel=1e-4)
+        assert tpot_ceiling(a_replica(), decoding_only(2000), slo) == pytest.approx(53.406, 1e-4)
+
+    def test_needs_no_head_room_where_nobody_comes_or_leaves(self):
+        slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
+
+        line = load_line(a_replica(), decoding_only(2000), slo)
+
+        assert line.state.num_decoding == pytest.approx(53.406, rel=1e-4)
+        assert line.deviation == 0
+
+    def test_leaves_the_more_head_room_the_more_requests_are_promised(self):
+        def capacity(quantile):
+            slo = Slo(tpot=(Promise(quantile=quantile, limit_s=0.020),))
+            return load_line(a_replica(), a_workload(), slo).state.num_decoding
+
+        ceiling = tpot_ceiling(
+            a_replica(), a_workload(), Slo(tpot=(Promise(quantile=0.5, limit_s=0.020),))
+        )
+        assert capacity(0.99) < capacity(0.95) < capacity(0.9) < ceiling
+
+    def test_fills_the_cache_with_all_that_run_since_others_may_wait(self):
+        replica = a_replica(kv_pool_bytes=100 * 2512 * 131_072)  # 2,500 tokens in whole blocks
+        slo = Slo(ttft=(Promise(quantile=0.95, limit_s=60),))
+
+        line = load_line(replica, a_workload(), slo)
+
+        assert line.limited_by == "KVCache"
+        assert line.state.num_running > line.state.num_decoding
+        assert line.state.num_running == pytest.approx(100)
+
+    def test_stops_where_decode_and_prefill_fill_the_token_budget(self):
+        # n + n * 2000 / 500 = 500
+        line = load_line(a_replica(max_batched_tokens=500), a_workload(), Slo())
+
+        assert line.limited_by == "BatchedTokens"
+        assert line.state.num_decoding == pytest.approx(100)
+
+    def test_is_empty_when_even_an_idle_step_is_too_long(self):
+        slo = Slo(tpot=(Promise(quantile=0.5, limit_s=0.001),))
+
+        line = load_line(a_replica(), a_workload(), slo)
+
+        assert line.requests_per_s == 0
+
+    def test_gives_slots_for_all_that_run_and_their_fluctuation(self):
+        slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.010),))
+        state = steady_state(a_replica(), decoding_only(2000), 40)
+        line = LoadLine(state=state, limited_by="TimePerOutputToken", deviation=8)
+
+        # 40 + 1.645 * 8 = 53.2
+        assert slots_for(line, slo, ceiling=190, num_queues=1) == 54
+        assert slots_for(line, slo, ceiling=40.9, num_queues=1) == 40
