@@ -133,7 +133,8 @@ def alone_requests_per_s(case: Case) -> float:
 
 def is_windowed(replica: Replica) -> bool:
     return any(
-        kind.window_tokens or kind.attended_tokens or kind.state_bytes for kind in replica.model.shard.kv
+        kind.window_tokens or kind.attended_tokens or kind.state_bytes
+        for kind in replica.model.shard.kv
     )
 
 

@@ -253,10 +253,10 @@ class Rank:
         size = self.block_size
         return self.fixed_blocks + self.num_tables * ((tokens + size - 1) // size)
 
-    def _partial_need(self) -> int:
+    def _partial_need(self) -> float:
         number = self.partial
         if number < 0:
-            return 0
+            return 0.0
         table = self.table
         pending = table.prompt_tokens[number] + table.emitted[number] - table.computed[number]
         tokens = min(pending, self.max_batched_tokens - self.decode_tokens)

@@ -21,7 +21,7 @@ from tonnage.cli.page.throughput import SERIES, Batch, Course, course, strictest
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
-from tonnage.sizing.workload import Promise, Slo
+from tonnage.sizing.workload import Target, Slo
 from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[3]
@@ -276,7 +276,7 @@ class TestRoofline:
 
 class TestThroughput:
     def test_a_promise_is_a_line_and_what_is_beyond_it_is_shaded(self):
-        slo = Slo(tpot=(Promise(quantile=0.95, limit_s=0.05),))
+        slo = Slo(tpot=(Target(quantile=0.95, limit_s=0.05),))
         (axes,) = drawn(throughput_figure, [a_course("A", [0.01, 0.1])], slo, WIDE).axes
         (beyond,) = axes.patches
 
@@ -286,9 +286,9 @@ class TestThroughput:
     def test_of_promises_with_one_limit_only_the_strictest_is_drawn(self):
         slo = Slo(
             tpot=(
-                Promise(quantile=0.5, limit_s=0.05),
-                Promise(quantile=0.99, limit_s=0.05),
-                Promise(quantile=0.5, limit_s=0.02),
+                Target(quantile=0.5, limit_s=0.05),
+                Target(quantile=0.99, limit_s=0.05),
+                Target(quantile=0.5, limit_s=0.02),
             )
         )
 
@@ -329,7 +329,7 @@ class TestThroughput:
         st.sampled_from(SCREENS),
     )
     def test_texts_never_overlap(self, courses, promised, screen):
-        slo = Slo(tpot=tuple(Promise(quantile=q, limit_s=limit_s) for q, limit_s in promised))
+        slo = Slo(tpot=tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in promised))
         named = [a_course(f"RTX-PRO-6000-{n}", each) for n, each in enumerate(courses)]
 
         assert_reads_well(drawn(throughput_figure, named, slo, screen))

@@ -1,13 +1,13 @@
 """What one replica does with different numbers of decoding requests."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from tonnage.explain.report import bottleneck
+from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.serving.load_line import LoadLine, limits
+from tonnage.sizing.serving.load_line import limits
 from tonnage.sizing.serving.steady import SteadyState, steady_state
 from tonnage.units import format_s, significant
 
@@ -58,7 +58,7 @@ def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
     state = steady_state(sizing.replica, sizing.request.workload, num_decoding)
     is_load_line = num_decoding == sizing.at_capacity.num_decoding
     over = () if is_load_line else _over(sizing, num_decoding)
-    limit = LIMITS.get(sizing.line.limited_by, sizing.line.limited_by)
+    limit = LIMITS.get(sizing.limited_by, sizing.limited_by)
     remark = f"load line ({limit})" if is_load_line else f"over {', '.join(over)}" if over else ""
     return BatchRow(
         state=state,
@@ -70,12 +70,11 @@ def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
 
 
 def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
-    there = replace(sizing, line=LoadLine(state=state, limited_by=""))
     yield requests_written(state.num_decoding)
     yield format_s(state.tpot_s)
     yield significant(state.requests_per_s * sizing.request.workload.output_tokens)
     yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
-    yield BOUNDS[bottleneck(there)]
+    yield BOUNDS[bottleneck_of(state.step)]
 
 
 def requests_written(number: float) -> str:

@@ -1,7 +1,7 @@
 """GPU classes compared for one ModelDeployment: what was asked of which, and the answer as data."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,9 +19,6 @@ from tonnage.sizing.request import SizingRequest
 
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
-PATIENCE_S: Final = 2.0
-"""A silence that is longer looks like a fault."""
-BETWEEN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +84,6 @@ def _written(request: SizingRequest, min_replicas: int) -> Choice | RefusedClass
     except (SizingError, CatalogError) as error:
         return RefusedClass(gpu=request.gpu, reason=code_of(error), message=str(error))
     return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))
-
-
-def watched(
-    gpus: Sequence[Gpu], *, clock: Callable[[], float], tell: Callable[[str], None]
-) -> Iterator[Gpu]:
-    """Yield the classes; once that takes long, tell from time to time how far it is."""
-    speaks_at = clock() + PATIENCE_S
-    for number, gpu in enumerate(gpus):
-        if (now := clock()) >= speaks_at:
-            tell(f"Comparing: {number} of {len(gpus)} GPU classes done, {gpu.name} is next")
-            speaks_at = now + BETWEEN_S
-        yield gpu
 
 
 def _as_written(found: Choice | RefusedClass) -> dict[str, Any]:

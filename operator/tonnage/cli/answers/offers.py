@@ -12,7 +12,7 @@ from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.report import usd_per_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Sizing, alternatives, size
+from tonnage.sizing.plan import Between, Sizing, alternatives, nothing, size
 from tonnage.sizing.request import SizingRequest, with_prior
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
@@ -28,10 +28,16 @@ class Offer:
     sizing: Sizing
 
 
-def offers(request: SizingRequest, gpus: Iterable[Gpu], scaling: Scaling) -> tuple[Offer, ...]:
+def offers(
+    request: SizingRequest, gpus: Iterable[Gpu], scaling: Scaling, *, between: Between = nothing
+) -> tuple[Offer, ...]:
     """Return the changes with which the request has an answer, the cheapest first."""
     request = replace(request, flags=None)
-    found = [*_other_numbers(request), *_smaller(request), *_other_gpus(request, gpus)]
+    found = [
+        *_other_numbers(request, between),
+        *_smaller(request, between),
+        *_other_gpus(request, gpus, between),
+    ]
     cheapest = sorted(found, key=_price)[:MAX_OFFERS]
     return tuple(_with_replicas(offer, scaling) for offer in cheapest)
 
@@ -51,47 +57,48 @@ def _price(offer: Offer) -> tuple[float, int]:
     return (math.inf if usd is None else usd), num_gpus
 
 
-def _offer(request: SizingRequest, change: str) -> Iterator[Offer]:
+def _offer(request: SizingRequest, change: str, between: Between) -> Iterator[Offer]:
     """Yield the change if the request has an answer with it."""
-    sizing = _try(request)
+    sizing = _try(request, between)
     if sizing:
         yield Offer(changes=(change,), sizing=sizing)
 
 
-def _try(request: SizingRequest) -> Sizing | None:
+def _try(request: SizingRequest, between: Between) -> Sizing | None:
     try:
-        return size(request)
+        return size(request, between=between)
     except (SizingError, CatalogError):
         return None
 
 
-def _other_numbers(request: SizingRequest) -> Iterator[Offer]:
+def _other_numbers(request: SizingRequest, between: Between) -> Iterator[Offer]:
     """Yield the cheapest other number of GPUs of the same class."""
     if request.num_gpus is None:
         return iter(())  # every number was tried before the answer was no
     tried = (
-        _offer(replace(request, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}")
+        _offer(replace(request, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}", between)
         for num_gpus in NUM_GPUS_TRIED
     )
     return islice(sorted(chain.from_iterable(tried), key=_price), 1)
 
 
-def _smaller(request: SizingRequest) -> Iterator[Offer]:
+def _smaller(request: SizingRequest, between: Between) -> Iterator[Offer]:
     """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
     if request.weights.name in WIDE_FORMATS:
         counted = replace(request.shape, stored=None)
         narrow = with_prior(replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted))
-        yield from _offer(narrow, "model.weights: fp8")
+        yield from _offer(narrow, "model.weights: fp8", between)
     if request.kv_format != "fp8":
-        yield from _offer(replace(request, kv_format="fp8"), "model.kvCache: fp8")
+        yield from _offer(replace(request, kv_format="fp8"), "model.kvCache: fp8", between)
     longest = request.workload.prompt.mean_tokens + request.workload.output_tokens
     tokens = _largest(
-        lambda tokens: _try(replace(request, context_tokens=tokens)) is not None,
+        lambda tokens: _try(replace(request, context_tokens=tokens), between) is not None,
         lowest=math.ceil(longest / CONTEXT_STEP_TOKENS),
         highest=request.context_tokens // CONTEXT_STEP_TOKENS - 1,
     )
     if tokens:
-        yield from _offer(replace(request, context_tokens=tokens), f"contextLength: {tokens}")
+        changed = replace(request, context_tokens=tokens)
+        yield from _offer(changed, f"contextLength: {tokens}", between)
 
 
 def _largest(holds: Callable[[int], bool], *, lowest: int, highest: int) -> int | None:
@@ -107,12 +114,12 @@ def _largest(holds: Callable[[int], bool], *, lowest: int, highest: int) -> int 
     return lowest * CONTEXT_STEP_TOKENS
 
 
-def _other_gpus(request: SizingRequest, gpus: Iterable[Gpu]) -> Iterator[Offer]:
+def _other_gpus(request: SizingRequest, gpus: Iterable[Gpu], between: Between) -> Iterator[Offer]:
     for gpu in gpus:
         if gpu.name == request.gpu.name:
             continue
         try:
-            found = alternatives(request, [gpu])
+            found = alternatives(request, [gpu], between=between)
         except CatalogError:  # the class lacks a figure that this request needs
             continue
         for sizing in found:

@@ -6,11 +6,12 @@ from typing import Final
 from tonnage.api.spec import Spec
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.explain.at_demand import at_demand, reached_targets
 from tonnage.explain.report import usd_per_hour
 from tonnage.explain.words import Answer, explain
 from tonnage.sizing.cost import bill
+from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import Flags
-from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
@@ -39,6 +40,11 @@ def is_short(answer: Planned) -> bool:
     return answer.replicas < answer.sizing.replicas
 
 
+def is_served(answer: Planned | Refused) -> bool:
+    """Tell whether the replicas that the spec allows serve its demand."""
+    return isinstance(answer, Planned) and not is_short(answer)
+
+
 def headline(answer: Planned) -> str:
     """Return the answer in a line: replicas, GPUs, slots, price."""
     sizing, num_gpus = answer.sizing, answer.sizing.flags.parallelism.num_gpus
@@ -50,7 +56,11 @@ def headline(answer: Planned) -> str:
         f"max-num-seqs {sizing.flags.max_num_seqs}{price}"
     )
     if is_short(answer):
-        return f"{line}; {sizing.replicas} replicas are needed"
+        rate = significant(requests_per_s_asked(sizing) or 0.0)
+        return (
+            f"{rate} requests/s need {counted(sizing.replicas, 'replica')}, maxReplicas allows "
+            f"{answer.replicas}: {line}"
+        )
     return line
 
 
@@ -65,19 +75,24 @@ def key_figures(answer: Planned) -> dict[str, str]:
     """Return the few figures that most people look for."""
     sizing = answer.sizing
     cost = bill(sizing, replicas=answer.replicas)
-    state, workload = sizing.at_capacity, sizing.request.workload
+    asked = at_demand(sizing, answer.replicas)
     figures = {
         "replicas": str(answer.replicas),
         "GPUs": str(answer.replicas * sizing.parallelism.num_gpus),
         "max-num-seqs": str(sizing.flags.max_num_seqs),
-        "TPOT at the load line": format_s(state.tpot_s),
     }
-    if not sizing.request.slo.is_offline:
-        figures["TTFT at the load line"] = format_s(typical_ttft_s(sizing.replica, workload, state))
+    if asked:
+        for name, reached, target in reached_targets(sizing, asked.served):
+            figures[f"{name} at the demand asked"] = f"{reached} (target {target})"
+    else:
+        figures["TPOT at capacity"] = format_s(sizing.at_capacity.tpot_s)
     figures["output tokens/s of a replica"] = significant(sizing.output_tokens_per_s)
     if cost:
         figures["USD per hour"] = f"{cost.usd_per_hour:.2f}"
-        figures["USD per million output tokens"] = f"{cost.usd_per_million_tokens:.2f}"
+        if cost.usd_per_million_tokens_asked is not None:
+            asked_usd = f"{cost.usd_per_million_tokens_asked:.2f}"
+            figures["USD per million output tokens asked for"] = asked_usd
+        figures["USD per million output tokens at capacity"] = f"{cost.usd_per_million_tokens:.2f}"
     return figures
 
 
@@ -92,8 +107,7 @@ def counted(number: int, noun: str) -> str:
 
 def questions(answer: Planned) -> tuple[Answer, ...]:
     """Return the questions, answered; replicas and cost within the bounds of the spec."""
-    *earlier, replicas, _ = explain(answer.sizing)
-    *_, cost = explain(replace(answer.sizing, replicas=answer.replicas))
+    *earlier, replicas, cost = explain(replace(answer.sizing, replicas=answer.replicas))
     bounds = [each.message for each in answer.reasons if each.code in BOUNDS]
     if bounds:
         replicas = replace(replicas, answer="; ".join([replicas.answer, *bounds]))
@@ -110,7 +124,7 @@ def summary(answer: Planned) -> dict[str, str]:
         "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
         "max-num-batched-tokens": str(flags.max_num_batched_tokens),
         "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
-        "limited by": answer.sizing.line.limited_by,
+        "limited by": answer.sizing.limited_by,
     }
 
 

@@ -12,9 +12,10 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.explain.at_demand import demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Sizing, requests_per_s_asked, size
+from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
 from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, without
 from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up
 from tonnage.sizing.switches import switches_in
@@ -29,6 +30,8 @@ class Terms:
     gpus: Mapping[str, Gpu]
     is_textbook: bool = False
     requests_per_s: float | None = None
+    between: Between = nothing
+    """Called before each run of the engine model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class Planned:
             "metadata": identity(self.deployment),
             "plan": plan.to_dict(),
             "estimate": estimate.to_dict(),
+            "atDemand": demand_figures(self.sizing, self.replicas),
         }
 
 
@@ -100,13 +104,15 @@ def answer(
     except (CatalogError, TargetError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
-        sizing = size(request)
+        sizing = size(request, between=terms.between)
     except (CatalogError, SizingError) as error:
         return Refused(
             deployment=deployment,
             code=code_of(error),
             message=str(error),
-            offers=offers(request, terms.gpus.values(), deployment.spec.scaling),
+            offers=offers(
+                request, terms.gpus.values(), deployment.spec.scaling, between=terms.between
+            ),
         )
     replicas, reasons = within_bounds(sizing, deployment.spec.scaling)
     return Planned(deployment=deployment, sizing=sizing, replicas=replicas, reasons=reasons)

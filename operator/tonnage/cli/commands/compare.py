@@ -10,7 +10,8 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu, find_gpu
-from tonnage.cli.answers.comparing import Compared, compare_classes, watched
+from tonnage.cli.answers.comparing import Compared, compare_classes
+from tonnage.cli.answers.patience import watched
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.commands.options import (
     filename_option,

@@ -1,6 +1,7 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +10,8 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.safetensors import Checkpoint
+from tonnage.cli.answers.patience import counting
+from tonnage.cli.answers.plan_words import is_served
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.commands.options import (
     filename_option,
@@ -48,7 +51,8 @@ Examples:
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
 \b
-Exit codes: 0 all can be served; 2 one cannot, or the input is invalid; 1 unexpected error.
+Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand within maxReplicas),
+or the input is invalid; 1 unexpected error.
 """
 
 
@@ -98,7 +102,12 @@ def plan(  # noqa: PLR0913  (one argument per option)
     requests_per_s: float | None,
 ) -> None:
     check_page(page_file, form)
-    terms = Terms(gpus=known_gpus(gpus_folder), is_textbook=textbook, requests_per_s=requests_per_s)
+    terms = Terms(
+        gpus=known_gpus(gpus_folder),
+        is_textbook=textbook,
+        requests_per_s=requests_per_s,
+        between=counting(clock=time.monotonic, tell=remark),
+    )
     manifests = load(names)
     inputs = _Inputs(
         manifests=manifests,
@@ -120,7 +129,7 @@ def plan(  # noqa: PLR0913  (one argument per option)
     if page_file != "-":
         _print(answers, form)
     expected = len(manifests.model_deployments)
-    is_yes = len(answers) == expected and all(isinstance(each, Planned) for each in answers)
+    is_yes = len(answers) == expected and all(is_served(each) for each in answers)
     sys.exit(OK if is_yes and not manifests.problems else NO)
 
 

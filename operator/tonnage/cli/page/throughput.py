@@ -23,7 +23,7 @@ from tonnage.cli.page.labels import Labels, Point
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.sizing.compare import Choice
-from tonnage.sizing.workload import Promise, Slo
+from tonnage.sizing.workload import Slo, Target
 from tonnage.units import format_s, significant
 
 SERIES: Final = (
@@ -72,7 +72,7 @@ class Course:
 def course(choice: Choice) -> Course:
     """Return the batches of one class."""
     num_gpus = choice.sizing.flags.parallelism.num_gpus
-    limited_by = choice.sizing.line.limited_by
+    limited_by = choice.sizing.limited_by
     return Course(
         name=choice.gpu.name,
         batches=tuple(
@@ -160,14 +160,14 @@ def throughput_figure(courses: Sequence[Course], slo: Slo, screen: Screen) -> Fi
     return figure
 
 
-def strictest(slo: Slo) -> list[Promise]:
+def strictest(slo: Slo) -> list[Target]:
     """Return the promises on TPOT, of those with the same limit only the one that binds."""
     found = {each.limit_s: each for each in sorted(slo.tpot, key=lambda each: each.quantile)}
     return [found[limit_s] for limit_s in sorted(found)]
 
 
 def _scales(
-    axes: Axes, courses: Sequence[Course], promises: Sequence[Promise], screen: Screen
+    axes: Axes, courses: Sequence[Course], promises: Sequence[Target], screen: Screen
 ) -> None:
     batches = [batch for each in courses for batch in each.batches]
     times = [batch.tpot_s for batch in batches] + [each.limit_s for each in promises]
