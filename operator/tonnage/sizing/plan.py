@@ -39,7 +39,7 @@ from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 from tonnage.units import format_s, significant
 
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.01
 """Of the most that a replica serves at all: where the SLO leaves less, the number of replicas
 swings from hundreds to none with the tenth digit of a length."""
 IDLE = 1e-6
