@@ -69,7 +69,7 @@ class Chance:
             boost = (1.0 - self.share()) ** (1.0 / shape)
             shape += 1.0
         d = shape - 1.0 / 3.0
-        c = 1.0 / (9.0 * d) ** 0.5
+        c: float = 1.0 / (9.0 * d) ** 0.5
         while True:
             x = self._normal()
             v = 1.0 + c * x
