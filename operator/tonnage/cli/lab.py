@@ -15,7 +15,7 @@ from tonnage.units import HOUR_S
 
 EXTRAS: Final = frozenset({"aiohttp", "cryptography", "matplotlib"})
 
-HELP = """Run a real Kubernetes control plane, Prometheus and stand-in engines on this machine.
+HELP = """Run a real Kubernetes control plane, Prometheus and engine emulators on this machine.
 
 No Docker is needed. The programs are built once, in some minutes, and kept.
 
