@@ -1,199 +1,251 @@
-"""Predicted against simulated capacity, over the grid: CSV to standard output, then a summary.
+"""Predicted against simulated goodput, over a grid of workloads: CSV row by row, then a summary.
 
-python tests/bench/capacity.py --quantile 0.95 [--quick] > capacity.csv
+    python tests/bench/capacity.py --quantile 0.95 --every 10 --out capacity95.csv
+    python tests/bench/capacity.py --summary capacity95.csv
+
+The truth is the reference engine (``tests/support``), with other seeds than the product's and
+ten times the requests; its standard error is a column. A run that was stopped goes on where it
+was: the workloads that the file has are left out. ``--requests 6000`` is a quick look.
 """
 
 import csv
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from statistics import median
+from time import process_time
 
 import click
-from capacity_grid import Case, cases
-from fleet import Draw, Fleet, Kept, Traffic, draws, kept, step_time_of
+from capacity_grid import (
+    GROUPS,
+    NUM_WORKLOADS,
+    Case,
+    alone_requests_per_s,
+    cases,
+    fleet_of,
+    replica_of,
+)
+from capacity_truth import GOAL, Truth, true_goodput
+from fleet import Load, traffic_of
 
-from tonnage.engine import EngineLimits
-from tonnage.sizing.plan import Sizing
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import size_with
+from tonnage.sizing.serving.steady import Replica
 
-QUICK_EVERY = 10
-SEED = 7
-MIN_REQUESTS = 20_000
-REQUESTS_PER_RUNNING = 60
-"""Occupancy forgets itself within a residence: this many independent looks at it."""
-WARM_UP_RESIDENCES = 4
-TOLERANCE = 0.005
-"""Width of the rate bracket at which the search ends."""
-
-
-def engine_limits(sizing: Sizing) -> EngineLimits:
-    """Return the limits of one engine under the flags of a plan."""
-    layout = sizing.replica.layout
-    return EngineLimits(
-        max_num_seqs=sizing.flags.max_num_seqs,
-        max_num_batched_tokens=sizing.flags.max_num_batched_tokens,
-        num_blocks=math.floor(sizing.replica.kv_pool_bytes / layout.bytes_per_block),
-        block_size=layout.block_tokens,
-        max_model_len=sizing.request.context_tokens,
-    )
-
-
-def fleet_of(sizing: Sizing, **changes: object) -> Fleet:
-    return Fleet(
-        limits=engine_limits(sizing),
-        step_time=step_time_of(sizing.replica),
-        **changes,  # type: ignore[arg-type]
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What a fleet is tried with."""
-
-    found: Sequence[Draw]
-    warm_up: int
-
-
-def load_for(sizing: Sizing, num_replicas: int = 1, *, scale: float = 1.0) -> Load:
-    request = sizing.request
-    traffic = Traffic(
-        workload=request.workload,
-        context_tokens=request.context_tokens,
-        arrival_scv=request.arrival_scv,
-    )
-    crowd = sizing.flags.max_num_seqs * num_replicas
-    warm_up = WARM_UP_RESIDENCES * crowd + 200
-    counted = max(MIN_REQUESTS, REQUESTS_PER_RUNNING * crowd) * scale
-    # Bursts say as much as so many times fewer requests.
-    counted *= max(1.0, request.arrival_scv)
-    if min((p.quantile for p in (*request.slo.ttft, *request.slo.tpot)), default=0) > 0.98:
-        counted *= 2
-    return Load(found=draws(traffic, warm_up + int(counted), SEED), warm_up=warm_up)
-
-
-def simulated_capacity(sizing: Sizing, load: Load, guess: float) -> tuple[float, Kept]:
-    """Return the highest rate that keeps the SLO: a bracket, then a search in logarithms."""
-    fleet, slo = fleet_of(sizing), sizing.request.slo
-
-    def tried(rate: float) -> tuple[float, Kept]:
-        outcome = kept(fleet, load.found, rate, slo, warm_up=load.warm_up)
-        return math.log(max(outcome.excess(slo), 1e-2)), outcome
-
-    low, high = guess * 0.95, guess * 1.05
-    at_low, _ = tried(low)
-    while at_low > 0 and low > guess / 50:
-        high, low = low, low * 0.85
-        at_low, _ = tried(low)
-    at_high, outcome = tried(high)
-    while at_high <= 0 and high < guess * 50:
-        low, at_low, high = high, at_high, high * 1.15
-        at_high, outcome = tried(high)
-    while high / low > 1 + TOLERANCE:
-        share = min(0.8, max(0.2, at_low / (at_low - at_high))) if at_low < at_high else 0.5
-        middle = low + (high - low) * share
-        at_middle, seen = tried(middle)
-        if at_middle > 0:
-            high, at_high, outcome = middle, at_middle, seen
-        else:
-            low, at_low = middle, at_middle
-    return (low + high) / 2, outcome
+NUM_REQUESTS = {0.95: 60_000, 0.99: 240_000}
+"""That count, by quantile; of bursts, which say as much as so many fewer, more."""
+NUM_BLOCKS, LEAST_BLOCKS, BLOCK = 10, 3, 2000
+"""Independent seeds among which they are shared out: fewer where each would have fewer than so."""
+NEAR = 0.05
+"""A prediction that differs by no more is right."""
+REFUSED_SLOTS, REFUSED_FEWER = (1, 4, 16), 10
+"""Tried where the product had no answer, with so many times fewer requests."""
+REFUSED = "refused"
+"""In place of a prediction."""
+Row = dict[str, str]
+COLUMNS = (
+    "workload",
+    "quantile",
+    "groups",
+    "max_num_seqs",
+    "predicted_per_s",
+    "simulated_per_s",
+    "error_percent",
+    "noise_percent",
+    "simulated_by",
+    "preemptions_per_request",
+    "evaluations",
+    "plan_s",
+    "truth_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One workload: what was predicted, and what came out."""
+class Prediction:
+    """What the product says of one replica."""
 
-    name: str
-    quantile: float
-    predicted: float
-    simulated: float
-    predicted_by: str
-    simulated_by: str
-    preemptions_per_request: float
+    replica: Replica
+    """With the cache that memory leaves under the flags."""
     max_num_seqs: int
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.simulated - 1
-
-    def cells(self) -> dict[str, object]:
-        return {
-            "workload": self.name,
-            "quantile": self.quantile,
-            "predicted_per_s": f"{self.predicted:.4f}",
-            "simulated_per_s": f"{self.simulated:.4f}",
-            "error_percent": f"{100 * self.error:.2f}",
-            "predicted_by": self.predicted_by,
-            "simulated_by": self.simulated_by,
-            "preemptions_per_request": f"{self.preemptions_per_request:.3f}",
-            "max_num_seqs": self.max_num_seqs,
-        }
+    requests_per_s: float
 
 
-def row_of(case: Case, quantile: float, *, scale: float = 1.0) -> Row:
-    """Compare one workload."""
-    sizing = case.sizing
-    predicted = sizing.team.goodput_requests_per_s(1)
-    load = load_for(sizing, scale=scale)
-    simulated, outcome = simulated_capacity(sizing, load, predicted)
-    slo = sizing.request.slo
-    by_ttft = outcome.ttft_share(slo) >= outcome.excess(slo)
-    is_line = predicted >= sizing.line.requests_per_s * (1 - 1e-6)
-    return Row(
-        name=case.name,
-        quantile=quantile,
-        predicted=predicted,
-        simulated=simulated,
-        predicted_by=sizing.limited_by if is_line else "TimeToFirstToken",
-        simulated_by="TimeToFirstToken" if by_ttft else "TimePerOutputToken",
-        preemptions_per_request=outcome.num_preemptions / outcome.num_requests,
+def predicted(case: Case) -> Prediction:
+    """Ask the product: the only place where the bench does.
+
+    Raises:
+        SizingError: it has no answer.
+    """
+    sizing = size_with(case.request, case.split)
+    return Prediction(
+        replica=sizing.replica,
         max_num_seqs=sizing.flags.max_num_seqs,
+        requests_per_s=sizing.goodput_requests_per_s,
     )
 
 
-def rows(quantile: float, *, every: int = 1, offset: int = 0, grid: str = "") -> Iterator[Row]:
-    for case in islice(cases(quantile, grid=grid), offset, None, every):
-        yield row_of(case, quantile)
+def load_for(case: Case, crowd: int, num_requests: int) -> Load:
+    """Return the requests to try: bursts say as much as so many times fewer."""
+    traffic = traffic_of(case.request)
+    return Load(
+        traffic=traffic,
+        num_requests=math.ceil(num_requests * max(1.0, traffic.arrival_scv)),
+        crowd=crowd,
+        num_blocks=min(NUM_BLOCKS, max(LEAST_BLOCKS, num_requests // BLOCK)),
+    )
 
 
-def summary(found: Sequence[Row]) -> Iterator[str]:
-    """Yield the errors by what was predicted to bind."""
-    groups = {"all": list(found)}
-    for row in found:
-        groups.setdefault(row.predicted_by, []).append(row)
+def truth_of(
+    case: Case, found: Prediction, num_requests: int, *, goal: float = GOAL
+) -> Truth | None:
+    """Return the goodput under the flags of a prediction; None where there is none."""
+    load = load_for(case, found.max_num_seqs * case.split.data, num_requests)
+    fleet = fleet_of(case, found.replica, found.max_num_seqs)
+    slo = case.request.slo
+    return true_goodput(fleet, load, slo, guess=found.requests_per_s, goal=goal)
+
+
+def row_of(case: Case, quantile: float, *, num_requests: int) -> Row:
+    """Compare one workload."""
+    began_s = process_time()
+    row = {"workload": case.name, "quantile": f"{quantile}"}
+    try:
+        found = predicted(case)
+    except SizingError as refusal:
+        return row | _refused(case, refusal, num_requests // REFUSED_FEWER)
+    planned_s = process_time()
+    truth = truth_of(case, found, num_requests)
+    return row | {
+        "groups": "; ".join(case.groups(found.max_num_seqs)),
+        "max_num_seqs": str(found.max_num_seqs),
+        "predicted_per_s": f"{found.requests_per_s:.5g}",
+        "simulated_per_s": "0",
+        "error_percent": "inf",
+        "plan_s": f"{planned_s - began_s:.3f}",
+        "truth_s": f"{process_time() - planned_s:.1f}",
+        **(_compared(found, truth) if truth else {}),
+    }
+
+
+def _refused(case: Case, refusal: SizingError, num_requests: int) -> Row:
+    """Return what the best number of slots would have served, as a share of what one serves."""
+    alone, flags = alone_requests_per_s(case), case.request.flags
+    best = 0.0
+    for slots in (flags.max_num_seqs,) if flags else REFUSED_SLOTS:
+        replica = replica_of(case.request, case.split)
+        guess = Prediction(replica=replica, max_num_seqs=slots, requests_per_s=alone * 0.3)
+        truth = truth_of(case, guess, num_requests)
+        best = max(best, truth.requests_per_s if truth else 0.0)
+    return {
+        "predicted_per_s": REFUSED,
+        "simulated_per_s": f"{best:.5g}",
+        "simulated_by": f"{best / alone:.1%} of one request after the other; {refusal}",
+    }
+
+
+def _compared(found: Prediction, truth: Truth) -> Row:
+    nearest = truth.nearest
+    ttft, tpot = nearest.total.ratios(nearest.slo)
+    return {
+        "simulated_per_s": f"{truth.requests_per_s:.5g}",
+        "error_percent": f"{100 * (found.requests_per_s / truth.requests_per_s - 1):.2f}",
+        "noise_percent": f"{100 * truth.error:.2f}",
+        "simulated_by": "TTFT" if ttft >= tpot else "TPOT",
+        "preemptions_per_request": (
+            f"{nearest.total.num_preemptions / nearest.total.num_requests:.3f}"
+        ),
+        "evaluations": str(truth.evaluations),
+    }
+
+
+def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield how far predictions are off, by what makes the workloads special."""
+    answered = [row for row in rows if row["predicted_per_s"] != REFUSED]
+    if len(answered) < len(rows):
+        yield f"{len(rows) - len(answered)} of {len(rows)} refused"
+    groups = {"all": answered}
+    for name in GROUPS:
+        groups[name] = [row for row in answered if name in row["groups"].split("; ")]
+    for name in ("TTFT", "TPOT"):
+        groups[f"bound by {name}"] = [row for row in answered if row["simulated_by"] == name]
     for name, members in groups.items():
-        errors = sorted(abs(row.error) for row in members)
-        worst = max(members, key=lambda row: abs(row.error))
-        within = sum(error <= 0.05 for error in errors)
+        if members:
+            yield f"{name:20} {_of_group(members)}"
+    noises = sorted(float(row["noise_percent"]) for row in answered if row["noise_percent"])
+    if noises:
         yield (
-            f"{name:20} n={len(members):3} median {median(errors):.1%} "
-            f"p90 {errors[math.ceil(0.9 * len(errors)) - 1]:.1%} worst {worst.error:+.1%} "
-            f"within 5 %: {within} ({worst.name})"
+            f"standard error of the truth: median {median(noises):.2f} %, "
+            f"p90 {_p90(noises):.2f} %, worst {noises[-1]:.2f} %"
         )
+
+
+def _of_group(members: Sequence[Row]) -> str:
+    errors = sorted(abs(float(row["error_percent"])) for row in members)
+    worst = max(members, key=lambda row: abs(float(row["error_percent"])))
+    within = sum(error <= 100 * NEAR for error in errors)
+    return (
+        f"n={len(members):3} within 5 %: {within:3} median {median(errors):.1f} % "
+        f"p90 {_p90(errors):.1f} % worst {float(worst['error_percent']):+.1f} % "
+        f"({worst['workload'][:3]})"
+    )
+
+
+def _p90(ordered: Sequence[float]) -> float:
+    return ordered[math.ceil(0.9 * len(ordered)) - 1]
+
+
+def rows_in(path: Path) -> list[Row]:
+    """Return the rows of a file, none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append(path: Path, row: Row, columns: Sequence[str]) -> None:
+    """Add a row to a file at once, so that nothing is lost when the run is stopped."""
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 @click.command()
 @click.option("--quantile", type=float, default=0.95, show_default=True)
-@click.option("--quick", is_flag=True, help="Every tenth workload.")
-@click.option("--every", type=int, default=1)
-@click.option("--offset", type=int, default=0)
+@click.option("--out", type=click.Path(path_type=Path), help="CSV to write, or to go on with.")
+@click.option("--requests", type=int, help="That count in the truth; ten times the product's.")
+@click.option("--every", type=int, default=1, help="One workload in so many.")
+@click.option("--offset", type=int, default=0, help="The first of them.")
 @click.option("--grid", default="", help="Name of another grid of workloads, drawn anew.")
-def main(*, quantile: float, quick: bool, every: int, offset: int, grid: str) -> None:
+@click.option("--summary", "of", type=click.Path(path_type=Path), help="Only sum up a CSV.")
+def main(  # noqa: PLR0913
+    *,
+    quantile: float,
+    out: Path | None,
+    requests: int | None,
+    every: int,
+    offset: int,
+    grid: str,
+    of: Path | None,
+) -> None:
     """Compare a grid at one quantile."""
-    found: list[Row] = []
-    out: csv.DictWriter[str] | None = None
-    step = QUICK_EVERY if quick else every
-    for row in rows(quantile, every=step, offset=offset, grid=grid):
+    found = rows_in(of or out) if of or out else []
+    known = {row["workload"] for row in found}
+    num_requests = requests or NUM_REQUESTS.get(quantile, max(NUM_REQUESTS.values()))
+    for case in islice(cases(quantile, grid=grid), offset, NUM_WORKLOADS, every):
+        if of or case.name in known:
+            continue
+        row = row_of(case, quantile, num_requests=num_requests)
         found.append(row)
-        if out is None:
-            out = csv.DictWriter(sys.stdout, list(row.cells()))
-            out.writeheader()
-        out.writerow(row.cells())
-        sys.stdout.flush()
+        if out:
+            append(out, row, COLUMNS)
+        click.echo("  ".join(f"{row.get(column, '')}" for column in COLUMNS))
     for line in summary(found):
-        print(line, file=sys.stderr)  # noqa: T201
+        click.echo(line)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,34 @@
-"""A fleet of simulated engines under one stream of requests, and how many promises it kept."""
+"""Streams of requests, fleets of reference engines, and how many targets they kept."""
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from statistics import NormalDist
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import NormalDist, stdev
 
-from coasting import CoastingEngine, Served, StepTime
-
-from tonnage.engine import EngineLimits, Request
-from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.serving.steady import Replica
-from tonnage.sizing.step_time.step import Step
-from tonnage.sizing.workload import Routing, Slo, Workload
+from reference_engine import EngineLimits, Request, Served
+from reference_fast import Drafts, FastServer, StepFigures
+from reference_router import Pick, at_random, least_outstanding, serve
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.workload import Target, Routing, Slo, Workload
 
 NORMAL = NormalDist()
+FIRST_SEED = 1000
+"""Of the truth: the product's are others."""
+WARM_UP_RESIDENCES = 4
+WARM_UP = 300
+TAIL = 50
+HOPELESS = 4.0
+"""Misses over those allowed of a whole block, beyond which the others are not served."""
+LEAST_RATIO = 0.05
+"""Of misses over those allowed: fewer say no more about where the limit is."""
+CLEAR = 0.7
+"""Logarithm of misses over those allowed that one block must exceed, and so many of its standard
+errors, for the others to be spared."""
+CLEAR_ERRORS = 4
+MOST_REMEMBERED = 10
+"""Blocks: more are drawn anew each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +60,13 @@ def draws(traffic: Traffic, num_requests: int, seed: int) -> list[Draw]:
     """
     gaps = random.Random(f"{seed} gaps")  # noqa: S311
     prompts, outputs = (_even(num_requests, f"{seed} {name}") for name in ("prompts", "outputs"))
-    at, found = 0.0, []
-    for prompt, output in zip(prompts, outputs, strict=True):
-        at += gaps.gammavariate(1 / traffic.arrival_scv, traffic.arrival_scv)
-        found.append(_draw(traffic, at, prompt, output))
+    scv, times, at = traffic.arrival_scv, [], 0.0
+    for _ in range(num_requests):
+        at += gaps.expovariate(1) if scv == 1 else gaps.gammavariate(1 / scv, scv)
+        times.append(at)
     slower = num_requests / at
-    return [replace(draw, at=draw.at * slower) for draw in found]
+    drawn = zip(times, prompts, outputs, strict=True)
+    return [_draw(traffic, time * slower, prompt, output) for time, prompt, output in drawn]
 
 
 def _even(count: int, seed: str) -> list[float]:
@@ -87,7 +102,7 @@ def _lognormal(sigma: float, share: float) -> float:
 def requests(found: Sequence[Draw], requests_per_s: float) -> Iterator[Request]:
     for number, draw in enumerate(found):
         yield Request(
-            id=str(number),
+            number=number,
             prompt_tokens=draw.prompt_tokens,
             output_tokens=draw.output_tokens,
             cached_tokens=draw.cached_tokens,
@@ -95,155 +110,203 @@ def requests(found: Sequence[Draw], requests_per_s: float) -> Iterator[Request]:
         )
 
 
-def step_time_of(replica: Replica) -> StepTime:
-    """Return the step time of a replica as the engine model asks for it, remembered.
-
-    A decode step is a line in its context tokens.
-    """
-
-    def exact(num_decoding: float, context_tokens: float, prefill: float, earlier: float) -> float:
-        step = Step(
-            num_sequences=num_decoding,
-            context_tokens=context_tokens,
-            prefill_tokens=prefill,
-            prefill_context_tokens=earlier,
-        )
-        return replica.model.step(step).total_s
-
-    lines = _Lines(replica)
-    if replica.model.shard.experts or _has_windows(replica.model.shard):
-        return lambda n, c, p, earlier: exact(n, c, p, earlier) if p else lines(n, c)
-    none_s = exact(1, 0, 0, 0)
-    each_s = (exact(1, 0, 1000, 0) - none_s) / 1000
-    pair_s = (exact(1, 0, 1000, 1000) - exact(1, 0, 1000, 0)) / 1e6
-    return lambda n, c, p, earlier: lines(n, c) + p * (each_s + earlier * pair_s)
-
-
-class _Lines:
-    """Decode steps, by their number of sequences."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self._known: dict[int, tuple[float, float]] = {}
-
-    def __call__(self, num_decoding: int, context_tokens: int) -> float:
-        known = self._known.get(num_decoding)
-        if known is None:
-            known = self._known[num_decoding] = self._line(num_decoding)
-        none_s, more_s = known
-        return none_s + more_s * context_tokens
-
-    def _line(self, num_decoding: int) -> tuple[float, float]:
-        tokens = 1024 * max(1, num_decoding)
-        none_s, some_s = (
-            self._replica.step(Step(num_sequences=num_decoding, context_tokens=context)).total_s
-            for context in (0, tokens)
-        )
-        return none_s, (some_s - none_s) / tokens
-
-
-def _has_windows(shard: Shard) -> bool:
-    return any(kind.window_tokens is not None for kind in shard.kv)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Requests of one seed: those before and behind the ones that count are only company."""
+
+    found: Sequence[Draw]
+    first: int
+    counted: int
+    seed: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a fleet is tried with: independent blocks, each from its own seed."""
+
+    traffic: Traffic
+    num_requests: int
+    """Counted in all blocks together."""
+    crowd: int
+    """Requests that the fleet runs at most."""
+    num_blocks: int
+    _known: dict[int, Block] = field(default_factory=dict, repr=False)
+
+    def block(self, number: int) -> Block:
+        if number >= MOST_REMEMBERED:
+            return self._drawn(FIRST_SEED + number)
+        known = self._known.get(number)
+        if known is None:
+            known = self._known[number] = self._drawn(FIRST_SEED + number)
+        return known
+
+    def _drawn(self, seed: int) -> Block:
+        # A queue behind few slots forgets its beginning no sooner than one behind many.
+        warm_up = WARM_UP_RESIDENCES * self.crowd + int(WARM_UP * self.traffic.arrival_scv)
+        counted = math.ceil(self.num_requests / self.num_blocks)
+        return Block(
+            found=draws(self.traffic, warm_up + counted + self.crowd + TAIL, seed),
+            first=warm_up,
+            counted=counted,
+            seed=seed,
+        )
+
+
+def traffic_of(request: SizingRequest) -> Traffic:
+    return Traffic(
+        workload=request.workload,
+        context_tokens=request.context_tokens,
+        arrival_scv=request.arrival_scv,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """Engines of one kind, and what spreads requests over them."""
+    """Reference engines of one kind, and what spreads requests over them."""
 
     limits: EngineLimits
-    step_time: StepTime
+    figures: StepFigures
+    num_ranks: int = 1
+    drafts: Drafts | None = None
     num_replicas: int = 1
     routing: Routing = Routing.SERVICE
 
-    def serve(self, arrivals: Iterator[Request], seed: int = 0) -> Iterator[Served]:
-        """Yield the requests as they end, roughly in that order."""
-        engines = [CoastingEngine(self.limits, self.step_time) for _ in range(self.num_replicas)]
-        pick = self._pick(engines, random.Random(f"{seed} routes"))  # noqa: S311
-        for request in arrivals:
-            pick(request.arrival_s).submit(request)
-            yield from _ended(engines)
-        for engine in engines:
-            engine.advance(math.inf if engine.num_outstanding == 0 else 1e18)
-        yield from _ended(engines)
+    def servers(self) -> list[FastServer]:
+        return [
+            FastServer(self.limits, self.figures, num_ranks=self.num_ranks, drafts=self.drafts)
+            for _ in range(self.num_replicas)
+        ]
 
-    def _pick(
-        self, engines: Sequence[CoastingEngine], routes: random.Random
-    ) -> Callable[[float], CoastingEngine]:
-        if self.routing is Routing.SERVICE or self.num_replicas == 1:
-            return lambda _: routes.choice(engines)
-
-        def least(now_s: float) -> CoastingEngine:
-            for engine in engines:
-                if engine.next_event_s <= now_s:
-                    engine.advance(now_s)
-            fewest = min(engine.num_outstanding for engine in engines)
-            return routes.choice([each for each in engines if each.num_outstanding == fewest])
-
-        return least
+    def pick(self, servers: Sequence[FastServer], seed: object) -> Pick:
+        pooled = self.routing is Routing.LEAST_OUTSTANDING
+        return least_outstanding(servers, seed) if pooled else at_random(servers, seed)
 
 
-def _ended(engines: Sequence[CoastingEngine]) -> Iterator[Served]:
-    for engine in engines:
-        if engine.completed:
-            yield from engine.completed
-            engine.completed.clear()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Kept:
-    """What became of the requests after the warm-up."""
+    """What became of the requests that count."""
 
-    num_requests: int
-    ttft_misses: tuple[int, ...]
-    """By promise."""
-    tpot_misses: tuple[int, ...]
-    num_tpot: int
+    ttft_misses: list[int]
+    """By target."""
+    tpot_misses: list[int]
+    num_requests: int = 0
+    num_tpot: int = 0
     """Requests of more than one token: the others have no TPOT."""
-    num_preemptions: int
+    num_preemptions: int = 0
 
-    def excess(self, slo: Slo) -> float:
-        """Return the worst ratio of misses to those allowed: above 1 a promise is broken."""
-        ratios = [0.0]
-        for promise, misses in zip(slo.ttft, self.ttft_misses, strict=True):
-            ratios.append(misses / self.num_requests / (1 - promise.quantile))
-        for promise, misses in zip(slo.tpot, self.tpot_misses, strict=True):
-            ratios.append(misses / max(1, self.num_tpot) / (1 - promise.quantile))
-        return max(ratios)
-
-    def ttft_share(self, slo: Slo) -> float:
-        return max(
-            (m / self.num_requests / (1 - p.quantile))
-            for p, m in zip(slo.ttft, self.ttft_misses, strict=True)
-        )
-
-
-def kept(
-    fleet: Fleet, found: Sequence[Draw], requests_per_s: float, slo: Slo, *, warm_up: int
-) -> Kept:
-    """Serve the draws at a rate and count; ends early once far more misses than allowed."""
-    counted = len(found) - warm_up
-    stop = [4 * (1 - p.quantile) * counted + 20 for p in (*slo.ttft, *slo.tpot)]
-    ttft, tpot = [0] * len(slo.ttft), [0] * len(slo.tpot)
-    num_tpot = num_preemptions = num_seen = 0
-    for served in fleet.serve(requests(found, requests_per_s)):
-        if int(served.request.id) < warm_up:
-            continue
-        num_seen += 1
-        num_preemptions += served.num_preemptions
-        for index, promise in enumerate(slo.ttft):
-            ttft[index] += served.ttft_s > promise.limit_s
+    def count(self, served: Served, slo: Slo) -> bool:
+        """Count a request; True where it is late."""
+        self.num_requests += 1
+        self.num_preemptions += served.num_preemptions
+        is_late = _count(self.ttft_misses, slo.ttft, served.ttft_s)
         tpot_s = served.tpot_s
         if tpot_s is not None:
-            num_tpot += 1
-            for index, promise in enumerate(slo.tpot):
-                tpot[index] += tpot_s > promise.limit_s
-        if any(m > s for m, s in zip((*ttft, *tpot), stop, strict=True)):
-            num_tpot, num_seen = max(num_tpot, counted), counted
+            self.num_tpot += 1
+            is_late |= _count(self.tpot_misses, slo.tpot, tpot_s)
+        return is_late
+
+    def is_beyond(self, most: Sequence[float]) -> bool:
+        misses = (*self.ttft_misses, *self.tpot_misses)
+        return any(each > limit for each, limit in zip(misses, most, strict=True))
+
+    def ratios(self, slo: Slo) -> tuple[float, float]:
+        """Return misses over those allowed: of the worst target on TTFT, and on TPOT."""
+        ttft, tpot = (
+            max(
+                (misses / max(1, count) / (1 - target.quantile))
+                for target, misses in zip(targets, found, strict=True)
+            )
+            for targets, found, count in (
+                (slo.ttft, self.ttft_misses, self.num_requests),
+                (slo.tpot, self.tpot_misses, self.num_tpot),
+            )
+        )
+        return ttft, tpot
+
+    def excess(self, slo: Slo) -> float:
+        """Return the logarithm of the worse of these: positive where a target is missed."""
+        return math.log(max(*self.ratios(slo), LEAST_RATIO))
+
+
+def _count(misses: list[int], targets: Sequence[Target], value_s: float) -> bool:
+    is_late = False
+    for index, target in enumerate(targets):
+        if value_s > target.limit_s:
+            misses[index] += 1
+            is_late = True
+    return is_late
+
+
+def kept(fleet: Fleet, block: Block, requests_per_s: float, slo: Slo) -> Kept:
+    """Serve a block at a rate and count; ends early where far more miss than may."""
+    seen = Kept(ttft_misses=[0] * len(slo.ttft), tpot_misses=[0] * len(slo.tpot))
+    most = [HOPELESS * (1 - each.quantile) * block.counted for each in (*slo.ttft, *slo.tpot)]
+    servers = fleet.servers()
+    arrivals = requests(block.found, requests_per_s)
+    for served in serve(servers, fleet.pick(servers, block.seed), arrivals):
+        if not block.first <= served.request.number < block.end:
+            continue
+        if seen.count(served, slo) and seen.is_beyond(most):
+            # As if none of the others were late: so it stays a lower bound.
+            seen.num_requests = seen.num_tpot = block.counted
+        if seen.num_requests == block.counted:
             break
-    return Kept(
-        num_requests=max(1, num_seen),
-        ttft_misses=tuple(ttft),
-        tpot_misses=tuple(tpot),
-        num_tpot=num_tpot,
-        num_preemptions=num_preemptions,
-    )
+    return seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a load at one rate, block by block."""
+
+    slo: Slo
+    by_block: tuple[Kept, ...] = field(repr=False)
+
+    @cached_property
+    def total(self) -> Kept:
+        found = self.by_block
+        return Kept(
+            ttft_misses=[sum(each) for each in zip(*(k.ttft_misses for k in found), strict=True)],
+            tpot_misses=[sum(each) for each in zip(*(k.tpot_misses for k in found), strict=True)],
+            num_requests=sum(each.num_requests for each in found),
+            num_tpot=sum(each.num_tpot for each in found),
+            num_preemptions=sum(each.num_preemptions for each in found),
+        )
+
+    @property
+    def excess(self) -> float:
+        return self.total.excess(self.slo)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the excess, by how far the blocks differ."""
+        ttft, tpot = self.total.ratios(self.slo)
+        binding = 0 if ttft >= tpot else 1
+        ratios = [each.ratios(self.slo)[binding] for each in self.by_block]
+        if len(ratios) < 2 or not max(ttft, tpot):
+            return math.inf
+        return stdev(ratios) / math.sqrt(len(ratios)) / max(ttft, tpot)
+
+
+def outcome(
+    fleet: Fleet, load: Load, requests_per_s: float, slo: Slo, *, is_whole: bool = False
+) -> Outcome:
+    """Serve all blocks at a rate; if not the whole, only the first where they leave no doubt."""
+    found: list[Kept] = []
+    for number in range(load.num_blocks):
+        block = load.block(number)
+        found.append(kept(fleet, block, requests_per_s, slo))
+        so_far = Outcome(slo=slo, by_block=tuple(found))
+        if not is_whole and _is_clear(so_far):
+            return so_far
+    return so_far
+
+
+def _is_clear(so_far: Outcome) -> bool:
+    """Tell whether the blocks served already say on which side of the targets the rate is."""
+    total = so_far.total
+    misses = max(1, *total.ttft_misses, *total.tpot_misses)
+    return abs(so_far.excess) > CLEAR + CLEAR_ERRORS / math.sqrt(misses)

@@ -1,21 +1,12 @@
 """Data-parallel ranks: each schedules for itself, and all step together."""
 
 import pytest
-from data_parallel import group_step_time_of, misses, request
-from fleet import Traffic, draws
 
-from builders import a_replica, a_shard
 from tonnage.engine import Engine, EngineGroup, EngineLimits, Request, RequestError, simulate
-from tonnage.sizing.parallelism.shard import ExpertShare
-from tonnage.sizing.plan import size_with
-from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.step import Step
-from tonnage.units import GB
 
 LIMITS = EngineLimits(
     max_num_seqs=4, max_num_batched_tokens=64, num_blocks=64, block_size=16, max_model_len=256
 )
-DP8 = Parallelism(data=8)
 
 
 def a_group(num_ranks=2, step_time=lambda batches: 1.0):
@@ -91,30 +82,3 @@ def test_a_group_of_one_is_an_engine():
 def test_an_idle_group_cannot_step():
     with pytest.raises(RequestError, match="no request"):
         a_group().step()
-
-
-def test_evenly_loaded_ranks_take_the_step_of_the_replica():
-    experts = ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=8 * GB)
-    replica = a_replica(shard=a_shard(experts=(experts,), parallelism=DP8))
-    group = a_group(num_ranks=8, step_time=group_step_time_of(replica))
-    for number in range(16):
-        group.submit(a_request(str(number), prompt=20, output=3))
-
-    first, second = group.step(), group.step()
-
-    prefill = Step(
-        num_sequences=0, context_tokens=0, prefill_tokens=16 * 20, prefill_context_tokens=10
-    )
-    decode = Step(num_sequences=16, context_tokens=16 * 21)
-    assert first.duration_s == pytest.approx(replica.model.step(prefill).total_s)
-    assert second.duration_s == pytest.approx(replica.model.step(decode).total_s)
-
-
-@pytest.mark.parametrize(("share", "is_kept"), [(0.7, True), (1.4, False)])
-def test_deepseek_keeps_its_promises_up_to_about_the_predicted_rate(share, is_kept):
-    sizing = size_with(request(2000, 100, 3.0, 1.0), DP8)
-    traffic = Traffic(workload=sizing.request.workload, context_tokens=16_384)
-
-    excess, _ = misses(sizing, draws(traffic, 800, 1), share * sizing.goodput_requests_per_s)
-
-    assert (excess <= 0) == is_kept

@@ -1,7 +1,7 @@
 """The figures of a plan for a person: where one GPU's memory goes, and what a batch gives."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Final
 
@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tonnage.explain.report import bottleneck
+from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.serving.load_line import LoadLine, limits
+from tonnage.sizing.serving.load_line import limits
 from tonnage.sizing.serving.steady import SteadyState, steady_state
 from tonnage.units import GIB, KIB, MIB, format_bytes, format_s, significant
 
@@ -224,12 +224,11 @@ def batch_table(sizing: Sizing) -> Table:
 
 
 def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
-    there = replace(sizing, line=LoadLine(state=state, limited_by=""))
     yield requests_written(state.num_decoding)
     yield format_s(state.tpot_s)
     yield significant(state.requests_per_s * sizing.request.workload.output_tokens)
     yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
-    yield BOUNDS[bottleneck(there)]
+    yield BOUNDS[bottleneck_of(state.step)]
 
 
 def requests_written(number: float) -> str:

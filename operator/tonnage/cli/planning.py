@@ -191,7 +191,7 @@ def within_bounds(sizing: Sizing, scaling: Scaling) -> tuple[int, tuple[Reason, 
     needed = sizing.replicas
     if needed > scaling.max_replicas:
         most = scaling.max_replicas
-        sustained = significant(sizing.team.goodput_requests_per_s(most))
+        sustained = significant(sizing.sustained_requests_per_s(most))
         asked = significant(requests_per_s_asked(sizing) or 0.0)
         message = (
             f"{needed} replicas are needed, maxReplicas allows {most}: they sustain {sustained} "

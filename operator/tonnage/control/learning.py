@@ -48,7 +48,7 @@ def observation(found: Assessment, fleet: Fleet) -> Observation | None:
     said = [
         (efficiency, step.num_steps)
         for step in busy_steps(state, fleet, sizing)
-        if (efficiency := observed_efficiency(sizing.replica, step)) is not None
+        if (efficiency := observed_efficiency(sizing.replica.model, step)) is not None
     ]
     return Observation(
         speed_key=speed_key(sizing.request, sizing.flags),

@@ -81,7 +81,7 @@ def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed
     slo = sizing.request.slo
     return Observed(
         step_s=_mean([each.step_s for each in busy]),
-        mbu=_mean([observed_mbu(sizing.replica, each) for each in busy]),
+        mbu=_mean([observed_mbu(sizing.replica.model, each) for each in busy]),
         kv_tokens=_kv_tokens_of_replica(state, sizing),
         attainments=(
             *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),

@@ -10,13 +10,19 @@ cdef class Chance:
 
     @cython.locals(bits='unsigned long long')
     cpdef double share(self)
-    @cython.locals(index=Py_ssize_t, found='double[::1]')
+    @cython.locals(index=Py_ssize_t, view='double[::1]')
     cpdef shares(self, Py_ssize_t count)
-    @cython.locals(index=Py_ssize_t, other=Py_ssize_t, found='double[::1]')
+    @cython.locals(index=Py_ssize_t, other=Py_ssize_t, view='double[::1]')
     cpdef even_shares(self, Py_ssize_t count)
-    @cython.locals(index=Py_ssize_t, found='double[::1]')
+    @cython.locals(index=Py_ssize_t, view='double[::1]')
     cpdef gamma_gaps(self, Py_ssize_t count, double shape)
     @cython.locals(boost=double, d=double, c=double, x=double, v=double)
     cdef double _gamma(self, double shape)
     @cython.locals(x=double, y=double, square=double, scale=double)
     cdef double _normal(self)
+
+
+@cython.locals(index=Py_ssize_t, length=double, view='long long[::1]', known='double[::1]')
+cpdef lognormal(object normals, double mean, double sigma, double longest)
+@cython.locals(index=Py_ssize_t, view='double[::1]')
+cpdef scaled(object values, double factor)

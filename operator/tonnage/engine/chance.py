@@ -29,8 +29,9 @@ class Chance:
     def shares(self, count: int) -> "array[float]":
         """Return so many independent shares."""
         found = array("d", bytes(8 * count))
+        view = found
         for index in range(count):
-            found[index] = self.share()
+            view[index] = self.share()
         return found
 
     def even_shares(self, count: int) -> "array[float]":
@@ -40,11 +41,12 @@ class Chance:
         independent draws are far from.
         """
         found = array("d", bytes(8 * count))
+        view = found
         for index in range(count):
-            found[index] = (index + self.share()) / count
+            view[index] = (index + self.share()) / count
         for index in range(count - 1, 0, -1):
             other = int(self.share() * (index + 1))
-            found[index], found[other] = found[other], found[index]
+            view[index], view[other] = view[other], view[index]
         return found
 
     def gamma_gaps(self, count: int, shape: float) -> "array[float]":
@@ -56,15 +58,16 @@ class Chance:
             [marsaglia2000] the method, and the boost of shapes below 1.
         """
         found = array("d", bytes(8 * count))
+        view = found
         for index in range(count):
             if shape == 1.0:
-                found[index] = -math.log(1.0 - self.share())
+                view[index] = -math.log(1.0 - self.share())
             else:
-                found[index] = self._gamma(shape) / shape
+                view[index] = self._gamma(shape) / shape
         return found
 
     def _gamma(self, shape: float) -> float:
-        boost = 1.0
+        boost: float = 1.0
         if shape < 1.0:
             boost = (1.0 - self.share()) ** (1.0 / shape)
             shape += 1.0
@@ -92,7 +95,17 @@ class Chance:
 def lognormal(normals: "array[float]", mean: float, sigma: float, longest: float) -> "array[int]":
     """Return whole lengths of 1 to ``longest`` with this mean, from standard normal numbers."""
     found = array("q", bytes(8 * len(normals)))
-    for index in range(len(normals)):
-        length = mean * math.exp(sigma * normals[index] - sigma * sigma / 2)
-        found[index] = int(max(1.0, min(longest, length)) + 0.5)
+    view, known = found, normals
+    for index in range(len(known)):
+        length = mean * math.exp(sigma * known[index] - sigma * sigma / 2)
+        view[index] = int(max(1.0, min(longest, length)) + 0.5)
+    return found
+
+
+def scaled(values: "array[float]", factor: float) -> "array[float]":
+    """Return all values times a factor."""
+    found = array("d", values)
+    view = found
+    for index in range(len(view)):
+        view[index] *= factor
     return found

@@ -16,7 +16,8 @@ cdef class Rank:
     cdef public RequestTable table
     cdef public integer max_num_seqs, max_batched_tokens, block_size, watermark_blocks
     cdef public integer tokens_verified, free_blocks, num_blocks, partial
-    cdef public bint is_whole
+    cdef public bint is_whole, is_logged
+    cdef public integer num_finished
     cdef public object waiting
     cdef public list order, finishing, crossing, started, preempted, prefilled, finished
     cdef public integer num_running, num_decoding, context_tokens, decode_tokens, prefill_tokens

@@ -66,6 +66,8 @@ class Rank:
         self.preempted: list[int] = []
         self.prefilled: list[int] = []
         self.finished: list[int] = []
+        self.is_logged = False
+        self.num_finished = 0
         self.partial = -1
         self.num_running = 0
         self.num_decoding = 0
@@ -93,11 +95,11 @@ class Rank:
         """Choose what this step computes; true when a sequence had to be preempted for it."""
         self.prefill_tokens = 0
         self.pairs_s = 0.0
-        if self.started or self.preempted or self.prefilled or self.finished:
-            self.started.clear()
-            self.preempted.clear()
-            self.prefilled.clear()
-            self.finished.clear()
+        self.num_finished = 0
+        if self.prefilled:
+            self.prefilled = []
+        if self.is_logged:
+            self.started, self.preempted, self.finished = [], [], []
         if len(self.order) > 2 * self.num_running + SLACK:
             self._forget_ended()
         is_short = self._make_room(step)
@@ -230,7 +232,8 @@ class Rank:
         table.preemptions[number] += 1
         self.num_running -= 1
         self.waiting.appendleft(number)
-        self.preempted.append(number)
+        if self.is_logged:
+            self.preempted.append(number)
 
     def _leave(self, number: int, step: int) -> None:
         """Take a running sequence out of the counts and free its blocks."""
@@ -328,7 +331,8 @@ class Rank:
             table.computed[number] = cached
             if not table.preemptions[number]:
                 table.started_s[number] = now_s
-                self.started.append(number)
+                if self.is_logged:
+                    self.started.append(number)
             budget -= self._prefill(number, budget)
 
     def _affordable(self, step: int, steps: int) -> int:
@@ -395,7 +399,9 @@ class Rank:
         self.table.state[number] = DONE
         self.table.ended_s[number] = now_s
         self.num_running -= 1
-        self.finished.append(number)
+        self.num_finished += 1
+        if self.is_logged:
+            self.finished.append(number)
 
     def _first_token(self, number: int, step: int, now_s: float) -> None:
         """Let a sequence whose prefill has ended emit a token, and decode from this step on."""
@@ -458,8 +464,15 @@ class Engine:
     """
 
     def __init__(
-        self, limits: EngineLimits, costs: StepCosts, table: RequestTable, seed: int = 0
+        self,
+        limits: EngineLimits,
+        costs: StepCosts,
+        table: RequestTable,
+        seed: int = 0,
+        *,
+        is_logged: bool = False,
     ) -> None:
+        """Make an idle engine; ``is_logged``: ranks tell by number what happened in a step."""
         num_decoding = limits.max_num_seqs * limits.num_ranks
         if len(costs.base_s) <= num_decoding:
             raise LimitsError(
@@ -467,6 +480,8 @@ class Engine:
                 f"{limits.max_num_seqs} on {limits.num_ranks} ranks"
             )
         self.ranks = [Rank(limits, costs, table, seed + n) for n in range(limits.num_ranks)]
+        for rank in self.ranks:
+            rank.is_logged = is_logged
         self.num_ranks = limits.num_ranks
         self.table = table
         self.is_drafting = limits.num_draft_tokens > 0
@@ -651,7 +666,7 @@ class Engine:
             self.decoding_s += duration_s * rank.num_decoding
             self.context_s += duration_s * (rank.num_blocks - rank.free_blocks)
             rank.end(self.step_number, self.steps, self.now_s)
-            finished += len(rank.finished)
+            finished += rank.num_finished
         self.num_outstanding -= finished
         self.step_number += self.steps
         self.ends_s = INFINITY

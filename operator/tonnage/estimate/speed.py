@@ -8,8 +8,9 @@ The correction is bounded, gated and slow, so that no bad scrape moves a fleet.
 from dataclasses import dataclass, replace
 
 from tonnage.estimate.samples import EngineSamples
-from tonnage.sizing.serving.steady import Replica, ranks_together
+from tonnage.sizing.serving.steady import ranks_together
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.step_time.utilization import observed_mbu_fraction
 
@@ -107,39 +108,39 @@ def busy_step(
     )
 
 
-def observed_mbu(replica: Replica, busy: BusyStep) -> float:
+def observed_mbu(model: StepTimeModel, busy: BusyStep) -> float:
     """Return bytes per step over step time over nominal bandwidth, per rank, in busy time."""
-    time = replica.model.step(busy.work)
-    stages = replica.model.shard.parallelism.pipeline
+    time = model.step(busy.work)
+    stages = model.shard.parallelism.pipeline
     return observed_mbu_fraction(
         step_bytes=stages * time.decode_bytes,
         step_s=busy.step_s,
-        memory_bytes_per_s=replica.model.speeds.memory_bytes_per_s,
+        memory_bytes_per_s=model.speeds.memory_bytes_per_s,
     )
 
 
-def observed_efficiency(replica: Replica, busy: BusyStep) -> float | None:
+def observed_efficiency(model: StepTimeModel, busy: BusyStep) -> float | None:
     """Return the bandwidth efficiency that explains a measured step; None: it cannot tell."""
-    time = replica.model.step(busy.work)
+    time = model.step(busy.work)
     decode_s = busy.step_s - (time.overhead_s + time.prefill_s + time.communication_s)
     too_much_prefill = time.prefill_s > MAX_PREFILL_FRACTION * busy.step_s
     is_edge = busy.busy_fraction < MIN_BUSY_FRACTION
     if is_edge or decode_s <= 0 or too_much_prefill or not time.is_memory_bound:
         return None
-    return _explaining(replica, busy.work, decode_s)
+    return _explaining(model, busy.work, decode_s)
 
 
-def _explaining(replica: Replica, work: Step, decode_s: float) -> float | None:
+def _explaining(model: StepTimeModel, work: Step, decode_s: float) -> float | None:
     """Return the efficiency at which a step decodes in so many seconds; None: at no possible one.
 
     The time of a step falls with the efficiency, at most in proportion: each round leaves the part
     of the error that its products explain.
     """
-    constants = replica.model.constants
+    constants = model.constants
     efficiency = constants.bandwidth_efficiency
     for _ in range(ROUNDS):
         known = replace(constants, bandwidth_efficiency=efficiency)
-        time = replace(replica, constants=known).step(work)
+        time = replace(model, constants=known).step(work)
         found_s = time.total_s - (time.overhead_s + time.prefill_s + time.communication_s)
         efficiency *= found_s / decode_s
         if abs(found_s / decode_s - 1) < CLOSE:

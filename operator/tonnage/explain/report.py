@@ -22,6 +22,7 @@ from tonnage.sizing.cost import usd_per_hour_per_gpu, usd_per_million_tokens
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
+from tonnage.sizing.step_time.step import StepTime
 from tonnage.units import format_s, significant
 
 DIGITS = 4
@@ -40,7 +41,11 @@ def rounded(value: float) -> float:
 
 def bottleneck(sizing: Sizing) -> str:
     """Name what a step at the load line spends most of its time on."""
-    step = sizing.at_capacity.step
+    return bottleneck_of(sizing.at_capacity.step)
+
+
+def bottleneck_of(step: StepTime) -> str:
+    """Name what a step spends most of its time on."""
     parts = {
         "MemoryBandwidth": step.memory_s if step.is_memory_bound else 0.0,
         "Compute": 0.0 if step.is_memory_bound else step.compute_s,
@@ -143,13 +148,13 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     """Say with numbers what set the batch and the replicas."""
     state, flags = sizing.at_capacity, sizing.flags
     capacity = (
-        f"{significant(sizing.goodput_requests_per_s)} requests/s per replica: "
+        f"{goodput_written(sizing)} per replica: "
         f"{significant(state.num_decoding)} decoding at {format_s(state.step_s)} per step, "
         f"stopped by {sizing.limited_by}"
     )
     slots = (
-        f"max-num-seqs {flags.max_num_seqs} covers {significant(state.num_running)} running and "
-        f"their fluctuation; the cache holds {significant(sizing.memory_ceiling_typical)}"
+        f"max-num-seqs {flags.max_num_seqs}: {significant(state.num_running)} run in the mean; the "
+        f"cache holds {significant(sizing.memory_ceiling_typical)}"
         f"{_engine_log(sizing)}"
     )
     reasons = [Reason(code="Capacity", message=capacity), Reason(code="Slots", message=slots)]
@@ -161,6 +166,16 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
         )
         reasons.append(Reason(code="Demand", message=message))
     return (*reasons, *memory_reasons(sizing))
+
+
+def goodput_written(sizing: Sizing) -> str:
+    """Write the goodput of a replica with its standard error.
+
+    The digits of the rate are kept as they are: the error says how many of them mean something.
+    """
+    rate = f"{significant(sizing.goodput_requests_per_s)} requests/s"
+    error = sizing.goodput.standard_error
+    return f"{rate} (standard error {error:.1%})" if error else rate
 
 
 def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:

@@ -111,16 +111,10 @@ def _throughput(choice: Choice) -> Iterator[Figure]:
     yield _figure("timePerOutputTokenSeconds", state.tpot_s, f"TPOT {format_s(state.tpot_s)}")
     if not sizing.request.slo.is_offline:
         yield _figure("timeToFirstTokenSeconds", first_s, f"TTFT {format_s(first_s)}")
-    yield _figure("tokensPerSecond", per_s, f"{significant(per_s)} output tokens/s{_held(sizing)}")
+    yield _figure("tokensPerSecond", per_s, f"{significant(per_s)} output tokens/s")
     yield _figure("tokensPerSecondPerGpu", per_gpu, f"{significant(per_gpu)} per GPU")
     bound = bottleneck(sizing)
     yield Figure(name="boundBy", value=bound, written=f"bound by {bound}")
-
-
-def _held(sizing: Sizing) -> str:
-    """Say so where TTFT allows less than the load line."""
-    fraction = sizing.goodput_requests_per_s / sizing.line.requests_per_s
-    return f" (TTFT allows {fraction:.0%} of the load line)" if fraction < NEARLY else ""
 
 
 def _cost(choice: Choice) -> Iterator[Figure]:

@@ -4,8 +4,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import Gpu
+from tonnage.explain.at_demand import (
+    at_demand,
+    latencies_written,
+    load_written,
+    room_written,
+)
 from tonnage.explain.comparison import compared_splits
-from tonnage.explain.report import attention_name, bottleneck, intensity, memory_reasons, ridge
+from tonnage.explain.report import (
+    attention_name,
+    bottleneck,
+    goodput_written,
+    intensity,
+    memory_reasons,
+    ridge,
+)
 from tonnage.explain.startup_log import printed_lines
 from tonnage.sizing.cost import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
@@ -110,7 +123,7 @@ def _batch(sizing: Sizing) -> Answer:
         ridge=ridge(sizing), weight_element_bytes=request.weights.bytes_per_parameter
     )
     ceiling = sizing.slo_ceiling
-    slo = "no TPOT promised" if ceiling is None else f"TPOT allows {significant(ceiling)}"
+    slo = "no TPOT target" if ceiling is None else f"TPOT allows {significant(ceiling)}"
     side = "below" if intensity(sizing) < ridge(sizing) else "above"
     queues = sizing.replica.model.dp_size
     return Answer(
@@ -125,34 +138,29 @@ def _batch(sizing: Sizing) -> Answer:
             f"memory ceiling {significant(sizing.memory_ceiling_typical)}; {slo}; token budget "
             f"{sizing.flags.max_num_batched_tokens} per step",
             f"running at capacity: {significant(state.num_decoding)} decoding + "
-            f"{significant(state.num_prefilling)} prefilling, with a standard deviation of "
-            f"{significant(sizing.line.deviation)}; max-num-seqs covers it at the percentile",
+            f"{significant(state.num_prefilling)} prefilling in the mean; max-num-seqs is the "
+            "smallest of those that serve most",
         ),
     )
 
 
 def _latency(sizing: Sizing) -> Answer:
-    workload, state, replica = sizing.request.workload, sizing.at_capacity, sizing.replica
-    slo = sizing.request.slo
-    promised = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
-    if slo.is_offline:
+    workload, replica = sizing.request.workload, sizing.replica
+    if sizing.request.slo.is_offline:
         return _latency_offline(sizing)
-    own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
-    first_s = typical_ttft_s(replica, workload, state)
+    own_s = own_prefill_s(replica, workload, sizing.idle, workload.prompt.mean_tokens)
+    capacity = sizing.at(sizing.sustained_requests_per_s(sizing.replicas), sizing.replicas)
+    asked = at_demand(sizing, sizing.replicas)
+    shown, where = (asked.served, "at the demand asked") if asked else (capacity, "at capacity")
     return Answer(
-        question="What do the latency promises take?",
-        answer=(
-            f"TPOT {format_s(state.tpot_s)}, TTFT {format_s(first_s)} at capacity; promised: "
-            f"{', '.join(promised)}"
-        ),
+        question="Which latencies are reached?",
+        answer=f"{where}: {', '.join(latencies_written(sizing, shown))}",
         lines=(
+            f"{where}: {load_written(shown)}",
+            *([f"at capacity: {', '.join(latencies_written(sizing, capacity))}"] if asked else []),
             f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}, TTFT "
-            f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}",
-            f"TTFT = wait for a slot and for prefill + own prefill {format_s(own_s)} of "
-            f"{significant(workload.new_prompt_tokens)} new tokens",
-            f"within every promise a replica sustains "
-            f"{significant(sizing.goodput_requests_per_s)} requests/s = "
-            f"{significant(sizing.output_tokens_per_s)} output tokens/s",
+            f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}, of which its own prefill "
+            f"of {significant(workload.new_prompt_tokens)} new tokens takes {format_s(own_s)}",
             *_together(sizing),
         ),
     )
@@ -183,10 +191,10 @@ def _latency_offline(sizing: Sizing) -> Answer:
     """Say what a batch takes; how long a request waits for its turn is nobody's concern."""
     tokens_per_s = sizing.output_tokens_per_s
     return Answer(
-        question="What do the latency promises take?",
+        question="Which latencies are reached?",
         answer=(
-            f"TPOT {format_s(sizing.at_capacity.tpot_s)} at the {full_use(sizing)}; promised: "
-            "nothing (offline), so requests wait their turn"
+            f"TPOT {format_s(sizing.at_capacity.tpot_s)} at the {full_use(sizing)}; no target "
+            "(offline), so requests wait their turn"
         ),
         lines=(
             f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}",
@@ -204,13 +212,16 @@ def _replicas(sizing: Sizing) -> Answer:
         answer = "1, since no demand is given; scaling follows what is measured"
     else:
         answer = f"{sizing.replicas} for {significant(rate)} requests/s"
-    each = significant(sizing.goodput_requests_per_s)
+    asked = at_demand(sizing, sizing.replicas)
     return Answer(
         question="How many replicas?",
         answer=answer,
         lines=(
-            f"each sustains {each} requests/s; routing {sizing.request.routing} "
-            f"(arrivals' squared variation {significant(sizing.request.arrival_scv)})",
+            f"goodput of a replica: {goodput_written(sizing)} = "
+            f"{significant(sizing.output_tokens_per_s)} output tokens/s; routing "
+            f"{sizing.request.routing} (arrivals' squared variation "
+            f"{significant(sizing.request.arrival_scv)})",
+            *([room_written(asked)] if asked else []),
         ),
     )
 
@@ -234,10 +245,14 @@ def _cost(sizing: Sizing) -> Answer:
     if found is None:
         answer, lines = f"unknown: {_no_price(sizing.request.gpu)}", tuple[str]()
     else:
-        answer = (
-            f"{found.usd_per_hour:.2f} USD per hour, {found.usd_per_million_tokens:.2f} USD per "
-            f"million output tokens at the {full_use(sizing)}"
-        )
+        full = f"{found.usd_per_million_tokens:.2f} at the {full_use(sizing)}"
+        asked = found.usd_per_million_tokens_asked
+        answer = f"{found.usd_per_hour:.2f} USD per hour; USD per million output tokens: {full}"
+        if asked is not None:
+            answer = (
+                f"{found.usd_per_hour:.2f} USD per hour; USD per million output tokens: "
+                f"{asked:.2f} at the demand asked, {full}"
+            )
         lines = tuple(itemized(sizing, found, replicas=sizing.replicas))
     return Answer(question="What does it cost?", answer=answer, lines=lines)
 

@@ -14,6 +14,7 @@ from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import rank_of, splits_for
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest, on_gpu
+from tonnage.sizing.serving.demand import Served, served
 from tonnage.sizing.serving.flags import (
     Chosen,
     FlagSearch,
@@ -136,6 +137,15 @@ class Sizing:
         """Return the replicas that sustain another rate."""
         return self.staffing.replicas_for(requests_per_s)
 
+    def sustained_requests_per_s(self, num_replicas: int) -> float:
+        """Return what so many replicas serve together within every target."""
+        return num_replicas * self.staffing.each(num_replicas)
+
+    def at(self, requests_per_s: float, num_replicas: int) -> Served:
+        """Return what requests meet at a rate on so many replicas."""
+        trial = trial_of(self.request, self.replica)
+        return served(trial, requests_per_s, num_replicas, self.request.routing)
+
 
 def size(request: SizingRequest, *, between: Between = nothing) -> Sizing:
     """Answer a request: keep the flags that run, or choose the smallest split that will do.
@@ -237,9 +247,7 @@ def outline_of(request: SizingRequest, parallelism: Parallelism) -> Outline:
 def _running(request: SizingRequest, shard: Shard) -> Chosen | None:
     if request.flags is None:
         return None
-    return Chosen(
-        flags=request.flags, replica=replica_under(request, shard, request.flags), goodput=None
-    )
+    return Chosen(flags=request.flags, replica=replica_under(request, shard, request.flags))
 
 
 def _best_of(
@@ -326,7 +334,7 @@ def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodpu
             requests_per_s=state.requests_per_s, standard_error=0, limited_by=name, outcome=None
         )
     bound = bound_requests_per_s(chosen.replica, request.workload, request.slo)
-    guess = chosen.goodput.requests_per_s if chosen.goodput else 0.0
+    guess = chosen.goodput.requests_per_s
     return goodput(trial_of(request, chosen.replica), guess or bound, between=between)
 
 

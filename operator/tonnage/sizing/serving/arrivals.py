@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from tonnage.engine.chance import Chance, lognormal
+from tonnage.engine.chance import Chance, lognormal, scaled
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.workload import Workload
 
@@ -33,7 +33,7 @@ class Requests:
 
     def table(self, requests_per_s: float) -> RequestTable:
         """Return them as they arrive at a rate."""
-        arrival_s = array("d", (at / requests_per_s for at in self.at))
+        arrival_s = scaled(self.at, 1 / requests_per_s)
         return RequestTable(self.prompt_tokens, self.output_tokens, self.cached_tokens, arrival_s)
 
 

@@ -11,7 +11,7 @@ from tonnage.sizing.memory.ceiling import check_fits, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.goodput import Goodput, goodput, keeps
+from tonnage.sizing.serving.goodput import Goodput, Length, goodput, keeps
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.trial import Trial
@@ -23,6 +23,8 @@ MOST_SEQS = 4_096
 """Slots of an engine without a TPOT target, at most."""
 STRIDE = 0.75
 """Ratio of neighbouring numbers of slots that are tried."""
+CLOSER = 0.87
+"""The same for the last steps."""
 PATIENCE = 3
 """Neighbours that serve no more, after which fewer slots are not tried."""
 GAIN = 1.01
@@ -33,6 +35,8 @@ BUDGET_GAIN = 1.03
 """What another token budget than the engine's default must bring."""
 BUDGETS_TOKENS = (2_048, 4_096, 16_384)
 
+NOTHING = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
+"""Of flags that are not tried yet."""
 Between = Callable[[], None]
 
 
@@ -42,7 +46,7 @@ class Chosen:
 
     flags: Flags
     replica: Replica
-    goodput: Goodput | None
+    goodput: Goodput = NOTHING
 
 
 class FlagSearch:
@@ -60,37 +64,40 @@ class FlagSearch:
         widest = largest_fitting(self._request, self._shard)
         if self._request.slo.is_offline:
             return widest
-        return self._smallest(self._other_budget(self._fewer(self._measured(widest))))
-
-    def _measured(self, chosen: Chosen) -> Chosen:
-        return replace(chosen, goodput=self._goodput(chosen, self._bound(chosen)))
+        best = self._tried(widest, self._bound(widest), Length.COARSE)
+        best = self._other_budget(self._fewer(best))
+        if not best.goodput.requests_per_s:
+            return best
+        return self._climbed(
+            self._tried(best, best.goodput.requests_per_s, Length.MEDIUM),
+            widest.flags.max_num_seqs,
+        )
 
     def _bound(self, chosen: Chosen) -> float:
         request = self._request
         return bound_requests_per_s(chosen.replica, request.workload, request.slo)
 
-    def _goodput(self, chosen: Chosen, guess: float) -> Goodput:
+    def _tried(self, chosen: Chosen, guess: float, length: Length) -> Chosen:
         trial = trial_of(self._request, chosen.replica)
-        return goodput(trial, guess, is_coarse=True, between=self._between)
+        return replace(chosen, goodput=goodput(trial, guess, length=length, between=self._between))
 
-    def _keeps(self, chosen: Chosen, rate: float) -> bool:
-        return keeps(trial_of(self._request, chosen.replica), rate, between=self._between)
+    def _keeps(self, chosen: Chosen, rate: float, length: Length) -> bool:
+        trial = trial_of(self._request, chosen.replica)
+        return keeps(trial, rate, length=length, between=self._between)
 
     def _fewer(self, best: Chosen) -> Chosen:
         """Return the best among fewer slots: a short queue at the door can protect TPOT."""
         failed = 0
-        outcome = best.goodput.outcome
-        for seqs in _ladder(best.flags.max_num_seqs, outcome.peak_running if outcome else None):
-            other = self._with(best, max_num_seqs=seqs)
-            rate = best.goodput.requests_per_s
-            if rate and not self._keeps(other, GAIN * rate):
+        for seqs in _ladder(_used(best)):
+            other, rate = self._with(best, max_num_seqs=seqs), best.goodput.requests_per_s
+            if rate and not self._keeps(other, GAIN * rate, Length.COARSE):
                 failed += 1
                 if failed == PATIENCE:
                     break
                 continue
-            found = self._goodput(other, GAIN * rate or self._bound(other))
-            if found.requests_per_s > rate:
-                best, failed = replace(other, goodput=found), 0
+            other = self._tried(other, GAIN * rate or self._bound(other), Length.COARSE)
+            if other.goodput.requests_per_s > rate:
+                best, failed = other, 0
         return best
 
     def _other_budget(self, best: Chosen) -> Chosen:
@@ -104,22 +111,28 @@ class FlagSearch:
                 other = self._with(best, max_num_batched_tokens=tokens)
             except DoesNotFitError:
                 continue
-            if self._keeps(other, BUDGET_GAIN * rate):
-                best = replace(other, goodput=self._goodput(other, BUDGET_GAIN * rate))
+            if self._keeps(other, BUDGET_GAIN * rate, Length.COARSE):
+                best = self._tried(other, BUDGET_GAIN * rate, Length.COARSE)
         return best
 
-    def _smallest(self, best: Chosen) -> Chosen:
-        """Return the fewest slots that serve as much."""
-        low, high = 0, best.flags.max_num_seqs
-        outcome, rate = best.goodput.outcome, best.goodput.requests_per_s
-        if not rate or outcome is None:
-            return best
-        high = min(high, outcome.peak_running)
-        while high - low > max(1, high // 32):
-            middle = (low + high) // 2
-            kept = self._keeps(self._with(best, max_num_seqs=middle), TIE * rate)
-            low, high = (low, middle) if kept else (middle, high)
-        return self._with(best, max_num_seqs=high)
+    def _climbed(self, best: Chosen, most: int) -> Chosen:
+        """Go on with longer runs to more slots while they serve more, then to fewer, as many."""
+        while (seqs := _more(best.flags.max_num_seqs)) <= most:
+            other, rate = self._with(best, max_num_seqs=seqs), best.goodput.requests_per_s
+            if not self._keeps(other, GAIN * rate, Length.MEDIUM):
+                break
+            best = self._tried(other, GAIN * rate, Length.MEDIUM)
+        best = self._with(best, max_num_seqs=_used(best))
+        for seqs in _ladder(best.flags.max_num_seqs, CLOSER):
+            other = self._with(best, max_num_seqs=seqs)
+            if not self._keeps(other, TIE * best.goodput.requests_per_s, Length.MEDIUM):
+                break
+            other = self._tried(other, best.goodput.requests_per_s, Length.MEDIUM)
+            if other.goodput.requests_per_s < TIE * best.goodput.requests_per_s:
+                break
+            kept = max(best.goodput, other.goodput, key=lambda found: found.requests_per_s)
+            best = replace(other, goodput=kept)
+        return best
 
     def _with(self, chosen: Chosen, **changes: int) -> Chosen:
         flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
@@ -127,12 +140,22 @@ class FlagSearch:
         return replace(chosen, flags=flags, replica=replica)
 
 
-def _ladder(most: int, peak_running: int | None) -> Iterator[int]:
-    """Yield fewer slots, in descending order; more than ever ran change nothing."""
-    seqs = most if peak_running is None else min(most, peak_running)
+def _used(chosen: Chosen) -> int:
+    """Return the slots that were ever used: more change nothing."""
+    outcome = chosen.goodput.outcome
+    seqs = chosen.flags.max_num_seqs
+    return seqs if outcome is None else min(seqs, outcome.peak_running)
+
+
+def _ladder(seqs: int, stride: float = STRIDE) -> Iterator[int]:
+    """Yield fewer slots, in descending order."""
     while seqs > 1:
-        seqs = min(seqs - 1, math.floor(seqs * STRIDE))
-        yield max(1, seqs)
+        seqs = max(1, min(seqs - 1, math.floor(seqs * stride)))
+        yield seqs
+
+
+def _more(seqs: int) -> int:
+    return max(seqs + 1, math.ceil(seqs / CLOSER))
 
 
 def trial_of(request: SizingRequest, replica: Replica) -> Trial:
@@ -168,9 +191,8 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
         if most >= seqs:
             break
         seqs = most
-    nothing = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
     flags = _flags(request, shard.parallelism, seqs)
-    return Chosen(flags=flags, replica=replica_under(request, shard, flags), goodput=nothing)
+    return Chosen(flags=flags, replica=replica_under(request, shard, flags))
 
 
 def ceiling(request: SizingRequest, replica: Replica) -> int:

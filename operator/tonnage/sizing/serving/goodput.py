@@ -9,26 +9,47 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final
 
+from tonnage.sizing.serving.load_line import tpot_ceiling
+from tonnage.sizing.serving.steady import places
 from tonnage.sizing.serving.trial import Outcome, Run, Trial
 from tonnage.sizing.workload import Slo, Workload
 
-LATE_REQUESTS: Final = 500
+
+class Length(Enum):
+    """How many requests a run has: enough for a neighbourhood, a comparison, or an answer."""
+
+    COARSE = 0
+    MEDIUM = 1
+    FULL = 2
+
+
+LATE_REQUESTS: Final = 1_000
 """That may be late in a run of full length."""
-FEWEST_REQUESTS: Final = 4_000
-COARSE_SHARE: Final = 5
-"""A run to find the neighbourhood has one in so many of the requests."""
-COARSE, FINE = 0.04, 0.007
-"""Width of the bracket of rates at which a search ends."""
+FEWEST: Final = {Length.COARSE: 2_000, Length.MEDIUM: 8_000, Length.FULL: 8_000}
+MOST: Final = {Length.COARSE: 4_000, Length.MEDIUM: 16_000, Length.FULL: 60_000}
+SHARES: Final = {Length.COARSE: 0.1, Length.MEDIUM: 0.4, Length.FULL: 1.0}
+WIDTHS: Final = {Length.COARSE: 0.06, Length.MEDIUM: 0.03, Length.FULL: 0.02}
+"""Of the bracket of rates at which a search ends, on a line between its ends."""
+PER_SLOT: Final = 4
+"""Requests beside those for each that a replica runs at once: the batch has to fill and drain."""
 STEPS: Final = 60
 LOWEST: Final = 1e-4
 """Of the first guess: no rate below it is worth a replica."""
+STEEP: Final = 6.0
+"""Growth of the logarithm of late requests with that of the rate, before any is known."""
+OVERSHOOT: Final = 1.3
+LEAST_STRIDE: Final = 0.006
+MOST_STRIDE: Final = 0.25
+"""Of a logarithm of the rate, in one step towards the other side."""
 CLEAR: Final = 3.0
 """A logarithm of late requests over those allowed beyond which its size says nothing more."""
 GRID: Final = 1.01
 """Ratio of neighbouring lengths, cache sizes and efficiencies that are told apart: rounding moves
 goodput by half a percent at most where it follows them in proportion."""
+MOST_FILLED: Final = 2_000
 REMEMBERED: Final = 4_096
 """Searches, of some 4 KiB each: 16 MiB at most."""
 
@@ -47,10 +68,10 @@ class Goodput:
 
 @dataclass(slots=True)
 class _Found:
-    """What is known of one trial: outcomes by number of requests and rate."""
+    """What is known of one trial: outcomes by length of the run and rate."""
 
-    outcomes: dict[tuple[int, float], Outcome] = field(default_factory=dict)
-    goodput: dict[bool, Goodput] = field(default_factory=dict)
+    outcomes: dict[tuple[Length, float], Outcome] = field(default_factory=dict)
+    goodput: dict[Length, Goodput] = field(default_factory=dict)
 
 
 _remembered: OrderedDict[Trial, _Found] = OrderedDict()
@@ -60,7 +81,7 @@ def goodput(
     trial: Trial,
     guess: float,
     *,
-    is_coarse: bool = False,
+    length: Length = Length.FULL,
     between: Callable[[], None] = lambda: None,
 ) -> Goodput:
     """Return the highest rate of each replica of a trial that keeps every target; 0 where none.
@@ -70,19 +91,24 @@ def goodput(
     """
     trial = on_grid(trial)
     found = _recall(trial)
-    known = found.goodput.get(is_coarse) or found.goodput.get(False)
+    known = found.goodput.get(length)
     if known is None:
-        known = found.goodput[is_coarse] = _Search(trial, found, between).goodput(guess, is_coarse)
+        known = _Search(trial, found, between).goodput(guess, length)
+        found.goodput[length] = known
     return known
 
 
 def keeps(
-    trial: Trial, requests_per_s: float, *, between: Callable[[], None] = lambda: None
+    trial: Trial,
+    requests_per_s: float,
+    *,
+    length: Length,
+    between: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Tell by a coarse run whether each replica of a trial keeps every target at a rate."""
+    """Tell by one run whether each replica of a trial keeps every target at a rate."""
     trial = on_grid(trial)
     search = _Search(trial, _recall(trial), between)
-    return search.outcome(requests_per_s, search.coarse_count).ratio <= 1
+    return search.outcome(requests_per_s, length).ratio <= 1
 
 
 def _recall(trial: Trial) -> _Found:
@@ -95,10 +121,19 @@ def _recall(trial: Trial) -> _Found:
     return found
 
 
-def requests_needed(slo: Slo, *, num_replicas: int = 1) -> int:
+def requests_needed(slo: Slo, length: Length = Length.FULL) -> int:
     """Return how many requests tell whether the strictest percentile is kept."""
     strictest = max((target.quantile for target in (*slo.ttft, *slo.tpot)), default=0.0)
-    return max(FEWEST_REQUESTS * max(1, num_replicas // 4), round(LATE_REQUESTS / (1 - strictest)))
+    wanted = round(SHARES[length] * LATE_REQUESTS / (1 - strictest))
+    return min(MOST[length], max(FEWEST[length], wanted))
+
+
+def requests_to_fill(trial: Trial) -> int:
+    """Return how many requests it takes to fill the batches of a trial, and to drain them."""
+    replica, workload = trial.replica, trial.workload
+    running = places(replica, workload)
+    allowed = tpot_ceiling(replica, workload, trial.slo)
+    return math.ceil(PER_SLOT * trial.num_replicas * min(running, allowed or running, MOST_FILLED))
 
 
 class _Search:
@@ -106,78 +141,87 @@ class _Search:
 
     def __init__(self, trial: Trial, found: _Found, between: Callable[[], None]) -> None:
         self._trial, self._found, self._between = trial, found, between
-        self._count = requests_needed(trial.slo, num_replicas=trial.num_replicas)
-        self.coarse_count = max(FEWEST_REQUESTS // 2, self._count // COARSE_SHARE)
+        self._filling = requests_to_fill(trial)
 
-    def outcome(self, rate: float, count: int) -> Outcome:
+    def outcome(self, rate: float, length: Length) -> Outcome:
         """Return what becomes of a rate of each replica."""
-        known = self._found.outcomes.get((count, rate))
+        known = self._found.outcomes.get((length, rate))
         if known is None:
             self._between()
+            count = requests_needed(self._trial.slo, length) + self._filling
             run = Run(self._trial, rate * self._trial.num_replicas, count)
-            known = self._found.outcomes[count, rate] = run.outcome()
+            known = self._found.outcomes[length, rate] = run.outcome()
         return known
 
-    def goodput(self, guess: float, is_coarse: bool) -> Goodput:
-        rate = self._highest(guess, self.coarse_count, COARSE, 1.25)
-        if rate and not is_coarse:
-            rate = self._highest(rate, self._count, FINE, 1.03)
-        count = self.coarse_count if is_coarse else self._count
-        if not rate:
-            return Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
+    def goodput(self, guess: float, length: Length) -> Goodput:
+        rate = guess
+        for level in (Length.COARSE, length):
+            known = self._found.goodput.get(level)
+            rate = known.requests_per_s if known else self._highest(rate, level)
+            if not rate:
+                return Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
         near = min(
-            (known for known in self._found.outcomes if known[0] == count),
-            key=lambda known: abs(math.log(known[1] / rate)),
+            (tried for tried in self._found.outcomes if tried[0] is length),
+            key=lambda tried: abs(math.log(tried[1] / rate)),
         )
         outcome = self._found.outcomes[near]
         return Goodput(
             requests_per_s=rate,
-            standard_error=self._standard_error(outcome, count),
+            standard_error=self._standard_error(outcome, length),
             limited_by=limited_by(self._trial, outcome),
             outcome=outcome,
         )
 
-    def _excess(self, rate: float, count: int) -> float:
-        ratio = self.outcome(rate, count).ratio
+    def _excess(self, rate: float, length: Length) -> float:
+        ratio = self.outcome(rate, length).ratio
         return max(-CLEAR, min(CLEAR, math.log(ratio))) if ratio > 0 else -CLEAR
 
-    def _highest(self, guess: float, count: int, width: float, stride: float) -> float:
+    def _highest(self, guess: float, length: Length) -> float:
         """Return the rate at which the excess crosses zero: a bracket, then false position."""
-        low = high = 0.0
-        at_low = at_high = 0.0
+        low = high = at_low = at_high = 0.0
         rate = guess
-        for _ in range(STEPS):
-            excess = self._excess(rate, count)
+        for step in range(STEPS):
+            excess = self._excess(rate, length)
             if excess <= 0:
                 low, at_low = rate, excess
             else:
                 high, at_high = rate, excess
-            if high and not low:
-                rate, stride = high / stride, stride**1.5
-                if rate < LOWEST * guess:
-                    return 0.0
-            elif low and not high:
-                rate, stride = low * stride, stride**1.5
-            elif high / low <= 1 + width:
+            if low and high and high / low <= 1 + WIDTHS[length]:
                 break
-            else:
+            if low and high:
                 share = at_low / (at_low - at_high)
                 rate = low * (high / low) ** min(0.8, max(0.2, share))
+            else:
+                rate *= math.exp(-math.copysign(self._stride(excess, length, step), excess or -1))
+            if rate < LOWEST * guess:
+                return 0.0
         share = at_low / (at_low - at_high) if at_low < 0 < at_high else 0.0
         return low * (high / low) ** share if high else low
 
-    def _standard_error(self, outcome: Outcome, count: int) -> float:
+    def _stride(self, excess: float, length: Length, step: int) -> float:
+        """Return how far to go to be on the other side, in a logarithm of the rate."""
+        wanted = OVERSHOOT * abs(excess) / (self._steepness(length) or STEEP) + LEAST_STRIDE
+        return min(MOST_STRIDE, wanted) * (1 + step / 2)
+
+    def _steepness(self, length: Length) -> float:
+        """Return the slope at runs of this length, or of another where too few are known."""
+        for level in (length, *Length):
+            points = [
+                (math.log(rate), excess)
+                for known, rate in self._found.outcomes
+                if known is level and abs(excess := self._excess(rate, level)) < CLEAR
+            ]
+            if (slope := _slope(points)) > 0:
+                return slope
+        return 0.0
+
+    def _standard_error(self, outcome: Outcome, length: Length) -> float:
         """Return it from the scatter of the late requests, and how steeply they rise with rate."""
         worst = outcome.worst
         if worst is None or worst.ratio < outcome.backlog:
             return 0.0
-        points = [
-            (math.log(rate), self._excess(rate, known))
-            for known, rate in self._found.outcomes
-            if known == count and 0 < abs(self._excess(rate, known)) < CLEAR
-        ]
-        slope = _slope(points)
-        return min(1.0, worst.standard_error / slope) if slope > 0 else 1.0
+        slope = self._steepness(length)
+        return min(1.0, worst.standard_error / slope) if slope else 1.0
 
 
 def _slope(points: list[tuple[float, float]]) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tonnage.sizing.errors import SLOInfeasibleError
-from tonnage.sizing.serving.goodput import goodput
+from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.trial import Trial
 from tonnage.sizing.workload import Routing
 
@@ -39,7 +39,7 @@ class Staffing:
         return known[-1][1]
 
     def _at(self, num_replicas: int) -> float:
-        return num_replicas ** (-0.5 if self.is_pooled else -1.0)
+        return 1 / math.sqrt(num_replicas) if self.is_pooled else 1 / num_replicas
 
     def sustains(self, requests_per_s: float, num_replicas: int) -> bool:
         """Tell whether so many replicas serve this rate within every target."""
@@ -76,12 +76,12 @@ def staffing_of(
     """
     is_pooled = routing is Routing.LEAST_OUTSTANDING
     known = [(1, alone_requests_per_s)]
-    if alone_requests_per_s > 0 and not trial.slo.is_offline:
-        if is_pooled or trial.arrival_scv != 1:
-            for number in FLEETS[1:]:
-                fleet = of_fleet(trial, number, routing)
-                found = goodput(fleet, known[-1][1], is_coarse=True, between=between)
-                known.append((number, max(known[-1][1], found.requests_per_s)))
+    is_same = trial.slo.is_offline or not (is_pooled or trial.arrival_scv != 1)
+    if alone_requests_per_s > 0 and not is_same:
+        for number in FLEETS[1:]:
+            fleet = of_fleet(trial, number, routing)
+            found = goodput(fleet, known[-1][1], length=Length.MEDIUM, between=between)
+            known.append((number, max(known[-1][1], found.requests_per_s)))
     return Staffing(each_requests_per_s=tuple(known), is_pooled=is_pooled)
 
 

@@ -1,5 +1,6 @@
 """Trying a rate: the engine model serves it, and the SLO says how many requests were too late."""
 
+import itertools
 import math
 from array import array
 from collections.abc import Iterator
@@ -165,7 +166,7 @@ class Run:
         edges = [
             self.first + (self.last - self.first) * part // BLOCKS for part in range(BLOCKS + 1)
         ]
-        parts = list(zip(edges, edges[1:], strict=False))
+        parts = list(itertools.pairwise(edges))
         for target in slo.ttft:
             late = tuple(table.late_starts(low, high, target.limit_s) for low, high in parts)
             yield Count(target=target, is_ttft=True, late=late, counted=self.last - self.first)

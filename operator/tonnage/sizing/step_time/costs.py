@@ -90,7 +90,7 @@ def _every(known: list[int], values: list[float]) -> "array[float]":
 
 
 def _factor(model: StepTimeModel, num_decoding: int) -> float:
-    """Return how often a sequence's context is read: stages without one wait for those that have."""
+    """Return how often a context is read: stages without a sequence wait for the others."""
     on_rank = max(1.0, num_decoding / model.dp_size)
     return max(1.0, model.shard.parallelism.pipeline / on_rank)
 

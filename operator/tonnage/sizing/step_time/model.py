@@ -1,4 +1,4 @@
-"""What tells the time of a step of one engine group: its rank, its GPU, its constants, its drafts."""
+"""What tells the time of a step of an engine group: its rank, GPU, constants and drafts."""
 
 from dataclasses import dataclass, replace
 
