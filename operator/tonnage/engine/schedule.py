@@ -158,7 +158,7 @@ class Rank:
         return [number for number in self.order if self.table.state[number] == DECODING]
 
     def emitting(self) -> list[int]:
-        """Return the numbers of those that got tokens from the step that has ended."""
+        """Return the numbers of those that got tokens from the step that has ended, if logged."""
         return self.decoding() + self.finished
 
     def forget_ended(self) -> None:

@@ -51,7 +51,7 @@ class EngineLoop:
         self, limits: EngineLimits, costs: StepCosts, series: Sequence[EngineSeries]
     ) -> None:
         """``series``: one for each data-parallel rank."""
-        self.engine = Engine(limits, costs, RequestTable((), (), (), ()))
+        self.engine = Engine(limits, costs, RequestTable((), (), (), ()), is_logged=True)
         self._limits = limits
         self._series = series
         self._tickets: dict[int, _Ticket] = {}
