@@ -32,7 +32,7 @@ from fleet import Load, traffic_of
 
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.serving.replica import Replica
 
 NUM_REQUESTS = {0.95: 60_000, 0.99: 240_000}
 """That count, by quantile; of bursts, which say as much as so many fewer, more."""

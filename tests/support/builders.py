@@ -21,7 +21,7 @@ from tonnage.catalog.shape import (
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Demand, SizingRequest
-from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.workload import Lengths, Slo, Target, Workload
 from tonnage.units import GB, TERA

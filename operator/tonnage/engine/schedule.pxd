@@ -14,7 +14,7 @@ cdef double RANDOM_SHARE, INFINITY
 
 cdef class Rank:
     cdef public RequestTable table
-    cdef public integer max_num_seqs, max_batched_tokens, block_size, watermark_blocks
+    cdef public integer max_num_seqs, max_batched_tokens, block_size, num_tables, fixed_blocks, watermark_blocks
     cdef public integer tokens_verified, free_blocks, num_blocks, partial
     cdef public bint is_whole, is_logged
     cdef public integer num_finished
@@ -52,6 +52,7 @@ cdef class Rank:
     @cython.locals(table=RequestTable, tokens=integer, knot=integer, beyond=integer,
                    memory_slope_s=double, compute_slope_s=double)
     cdef void _price(self, integer number, double sign) except *
+    @cython.locals(size=integer)
     cdef integer _blocks_for(self, integer tokens) except -1
     @cython.locals(table=RequestTable, number=integer, pending=integer, tokens=integer,
                    needed=integer)
@@ -64,7 +65,7 @@ cdef class Rank:
     @cython.locals(table=RequestTable, decoding=integer, number=integer, tokens=integer,
                    cached=integer, reserve=integer)
     cdef void _admit(self, integer step, double now_s, integer budget) except *
-    @cython.locals(size=integer, free=integer, rounds=integer, covered=integer)
+    @cython.locals(size=integer, tables=integer, free=integer, rounds=integer, covered=integer)
     cdef integer _affordable(self, integer step, integer steps) except -1
     @cython.locals(size=integer, blocks=integer, index=integer)
     cdef integer _growth(self, integer step, integer steps) except -1
@@ -78,7 +79,8 @@ cdef class Rank:
     cdef void _complete(self, integer number, double now_s) except *
     @cython.locals(table=RequestTable, remaining=integer)
     cdef void _first_token(self, integer number, integer step, double now_s) except *
-    @cython.locals(table=RequestTable, number=integer, missing=integer, got=integer)
+    @cython.locals(table=RequestTable, number=integer, missing=integer, got=integer, knot=integer,
+                   tokens=integer, is_beyond=bint)
     cdef void _verify(self, double now_s) except *
     @cython.locals(bits=bits64, share=double, right=integer)
     cdef integer _accepted(self) except -1

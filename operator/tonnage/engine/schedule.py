@@ -53,6 +53,8 @@ class Rank:
         self.max_num_seqs = limits.max_num_seqs
         self.max_batched_tokens = limits.max_num_batched_tokens
         self.block_size = limits.block_size
+        self.num_tables = limits.num_tables
+        self.fixed_blocks = limits.fixed_blocks
         self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
         self.is_whole = limits.admits_whole_prompts
@@ -188,7 +190,9 @@ class Rank:
 
     def _needed(self, step: int) -> int:
         """Return the blocks that decoding sequences take in this step and do not hold yet."""
-        return 0 if self.tokens_verified > 1 else self.needing[step % self.block_size]
+        if self.tokens_verified > 1:
+            return 0
+        return self.num_tables * self.needing[step % self.block_size]
 
     def _grow_verified(self) -> bool:
         """Take blocks for the draft tokens of each sequence, oldest first."""
@@ -273,7 +277,8 @@ class Rank:
             self.memory_s = self.compute_s = self.memory_slope_s = self.compute_slope_s = 0.0
 
     def _blocks_for(self, tokens: int) -> int:
-        return (tokens + self.block_size - 1) // self.block_size
+        size = self.block_size
+        return self.fixed_blocks + self.num_tables * ((tokens + size - 1) // size)
 
     def _partial_need(self) -> int:
         number = self.partial
@@ -337,7 +342,10 @@ class Rank:
 
     def _affordable(self, step: int, steps: int) -> int:
         """Return for how many of these steps there are blocks: one at least."""
-        size, free = self.block_size, self.free_blocks
+        size, tables = self.block_size, self.num_tables
+        if not tables:
+            return steps
+        free = self.free_blocks // tables
         rounds = min((steps + size - 1) // size, free // self.num_decoding)
         covered = rounds * size
         if covered >= steps:
@@ -355,7 +363,7 @@ class Rank:
         blocks = steps // size * self.num_decoding
         for index in range(steps % size):
             blocks += self.needing[(step + index) % size]
-        return blocks
+        return self.num_tables * blocks
 
     def _cross(self, step: int) -> None:
         """Let sequences that have reached a knot cost what follows it."""
@@ -434,10 +442,19 @@ class Rank:
                 continue
             missing = table.output_tokens[number] - table.emitted[number]
             got = min(missing, 1 + self._accepted())
-            self._price(number, -1.0)
+            knot = table.knot[number]
+            tokens = table.prompt_tokens[number] + table.emitted[number] + got
+            is_beyond = knot + 1 < self.num_knots and tokens >= self.knots_tokens[knot + 1]
+            if is_beyond:
+                self._price(number, -1.0)
             table.emitted[number] += got
             table.computed[number] += got
-            self._price(number, 1.0)
+            if is_beyond:
+                self._price(number, 1.0)
+            else:
+                self.memory_s += got * self.memory_slopes_s[knot]
+                self.compute_s += got * self.compute_slopes_s[knot]
+                self.context_tokens += got
             if got == missing:
                 self._leave(number, 0)
                 self._complete(number, now_s)

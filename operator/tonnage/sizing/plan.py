@@ -216,7 +216,7 @@ class Outline:
 def outlines_of(
     request: SizingRequest, splits: Iterable[Parallelism], refusals: list[SizingError]
 ) -> Iterator[Outline]:
-    """Yield the splits that fit and keep the SLO for one request alone; note what refuses others."""
+    """Yield the splits on which one request alone keeps the SLO; note what refuses others."""
     for split in splits:
         try:
             yield outline_of(request, split)
