@@ -19,6 +19,7 @@ CASES = {
     "reads and work": {"window": WINDOW, "work_s": WORK_S},
     "ranks": {"num_ranks": 3},
     "drafts": {"num_draft_tokens": 2, "acceptance_rate": 1.0},
+    "block tables and states": {"num_tables": 2, "fixed_blocks": 3},
 }
 
 
@@ -58,13 +59,10 @@ def step_time(window=None, work_s=None):
 
 def reference(rows, figures, case):
     drafted = case.get("num_draft_tokens", 0)
-    figures = dict(figures)
-    block_size = figures.pop("block_size", 16)
-    the_limits = slow.EngineLimits(
-        **figures,
-        num_draft_tokens=drafted,
-        tables=(slow.BlockTable(block_tokens=block_size),),
-    )
+    tables = (slow.BlockTable(block_tokens=16),) * case.get("num_tables", 1)
+    if "fixed_blocks" in case:
+        tables += (slow.BlockTable(state_blocks=case["fixed_blocks"]),)
+    the_limits = slow.EngineLimits(**figures, num_draft_tokens=drafted, tables=tables)
     time_of = step_time(case.get("window"), case.get("work_s"))
     group = slow.EngineGroup(
         the_limits,
@@ -131,7 +129,9 @@ def model(rows, figures, case):
 @pytest.mark.parametrize("seed", range(8))
 def test_every_request_starts_and_ends_when_the_reference_says(seed, name):
     figures, rows = crowded(seed)
-    figures |= {"max_num_batched_tokens": max(60, figures["max_num_batched_tokens"])}
+    figures["max_num_batched_tokens"] = max(60, figures["max_num_batched_tokens"])
+    if "num_tables" in CASES[name]:
+        figures["num_blocks"] = 2 * figures["num_blocks"] + 9
     expected = reference(rows, figures, CASES[name])
     served = model(rows, figures, CASES[name])
 

@@ -53,3 +53,8 @@ def test_a_request_of_exactly_the_longest_length_is_taken():
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (160, 10)])
 def test_blocks_are_rounded_up(tokens, blocks):
     assert limits().blocks_for(tokens) == blocks
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 5), (16, 5), (17, 7)])
+def test_each_block_table_takes_blocks_and_a_sequence_holds_those_of_its_states(tokens, blocks):
+    assert limits(num_tables=2, fixed_blocks=3).blocks_for(tokens) == blocks

@@ -348,13 +348,15 @@ small_limits = st.builds(
     limits,
     max_num_seqs=st.integers(1, 8),
     max_num_batched_tokens=st.integers(40, 64),
-    num_blocks=st.integers(25, 60),
+    num_blocks=st.integers(53, 90),
     block_size=st.sampled_from([4, 8]),
     max_model_len=st.just(100),
     watermark_blocks=st.integers(0, 3),
     num_draft_tokens=st.sampled_from([0, 0, 1, 4]),
     acceptance_rate=st.sampled_from([0.0, 0.5, 1.0]),
     num_ranks=st.integers(1, 3),
+    num_tables=st.sampled_from([0, 1, 1, 2]),
+    fixed_blocks=st.sampled_from([0, 3]),
 )
 
 
@@ -367,10 +369,13 @@ def as_table(gaps):
 
 
 def tokens_held(engine, number):
-    """Tokens of a request that are in the cache: all that are known but the last one."""
+    """Tokens of a request that are in the cache: all that are known but the last one.
+
+    None: it holds no block at all.
+    """
     requests = engine.table
-    if requests.ended_s[number] or number in [n for r in engine.ranks for n in r.waiting]:
-        return 0
+    if requests.ended_s[number] or not any(number in rank.order for rank in engine.ranks):
+        return None
     if number in [n for rank in engine.ranks for n in rank.decoding()]:
         return requests.prompt_tokens[number] + engine.emitted(number) - 1
     return requests.computed[number]
@@ -382,11 +387,12 @@ def test_blocks_are_conserved_and_every_step_keeps_its_limits(the_limits, gaps):
     engine = Engine(the_limits, costs(), requests, is_logged=True)
     for _ in stepped(engine):
         used = sum(rank.num_blocks - rank.free_blocks for rank in engine.ranks)
-        held = [tokens_held(engine, number) for number in range(requests.size)]
-        least = sum(map(the_limits.blocks_for, held))
-
+        tokens = [tokens_held(engine, number) for number in range(requests.size)]
+        held = [the_limits.blocks_for(each) for each in tokens if each is not None]
         # Wrong drafts may have taken a block that their sequence keeps.
-        assert least <= used <= least + len(held) * (the_limits.num_draft_tokens > 0)
+        beyond = len(held) * the_limits.num_tables * (the_limits.num_draft_tokens > 0)
+
+        assert sum(held) <= used <= sum(held) + beyond
         for rank in engine.ranks:
             assert rank.free_blocks >= 0
             assert rank.num_running <= the_limits.max_num_seqs
