@@ -20,7 +20,7 @@ Sources:
 
 from array import array
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from tonnage.engine.limits import EngineLimits, LimitsError
 from tonnage.engine.step_costs import StepCosts
@@ -171,6 +171,21 @@ class Rank:
     def decoding(self) -> list[int]:
         """Return the numbers of the sequences that decode, oldest first."""
         return [number for number in self.order if self.table.state[number] == DECODING]
+
+    def emitting(self) -> list[int]:
+        """Return the numbers of those that got tokens from the step that has ended, if logged."""
+        return self.decoding() + self.finished
+
+    def forget_ended(self) -> None:
+        """Drop each mention of requests that have ended."""
+        self._forget_ended()
+        self.finishing = self._live(self.finishing)
+        self.crossing = self._live(self.crossing)
+
+    def _live(self, entries: list[int]) -> list[int]:
+        live = [entry for entry in entries if self.table.state[entry & NUMBER_MASK] != DONE]
+        heapify(live)
+        return live
 
     def _make_room(self, step: int) -> bool:
         """Preempt the newest until the step has its blocks."""
@@ -565,6 +580,19 @@ class Engine:
                 rank.abort(number, self.step_number)
                 self.num_outstanding -= 1
                 return
+
+    def emitted(self, number: int) -> int:
+        """Return the tokens that a request has got; only where the engine is stepped."""
+        tokens: int = self.table.emitted[number]
+        if self.table.state[number] == DECODING and not self.is_drafting:
+            tokens += self.step_number - self.table.start_step[number]
+        return tokens
+
+    def release(self, numbers: list[int]) -> None:
+        """Let the rows of requests that have ended be used for others."""
+        for rank in self.ranks:
+            rank.forget_ended()
+        self.table.free.extend(numbers)
 
     def _begin(self, is_single: bool) -> None:
         """Schedule the next step, or the next steps where they will all only decode."""

@@ -3,7 +3,8 @@ cimport cython
 
 
 cdef class RequestTable:
-    cdef public Py_ssize_t size
+    cdef public Py_ssize_t size, capacity
+    cdef public list free
     cdef public long long[::1] prompt_tokens
     cdef public long long[::1] output_tokens
     cdef public long long[::1] cached_tokens
@@ -22,6 +23,7 @@ cdef class RequestTable:
     cdef public double[::1] first_token_s
     cdef public double[::1] ended_s
 
+    cdef void _grow(self) except *
     @cython.locals(number=Py_ssize_t, late=Py_ssize_t)
     cpdef Py_ssize_t late_starts(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
     @cython.locals(number=Py_ssize_t, slow=Py_ssize_t, later='long long')

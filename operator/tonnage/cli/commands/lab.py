@@ -15,7 +15,7 @@ from tonnage.units import HOUR_S
 
 MODULES: Final = frozenset({"aiohttp", "cryptography", "matplotlib"})
 
-HELP = """Run a test cluster on this machine: control plane, Prometheus, emulated vLLM engines.
+HELP = """Run a test cluster on this machine: control plane, Prometheus, engine emulators.
 
 Needs no Docker. The programs are built once, which takes some minutes, and kept.
 

@@ -1,13 +1,14 @@
-"""The command line of ``vllm serve`` 0.33, as far as the stand-in acts on it."""
+"""The command line of ``vllm serve`` 0.33, as far as the emulator acts on it."""
 
 import argparse
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.lab.standin.buckets import parse_custom
-from tonnage.lab.standin.flags import BOOLEANS, SWITCHES, VALUED
+from tonnage.lab.emulator.buckets import parse_custom
+from tonnage.lab.emulator.flags import BOOLEANS, SWITCHES, VALUED
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
 
 DTYPES: Final = ("auto", "bfloat16", "float", "float16", "float32", "half")
@@ -16,6 +17,15 @@ KV_CACHE_DTYPES: Final = (
 )  # fmt: skip
 _SUFFIX: Final = {"": 1, "k": KB, "m": MB, "g": GB, "K": KIB, "M": MIB, "G": GIB}
 _HUMAN_INTEGER: Final = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)(?P<suffix>[kmgKMG]?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What ``--speculative-config`` says."""
+
+    method: str
+    num_tokens: int
+    """Drafted for each sequence in each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +39,8 @@ class Arguments:
     max_model_len: int | None = None
     max_num_seqs: int = 1 << 10
     max_num_active_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int = 8 << 10
+    """vLLM's default on GPUs with 70 GiB or more."""
     max_num_queued_reqs: int | None = None
     gpu_memory_utilization: float = 0.92
     tensor_parallel_size: int = 1
@@ -44,9 +55,21 @@ class Arguments:
     num_gpu_blocks_override: int | None = None
     watermark_fraction: float = 0.0
     enable_prefix_caching: bool = True
+    admits_whole_prompts: bool = True
+    """``--scheduler-reserve-full-isl``."""
     enable_mfu_metrics: bool = False
     shutdown_timeout_s: float = 0.0
+    speculation: Drafting | None = None
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def num_active_seqs(self) -> int:
+        """Sequences that run at once on each data-parallel rank."""
+        return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def num_draft_tokens(self) -> int:
+        return self.speculation.num_tokens if self.speculation else 0
 
 
 def human_integer(text: str) -> int:
@@ -84,6 +107,19 @@ def _custom_buckets(text: str) -> dict[str, tuple[float, ...]]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _drafting(text: str) -> Drafting:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    match given:
+        case {"method": str(method), "num_speculative_tokens": int(tokens)} if tokens > 0:
+            return Drafting(method=method, num_tokens=tokens)
+    raise argparse.ArgumentTypeError(
+        f"expected an object with method and num_speculative_tokens, not {text}"
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser; like vLLM's it exits with 2 on an unknown flag."""
     root = argparse.ArgumentParser(prog="vllm", allow_abbrev=False)
@@ -115,7 +151,9 @@ def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--max-model-len", type=positive)
     serve.add_argument("--max-num-seqs", type=positive, default=defaults.max_num_seqs)
     serve.add_argument("--max-num-active-seqs", type=positive)
-    serve.add_argument("--max-num-batched-tokens", type=positive)
+    serve.add_argument(
+        "--max-num-batched-tokens", type=positive, default=defaults.max_num_batched_tokens
+    )
     serve.add_argument(
         "--gpu-memory-utilization", type=share, default=defaults.gpu_memory_utilization
     )
@@ -133,6 +171,7 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--dtype", choices=DTYPES, default="auto")
     serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     serve.add_argument("--quantization", "-q")
+    serve.add_argument("--speculative-config", "-sc", type=_drafting)
     _add_boolean(serve, "enable-expert-parallel", "-ep", default=False)
     _add_boolean(serve, "enable-prefix-caching", default=True)
 
@@ -181,8 +220,10 @@ def parse(argv: Sequence[str]) -> Arguments:
         num_gpu_blocks_override=read.num_gpu_blocks_override,
         watermark_fraction=read.watermark,
         enable_prefix_caching=read.enable_prefix_caching,
+        admits_whole_prompts=read.scheduler_reserve_full_isl,
         enable_mfu_metrics=read.enable_mfu_metrics,
         shutdown_timeout_s=read.shutdown_timeout,
+        speculation=read.speculative_config,
         custom_buckets=read.custom_histogram_buckets,
     )
 

@@ -1,8 +1,9 @@
-"""The vLLM stand-in: arguments, buckets, hidden constants, and the server over real HTTP."""
+"""The engine emulator: arguments, buckets, hidden constants, and the server over real HTTP."""
 
 import asyncio
 import contextlib
 import json
+import random
 import re
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
 
-from tonnage.engine import LimitsError
-from tonnage.lab.standin.__main__ import build, drain
-from tonnage.lab.standin.arguments import parse
-from tonnage.lab.standin.buckets import effective, parse_custom
-from tonnage.lab.standin.truth import Truth, TruthError, kv_tokens, step_time
+from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
+from tonnage.engine.schedule import Engine
+from tonnage.engine.table import RequestTable
+from tonnage.lab.emulator.__main__ import build, drain
+from tonnage.lab.emulator.arguments import parse
+from tonnage.lab.emulator.buckets import effective, parse_custom
+from tonnage.lab.emulator.truth import Truth, TruthError, kv_tokens, step_costs
 
 LISTED = Path(__file__).parent / "data" / "vllm-0.33-metrics.txt"
 FAST = {"per_step_s": 0.001}
@@ -30,14 +33,13 @@ def a_truth(**changes):
 
 @contextlib.asynccontextmanager
 async def a_server(*flags, truth=None):
-    server, loops = build(arguments(*flags), truth or a_truth())
+    server, loop = build(arguments(*flags), truth or a_truth())
     server.ready = True
-    steppers = [asyncio.create_task(loop.run()) for loop in loops]
+    stepper = asyncio.create_task(loop.run())
     async with TestClient(TestServer(server.application())) as client:
-        client.standin, client.loops = server, loops
+        client.emulator, client.loop_ = server, loop
         yield client
-    for stepper in steppers:
-        stepper.cancel()
+    stepper.cancel()
 
 
 def sample(page, name, **labels):
@@ -60,6 +62,22 @@ def families(page):
         if family in found:
             found[family][1].update(set(re.findall(r'(\w+)="', labels)) - {"le"})
     return found
+
+
+def step_s(costs, prompts):
+    """Return the seconds of the step that computes all prompts, and of the one after it."""
+    table = RequestTable(prompts, [3] * len(prompts), [0] * len(prompts), [0.0] * len(prompts))
+    limits = EngineLimits(
+        max_num_seqs=len(costs.base_s) - 1,
+        max_num_batched_tokens=sum(prompts),
+        num_blocks=sum(prompts),
+        block_size=16,
+        max_model_len=1100,
+    )
+    engine = Engine(limits, costs, table)
+    for number in range(table.size):
+        engine.submit(number)
+    return [engine.step(), engine.step()]
 
 
 # Arguments
@@ -93,7 +111,7 @@ def test_arguments_are_those_of_vllm_serve():
             "--revision",
             "6f6073b",
             "--speculative-config",
-            "{}",
+            '{"method": "mtp", "num_speculative_tokens": 3}',
         ]
     )
 
@@ -102,6 +120,7 @@ def test_arguments_are_those_of_vllm_serve():
     assert (read.tensor_parallel_size, read.max_num_batched_tokens) == (2, 2048)
     assert (read.kv_cache_dtype, read.enable_prefix_caching) == ("fp8", False)
     assert (read.gpu_memory_utilization, read.shutdown_timeout_s) == (0.9, 45)
+    assert (read.speculation.method, read.num_draft_tokens) == ("mtp", 3)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +133,8 @@ def test_arguments_are_those_of_vllm_serve():
         (["--gpu-memory-utilization", "1.2"], "above 0 and at most 1"),
         (["--custom-histogram-buckets", "{no json"], "custom-histogram-buckets"),
         (["--custom-histogram-buckets", '{"speed": [1]}'], "unknown bucket family 'speed'"),
+        (["--speculative-config", "{no json"], "num_speculative_tokens"),
+        (["--speculative-config", '{"method": "mtp"}'], "num_speculative_tokens"),
     ],
 )
 def test_a_flag_that_vllm_does_not_know_or_take_exits_with_2_and_says_which(flags, message, capsys):
@@ -164,8 +185,12 @@ def test_the_linear_step_adds_its_parts():
         }
     )
 
-    # 0.004 + 0.015 + 100 * 2e-5 + 50,000 * 4e-8 + 512 * 1e-4
-    assert step_time(truth, arguments())(100, 50_000, 512) == pytest.approx(0.0742)
+    costs = step_costs(truth, arguments("--max-num-seqs", "2"))
+
+    # Prompts of 51 and 50 tokens, then each decodes once, over 52 and 51 tokens.
+    assert step_s(costs, [51, 50]) == pytest.approx(
+        [0.004 + 0.015 + 101 * 1e-4, 0.004 + 0.015 + 2 * 2e-5 + 103 * 4e-8]
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +211,12 @@ def test_a_wrong_truth_file_is_named_with_its_fault(tmp_path, content, message):
 
 def test_a_step_of_no_known_form_is_refused():
     with pytest.raises(TruthError, match="has \\['speed'\\]"):
-        step_time(a_truth(step={"speed": 1}), arguments())
+        step_costs(a_truth(step={"speed": 1}), arguments())
+
+
+def test_a_step_with_a_constant_that_does_not_exist_is_refused_by_its_name():
+    with pytest.raises(TruthError, match="per_kilometre_s"):
+        step_costs(a_truth(step=FAST | {"per_kilometre_s": 1}), arguments())
 
 
 def test_an_engine_whose_cache_is_too_small_for_one_request_does_not_start():
@@ -328,7 +358,7 @@ def test_a_body_that_is_no_json_is_a_bad_request():
 def test_until_the_model_is_loaded_everything_answers_503():
     async def scenario():
         async with a_server() as client:
-            client.standin.ready = False
+            client.emulator.ready = False
             return [(await client.get(path)).status for path in ("/health", "/metrics")]
 
     assert asyncio.run(scenario()) == [503, 503]
@@ -351,7 +381,7 @@ def test_a_queue_limit_rejects_with_503_and_counts_it():
         slow = a_truth(step={"per_step_s": 5.0})
         async with a_server("--max-num-queued-reqs", "1", truth=slow) as client:
             first = asyncio.create_task(client.post("/v1/completions", json={"prompt": [1]}))
-            while not client.loops[0].num_requests:
+            while not client.loop_.num_requests:
                 await asyncio.sleep(0)
             second = await client.post("/v1/completions", json={"prompt": [1]})
             first.cancel()
@@ -366,8 +396,8 @@ def test_a_queue_limit_rejects_with_503_and_counts_it():
 def test_requests_spread_over_data_parallel_ranks():
     async def scenario():
         async with a_server("--data-parallel-size", "2") as client:
-            for _ in range(2):
-                await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 3})
+            body = {"prompt": [1], "max_tokens": 3}
+            await asyncio.gather(*[client.post("/v1/completions", json=body) for _ in range(2)])
             return await (await client.get("/metrics")).text()
 
     page = asyncio.run(scenario())
@@ -381,11 +411,11 @@ def test_drain_waits_for_requests_in_flight_and_refuses_new_ones():
         async with a_server(truth=a_truth(step={"per_step_s": 0.01})) as client:
             request = client.post("/v1/completions", json={"prompt": [1], "max_tokens": 10})
             first = asyncio.create_task(request)
-            while not client.loops[0].num_requests:
+            while not client.loop_.num_requests:
                 await asyncio.sleep(0)
-            client.standin.draining = True
+            client.emulator.draining = True
             refused = await client.post("/v1/completions", json={"prompt": [1]})
-            await drain(client.loops, timeout_s=5)
+            await drain(client.loop_, timeout_s=5)
             return refused.status, await (await first).json()
 
     refused, answer = asyncio.run(scenario())
@@ -399,9 +429,9 @@ def test_without_a_shutdown_timeout_requests_in_flight_are_aborted_and_counted()
         async with a_server(truth=a_truth(step={"per_step_s": 5.0})) as client:
             request = client.post("/v1/completions", json={"prompt": [1], "stream": True})
             response = await request
-            while not client.loops[0].num_requests:
+            while not client.loop_.num_requests:
                 await asyncio.sleep(0)
-            await drain(client.loops, timeout_s=0)
+            await drain(client.loop_, timeout_s=0)
             text = await response.text()
             return text, await (await client.get("/metrics")).text()
 
@@ -418,7 +448,7 @@ def test_a_client_that_goes_away_frees_its_place():
             response = await client.post("/v1/completions", json=body)
             response.close()
             with contextlib.suppress(ClientPayloadError):
-                await client.loops[0].drained()
+                await client.loop_.drained()
             return await (await client.get("/metrics")).text()
 
     assert sample(asyncio.run(scenario()), "vllm:request_success_total", finished_reason="abort")
@@ -443,8 +473,149 @@ def test_hidden_constants_may_be_those_of_the_products_own_formula():
         a_truth(kv_tokens=None, step={"gpu": "H200", "bandwidth_efficiency": efficiency})
         for efficiency in (0.3, 0.6)
     )
-    slow_s, fast_s = (step_time(truth, read)(16, 16 * 1000, 0) for truth in (slow, fast))
+    slow_s, fast_s = (step_s(step_costs(truth, read), [1000] * 8)[-1] for truth in (slow, fast))
 
     # 8.19e9 parameters of two bytes read at 30 % of 4.8e12 B/s take 11.4 ms, and half at 60 %.
     assert slow_s - fast_s == pytest.approx(0.0057, rel=0.2)
     assert kv_tokens(slow, read) > 500_000
+
+
+def test_drafts_of_draft_layers_and_of_ngrams_cost_what_the_formula_says():
+    flags = ["serve", "Qwen/Qwen3-8B", "--max-model-len", "8192", "--max-num-seqs", "64"]
+    config = '{"method": "ngram", "num_speculative_tokens": 7}'
+    plain, drafting = parse(flags), parse([*flags, "--speculative-config", config])
+    # Every flop takes time here: 64 sequences have 8 tokens verified each, not one.
+    hidden = a_truth(step={"gpu": "H200", "compute_efficiency": 0.05, "overlap_power": None})
+    plain_s, drafting_s = (step_costs(hidden, each).compute_s[64] for each in (plain, drafting))
+
+    assert drafting_s == pytest.approx(8 * plain_s, rel=0.05)
+
+
+# Speculation
+
+
+DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}']
+
+
+def test_where_every_draft_token_is_right_a_step_gives_all_of_them_and_one():
+    async def scenario():
+        truth = a_truth(acceptance_rate=1.0)
+        async with a_server(*DRAFTS, truth=truth) as client:
+            response = await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 10})
+            return await response.json(), await (await client.get("/metrics")).text()
+
+    answer, page = asyncio.run(scenario())
+
+    # The prefill gives the first token; three steps give three each.
+    assert answer["usage"]["completion_tokens"] == 10
+    assert sample(page, "vllm:generation_tokens_total") == 10
+    assert sample(page, "vllm:iteration_tokens_total_count") == 4
+    assert sample(page, "vllm:inter_token_latency_seconds_count") == 3
+    assert sample(page, "vllm:spec_decode_num_drafts_total") == 3
+    assert sample(page, "vllm:spec_decode_num_draft_tokens_total") == 6
+    assert sample(page, "vllm:spec_decode_num_accepted_tokens_total") == 6
+    for position in ("0", "1"):
+        per_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        assert sample(page, per_position, position=position) == 3
+
+
+def test_where_none_is_right_each_step_gives_one_token():
+    async def scenario():
+        async with a_server(*DRAFTS) as client:
+            body = {"prompt": [1], "max_tokens": 5, "stream": True}
+            response = await client.post("/v1/completions", json=body)
+            return await response.text(), await (await client.get("/metrics")).text()
+
+    text, page = asyncio.run(scenario())
+
+    assert text.count('" token"') == 5
+    assert sample(page, "vllm:spec_decode_num_drafts_total") == 4
+    assert sample(page, "vllm:spec_decode_num_accepted_tokens_total") == 0
+
+
+def test_without_drafts_their_series_are_absent():
+    async def scenario():
+        async with a_server() as client:
+            return await (await client.get("/metrics")).text()
+
+    assert "spec_decode" not in asyncio.run(scenario())
+
+
+# The loop and its rows
+
+
+def a_loop(*flags, truth=None):
+    _, loop = build(arguments(*flags), truth or a_truth(step={"per_step_s": 0.0}))
+    return loop
+
+
+def test_rows_of_requests_that_have_ended_are_used_again():
+    async def scenario():
+        loop = a_loop()
+        stepper = asyncio.create_task(loop.run())
+        tokens = []
+        for _ in range(1500):
+            loop.submit(prompt_tokens=3, output_tokens=2, cached_tokens=0, listener=tokens.append)
+            await loop.drained()
+        stepper.cancel()
+        return loop.engine.table, tokens
+
+    table, tokens = asyncio.run(scenario())
+
+    # 256 that have ended keep their row until more have; a table grows by doubling.
+    assert table.capacity <= 512
+    assert tokens == [None, "length"] * 1500
+
+
+def test_each_client_gets_its_own_tokens_while_others_end_go_away_and_come():
+    """The rows of the one are those of the other, a while later."""
+
+    async def client(loop, chance, counts):
+        output, patience = chance.randint(1, 12), chance.choice([3, 99])
+        got, ended = [], asyncio.get_running_loop().create_future()
+
+        def listen(reason):
+            got.append(reason)
+            if reason or len(got) == patience:
+                ended.cancelled() or ended.done() or ended.set_result(reason)
+
+        number = loop.submit(
+            prompt_tokens=chance.randint(1, 90), output_tokens=output, cached_tokens=0,
+            listener=listen,
+        )  # fmt: skip
+        reason = await ended
+        if reason is None:
+            loop.abort(number)
+        counts.append((len(got), min(output, patience + 1) if reason is None else output))
+
+    async def crowd(loop, seed, counts):
+        chance = random.Random(seed)  # noqa: S311 -- a scenario has no secrets
+        for _ in range(120):
+            await client(loop, chance, counts)
+
+    async def scenario():
+        counts = []
+        loop = a_loop(truth=a_truth(kv_tokens=512, step={"per_step_s": 0.0}))
+        stepper = asyncio.create_task(loop.run())
+        await asyncio.gather(*[crowd(loop, seed, counts) for seed in range(12)])
+        stepper.cancel()
+        return loop, counts
+
+    loop, counts = asyncio.run(scenario())
+    (rank,) = loop.engine.ranks
+
+    assert len(counts) == 12 * 120
+    assert all(got == expected for got, expected in counts)
+    assert loop.engine.table.size <= 300
+    assert (rank.free_blocks, rank.num_running) == (rank.num_blocks, 0)
+    assert loop.engine.num_outstanding == loop.num_requests == 0
+
+
+def test_what_an_engine_can_never_serve_is_refused_by_its_loop():
+    async def scenario():
+        with pytest.raises(RequestError, match="exceed max_model_len"):
+            a_loop().submit(
+                prompt_tokens=250, output_tokens=7, cached_tokens=0, listener=lambda _: None
+            )
+
+    asyncio.run(scenario())

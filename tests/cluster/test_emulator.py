@@ -1,4 +1,4 @@
-"""The stand-in as a program, and as pods under load that a real Prometheus scrapes."""
+"""The engine emulator as a program, and as pods under load that a real Prometheus scrapes."""
 
 import json
 import os
@@ -31,10 +31,10 @@ TRUTH = {"kv_tokens": 65536, "load_s": 0.2, "step": {"per_step_s": STEP_S}}
 
 @contextmanager
 def a_program(folder, *flags, **truth):
-    """Run the stand-in as a program of its own; yields it and its address."""
+    """Run the emulator as a program of its own; yields it and its address."""
     (folder / "truth.json").write_text(json.dumps(TRUTH | truth))
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "tonnage.lab.standin", "serve", *SERVE]
+    command = [sys.executable, "-m", "tonnage.lab.emulator", "serve", *SERVE]
     program = subprocess.Popen(  # noqa: S603
         [*command, "--host", "127.0.0.1", "--port", str(port), *flags],
         env={

@@ -13,9 +13,10 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from tonnage.engine import Engine, StepResult
-from tonnage.lab.standin import families
-from tonnage.lab.standin.truth import StepWork
+from tonnage.engine.schedule import Rank
+from tonnage.lab.emulator import families
+from tonnage.lab.emulator.step import RankStep
+from tonnage.lab.emulator.truth import StepWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +31,21 @@ class RequestTimes:
 
 @dataclass(slots=True, kw_only=True)
 class LastStep:
-    """What the gauges show: the engine as it was when its last step ended, as in vLLM."""
+    """What the gauges show: the rank as it was when its last step ended, as in vLLM."""
 
     num_running: int = 0
     num_waiting: int = 0
     kv_usage_fraction: float = 0.0
 
-    def note(self, engine: Engine, *, left_waiting: int | None = None) -> None:
+    def note(self, rank: Rank, *, left_waiting: int | None = None) -> None:
         """Take the figures; ``left_waiting`` by the step's schedule: who came since is no queue.
 
         vLLM puts those who come during a step into the scheduler's queue when the next one begins.
         """
-        self.num_running = engine.num_running
-        num_waiting = engine.num_waiting
+        self.num_running = rank.num_running
+        num_waiting = len(rank.waiting)
         self.num_waiting = num_waiting if left_waiting is None else min(left_waiting, num_waiting)
-        self.kv_usage_fraction = engine.kv_usage_fraction
+        self.kv_usage_fraction = 1 - rank.free_blocks / rank.num_blocks
 
 
 class Page:
@@ -81,6 +82,9 @@ class Page:
         for reason in families.REJECTION_REASONS:
             self._rejections.labels(model_name, reason)
         self._work: dict[str, Counter] = {}
+        self._drafts: dict[str, Counter] = {}
+        self._accepted: Counter | None = None
+        self._num_draft_tokens = 0
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
         return Counter(f"vllm:{name}", text, labels, registry=self.registry)
@@ -103,6 +107,16 @@ class Page:
             name: self._counter(name, text, families.LABELS)
             for name, text in families.WORK_COUNTERS.items()
         }
+
+    def show_drafts(self, num_draft_tokens: int) -> None:
+        """Add the counters of speculative decoding, with so many tokens drafted in each step."""
+        self._num_draft_tokens = num_draft_tokens
+        self._drafts = {
+            name: self._counter(name, text, families.LABELS)
+            for name, text in families.DRAFT_COUNTERS.items()
+        }
+        name, text, label = families.ACCEPTED_BY_POSITION
+        self._accepted = self._counter(name, text, (*families.LABELS, label))
 
     def show_cache_configs(self, configs: Sequence[Mapping[str, str]]) -> None:
         """Add the info series whose labels are the cache's configuration, ``engine`` included."""
@@ -131,6 +145,12 @@ class Page:
             histograms={name: each.labels(*labels) for name, each in self.histograms.items()},
             work_counters={name: each.labels(*labels) for name, each in self._work.items()},
             work=work,
+            draft_counters={name: each.labels(*labels) for name, each in self._drafts.items()},
+            accepted=[
+                self._accepted.labels(*labels, str(position))
+                for position in range(self._num_draft_tokens)
+                if self._accepted
+            ],
         )
 
     def _gauges_of(self, step: LastStep, labels: tuple[str, str]) -> None:
@@ -154,22 +174,36 @@ class EngineSeries:
     histograms: Mapping[str, Histogram]
     work_counters: Mapping[str, Counter]
     work: StepWork | None
+    draft_counters: Mapping[str, Counter]
+    accepted: Sequence[Counter]
+    """Draft tokens that were right, by their place; empty where nothing is drafted."""
 
-    def count_step(self, result: StepResult) -> None:
-        """Note one engine step."""
-        num_tokens = result.prompt_tokens + len(result.emitted)
+    def count_step(self, step: RankStep) -> None:
+        """Note one engine step; one that found nothing to do on this rank is none."""
+        if not (step.emissions or step.prefill_tokens or step.preempted):
+            return
+        num_tokens = step.prompt_tokens + step.generated_tokens
         self.histograms["iteration_tokens_total"].observe(num_tokens)
-        self.counters["generation_tokens"].inc(len(result.emitted))
-        self.counters["num_preemptions"].inc(len(result.preempted))
+        self.counters["generation_tokens"].inc(step.generated_tokens)
+        self.counters["num_preemptions"].inc(len(step.preempted))
+        if self.accepted:
+            self._count_drafts(step)
         if self.work and self.work_counters:
-            self._count_work(result, self.work)
+            self._count_work(step, self.work)
 
-    def _count_work(self, result: StepResult, work: StepWork) -> None:
-        num_tokens = result.num_decoding + result.prefill_tokens
+    def _count_drafts(self, step: RankStep) -> None:
+        for emission in step.decoding:
+            self.draft_counters["spec_decode_num_drafts"].inc()
+            self.draft_counters["spec_decode_num_draft_tokens"].inc(len(self.accepted))
+            self.draft_counters["spec_decode_num_accepted_tokens"].inc(emission.num_tokens - 1)
+            for counter in self.accepted[: emission.num_tokens - 1]:
+                counter.inc()
+
+    def _count_work(self, step: RankStep, work: StepWork) -> None:
+        verified = len(step.decoding) * (1 + len(self.accepted))
+        num_tokens = verified + step.prefill_tokens
         self.work_counters["estimated_flops_per_gpu"].inc(work.flop(num_tokens))
-        self.work_counters["estimated_read_bytes_per_gpu"].inc(
-            work.read_bytes(result.context_tokens)
-        )
+        self.work_counters["estimated_read_bytes_per_gpu"].inc(work.read_bytes(step.context_tokens))
         self.work_counters["estimated_write_bytes_per_gpu"].inc(work.write_bytes(num_tokens))
 
     def count_start(self, *, prompt_tokens: int, cached_tokens: int) -> None:
@@ -187,8 +221,8 @@ class EngineSeries:
         self.labelled["prompt_tokens_by_source", "local_compute"].inc(computed_tokens)
         self.labelled["prompt_tokens_by_source", "local_cache_hit"].inc(cached_tokens)
 
-    def count_later_token(self, latency_s: float) -> None:
-        """Note a token after the first."""
+    def count_later_tokens(self, latency_s: float) -> None:
+        """Note what a step after the first token gave, several tokens as one."""
         self.histograms["inter_token_latency_seconds"].observe(latency_s)
 
     def count_abort(self) -> None:

@@ -1,4 +1,4 @@
-"""What the stand-in knows and the operator has to find out.
+"""What the emulator knows and the operator has to find out.
 
 The file named by ``TONNAGE_LAB_TRUTH`` holds the hidden constants as JSON. The step time has one
 of two forms: the linear one below, in plain seconds, or the product's own formula with other
@@ -8,13 +8,13 @@ constants than the catalogue's.
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from tonnage.engine import StepTime
-from tonnage.lab.standin.arguments import Arguments
+from tonnage.engine.step_costs import StepCosts, linear_costs
+from tonnage.lab.emulator.arguments import Arguments
 
 ENVIRONMENT: Final = "TONNAGE_LAB_TRUTH"
 
@@ -25,7 +25,11 @@ class TruthError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearStep:
-    """``per_step_s + weight_read_s + per_sequence_s * n + kv_s_per_token * C + prefill * p``."""
+    """``per_step_s + weight_read_s + per_sequence_s * n + kv_s_per_token * C + prefill * p``.
+
+    ``n`` are the sequences that decode on all data-parallel ranks; ``C`` and ``p``, what they
+    attend to and the prompt tokens, are those of the slowest rank.
+    """
 
     per_step_s: float
     per_sequence_s: float = 0.0
@@ -33,15 +37,16 @@ class LinearStep:
     kv_s_per_token: float = 0.0
     prefill_s_per_token: float = 0.0
 
-    def __call__(self, num_decoding: int, context_tokens: int, prefill_tokens: int) -> float:
-        """Return the seconds of a step."""
-        return (
-            self.per_step_s
-            + self.weight_read_s
-            + self.per_sequence_s * num_decoding
-            + self.kv_s_per_token * context_tokens
-            + self.prefill_s_per_token * prefill_tokens
+    def costs(self, max_num_seqs: int) -> StepCosts:
+        """Return the cost of a step with up to so many sequences."""
+        costs = linear_costs(
+            per_step_s=self.per_step_s + self.weight_read_s,
+            per_sequence_s=self.per_sequence_s,
+            kv_s_per_token=self.kv_s_per_token,
+            prefill_s_per_token=self.prefill_s_per_token,
+            max_num_seqs=max_num_seqs,
         )
+        return replace(costs, own_prefill_s_per_token=self.prefill_s_per_token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +73,14 @@ class Truth:
 
     step: Mapping[str, Any]
     kv_tokens: int | None = None
-    """Of one engine; None: the product's own estimate for these arguments."""
+    """Of one data-parallel rank; None: the product's own estimate for these arguments."""
     load_s: float = 0.0
     block_size: int = 16
     max_model_len: int | None = None
     """Of the checkpoint, for when the flag is absent."""
     cached_prompt_fraction: float = 0.0
+    acceptance_rate: float = 0.0
+    """Chance that a draft token is right when all before it were."""
     work: StepWork | None = None
 
     @classmethod
@@ -101,21 +108,27 @@ class Truth:
         return cls.load(Path(path))
 
 
-StepForm = Callable[[Mapping[str, Any], Arguments], StepTime]
+StepForm = Callable[[Truth, Arguments], StepCosts]
 
 
-def _linear(step: Mapping[str, Any], _: Arguments) -> StepTime:
-    return LinearStep(**step)
+def _linear(truth: Truth, arguments: Arguments) -> StepCosts:
+    try:
+        linear = LinearStep(**truth.step)
+    except TypeError as error:
+        raise TruthError(f"step: {error}") from error
+    return linear.costs(arguments.num_active_seqs * arguments.data_parallel_size)
 
 
-def _formula(step: Mapping[str, Any], arguments: Arguments) -> StepTime:
-    step_time: StepTime = _formula_module().formula_step(step, arguments)
-    return step_time
+def _formula(truth: Truth, arguments: Arguments) -> StepCosts:
+    costs: StepCosts = _formula_module().formula_costs(
+        truth.step, arguments, acceptance_rate=truth.acceptance_rate
+    )
+    return costs
 
 
 def _formula_module() -> ModuleType:
-    """Import what half the product hangs on, for those stand-ins that need it only."""
-    from tonnage.lab.standin import formula  # noqa: PLC0415
+    """Import what half the product hangs on, for those emulators that need it only."""
+    from tonnage.lab.emulator import formula  # noqa: PLC0415
 
     return formula
 
@@ -124,20 +137,20 @@ STEP_FORMS: Final[dict[str, StepForm]] = {"gpu": _formula, "per_step_s": _linear
 """By the field that tells the form; the first one counts."""
 
 
-def step_time(truth: Truth, arguments: Arguments) -> StepTime:
-    """Return how long steps take for an engine started with these arguments.
+def step_costs(truth: Truth, arguments: Arguments) -> StepCosts:
+    """Return what the steps of an engine started with these arguments cost.
 
     Raises:
         TruthError: the step has none of the known forms.
     """
     for tell, form in STEP_FORMS.items():
         if tell in truth.step:
-            return form(truth.step, arguments)
+            return form(truth, arguments)
     raise TruthError(f"step needs one of {sorted(STEP_FORMS)}, has {sorted(truth.step)}")
 
 
 def kv_tokens(truth: Truth, arguments: Arguments) -> int:
-    """Return the KV tokens of one engine.
+    """Return the KV tokens of one data-parallel rank.
 
     Raises:
         TruthError: the file does not say.
@@ -148,7 +161,9 @@ def kv_tokens(truth: Truth, arguments: Arguments) -> int:
         return truth.kv_tokens
     if "gpu" not in truth.step:
         raise TruthError("kv_tokens is null, and nothing else says how much KV cache there is")
-    num_tokens: int = _formula_module().formula_kv_tokens(truth.step, arguments)
+    num_tokens: int = _formula_module().formula_kv_tokens(
+        truth.step, arguments, acceptance_rate=truth.acceptance_rate
+    )
     return num_tokens
 
 

@@ -1,7 +1,7 @@
 """The labels of ``vllm:cache_config_info``: the cache's configuration, every value a string."""
 
-from tonnage.engine import EngineLimits
-from tonnage.lab.standin.arguments import Arguments
+from tonnage.engine.limits import EngineLimits
+from tonnage.lab.emulator.arguments import Arguments
 
 
 def cache_config(

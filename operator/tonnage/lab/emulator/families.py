@@ -45,6 +45,18 @@ WORK_COUNTERS: Final = {
 }
 """Only with ``--enable-mfu-metrics``."""
 
+DRAFT_COUNTERS: Final = {
+    "spec_decode_num_drafts": "Drafts: one for each sequence in each step.",
+    "spec_decode_num_draft_tokens": "Draft tokens.",
+    "spec_decode_num_accepted_tokens": "Draft tokens that were right.",
+}
+ACCEPTED_BY_POSITION: Final = (
+    "spec_decode_num_accepted_tokens_per_pos",
+    "Draft tokens that were right, by their place in the draft.",
+    "position",
+)
+"""Only with ``--speculative-config``."""
+
 HISTOGRAMS: Final = {
     "request_prompt_tokens": ("Prompt tokens of a request.", "request_tokens"),
     "request_generation_tokens": ("Generated tokens of a request.", "request_tokens"),

@@ -1,6 +1,6 @@
 """Flags of ``vllm serve`` 0.33 that are accepted and change nothing here.
 
-An unknown flag is an error in vLLM, so the stand-in has to know the names of those that users
+An unknown flag is an error in vLLM, so the emulator has to know the names of those that users
 and the operator's allow-list may pass. Flags with an effect are in ``arguments.py``.
 """
 
@@ -163,7 +163,6 @@ VALUED: Final = (
     "scheduling-policy",
     "seed",
     "show-hidden-metrics-for-version",
-    "speculative-config",
     "ssl-ca-certs",
     "ssl-cert-reqs",
     "ssl-certfile",

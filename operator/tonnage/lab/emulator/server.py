@@ -1,19 +1,17 @@
 """The HTTP side: the OpenAI completions endpoint, health and metrics."""
 
 import asyncio
-import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import HttpVersion11, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from tonnage.engine import Request
-from tonnage.lab.standin import VLLM_VERSION
-from tonnage.lab.standin.arguments import Arguments
-from tonnage.lab.standin.completions import (
+from tonnage.lab.emulator import VLLM_VERSION
+from tonnage.lab.emulator.arguments import Arguments
+from tonnage.lab.emulator.completions import (
     EACH_TEXT,
     ApiError,
     CompletionRequest,
@@ -22,21 +20,21 @@ from tonnage.lab.standin.completions import (
     parse,
     usage,
 )
-from tonnage.lab.standin.loop import EngineLoop
-from tonnage.lab.standin.metrics import Page
+from tonnage.lab.emulator.loop import EngineLoop
+from tonnage.lab.emulator.metrics import Page
 from tonnage.units import MIB
 
 MAX_BODY_BYTES: Final = 16 * MIB
 
 
 class Server:
-    """One stand-in. It answers 503 to everything until ``ready`` is set."""
+    """One emulator. It answers 503 to everything until ``ready`` is set."""
 
     def __init__(
         self,
         *,
         arguments: Arguments,
-        loops: Sequence[EngineLoop],
+        loop: EngineLoop,
         page: Page,
         max_model_len: int,
         cached_prompt_fraction: float,
@@ -44,11 +42,10 @@ class Server:
         self.ready = False
         self.draining = False
         self._arguments = arguments
-        self._loops = loops
+        self._loop = loop
         self._page = page
         self._max_model_len = max_model_len
         self._cached_prompt_fraction = cached_prompt_fraction
-        self._turn = itertools.cycle(range(len(loops)))
 
     def application(self) -> web.Application:
         """Return the routes."""
@@ -109,10 +106,9 @@ class Server:
             max_model_len=self._max_model_len,
         )
         self._admit()
-        loop = self._least_loaded()
         if asked.stream:
-            return await self._stream(request, loop, asked)
-        return await self._collect(loop, asked)
+            return await self._stream(request, asked)
+        return await self._collect(asked)
 
     @staticmethod
     async def _json(request: web.Request) -> object:
@@ -129,7 +125,7 @@ class Server:
                 status=503, kind="ServiceUnavailable", message="the server is shutting down"
             )
         limit = self._arguments.max_num_queued_reqs
-        if limit is not None and sum(loop.num_requests for loop in self._loops) >= limit:
+        if limit is not None and self._loop.num_requests >= limit:
             self._page.count_rejection("max_num_queued_reqs")
             raise ApiError(
                 status=503,
@@ -137,34 +133,21 @@ class Server:
                 message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
             )
 
-    def _least_loaded(self) -> EngineLoop:
-        """Choose a rank as vLLM does: the least loaded one, in turn among equals."""
-        turn = next(self._turn)
-        ranks = [*self._loops[turn:], *self._loops[:turn]]
-        return min(ranks, key=lambda loop: loop.num_requests)
+    def _cached_tokens(self, asked: CompletionRequest) -> int:
+        if not self._arguments.enable_prefix_caching:
+            return 0
+        found = int(self._cached_prompt_fraction * asked.prompt_tokens)
+        return min(found, asked.prompt_tokens - 1)
 
-    def _engine_request(self, asked: CompletionRequest) -> Request:
-        cached_tokens = 0
-        if self._arguments.enable_prefix_caching:
-            cached_tokens = int(self._cached_prompt_fraction * asked.prompt_tokens)
-        return Request(
-            id=asked.id,
-            prompt_tokens=asked.prompt_tokens,
-            output_tokens=asked.max_tokens,
-            cached_tokens=min(cached_tokens, asked.prompt_tokens - 1),
-        )
-
-    async def _collect(self, loop: EngineLoop, asked: CompletionRequest) -> web.Response:
-        reason = await self._generate(loop, asked, lambda _: None)
+    async def _collect(self, asked: CompletionRequest) -> web.Response:
+        reason = await self._generate(asked, lambda _: None)
         if reason == "abort":
             raise ApiError(status=503, kind="ServiceUnavailable", message="the request was aborted")
         text = EACH_TEXT * asked.max_tokens
         whole = answer(asked, text, reason, created_s=int(time.time()))
         return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)})
 
-    async def _stream(
-        self, request: web.Request, loop: EngineLoop, asked: CompletionRequest
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, asked: CompletionRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         chunked = request.version >= HttpVersion11
         if chunked:
@@ -179,23 +162,32 @@ class Server:
                 data = frames.token if reason is None else frames.last(reason, asked.max_tokens)
                 transport.write(data)
 
-        await self._generate(loop, asked, write)
+        await self._generate(asked, write)
         await response.write_eof()
         return response
 
     async def _generate(
-        self, loop: EngineLoop, asked: CompletionRequest, listener: Callable[[str | None], None]
+        self, asked: CompletionRequest, listener: Callable[[str | None], None]
     ) -> str:
         """Wait for the last token; a client that goes away aborts its request."""
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        reasons: list[str] = []
 
         def listen(reason: str | None) -> None:
             listener(reason)
-            if reason is not None and not ended.done():
-                ended.set_result(reason)
+            if reason is not None:
+                reasons.append(reason)
+                if not ended.done():
+                    ended.set_result(reason)
 
-        loop.submit(self._engine_request(asked), listen)
+        number = self._loop.submit(
+            prompt_tokens=asked.prompt_tokens,
+            output_tokens=asked.max_tokens,
+            cached_tokens=self._cached_tokens(asked),
+            listener=listen,
+        )
         try:
             return await ended
         finally:
-            loop.abort(asked.id)
+            if not reasons:  # cut off, and it may end before this is reached
+                self._loop.abort(number)
