@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What is compiled on installation, where there is a C compiler: installed anew when it changes.
+COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.pxd) deploy/hatch_build.py
 
 .PHONY: help demo test lint unit crds clean
 
@@ -15,8 +17,8 @@ test: lint  ## Everything: style, layers, types, then all tests
 	$(BIN)/pytest -q
 
 lint: $(VENV)/.dev  ## Format, rules, layers, types
-	$(BIN)/ruff format --check operator tests
-	$(BIN)/ruff check operator tests
+	$(BIN)/ruff format --check operator tests deploy
+	$(BIN)/ruff check operator tests deploy
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
@@ -27,18 +29,19 @@ crds: $(VENV)/.dev  ## Write the CRD anew from the types
 	$(BIN)/tonnage crd > crds/modeldeployments.tonnage.dev.yaml
 	cp crds/modeldeployments.tonnage.dev.yaml charts/tonnage/files/
 
-clean:  ## Remove the virtual environment
-	rm -rf $(VENV)
+clean:  ## Remove the virtual environment, and what was compiled for it
+	rm -rf $(VENV) operator/tonnage/engine/*.so
 
 $(VENV)/.pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.3'
 	touch $@
 
-$(VENV)/.lab: $(VENV)/.pip pyproject.toml constraints.txt
+$(VENV)/.lab: $(VENV)/.pip pyproject.toml constraints.txt $(COMPILED)
 	@echo 'installing Tonnage into $(VENV) ...'
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[lab]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
+		--editable '.[lab]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.lab

@@ -19,7 +19,7 @@ from reference_step_time import Figures, figures, limits_of
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Target, Routing, Slo, Workload
@@ -127,13 +127,15 @@ def alone_requests_per_s(case: Case) -> float:
     """Return what one slot serves where nobody waits, and nothing is beside it."""
     found, workload = case.figures, case.request.workload
     step_s = found.decode_s(1) + float(found.attention_s[round(workload.prompt.mean_tokens)])
-    steps = found.replica.steps(workload.output_tokens)
+    steps = found.replica.model.steps(workload.output_tokens)
     return 1 / (alone_s(found, workload.new_prompt_tokens) + steps * step_s)
 
 
 def is_windowed(replica: Replica) -> bool:
-    kinds = replica.model.shard.kv
-    return len(kinds) > 1 or any(k.window_tokens or k.attended_tokens for k in kinds)
+    return any(
+        kind.window_tokens or kind.attended_tokens or kind.state_bytes
+        for kind in replica.model.shard.kv
+    )
 
 
 def engine_limits(replica: Replica, request: SizingRequest, max_num_seqs: int) -> EngineLimits:
@@ -248,7 +250,7 @@ def _feasible(
         return None
     context = round(request.workload.mean_context_tokens)
     step_s = found.decode_s(1) + found.attention_s[min(context, request.context_tokens)]
-    tpot_s = factor * float(step_s) / replica.tokens_per_step
+    tpot_s = factor * float(step_s) / replica.model.tokens_per_step
     slo = Slo(
         ttft=(Target(quantile=quantile, limit_s=limit_s),),
         tpot=(Target(quantile=quantile, limit_s=float(f"{tpot_s:.3g}")),),

@@ -156,7 +156,7 @@ def native(row: dict[str, Any], folder: Path) -> dict[str, Any]:
     said = estimate(row, folder, given)
     sequences = concurrency(row, folder, given, said["total_kv_size_bytes"])
     if row["board"] not in SYSTEMS:
-        note = f"{note} board by stand-in".strip()
+        note = f"{note} by the nearest board".strip()
     return {
         "id": row["id"],
         "kv_tokens": sequences * row["max_model_len"],

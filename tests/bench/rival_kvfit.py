@@ -41,7 +41,7 @@ READ_AS = {
 
 
 def hub(row: dict[str, Any]) -> Callable[..., dict[str, Any]]:
-    """Return a stand-in for the hub that knows this one model."""
+    """Return a substitute for the hub that knows this one model."""
 
     def fetch(url: str, **_: object) -> dict[str, Any]:
         if url.endswith("/config.json"):

@@ -42,7 +42,7 @@ SYSTEMS = {
     "RTX-PRO-6000": "rtx_pro_6000_server",
 }
 """The boards that it has a name for, with or without measurements."""
-STAND_INS = {
+NEAREST_BOARDS = {
     "A100-40GB-SXM": "a100_sxm",
     "A100-80GB-PCIe": "a100_sxm",
     "GH200-96GB": "h200_sxm",
@@ -106,8 +106,8 @@ def system_of(question: Question) -> str:
     Raises:
         ValueError: it has none.
     """
-    stand_in = STAND_INS.get(question["board"]) if question["stand_ins"] else None
-    system = stand_in or SYSTEMS.get(question["board"])
+    nearest = NEAREST_BOARDS.get(question["board"]) if question["nearest_boards"] else None
+    system = nearest or SYSTEMS.get(question["board"])
     if system is None:
         raise ValueError(f"no system for {question['board']}")
     return system

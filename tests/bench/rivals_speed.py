@@ -63,31 +63,31 @@ class SpeedAnswer:
 
 
 def rival_speeds(
-    rows: Iterable[Row], configs: Document, *, stand_ins: bool = False
+    rows: Iterable[Row], configs: Document, *, nearest_boards: bool = False
 ) -> dict[str, float | None]:
     """Return its value of each row's own metric by row id, in that metric's unit.
 
     None where it refuses, where the row leaves out a length or the number of requests, and for
-    metrics that it does not predict. ``stand_ins`` lets the nearest board answer for one that it
-    has no measurements of.
+    metrics that it does not predict. ``nearest_boards``: the nearest one answers for a board that
+    it has no measurements of.
 
     Raises:
         subprocess.CalledProcessError: it cannot be installed, or the adapter broke.
     """
     rows = list(rows)
-    answers = speed_answers(rows, configs, stand_ins=stand_ins)
+    answers = speed_answers(rows, configs, nearest_boards=nearest_boards)
     return {row["id"]: value_of(row, answers[point_of(row)]) for row in rows}
 
 
 def speed_answers(
-    rows: Iterable[Row], configs: Document, *, stand_ins: bool = False
+    rows: Iterable[Row], configs: Document, *, nearest_boards: bool = False
 ) -> dict[str, SpeedAnswer]:
     """Ask about each operating point once; the answers by point. Raises as ``rival_speeds``."""
     questions: list[dict[str, Any]] = []
     answers: dict[str, SpeedAnswer] = {}
     for point, members in points(rows).items():
         try:
-            questions.append(question(members, configs) | {"stand_ins": stand_ins})
+            questions.append(question(members, configs) | {"nearest_boards": nearest_boards})
         except UnaskableError as error:
             answers[point] = SpeedAnswer(point=point, refused=f"not asked: {error}")
     return answers | {each["point"]: SpeedAnswer(**each) for each in ask(questions)}
@@ -197,12 +197,14 @@ def summary(rows: Sequence[Row], answers: Mapping[str, SpeedAnswer]) -> list[str
 @click.command()
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
-@click.option("--stand-ins", is_flag=True, help="Ask the nearest board where it lacks one.")
-def main(data: Path, configs: Path, stand_ins: bool) -> None:
+@click.option("--nearest-boards", is_flag=True, help="Ask the nearest board where it lacks one.")
+def main(data: Path, configs: Path, nearest_boards: bool) -> None:
     """Print points answered and refused, with reasons, and the errors by metric."""
     with data.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
-    answers = speed_answers(rows, yaml.safe_load(configs.read_text()), stand_ins=stand_ins)
+    answers = speed_answers(
+        rows, yaml.safe_load(configs.read_text()), nearest_boards=nearest_boards
+    )
     click.echo("\n".join(summary(rows, answers)))
 
 

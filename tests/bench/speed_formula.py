@@ -36,7 +36,7 @@ from tonnage.catalog.engine_speed import (
     scaling_of,
 )
 from tonnage.sizing.serving.closed_loop import num_at_once
-from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step
 from tonnage.units import MS_PER_S
 

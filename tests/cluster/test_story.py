@@ -154,7 +154,7 @@ def story_model():
 
 
 def true_capacity() -> float:
-    """Return the requests per second that a replica of the stand-in really sustains."""
+    """Return the requests per second that a replica of the emulator really sustains."""
     spec = parse_model_deployment(story_model()).spec
     request = ask(spec, look_up(spec, built_in_gpus()))
     flags = size(request).flags

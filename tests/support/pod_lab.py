@@ -12,7 +12,7 @@ import yaml
 from tonnage.lab.processes import ProcessGroup, wait_until
 
 SHELL = "example.test/shell:1"
-STANDIN = "vllm/vllm-openai:v0.33.0"
+VLLM_IMAGE = "vllm/vllm-openai:v0.33.0"
 TRUTH = {"kv_tokens": 65536, "load_s": 0.2, "step": {"per_step_s": 0.002}}
 SERVE = ["meta/model", "--served-model-name", "m", "--max-model-len", "4096"]
 PROBE = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 2}
@@ -45,7 +45,7 @@ class Lab:
             "images": [
                 {
                     "image": "vllm/vllm-openai:v0\\.33\\..*",
-                    "command": [python, "-m", "tonnage.lab.standin", "serve"],
+                    "command": [python, "-m", "tonnage.lab.emulator", "serve"],
                     "environment": environment,
                 },
                 {"image": SHELL, "command": ["/bin/sh", "-c"], "programs": {"py": [python]}},
@@ -125,7 +125,7 @@ def a_lab(kubectl, namespace, folder, **config):
 def a_server(name="server", **changes):
     return {
         "name": name,
-        "image": STANDIN,
+        "image": VLLM_IMAGE,
         "args": SERVE,
         "ports": [{"name": "http", "containerPort": 8000}],
         "startupProbe": PROBE | {"failureThreshold": 100},

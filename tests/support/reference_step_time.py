@@ -16,7 +16,7 @@ import numpy as np
 
 from reference_engine import Batch, BlockTable, EngineLimits, StepTime
 from reference_fast import Floats
-from tonnage.sizing.serving.steady import Replica
+from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step
 
 ROUNDING = 1e-9

@@ -25,6 +25,10 @@ class EngineLimits:
     """Tokens per KV block."""
     max_model_len: int
     """Prompt and output tokens of the longest request."""
+    num_tables: int = 1
+    """Block tables that grow with a sequence: it takes so many blocks for each block of tokens."""
+    fixed_blocks: int = 0
+    """Beside them, that a sequence holds whatever its length: its states, its windows."""
     watermark_blocks: int = 0
     """Blocks left free when a sequence is admitted beside others."""
     num_draft_tokens: int = 0
@@ -59,7 +63,7 @@ class EngineLimits:
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return the KV blocks that a sequence of this length occupies, rounded up."""
-        return -(-num_tokens // self.block_size)
+        return self.fixed_blocks + self.num_tables * -(-num_tokens // self.block_size)
 
     def check(self, *, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> None:
         """Say why a request can never be served, if so.

@@ -3,7 +3,8 @@ cimport cython
 
 
 cdef class RequestTable:
-    cdef public Py_ssize_t size
+    cdef public Py_ssize_t size, capacity
+    cdef public list free
     cdef public long long[::1] prompt_tokens
     cdef public long long[::1] output_tokens
     cdef public long long[::1] cached_tokens
@@ -11,7 +12,8 @@ cdef class RequestTable:
     cdef public long long[::1] state
     cdef public long long[::1] emitted
     cdef public long long[::1] computed
-    cdef public long long[::1] blocks
+    cdef public double[::1] blocks
+    cdef public double[::1] rate
     cdef public long long[::1] start_step
     cdef public long long[::1] finish_step
     cdef public long long[::1] knot
@@ -21,6 +23,7 @@ cdef class RequestTable:
     cdef public double[::1] first_token_s
     cdef public double[::1] ended_s
 
+    cdef void _grow(self) except *
     @cython.locals(number=Py_ssize_t, late=Py_ssize_t)
     cpdef Py_ssize_t late_starts(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
     @cython.locals(number=Py_ssize_t, slow=Py_ssize_t, later='long long')

@@ -3,9 +3,20 @@
 from array import array
 from collections.abc import Sequence
 
+INTEGERS = (
+    "prompt_tokens", "output_tokens", "cached_tokens", "state", "emitted", "computed", "blocks",
+    "start_step", "finish_step", "knot", "knot_step", "preemptions",
+)  # fmt: skip
+REALS = ("arrival_s", "started_s", "first_token_s", "ended_s")
+FEWEST_ROWS = 64
+
 
 class RequestTable:
-    """One row for each request, by number. The columns below ``arrival_s`` belong to the engine."""
+    """One row for each request, by number. The columns below ``arrival_s`` belong to the engine.
+
+    All requests may be known from the start, or be added one by one; then columns have rows to
+    spare beyond ``size``, and a row that ``Engine.release`` gives back is used again.
+    """
 
     def __init__(
         self,
@@ -17,6 +28,8 @@ class RequestTable:
         """Take the requests, in order of arrival; ``cached_tokens`` are found in the cache."""
         size = len(arrival_s)
         self.size = size
+        self.capacity = size
+        self.free: list[int] = []
         self.prompt_tokens = array("q", prompt_tokens)
         self.output_tokens = array("q", output_tokens)
         self.cached_tokens = array("q", cached_tokens)
@@ -25,7 +38,8 @@ class RequestTable:
         self.state = array("q", whole)
         self.emitted = array("q", whole)
         self.computed = array("q", whole)
-        self.blocks = array("q", whole)
+        self.blocks = array("d", real)
+        self.rate = array("d", real)
         self.start_step = array("q", whole)
         self.finish_step = array("q", whole)
         self.knot = array("q", whole)
@@ -34,6 +48,35 @@ class RequestTable:
         self.started_s = array("d", real)
         self.first_token_s = array("d", real)
         self.ended_s = array("d", real)
+
+    def add(
+        self, *, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0, arrival_s: float
+    ) -> int:
+        """Note one more request and return its number, maybe that of one forgotten."""
+        if self.free:
+            number = self.free.pop()
+        else:
+            if self.size == self.capacity:
+                self._grow()
+            number = self.size
+            self.size += 1
+        self.prompt_tokens[number] = prompt_tokens
+        self.output_tokens[number] = output_tokens
+        self.cached_tokens[number] = cached_tokens
+        self.arrival_s[number] = arrival_s
+        self.state[number] = self.emitted[number] = self.computed[number] = 0
+        self.blocks[number] = self.start_step[number] = self.finish_step[number] = 0
+        self.knot[number] = self.knot_step[number] = self.preemptions[number] = 0
+        self.started_s[number] = self.first_token_s[number] = self.ended_s[number] = 0.0
+        return number
+
+    def _grow(self) -> None:
+        more = bytes(8 * max(FEWEST_ROWS, self.capacity))
+        for name in INTEGERS:
+            setattr(self, name, array("q", bytes(getattr(self, name)) + more))
+        for name in REALS:
+            setattr(self, name, array("d", bytes(getattr(self, name)) + more))
+        self.capacity += max(FEWEST_ROWS, self.capacity)
 
     def late_starts(self, first: int, last: int, limit_s: float) -> int:
         """Return how many requests from ``first`` to before ``last`` waited longer for a token."""

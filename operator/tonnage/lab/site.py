@@ -23,7 +23,7 @@ NAMESPACE: Final = "tonnage-system"
 VLLM_IMAGE: Final = "vllm/vllm-openai:.*"
 OPERATOR_IMAGE: Final = ".*/operator:.*"
 HIDDEN_EFFICIENCY: Final = 0.60
-"""Of the stand-in engines' bandwidth; the prior says 0.83, so the first plan is too hopeful."""
+"""Of the emulated engines' bandwidth; the prior says 0.83, so the first plan is too hopeful."""
 NODE_TIMEOUT_S: Final = 60.0
 OPERATOR_TIMEOUT_S: Final = 90.0
 
@@ -96,7 +96,7 @@ def _runner_config(folder: Path, truth: Path, config: SiteConfig) -> dict[str, A
         "images": [
             {
                 "image": VLLM_IMAGE,
-                "command": [python, "-m", "tonnage.lab.standin", "serve"],
+                "command": [python, "-m", "tonnage.lab.emulator", "serve"],
                 "environment": {"TONNAGE_LAB_TRUTH": str(truth)},
             },
             {

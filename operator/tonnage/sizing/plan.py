@@ -39,7 +39,7 @@ from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 from tonnage.units import format_s, significant
 
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.01
 """Of the most that a replica serves at all: where the SLO leaves less, the number of replicas
 swings from hundreds to none with the tenth digit of a length."""
 IDLE = 1e-6
@@ -220,7 +220,7 @@ class Outline:
 def outlines_of(
     request: SizingRequest, splits: Iterable[Parallelism], refusals: list[SizingError]
 ) -> Iterator[Outline]:
-    """Yield the splits that fit and keep the SLO for one request alone; note what refuses others."""
+    """Yield the splits on which one request alone keeps the SLO; note what refuses others."""
     for split in splits:
         try:
             yield outline_of(request, split)
@@ -396,12 +396,14 @@ def _what_fails(outline: Outline) -> str:
     return f"one alone has a TPOT of {format_s(idle.tpot_s)}: a prompt beside it is too much"
 
 
-def alternatives(request: SizingRequest, gpus: Iterable[Gpu]) -> list[Sizing]:
+def alternatives(
+    request: SizingRequest, gpus: Iterable[Gpu], *, between: Between = nothing
+) -> list[Sizing]:
     """Answer the request on other GPU classes, cheapest in GPUs first; the refused left out."""
     answers = []
     for gpu in gpus:
         try:
-            answers.append(size(on_gpu(request, gpu)))
+            answers.append(size(on_gpu(request, gpu), between=between))
         except (SizingError, LookupError):
             continue
     return sorted(answers, key=lambda answer: answer.flags.parallelism.num_gpus)

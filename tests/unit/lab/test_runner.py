@@ -161,13 +161,13 @@ def test_references_to_objects_are_found_wherever_they_stand():
     ("container", "argv"),
     [
         ({"args": ["$(M)", "--port", "1"]}, ["python", "serve", "m", "--port", "1"]),
-        ({"command": ["vllm", "serve"], "args": ["m"]}, ["python", "standin", "serve", "m"]),
+        ({"command": ["vllm", "serve"], "args": ["m"]}, ["python", "emulator", "serve", "m"]),
         ({"command": ["sleep", "1"]}, ["sleep", "1"]),
         ({}, ["python", "serve"]),
     ],
 )
 def test_the_command_line_is_the_images_unless_the_container_has_its_own(container, argv):
-    programs = {"vllm": ["python", "standin"]}
+    programs = {"vllm": ["python", "emulator"]}
 
     assert (
         command_line(container, {"M": "m"}, entrypoint=["python", "serve"], programs=programs)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fleet_builders import SITE, a_model, an_offline_sizing, example
 from strategies import numbers
 from tonnage.catalog.engine import find_engine
-from tonnage.lab.standin.arguments import parse
+from tonnage.lab.emulator.arguments import parse
 from tonnage.manifests.arguments import (
     BUCKETS,
     Serving,

@@ -96,27 +96,53 @@ class Outcome:
 
 
 def engine_limits(trial: Trial) -> EngineLimits:
-    """Return the limits of one engine of the trial.
-
-    Where a cache has several tables, or windows, a block stands for the tokens of a sequence of
-    mean length.
-    """
+    """Return the limits of one engine of the trial."""
     replica, speculation = trial.replica, trial.replica.model.speculation
-    size = replica.layout.block_tokens
-    typical = trial.workload.mean_context_tokens
-    held = replica.sequences_held(typical) / replica.model.dp_size
-    longest = -(-trial.context_tokens // size)
+    tables = _tables(replica, trial.workload)
     most = replica.max_batched_tokens // replica.model.tokens_verified
+    longest = tables.fixed_blocks + tables.number * -(-trial.context_tokens // tables.block_tokens)
     return EngineLimits(
         max_num_seqs=min(replica.max_num_seqs or most, most),
         max_num_batched_tokens=replica.max_batched_tokens,
-        num_blocks=max(longest, math.floor(held * typical / size)),
-        block_size=size,
+        num_blocks=max(longest, int(replica.kv_pool_bytes // replica.layout.bytes_per_block)),
+        block_size=tables.block_tokens,
+        num_tables=tables.number,
+        fixed_blocks=tables.fixed_blocks,
         max_model_len=trial.context_tokens,
         num_draft_tokens=speculation.num_draft_tokens if speculation else 0,
         acceptance_rate=speculation.acceptance_rate if speculation else 0.0,
         num_ranks=replica.model.dp_size,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tables:
+    """Block tables of a sequence as the engine model counts them."""
+
+    block_tokens: int
+    number: int
+    fixed_blocks: int
+
+
+def _tables(replica: Replica, workload: Workload) -> _Tables:
+    """Return the tables that grow with a sequence, and the blocks it holds whatever its length.
+
+    A window is full at the lengths that occur, or it grows like the rest. Tables whose blocks are
+    shorter than the longest count as often as they have blocks in it.
+    """
+    growing: list[int] = []
+    fixed = 0
+    for group in replica.layout.groups:
+        window, tokens = group.share.window_tokens, group.block_tokens
+        if group.state_blocks:
+            fixed += group.state_blocks
+        elif window is not None and window < workload.mean_context_tokens:
+            fixed += -(-window // tokens) + 1
+        else:
+            growing.append(tokens)
+    size = max(growing, default=replica.layout.block_tokens)
+    number = round(sum(size / tokens for tokens in growing))
+    return _Tables(block_tokens=size, number=number, fixed_blocks=fixed)
 
 
 class Run:

@@ -1,0 +1,74 @@
+"""Random numbers: the published generator, and the moments of what is made of it."""
+
+import itertools
+import math
+from array import array
+from statistics import fmean, pvariance
+
+import pytest
+
+from tonnage.engine.chance import Chance, lognormal, scaled
+
+
+def test_the_generator_is_xorshift64_star():
+    chance = Chance(0)
+    chance.bits = 1
+
+    # Its first output from the state 1; a share is made of the upper 53 bits.
+    assert chance.share() == (5180492295206395165 >> 11) / 2**53
+
+
+def test_seeds_give_streams_of_their_own_that_repeat():
+    first, again, other = (Chance(seed).shares(50) for seed in (1, 1, 2))
+
+    assert first == again
+    assert not set(first) & set(other)
+
+
+def test_shares_are_uniform():
+    shares = Chance(5).shares(100_000)
+
+    assert 0 <= min(shares) < max(shares) < 1
+    assert fmean(shares) == pytest.approx(1 / 2, abs=0.003)  # 0.29 / sqrt(100,000) is 0.0009
+    assert pvariance(shares) == pytest.approx(1 / 12, rel=0.01)
+
+
+def test_even_shares_take_one_from_each_slice_in_random_order():
+    shares = Chance(5).even_shares(1000)
+
+    assert sorted(int(share * 1000) for share in shares) == list(range(1000))
+    ascents = sum(low < high for low, high in itertools.pairwise(shares))
+    assert 450 < ascents < 550
+
+
+@pytest.mark.parametrize("shape", [0.25, 1.0, 4.0])
+def test_gaps_have_a_mean_of_one_and_the_variation_asked_for(shape):
+    gaps = Chance(3).gamma_gaps(100_000, shape)
+    variance = 1 / shape
+
+    # The variance of the sample variance is that of a gamma: (2 + 6 / shape) / shape^2 / n.
+    assert min(gaps) >= 0
+    assert fmean(gaps) == pytest.approx(1, abs=4 * math.sqrt(variance / 100_000))
+    error = variance * math.sqrt((2 + 6 / shape) / 100_000)
+    assert pvariance(gaps) == pytest.approx(variance, abs=4 * error)
+
+
+def test_gaps_of_a_poisson_process_are_exponential():
+    gaps = Chance(3).gamma_gaps(100_000, 1.0)
+
+    longer = sum(gap > 2 for gap in gaps) / len(gaps)
+    assert longer == pytest.approx(math.exp(-2), abs=0.005)
+
+
+def test_lengths_are_whole_and_within_their_bounds():
+    normals = array("d", [-9.0, 0.0, 1.0, 9.0])
+
+    # 100 * exp(z / 2 - 1/8): 0.98 -> 1, 88.25, 145.50, 7,944 -> 500.
+    assert list(lognormal(normals, 100, 0.5, 500)) == [1, 88, 145, 500]
+
+
+def test_scaled_values_leave_the_others_alone():
+    values = array("d", [1.0, 2.5])
+
+    assert list(scaled(values, 2)) == [2.0, 5.0]
+    assert list(values) == [1.0, 2.5]

@@ -1,0 +1,621 @@
+"""The engine emulator: arguments, buckets, hidden constants, and the server over real HTTP."""
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientPayloadError
+from aiohttp.test_utils import TestClient, TestServer
+
+from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
+from tonnage.engine.schedule import Engine
+from tonnage.engine.table import RequestTable
+from tonnage.lab.emulator.__main__ import build, drain
+from tonnage.lab.emulator.arguments import parse
+from tonnage.lab.emulator.buckets import effective, parse_custom
+from tonnage.lab.emulator.truth import Truth, TruthError, kv_tokens, step_costs
+
+LISTED = Path(__file__).parent / "data" / "vllm-0.33-metrics.txt"
+FAST = {"per_step_s": 0.001}
+
+
+def arguments(*flags):
+    return parse(["serve", "meta/model", "--max-model-len", "256", "--max-num-seqs", "8", *flags])
+
+
+def a_truth(**changes):
+    return Truth.from_dict({"kv_tokens": 4096, "step": FAST} | changes)
+
+
+@contextlib.asynccontextmanager
+async def a_server(*flags, truth=None):
+    server, loop = build(arguments(*flags), truth or a_truth())
+    server.ready = True
+    stepper = asyncio.create_task(loop.run())
+    async with TestClient(TestServer(server.application())) as client:
+        client.emulator, client.loop_ = server, loop
+        yield client
+    stepper.cancel()
+
+
+def sample(page, name, **labels):
+    """Return the value of the one series with this name and these labels."""
+    wanted = {f'{key}="{value}"' for key, value in labels.items()}
+    (value,) = [
+        float(line.rpartition(" ")[2])
+        for line in page.splitlines()
+        if re.match(rf"{re.escape(name)}[{{ ]", line) and all(each in line for each in wanted)
+    ]
+    return value
+
+
+def families(page):
+    """Return {family: (type, label names)} of a page; _created series are left out."""
+    types = dict(re.findall(r"^# TYPE (vllm:\S+) (\w+)$", page, re.MULTILINE))
+    found = {name: (kind, set()) for name, kind in types.items() if not name.endswith("_created")}
+    for name, labels in re.findall(r"^(vllm:\w+)\{(.*)\} ", page, re.MULTILINE):
+        family = name if name in found else re.sub(r"_(bucket|count|sum)$", "", name)
+        if family in found:
+            found[family][1].update(set(re.findall(r'(\w+)="', labels)) - {"le"})
+    return found
+
+
+def step_s(costs, prompts):
+    """Return the seconds of the step that computes all prompts, and of the one after it."""
+    table = RequestTable(prompts, [3] * len(prompts), [0] * len(prompts), [0.0] * len(prompts))
+    limits = EngineLimits(
+        max_num_seqs=len(costs.base_s) - 1,
+        max_num_batched_tokens=sum(prompts),
+        num_blocks=sum(prompts),
+        block_size=16,
+        max_model_len=1100,
+    )
+    engine = Engine(limits, costs, table)
+    for number in range(table.size):
+        engine.submit(number)
+    return [engine.step(), engine.step()]
+
+
+# Arguments
+
+
+def test_arguments_are_those_of_vllm_serve():
+    read = parse(
+        [
+            "serve",
+            "meta/model",
+            "--served-model-name",
+            "a",
+            "b",
+            "--port",
+            "9",
+            "--max-model-len",
+            "8K",
+            "--max-num-seqs=37",
+            "-tp",
+            "2",
+            "--max_num_batched_tokens",
+            "2048",
+            "--kv-cache-dtype",
+            "fp8",
+            "--no-enable-prefix-caching",
+            "--gpu-memory-utilization",
+            "0.9",
+            "--shutdown-timeout",
+            "45",
+            "--enforce-eager",
+            "--revision",
+            "6f6073b",
+            "--speculative-config",
+            '{"method": "mtp", "num_speculative_tokens": 3}',
+        ]
+    )
+
+    assert read.served_model_names == ("a", "b")
+    assert (read.port, read.max_model_len, read.max_num_seqs) == (9, 8192, 37)
+    assert (read.tensor_parallel_size, read.max_num_batched_tokens) == (2, 2048)
+    assert (read.kv_cache_dtype, read.enable_prefix_caching) == ("fp8", False)
+    assert (read.gpu_memory_utilization, read.shutdown_timeout_s) == (0.9, 45)
+    assert (read.speculation.method, read.num_draft_tokens) == ("mtp", 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-seqs", "4"], "unrecognized arguments: --max-seqs 4"),
+        (["--max-num-seq", "4"], "unrecognized arguments: --max-num-seq 4"),
+        (["--max-num-seqs", "0"], "0 must be at least 1"),
+        (["--kv-cache-dtype", "int3"], "invalid choice: 'int3'"),
+        (["--gpu-memory-utilization", "1.2"], "above 0 and at most 1"),
+        (["--custom-histogram-buckets", "{no json"], "custom-histogram-buckets"),
+        (["--custom-histogram-buckets", '{"speed": [1]}'], "unknown bucket family 'speed'"),
+        (["--speculative-config", "{no json"], "num_speculative_tokens"),
+        (["--speculative-config", '{"method": "mtp"}'], "num_speculative_tokens"),
+    ],
+)
+def test_a_flag_that_vllm_does_not_know_or_take_exits_with_2_and_says_which(flags, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(["serve", "m", *flags])
+
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_is_needed(capsys):
+    with pytest.raises(SystemExit):
+        parse(["serve"])
+
+    assert "a model is needed" in capsys.readouterr().err
+
+
+# Buckets
+
+
+def test_a_custom_family_replaces_its_default_and_leaves_the_others():
+    custom = parse_custom('{"inter_token_latency": [0.02, 0.03]}')
+    bounds = effective(custom, max_model_len=4096)
+
+    assert bounds["inter_token_latency"] == (0.02, 0.03)
+    assert bounds["request_tokens"] == (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+    assert bounds["iteration_tokens"][-2:] == (8192, 16384)
+    assert bounds["request_latency"][0] == 0.3
+
+
+@pytest.mark.parametrize("bounds", ["[]", "[0, 1]", "[2, 1]", "[1, 1]", '["1"]', "3", "[1, NaN]"])
+def test_bounds_must_be_positive_finite_and_increasing(bounds):
+    with pytest.raises(ValueError, match="strictly increasing"):
+        parse_custom(f'{{"request_latency": {bounds}}}')
+
+
+# Hidden constants
+
+
+def test_the_linear_step_adds_its_parts():
+    truth = a_truth(
+        step={
+            "per_step_s": 0.004,
+            "per_sequence_s": 2e-5,
+            "weight_read_s": 0.015,
+            "kv_s_per_token": 4e-8,
+            "prefill_s_per_token": 1e-4,
+        }
+    )
+
+    costs = step_costs(truth, arguments("--max-num-seqs", "2"))
+
+    # Prompts of 51 and 50 tokens, then each decodes once, over 52 and 51 tokens.
+    assert step_s(costs, [51, 50]) == pytest.approx(
+        [0.004 + 0.015 + 101 * 1e-4, 0.004 + 0.015 + 2 * 2e-5 + 103 * 4e-8]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "TONNAGE_LAB_TRUTH="),
+        ('{"kv_tokens": 4096}', "step"),
+        ('{"kv_tokens": 4096, "step": {}, "speed": 1}', "speed"),
+    ],
+)
+def test_a_wrong_truth_file_is_named_with_its_fault(tmp_path, content, message):
+    path = tmp_path / "truth.json"
+    path.write_text(content)
+
+    with pytest.raises(TruthError, match=message):
+        Truth.load(path)
+
+
+def test_a_step_of_no_known_form_is_refused():
+    with pytest.raises(TruthError, match="has \\['speed'\\]"):
+        step_costs(a_truth(step={"speed": 1}), arguments())
+
+
+def test_a_step_with_a_constant_that_does_not_exist_is_refused_by_its_name():
+    with pytest.raises(TruthError, match="per_kilometre_s"):
+        step_costs(a_truth(step=FAST | {"per_kilometre_s": 1}), arguments())
+
+
+def test_an_engine_whose_cache_is_too_small_for_one_request_does_not_start():
+    async def scenario():
+        with pytest.raises(LimitsError, match="needs 16 KV blocks, there are 15"):
+            build(arguments(), a_truth(kv_tokens=256))
+
+    asyncio.run(scenario())
+
+
+# The server
+
+
+def test_the_metrics_page_has_the_names_types_and_labels_of_a_real_one():
+    listed = {}
+    for line in LISTED.read_text().splitlines():
+        if not line.startswith("#"):
+            name, kind, labels = line.split(" ")
+            listed[name] = (kind, set(labels.split(",")))
+
+    async def scenario():
+        work = {"weight_bytes": 1e9, "kv_bytes_per_token": 1e5, "flop_per_token": 2e9}
+        async with a_server("--enable-mfu-metrics", truth=a_truth(work=work)) as client:
+            return await (await client.get("/metrics")).text()
+
+    assert families(asyncio.run(scenario())) == listed
+
+
+def test_a_streamed_answer_has_one_event_for_each_token_then_usage_and_done():
+    async def scenario():
+        async with a_server() as client:
+            response = await client.post(
+                "/v1/completions",
+                json={
+                    "model": "meta/model",
+                    "prompt": [1, 5, 6],
+                    "max_tokens": 3,
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                    "ignore_eos": True,
+                },
+            )
+            return response.content_type, await response.text()
+
+    content_type, text = asyncio.run(scenario())
+    *events, done = [line.removeprefix("data: ") for line in text.split("\n\n")[:-1]]
+    pieces = [json.loads(event) for event in events]
+
+    assert content_type == "text/event-stream"
+    assert [piece["choices"][0]["finish_reason"] for piece in pieces[:3]] == [None, None, "length"]
+    assert pieces[3]["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert done == "[DONE]"
+
+
+def test_an_answer_that_is_not_streamed_comes_whole_and_is_counted():
+    async def scenario():
+        async with a_server() as client:
+            response = await client.post(
+                "/v1/completions", json={"prompt": "to be or not to be", "max_tokens": 5}
+            )
+            return await response.json(), await (await client.get("/metrics")).text()
+
+    answer, page = asyncio.run(scenario())
+
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 5, "total_tokens": 11}
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert sample(page, "vllm:request_success_total", finished_reason="length") == 1
+    assert sample(page, "vllm:prompt_tokens_total") == 6
+    assert sample(page, "vllm:generation_tokens_total") == 5
+    assert sample(page, "vllm:inter_token_latency_seconds_count") == 4
+    assert sample(page, "vllm:time_to_first_token_seconds_count") == 1
+    assert sample(page, "vllm:iteration_tokens_total_count") == 5
+    assert sample(page, "vllm:iteration_tokens_total_sum") == 11
+    assert sample(page, "vllm:num_requests_running") == 0
+
+
+def test_the_cache_is_described_as_vllm_does():
+    async def scenario():
+        async with a_server("--block-size", "32", "--kv-cache-dtype", "fp8") as client:
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+    labels = {
+        "num_gpu_blocks": "128",
+        "block_size": "32",
+        "kv_cache_size_tokens": "4096",
+        "kv_cache_max_concurrency": "16.0",
+        "cache_dtype": "fp8",
+    }
+
+    assert sample(page, "vllm:cache_config_info", **labels) == 1
+
+
+def test_a_cached_share_of_prompts_shows_in_the_prefix_cache_counters():
+    async def scenario():
+        async with a_server(truth=a_truth(cached_prompt_fraction=0.5)) as client:
+            await client.post("/v1/completions", json={"prompt": [1] * 100, "max_tokens": 2})
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+
+    assert sample(page, "vllm:prompt_tokens_total") == 100
+    assert sample(page, "vllm:prefix_cache_hits_total") == 50
+    assert sample(page, "vllm:prompt_tokens_by_source_total", source="local_compute") == 50
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"prompt": [1] * 250, "max_tokens": 7}, 400, "maximum context length is 256"),
+        ({"prompt": [1], "model": "other"}, 404, "`other` does not exist"),
+        ({"prompt": []}, 400, "the prompt is empty"),
+        ({"prompt": {"a": 1}}, 400, "prompt must be"),
+        ({"prompt": [1], "max_tokens": 0}, 400, "max_tokens must be at least 1"),
+        ({"prompt": [1], "n": 2}, 400, "only n = 1"),
+        ([1], 400, "must be a JSON object"),
+    ],
+)
+def test_a_wrong_request_gets_an_error_in_vllms_form(body, status, message):
+    async def scenario():
+        async with a_server() as client:
+            response = await client.post("/v1/completions", json=body)
+            return response.status, await response.json()
+
+    got, answer = asyncio.run(scenario())
+
+    assert got == answer["error"]["code"] == status
+    assert message in answer["error"]["message"]
+
+
+def test_a_body_that_is_no_json_is_a_bad_request():
+    async def scenario():
+        async with a_server() as client:
+            return (await client.post("/v1/completions", data=b"{")).status
+
+    assert asyncio.run(scenario()) == 400
+
+
+def test_until_the_model_is_loaded_everything_answers_503():
+    async def scenario():
+        async with a_server() as client:
+            client.emulator.ready = False
+            return [(await client.get(path)).status for path in ("/health", "/metrics")]
+
+    assert asyncio.run(scenario()) == [503, 503]
+
+
+def test_models_and_version_are_served():
+    async def scenario():
+        async with a_server("--served-model-name", "short") as client:
+            models = await (await client.get("/v1/models")).json()
+            return models["data"][0], await (await client.get("/version")).json()
+
+    model, version = asyncio.run(scenario())
+
+    assert (model["id"], model["root"], model["max_model_len"]) == ("short", "meta/model", 256)
+    assert version == {"version": "0.33.0"}
+
+
+def test_a_queue_limit_rejects_with_503_and_counts_it():
+    async def scenario():
+        slow = a_truth(step={"per_step_s": 5.0})
+        async with a_server("--max-num-queued-reqs", "1", truth=slow) as client:
+            first = asyncio.create_task(client.post("/v1/completions", json={"prompt": [1]}))
+            while not client.loop_.num_requests:
+                await asyncio.sleep(0)
+            second = await client.post("/v1/completions", json={"prompt": [1]})
+            first.cancel()
+            return second.status, await (await client.get("/metrics")).text()
+
+    status, page = asyncio.run(scenario())
+
+    assert status == 503
+    assert sample(page, "vllm:admission_rejections_total", reason="max_num_queued_reqs") == 1
+
+
+def test_requests_spread_over_data_parallel_ranks():
+    async def scenario():
+        async with a_server("--data-parallel-size", "2") as client:
+            body = {"prompt": [1], "max_tokens": 3}
+            await asyncio.gather(*[client.post("/v1/completions", json=body) for _ in range(2)])
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+
+    assert sample(page, "vllm:generation_tokens_total", engine="0") == 3
+    assert sample(page, "vllm:generation_tokens_total", engine="1") == 3
+
+
+def test_drain_waits_for_requests_in_flight_and_refuses_new_ones():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 0.01})) as client:
+            request = client.post("/v1/completions", json={"prompt": [1], "max_tokens": 10})
+            first = asyncio.create_task(request)
+            while not client.loop_.num_requests:
+                await asyncio.sleep(0)
+            client.emulator.draining = True
+            refused = await client.post("/v1/completions", json={"prompt": [1]})
+            await drain(client.loop_, timeout_s=5)
+            return refused.status, await (await first).json()
+
+    refused, answer = asyncio.run(scenario())
+
+    assert refused == 503
+    assert answer["usage"]["completion_tokens"] == 10
+
+
+def test_without_a_shutdown_timeout_requests_in_flight_are_aborted_and_counted():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 5.0})) as client:
+            request = client.post("/v1/completions", json={"prompt": [1], "stream": True})
+            response = await request
+            while not client.loop_.num_requests:
+                await asyncio.sleep(0)
+            await drain(client.loop_, timeout_s=0)
+            text = await response.text()
+            return text, await (await client.get("/metrics")).text()
+
+    text, page = asyncio.run(scenario())
+
+    assert '"finish_reason":"abort"' in text
+    assert sample(page, "vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_a_client_that_goes_away_frees_its_place():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 0.01})) as client:
+            body = {"prompt": [1], "max_tokens": 250, "stream": True}
+            response = await client.post("/v1/completions", json=body)
+            response.close()
+            with contextlib.suppress(ClientPayloadError):
+                await client.loop_.drained()
+            return await (await client.get("/metrics")).text()
+
+    assert sample(asyncio.run(scenario()), "vllm:request_success_total", finished_reason="abort")
+
+
+def test_latencies_on_the_page_are_those_of_the_hidden_step_time():
+    async def scenario():
+        async with a_server(truth=a_truth(step={"per_step_s": 0.02})) as client:
+            await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 21})
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+    mean_s = sample(page, "vllm:inter_token_latency_seconds_sum") / 20
+
+    assert 0.0195 < mean_s < 0.03  # a busy machine may be late, never early
+
+
+def test_hidden_constants_may_be_those_of_the_products_own_formula():
+    flags = ["serve", "Qwen/Qwen3-8B", "--max-model-len", "8192", "--max-num-seqs", "64"]
+    read = parse([*flags, "--max-num-batched-tokens", "8192"])
+    slow, fast = (
+        a_truth(kv_tokens=None, step={"gpu": "H200", "bandwidth_efficiency": efficiency})
+        for efficiency in (0.3, 0.6)
+    )
+    slow_s, fast_s = (step_s(step_costs(truth, read), [1000] * 8)[-1] for truth in (slow, fast))
+
+    # 8.19e9 parameters of two bytes read at 30 % of 4.8e12 B/s take 11.4 ms, and half at 60 %.
+    assert slow_s - fast_s == pytest.approx(0.0057, rel=0.2)
+    assert kv_tokens(slow, read) > 500_000
+
+
+def test_drafts_of_draft_layers_and_of_ngrams_cost_what_the_formula_says():
+    flags = ["serve", "Qwen/Qwen3-8B", "--max-model-len", "8192", "--max-num-seqs", "64"]
+    config = '{"method": "ngram", "num_speculative_tokens": 7}'
+    plain, drafting = parse(flags), parse([*flags, "--speculative-config", config])
+    # Every flop takes time here: 64 sequences have 8 tokens verified each, not one.
+    hidden = a_truth(step={"gpu": "H200", "compute_efficiency": 0.05, "overlap_power": None})
+    plain_s, drafting_s = (step_costs(hidden, each).compute_s[64] for each in (plain, drafting))
+
+    assert drafting_s == pytest.approx(8 * plain_s, rel=0.05)
+
+
+# Speculation
+
+
+DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}']
+
+
+def test_where_every_draft_token_is_right_a_step_gives_all_of_them_and_one():
+    async def scenario():
+        truth = a_truth(acceptance_rate=1.0)
+        async with a_server(*DRAFTS, truth=truth) as client:
+            response = await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 10})
+            return await response.json(), await (await client.get("/metrics")).text()
+
+    answer, page = asyncio.run(scenario())
+
+    # The prefill gives the first token; three steps give three each.
+    assert answer["usage"]["completion_tokens"] == 10
+    assert sample(page, "vllm:generation_tokens_total") == 10
+    assert sample(page, "vllm:iteration_tokens_total_count") == 4
+    assert sample(page, "vllm:inter_token_latency_seconds_count") == 3
+    assert sample(page, "vllm:spec_decode_num_drafts_total") == 3
+    assert sample(page, "vllm:spec_decode_num_draft_tokens_total") == 6
+    assert sample(page, "vllm:spec_decode_num_accepted_tokens_total") == 6
+    for position in ("0", "1"):
+        per_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        assert sample(page, per_position, position=position) == 3
+
+
+def test_where_none_is_right_each_step_gives_one_token():
+    async def scenario():
+        async with a_server(*DRAFTS) as client:
+            body = {"prompt": [1], "max_tokens": 5, "stream": True}
+            response = await client.post("/v1/completions", json=body)
+            return await response.text(), await (await client.get("/metrics")).text()
+
+    text, page = asyncio.run(scenario())
+
+    assert text.count('" token"') == 5
+    assert sample(page, "vllm:spec_decode_num_drafts_total") == 4
+    assert sample(page, "vllm:spec_decode_num_accepted_tokens_total") == 0
+
+
+def test_without_drafts_their_series_are_absent():
+    async def scenario():
+        async with a_server() as client:
+            return await (await client.get("/metrics")).text()
+
+    assert "spec_decode" not in asyncio.run(scenario())
+
+
+# The loop and its rows
+
+
+def a_loop(*flags, truth=None):
+    _, loop = build(arguments(*flags), truth or a_truth(step={"per_step_s": 0.0}))
+    return loop
+
+
+def test_rows_of_requests_that_have_ended_are_used_again():
+    async def scenario():
+        loop = a_loop()
+        stepper = asyncio.create_task(loop.run())
+        tokens = []
+        for _ in range(1500):
+            loop.submit(prompt_tokens=3, output_tokens=2, cached_tokens=0, listener=tokens.append)
+            await loop.drained()
+        stepper.cancel()
+        return loop.engine.table, tokens
+
+    table, tokens = asyncio.run(scenario())
+
+    # 256 that have ended keep their row until more have; a table grows by doubling.
+    assert table.capacity <= 512
+    assert tokens == [None, "length"] * 1500
+
+
+def test_each_client_gets_its_own_tokens_while_others_end_go_away_and_come():
+    """The rows of the one are those of the other, a while later."""
+
+    async def client(loop, chance, counts):
+        output, patience = chance.randint(1, 12), chance.choice([3, 99])
+        got, ended = [], asyncio.get_running_loop().create_future()
+
+        def listen(reason):
+            got.append(reason)
+            if reason or len(got) == patience:
+                ended.cancelled() or ended.done() or ended.set_result(reason)
+
+        number = loop.submit(
+            prompt_tokens=chance.randint(1, 90), output_tokens=output, cached_tokens=0,
+            listener=listen,
+        )  # fmt: skip
+        reason = await ended
+        if reason is None:
+            loop.abort(number)
+        counts.append((len(got), min(output, patience + 1) if reason is None else output))
+
+    async def crowd(loop, seed, counts):
+        chance = random.Random(seed)  # noqa: S311 -- a scenario has no secrets
+        for _ in range(120):
+            await client(loop, chance, counts)
+
+    async def scenario():
+        counts = []
+        loop = a_loop(truth=a_truth(kv_tokens=512, step={"per_step_s": 0.0}))
+        stepper = asyncio.create_task(loop.run())
+        await asyncio.gather(*[crowd(loop, seed, counts) for seed in range(12)])
+        stepper.cancel()
+        return loop, counts
+
+    loop, counts = asyncio.run(scenario())
+    (rank,) = loop.engine.ranks
+
+    assert len(counts) == 12 * 120
+    assert all(got == expected for got, expected in counts)
+    assert loop.engine.table.size <= 300
+    assert (rank.free_blocks, rank.num_running) == (rank.num_blocks, 0)
+    assert loop.engine.num_outstanding == loop.num_requests == 0
+
+
+def test_what_an_engine_can_never_serve_is_refused_by_its_loop():
+    async def scenario():
+        with pytest.raises(RequestError, match="exceed max_model_len"):
+            a_loop().submit(
+                prompt_tokens=250, output_tokens=7, cached_tokens=0, listener=lambda _: None
+            )
+
+    asyncio.run(scenario())
