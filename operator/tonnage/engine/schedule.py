@@ -584,8 +584,9 @@ class Engine:
     def emitted(self, number: int) -> int:
         """Return the tokens that a request has got; only where the engine is stepped."""
         tokens: int = self.table.emitted[number]
-        if self.table.state[number] == DECODING and not self.is_drafting:
-            tokens += self.step_number - self.table.start_step[number]
+        if self.table.state[number] == DECODING:
+            done = self.step_number - self.table.start_step[number]
+            tokens += int(done * self.table.rate[number] + ROUNDING)
         return tokens
 
     def release(self, numbers: list[int]) -> None:
