@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 from typing import Final
 
 from tonnage.sizing.serving.load_line import tpot_ceiling
@@ -72,6 +73,8 @@ class _Found:
 
     outcomes: dict[tuple[Length, float], Outcome] = field(default_factory=dict)
     goodput: dict[Length, Goodput] = field(default_factory=dict)
+    begun: dict[tuple[Length, Length], int] = field(default_factory=dict)
+    """Outcomes that were known when an unfinished search began, and when its last part did."""
 
 
 _remembered: OrderedDict[Trial, _Found] = OrderedDict()
@@ -95,6 +98,8 @@ def goodput(
     if known is None:
         known = _Search(trial, found, between).goodput(guess, length)
         found.goodput[length] = known
+        for part in (Length.COARSE, length):
+            found.begun.pop((length, part), None)
     return known
 
 
@@ -137,11 +142,17 @@ def requests_to_fill(trial: Trial) -> int:
 
 
 class _Search:
-    """Rates tried for one trial."""
+    """Rates tried for one trial.
+
+    A search that is resumed takes the steps that it took before: were it to look at what it tried
+    after them, it would try other rates each time, and might never end.
+    """
 
     def __init__(self, trial: Trial, found: _Found, between: Callable[[], None]) -> None:
         self._trial, self._found, self._between = trial, found, between
         self._filling = requests_to_fill(trial)
+        self._passed: dict[tuple[Length, float], None] = {}
+        """What this search may look at, in the order in which it came to know it."""
 
     def outcome(self, rate: float, length: Length) -> Outcome:
         """Return what becomes of a rate of each replica."""
@@ -151,17 +162,20 @@ class _Search:
             count = requests_needed(self._trial.slo, length) + self._filling
             run = Run(self._trial, rate * self._trial.num_replicas, count)
             known = self._found.outcomes[length, rate] = run.outcome()
+        self._passed[length, rate] = None
         return known
 
     def goodput(self, guess: float, length: Length) -> Goodput:
         rate = guess
         for level in (Length.COARSE, length):
             known = self._found.goodput.get(level)
+            if known is None:
+                self._begin(length, level)
             rate = known.requests_per_s if known else self._highest(rate, level)
             if not rate:
                 return Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
         near = min(
-            (tried for tried in self._found.outcomes if tried[0] is length),
+            (tried for tried in self._passed if tried[0] is length),
             key=lambda tried: abs(math.log(tried[1] / rate)),
         )
         outcome = self._found.outcomes[near]
@@ -171,6 +185,12 @@ class _Search:
             limited_by=limited_by(self._trial, outcome),
             outcome=outcome,
         )
+
+    def _begin(self, length: Length, level: Length) -> None:
+        """Look at what was known when this part of the search began first."""
+        outcomes = self._found.outcomes
+        known = self._found.begun.setdefault((length, level), len(outcomes))
+        self._passed |= dict.fromkeys(islice(outcomes, known))
 
     def _excess(self, rate: float, length: Length) -> float:
         ratio = self.outcome(rate, length).ratio
@@ -208,7 +228,7 @@ class _Search:
         for level in (length, *Length):
             points = [
                 (math.log(rate), excess)
-                for known, rate in self._found.outcomes
+                for known, rate in self._passed
                 if known is level and abs(excess := self._excess(rate, level)) < CLEAR
             ]
             if (slope := _slope(points)) > 0:
