@@ -28,7 +28,6 @@ from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.plan import requests_per_s_asked
-from tonnage.units import format_s
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
@@ -77,7 +76,7 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
         found,
         memory=replace(found.memory, waiting_since_s=since_s),
         pending=Pending(
-            message=f"waits for its capacity search since {format_s(waited_s)}: {why}; {runs}",
+            message=f"the capacity search has waited for {waited_s:.0f} s: {why}; {runs}",
             is_told="PlanValid" not in found.memory.conditions
             or is_spec_ahead(found.state)
             or waited_s >= fleet.settings.status_interval_s,

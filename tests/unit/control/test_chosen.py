@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-
 from fleet_builders import (
     a_deployment_body,
     a_fleet,
