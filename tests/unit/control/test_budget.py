@@ -253,6 +253,7 @@ class TestAnswers:
 
         second = tick(a_fleet(a_state(a_manifest("a", slo=slo), live=live)), first.memory)
 
+        assert len(first.memory.answers) == 1
         assert second.found[0].sizing.flags == sizing.flags
         assert runs() == before
 
