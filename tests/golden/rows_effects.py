@@ -7,12 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
+from tonnage.engine.static import simulate_static
 
 from builders import a_prior
 from golden.documents import model, napkin_shard, nominal_speeds, row
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.engine import Engine, EngineLimits, Request, simulate
-from tonnage.engine.static import simulate_static
 from tonnage.sizing.memory.ceiling import block_rounding_fraction
 from tonnage.sizing.step_time.step import Step, step_time
 

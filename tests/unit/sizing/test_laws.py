@@ -30,7 +30,7 @@ from tonnage.sizing.serving.staffing import replicas_for
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import step_time
-from tonnage.sizing.workload import Target, Routing
+from tonnage.sizing.workload import Routing, Target
 
 ROUNDING = 1 + 1e-9
 SEARCH = 1 + 1e-3

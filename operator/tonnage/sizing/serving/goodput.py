@@ -303,7 +303,7 @@ def _rounded(workload: Workload) -> Workload:
         ),
         output_tokens=_round(workload.output_tokens),
         output_second_moment=None if second is None else _round(second),
-        cached_fraction=round(workload.cached_fraction, 2),
+        cached_fraction=1 - min(1.0, _round(1 - workload.cached_fraction)),
     )
 
 

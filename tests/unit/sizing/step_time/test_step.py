@@ -12,7 +12,7 @@ from tonnage.sizing.serving.load_line import LoadLine, load_line, slots_for, tpo
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step, experts_touched, step_time, weights_read_bytes
-from tonnage.sizing.workload import Target, Slo
+from tonnage.sizing.workload import Slo, Target
 from tonnage.units import GB
 
 
