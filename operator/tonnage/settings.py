@@ -35,6 +35,12 @@ class Settings(BaseModel):
     """How often Prometheus scrapes the engines: windows and staleness are multiples of it."""
     tick_s: Positive = 15
     """How often the loop decides when nothing wakes it."""
+    search_budget_s: Annotated[float, Field(ge=0.1, le=86_400)] = 5
+    """Most time of a tick for capacity searches; what is left waits for the next tick.
+
+    Below ``tick_s``, so that the loop rests: a new question takes some tenths of a second of CPU, a
+    known one none.
+    """
     namespaces: Annotated[tuple[str, ...], Field(max_length=100)] = ()
     """Namespaces that are served; empty: all of them."""
     operator_namespace: str = "tonnage-system"

@@ -22,7 +22,7 @@ from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.workload import Lengths, Target, Routing, Slo, Workload
+from tonnage.sizing.workload import Lengths, Routing, Slo, Target, Workload
 
 NUM_WORKLOADS = 100
 PLATFORMS = (

@@ -11,7 +11,7 @@ from reference_engine import EngineLimits, Request, Served
 from reference_fast import Drafts, FastServer, StepFigures
 from reference_router import Pick, at_random, least_outstanding, serve
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.workload import Target, Routing, Slo, Workload
+from tonnage.sizing.workload import Routing, Slo, Target, Workload
 
 NORMAL = NormalDist()
 FIRST_SEED = 1000

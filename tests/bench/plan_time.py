@@ -33,7 +33,7 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.workload import Demand, Lengths, Target, Slo, Workload
+from tonnage.sizing.workload import Demand, Lengths, Slo, Target, Workload
 
 PAIRS = (
     ("Llama-3.1-8B-Instruct", "L4"),

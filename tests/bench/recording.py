@@ -22,9 +22,10 @@ from statistics import mean, median
 
 import click
 import numpy as np
+from scipy.optimize import minimize
+
 from reference_engine import BlockTable, EngineGroup, EngineLimits, Request, Served, simulate
 from reference_fast import FastServer, Floats, step_s
-from scipy.optimize import minimize
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")

@@ -21,7 +21,7 @@ from tonnage.sizing.step_time.step import (
     step_time,
 )
 from tonnage.sizing.step_time.utilization import batch1_mbu_fraction, observed_mfu_fraction
-from tonnage.sizing.workload import Lengths, Target, Slo, users_from_concurrency
+from tonnage.sizing.workload import Lengths, Slo, Target, users_from_concurrency
 from tonnage.units import GB, PETA, TERA
 
 KIMI = TABLE["models"]["kimi-k2.6"]

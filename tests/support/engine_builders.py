@@ -3,8 +3,8 @@
 import random
 from dataclasses import replace
 
+from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
-from tonnage.engine.schedule import Engine
 from tonnage.engine.step_costs import linear_costs
 from tonnage.engine.table import RequestTable
 

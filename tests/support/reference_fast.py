@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from reference_engine import Batch, EngineLimits, Request, Served
 
 Floats = NDArray[np.float64]

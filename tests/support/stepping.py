@@ -5,7 +5,7 @@ from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.engine.limits import EngineLimits
-from tonnage.engine.schedule import Engine
+from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.split import Parallelism

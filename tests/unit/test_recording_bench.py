@@ -14,6 +14,7 @@ from recording import (
     by_time,
     compared,
 )
+
 from reference_engine import EngineLimits, Request
 
 LIMITS = EngineLimits(max_num_seqs=4, max_num_batched_tokens=256, num_blocks=200, max_model_len=400)

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+
 from reference_engine import BlockTable, EngineGroup, EngineLimits, Request, Server, simulate
 from reference_fast import Drafts, FastServer, step_s
 

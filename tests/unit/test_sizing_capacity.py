@@ -13,7 +13,7 @@ from fleet import Fleet, Load, Traffic
 from staffing import row_of as staffing_row_of
 
 from reference_engine import EngineLimits
-from tonnage.sizing.workload import Lengths, Target, Routing, Slo, Workload
+from tonnage.sizing.workload import Lengths, Routing, Slo, Target, Workload
 
 FEW_REQUESTS = 2000
 """With so few the truth is uncertain by some 4 %."""

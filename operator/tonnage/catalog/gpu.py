@@ -91,7 +91,7 @@ class Gpu:
     nominal_memory_bytes: _PositiveInt
     """The brochure's figure: for textbook arithmetic only."""
     memory_bytes_per_s: _PositiveFloat
-    peak_flop_per_s: Mapping[str, _PositiveFloat]
+    peak_flop_per_s: Mapping[str, _PositiveFloat] = field(hash=False)
     """Dense peak by precision (bf16, fp8, int8, fp4), without sparsity."""
     interconnect_bytes_per_s: _PositiveFloat
     """Per GPU and one direction, between the GPUs of one node."""

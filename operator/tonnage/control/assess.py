@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
+from tonnage.control.answers import Asker
 from tonnage.control.chosen import RefusedError, choose
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.state import (
@@ -11,16 +13,20 @@ from tonnage.control.state import (
     Fleet,
     ModelState,
     ObjectMemory,
+    Pending,
     Refusal,
     Traffics,
 )
+from tonnage.control.steady import lengths_of, steady_lengths
+from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.metrics import RATE_SCRAPES
-from tonnage.manifests.children import NotServableError, Site, deployment
+from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import Traffic, need, need_without_demand
 from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.errors import SearchAbandonedError, SizingError
+from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.plan import requests_per_s_asked
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
@@ -31,20 +37,73 @@ GAP_TICKS = 4
 
 
 def assess(
-    state: ModelState, fleet: Fleet, memory: ObjectMemory, *, free_gpus: int | None
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+    *,
+    free_gpus: int | None,
+    asker: Asker | None = None,
 ) -> Assessment:
     """Assess one object. An object that cannot be planned leaves what runs alone."""
+    return decided(sized(state, fleet, memory, asker or Asker()), fleet, free_gpus=free_gpus)
+
+
+def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
+    """Measure an object and size it, as far as the time for searches goes."""
     traffics = measure_traffic(state, fleet, memory)
     memory = _remember(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
     try:
-        chosen = choose(state, fleet, memory)
+        chosen = choose(state, fleet, memory, asker)
+    except SearchAbandonedError as abandoned:
+        return _waiting(found, fleet, str(abandoned))
+    except REFUSALS as refused:
+        return replace(_answered(found), refusal=_refusal(refused))
+    return replace(_answered(found), chosen=chosen)
+
+
+def _answered(found: Assessment) -> Assessment:
+    return replace(found, memory=replace(found.memory, waiting_since_s=None))
+
+
+def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
+    """Leave everything as it is, in words too until the wait lasts as long as gauges may."""
+    before, deployment = found.memory.waiting_since_s, found.state.deployment
+    since_s = fleet.now_s if before is None else before
+    waited_s = fleet.now_s - since_s
+    runs = f"{deployment.replicas} replicas stay as they are" if deployment else "nothing runs yet"
+    return replace(
+        found,
+        memory=replace(found.memory, waiting_since_s=since_s),
+        pending=Pending(
+            message=f"the capacity search has waited for {waited_s:.0f} s: {why}; {runs}",
+            is_told="PlanValid" not in found.memory.conditions
+            or is_spec_ahead(found.state)
+            or waited_s >= fleet.settings.status_interval_s,
+        ),
+    )
+
+
+def is_spec_ahead(state: ModelState) -> bool:
+    """Tell whether our Deployment was made for another spec, or is yet to be made."""
+    model, deployment = state.model, state.deployment
+    if not isinstance(model, ModelDeployment) or model.spec.scale_target:
+        return False
+    return deployment is None or deployment.digest != spec_digest(model)
+
+
+def decided(found: Assessment, fleet: Fleet, *, free_gpus: int | None) -> Assessment:
+    """Say what is to be done with an object that was sized; any other is left as it is."""
+    state, memory, chosen = found.state, found.memory, found.chosen
+    if chosen is None:
+        return found
+    try:
         template = _template(state, fleet, chosen, memory)
         if template:
             _check_budget(state, chosen, free_gpus)
     except REFUSALS as refused:
-        return replace(found, refusal=_refusal(refused))
-    found = replace(found, chosen=chosen, template=template)
+        return replace(found, chosen=None, refusal=_refusal(refused))
+    found = replace(found, template=template)
     wanted = _need(found, chosen, drain_s=fleet.settings.backlog_drain_s)
     found = replace(found, memory=_remember_need(found, wanted, fleet))
     return replace(
@@ -107,8 +166,20 @@ def _remember(
         lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
+        asked_lengths=_asked_lengths(memory, state, traffics),
         cold_start_s=_smoothed_start(memory.cold_start_s, starts),
     )
+
+
+def _asked_lengths(
+    memory: ObjectMemory, state: ModelState, traffics: Traffics
+) -> MeasuredLengths | None:
+    """Return the lengths to ask with: those of the spec until what is measured has left them."""
+    measured, model = traffics.lengths, state.model
+    if measured is None or not isinstance(model, ModelDeployment):
+        return memory.asked_lengths
+    asked = memory.asked_lengths or lengths_of(expected_workload(model.spec))
+    return steady_lengths(measured, asked)
 
 
 def _smoothed_start(known_s: float | None, starts_s: list[float]) -> float | None:

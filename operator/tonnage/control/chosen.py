@@ -5,12 +5,13 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
+from tonnage.control.answers import Asker
 from tonnage.control.state import Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
 from tonnage.manifests.arguments import read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
-from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.provenance import Figure, Origin, lengths_input, replaced, speed_input, without
 from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
@@ -28,11 +29,12 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
+def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
     """Size an object: live flags stay until the user's spec changes.
 
     Raises:
         RefusedError, CatalogError, SizingError: nothing can be planned; the message says why.
+        SearchAbandonedError: the time for searches is spent before there is an answer.
     """
     model = checked(state)
     request = _request(model, state, fleet, memory)
@@ -48,23 +50,23 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Chosen:
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
     if live and is_current:
-        sizing, problem = _as_it_runs(calibrated(request, live, fleet.calibrations))
+        sizing, problem = _as_it_runs(calibrated(request, live, fleet.calibrations), asker)
         return Chosen(
             model=model, sizing=sizing, prior_efficiency=prior, must_apply=False, problem=problem
         )
-    sizing = _freely(request, live, fleet.calibrations)
+    sizing = _freely(request, live, fleet.calibrations, asker)
     return Chosen(model=model, sizing=sizing, prior_efficiency=prior, must_apply=True)
 
 
-def _as_it_runs(request: SizingRequest) -> tuple[Sizing, str | None]:
+def _as_it_runs(request: SizingRequest, asker: Asker) -> tuple[Sizing, str | None]:
     """Size what runs. A learned constant or longer prompts must not freeze it in overload.
 
     Where no rate keeps the SLO any more, the fleet is sized for throughput and the reason given.
     """
     try:
-        return size(request), None
+        return asker.size(request), None
     except SLOInfeasibleError as infeasible:
-        return size(replace(request, slo=Slo())), str(infeasible)
+        return asker.size(replace(request, slo=Slo())), str(infeasible)
 
 
 def checked(state: ModelState) -> ModelDeployment:
@@ -116,7 +118,7 @@ def _request(
         own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))
         switches = switches_in(state.deployment.arguments)
         request = replace(request, engine_digest=digest_of(own), switches=switches)
-    lengths = memory.lengths
+    lengths = memory.asked_lengths
     if lengths is None:
         return request
     expected = request.workload
@@ -195,16 +197,18 @@ def with_learned_speed(request: SizingRequest, flags: Flags, known: Calibrations
     return replace(request, speed=speed, inputs=inputs)
 
 
-def _freely(request: SizingRequest, live: Flags | None, known: Calibrations) -> Sizing:
+def _freely(
+    request: SizingRequest, live: Flags | None, known: Calibrations, asker: Asker
+) -> Sizing:
     """Choose flags; those that run stay where others gain too little to restart an engine."""
-    kept = _kept(request, live, known)
+    kept = _kept(request, live, known, asker)
     try:
-        first = size(request)
+        first = asker.size(request)
     except DoesNotFitError:
         if kept is None:
             raise
         return kept
-    best = size(with_learned_speed(request, first.flags, known))
+    best = asker.size(with_learned_speed(request, first.flags, known))
     if kept is None:
         return best
     worth_it = best.goodput_requests_per_s * kept.flags.parallelism.num_gpus > (
@@ -213,7 +217,9 @@ def _freely(request: SizingRequest, live: Flags | None, known: Calibrations) -> 
     return best if worth_it else kept
 
 
-def _kept(request: SizingRequest, live: Flags | None, known: Calibrations) -> Sizing | None:
+def _kept(
+    request: SizingRequest, live: Flags | None, known: Calibrations, asker: Asker
+) -> Sizing | None:
     """Return what the flags that run give a changed spec; None where they will not do.
 
     They have shown that what ran before fits, not what is asked now.
@@ -221,7 +227,7 @@ def _kept(request: SizingRequest, live: Flags | None, known: Calibrations) -> Si
     if live is None or request.num_gpus not in {None, live.parallelism.num_gpus}:
         return None
     try:
-        kept = size(calibrated(request, live, known))
+        kept = asker.size(calibrated(request, live, known))
     except SizingError:
         return None
     return None if kept.memory_doubt else kept

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
+from tonnage.control.assess import is_spec_ahead
 from tonnage.control.state import Assessment
 from tonnage.policy.situation import Metrics
 from tonnage.units import KIB
@@ -14,6 +15,9 @@ HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 LIMIT_CODES = frozenset({"MaxReplicas", "MinReplicas", "StepCap", "GPUBudget", "InsufficientGPU"})
 MESSAGE_LENGTH = KIB
+PENDING = "PlanPending"
+OF_THE_PLAN = frozenset({"PlanValid", "CapacityAvailable", "ScalingLimited", "SLOMet"})
+"""Conditions that stand on the plan: they stay as they were while it waits for its search."""
 
 
 class Finding(NamedTuple):
@@ -135,7 +139,7 @@ def ready(found: Assessment) -> Finding:
     up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
     trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
     counts = f"{deployment.ready} replicas ready, minReplicas {minimum}"
-    if found.template is not None and found.mode == "Auto":
+    if _is_due(found) and found.mode == "Auto":
         return Finding(
             "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
         )
@@ -152,14 +156,16 @@ def reconciling(found: Assessment) -> Finding:
     deployment = found.state.deployment
     is_alone = found.state.conflicting_autoscaler is None
     is_waiting = found.mode == "Auto" and found.refusal is None and is_alone
-    is_changing = deployment is None or found.template is not None or _is_rolling_out(found)
-    message = "the Deployment is brought to the spec"
-    return Finding(
-        "Reconciling",
-        "True" if is_waiting and is_changing else None,
-        "RollingOut",
-        message,
-    )
+    is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
+    state: State | None = "True" if is_waiting and is_changing else None
+    if found.pending and _is_due(found):
+        return Finding("Reconciling", state, PENDING, found.pending.message)
+    return Finding("Reconciling", state, "RollingOut", "the Deployment is brought to the spec")
+
+
+def _is_due(found: Assessment) -> bool:
+    """Tell whether a template is to be applied, or will be when its search has ended."""
+    return found.template is not None or (found.pending is not None and is_spec_ahead(found.state))
 
 
 def _is_rolling_out(found: Assessment) -> bool:
@@ -202,7 +208,7 @@ def conditions(found: Assessment, *, now: str) -> tuple[Condition, ...]:
     """Return every condition that is present; a transition time moves only with its status."""
     generation = found.state.view.generation
     present = []
-    for finding in (rule(found) for rule in RULES):
+    for finding in (_as_planned(rule(found), found) for rule in RULES):
         if finding.state is None:
             continue
         condition = Condition(
@@ -215,6 +221,19 @@ def conditions(found: Assessment, *, now: str) -> tuple[Condition, ...]:
         )
         present.append(_since(condition, found.memory.conditions.get(finding.type)))
     return tuple(present)
+
+
+def _as_planned(finding: Finding, found: Assessment) -> Finding:
+    """Leave what stands on the plan as it was while a search is awaited, and say so if it lasts."""
+    pending = found.pending
+    if pending is None or finding.type not in OF_THE_PLAN:
+        return finding
+    before = found.memory.conditions.get(finding.type)
+    if before is None:
+        return Finding(finding.type, "Unknown", PENDING, pending.message)
+    if finding.type == "PlanValid" and pending.is_told:
+        return Finding(finding.type, before.status, PENDING, pending.message)
+    return Finding(finding.type, before.status, before.reason, before.message)
 
 
 def _since(condition: Condition, before: Condition | None) -> Condition:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
 from tonnage.catalog.gpu import Gpu
+from tonnage.control.answers import Answers
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.demand import MeasuredDemand, MeasuredLengths
 from tonnage.estimate.samples import EngineSamples, LongSamples
@@ -139,6 +140,11 @@ class ObjectMemory:
     traffic: Traffic | None = None
     """Last measured demand."""
     lengths: MeasuredLengths | None = None
+    """Last measured."""
+    asked_lengths: MeasuredLengths | None = None
+    """That plans are asked with: near the measured ones, and steady. None: those of the spec."""
+    waiting_since_s: float | None = None
+    """Since when it waits for a search to end; None: it has its answer."""
     gauges: Mapping[str, float] = field(default_factory=dict)
     """Smoothed figures for show."""
     shown: Mapping[str, Figure] = field(default_factory=dict)
@@ -165,6 +171,10 @@ class Memory:
     calibrations: Calibrations = field(default_factory=Calibrations)
     learned_at_s: Mapping[str, float] = field(default_factory=dict)
     """When each speed key last moved."""
+    answers: Answers = field(default_factory=dict)
+    """Of sizing, to what was asked in the last tick."""
+    asked_speeds: Mapping[str, float] = field(default_factory=dict)
+    """Bandwidth efficiency that plans are asked with, by speed key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +230,15 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A search that the time of this tick did not suffice for: what runs stays until it ends."""
+
+    message: str
+    is_told: bool
+    """It lasts, or nothing was planned before. A shorter wait writes no status."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
     """Everything that was found out about one object, and what should be."""
 
@@ -227,6 +246,7 @@ class Assessment:
     memory: ObjectMemory
     traffics: Traffics
     refusal: Refusal | None = None
+    pending: Pending | None = None
     chosen: Chosen | None = None
     observed: Observed | None = None
     decision: Decision | None = None

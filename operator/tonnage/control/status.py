@@ -20,7 +20,7 @@ from tonnage.api.status import (
     ReplicasStatus,
     Status,
 )
-from tonnage.control.conditions import conditions
+from tonnage.control.conditions import PENDING, conditions
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
 from tonnage.estimate.calibration import Calibrations, speed_key
 from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
@@ -60,10 +60,7 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
     What people read goes on from the status that stands there: the last decisions, and since
     when each condition holds. Nothing is decided by it.
     """
-    try:
-        status = Status.model_validate_json(view.status)
-    except ValidationError:
-        status = Status()  # another version wrote it
+    status = _standing(view)
     return ObjectMemory(
         uid=view.uid,
         since_s=now_s,
@@ -74,24 +71,8 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
 
 def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return the status of an object, and whether it materially differs from what stands there."""
-    now = rfc3339(fleet.now_s)
-    memory = _remember_decision(found, now)
-    memory, measured = _measured(found, memory, now)
-    present = conditions(found, now=now)
-    status = Status(
-        observed_generation=found.state.view.generation,
-        replicas=_replicas(found),
-        plan=_plan(found, memory),
-        estimate=None
-        if found.sizing is None
-        else estimate_status(found.sizing, replicas=_planned(found)),
-        measured=measured,
-        calibration=_calibration(found, fleet.calibrations),
-        decisions=memory.decisions,
-        conditions=present,
-        display=_display(found, memory),
-    )
-    memory = replace(memory, conditions={each.type: each for each in present})
+    status, memory = _awaited(found, fleet) if found.pending else _found(found, fleet)
+    memory = replace(memory, conditions={each.type: each for each in status.conditions})
     before = json.loads(found.state.view.status)
     gauges_due = fleet.now_s - memory.gauges_written_at_s >= fleet.settings.status_interval_s
     differs = facts(status.to_dict()) != facts(before)
@@ -103,6 +84,49 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     elif found.mode != "Paused":
         memory = replace(memory, frozen_plan=None)
     return Reported(status=status, memory=memory, must_write=differs or moved)
+
+
+def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
+    now = rfc3339(fleet.now_s)
+    memory = _remember_decision(found, now)
+    memory, measured = _measured(found, memory, now)
+    status = Status(
+        observed_generation=found.state.view.generation,
+        replicas=_replicas(found),
+        plan=_plan(found, memory),
+        estimate=None
+        if found.sizing is None
+        else estimate_status(found.sizing, replicas=_planned(found)),
+        measured=measured,
+        calibration=_calibration(found, fleet.calibrations),
+        decisions=memory.decisions,
+        conditions=conditions(found, now=now),
+        display=_display(found, memory),
+    )
+    return status, memory
+
+
+def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
+    """Return the status that stands there, with what is known without the plan."""
+    before, pending = _standing(found.state.view), found.pending
+    display = before.display or Display()
+    if pending and pending.is_told:
+        display = display.model_copy(update={"reason": PENDING})
+    changes = {
+        "observed_generation": found.state.view.generation,
+        "replicas": _replicas(found),
+        "conditions": conditions(found, now=rfc3339(fleet.now_s)),
+        "display": display,
+    }
+    return before.model_copy(update=changes), found.memory
+
+
+def _standing(view: ModelView) -> Status:
+    """Return the status on the API server; an empty one where another version wrote it."""
+    try:
+        return Status.model_validate_json(view.status)
+    except ValidationError:
+        return Status()
 
 
 def _planned(found: Assessment) -> int | None:

@@ -3,11 +3,13 @@
 The operator runs it in a cluster, a replay in a model of one.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tonnage.control.assess import assess, drift
+from tonnage.control.answers import Asker
+from tonnage.control.assess import decided, drift, sized
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.state import (
     Assessment,
@@ -19,8 +21,10 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.status import recalled, report
+from tonnage.control.steady import steady_speeds
 from tonnage.control.writes import Writes, may_act, writes_for
 from tonnage.policy.situation import Metrics
+from tonnage.sizing.plan import Between, nothing
 
 T = TypeVar("T")
 
@@ -44,9 +48,15 @@ class Outcome:
     faults: tuple[Fault, ...]
 
 
-def tick(fleet: Fleet, memory: Memory) -> Outcome:
-    """Return the outcome of a tick. A bug in one object's part must not stop the others."""
-    found = assess_fleet(fleet, memory.objects)
+def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome:
+    """Return the outcome of a tick. A bug in one object's part must not stop the others.
+
+    ``between``: called before each run of the engine model, and before each search. Where it
+    raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
+    """
+    asker = Asker(memory.answers, between)
+    asked = steady_speeds(fleet.calibrations, memory.asked_speeds)
+    found = assess_fleet(replace(fleet, calibrations=asked), memory.objects, asker)
     faults = [
         Fault(key=each.state.view.key, consequence="internal error", error=each.refusal.error)
         for each in found
@@ -65,7 +75,13 @@ def tick(fleet: Fleet, memory: Memory) -> Outcome:
     return Outcome(
         found=found,
         writes=tuple(writes for writes, _ in written.values()),
-        memory=Memory(objects=objects, calibrations=known, learned_at_s=learned_at_s),
+        memory=Memory(
+            objects=objects,
+            calibrations=known,
+            learned_at_s=learned_at_s,
+            answers=asker.answers,
+            asked_speeds={key: each.bandwidth_efficiency for key, each in asked.speed.items()},
+        ),
         faults=(*faults, *unheard, *unsaid),
     )
 
@@ -84,17 +100,35 @@ def _of_each(
     return results, faults
 
 
-def assess_fleet(fleet: Fleet, objects: Mapping[str, ObjectMemory]) -> tuple[Assessment, ...]:
-    """Assess every object, in order; what one grows by, the next cannot have."""
+def assess_fleet(
+    fleet: Fleet, objects: Mapping[str, ObjectMemory], asker: Asker | None = None
+) -> tuple[Assessment, ...]:
+    """Assess every object, in order; what one grows by, the next cannot have.
+
+    They are sized in another order: who has waited longest for a search comes first.
+    """
+    known = {
+        state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet)
+        for state in fleet.models
+    }
+    asker = asker or Asker()
+    sizings = {
+        state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
+        for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
+    }
     found = []
     free_gpus = _free_gpus(fleet)
     for state in fleet.models:
-        known = objects.get(state.view.uid) or _first_sight(state, fleet)
-        assessment = _isolated(state, fleet, known, free_gpus)
+        assessment = _decided(sizings[state.view.uid], fleet, free_gpus)
         if free_gpus is not None:
             free_gpus -= _growth_gpus(assessment, fleet)
         found.append(assessment)
     return tuple(found)
+
+
+def _waiting_since_s(known: Mapping[str, ObjectMemory], state: ModelState) -> float:
+    since_s = known[state.view.uid].waiting_since_s
+    return math.inf if since_s is None else since_s
 
 
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
@@ -105,26 +139,36 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
     return replace(recalled(state.view, now_s=fleet.now_s), drift_corrected=drift(state))
 
 
-def _isolated(
-    state: ModelState, fleet: Fleet, known: ObjectMemory, free_gpus: int | None
-) -> Assessment:
-    """Assess one object; a bug in that must not stop the others."""
+def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:
+    """Size one object; a bug in that must not stop the others."""
     try:
-        return assess(state, fleet, known, free_gpus=free_gpus)
+        return sized(state, fleet, known, asker)
     except Exception as error:
-        message = "see the operator's log"
-        return Assessment(
-            state=state,
-            memory=known,
-            traffics=Traffics(
-                metrics=Metrics.MISSING,
-                reason="InternalError",
-                message=message,
-                demand=None,
-                lengths=known.lengths,
-            ),
-            refusal=Refusal(reason="InternalError", message=message, error=error),
-        )
+        return _broken(state, known, error)
+
+
+def _decided(found: Assessment, fleet: Fleet, free_gpus: int | None) -> Assessment:
+    """Decide one object; a bug in that must not stop the others."""
+    try:
+        return decided(found, fleet, free_gpus=free_gpus)
+    except Exception as error:
+        return _broken(found.state, found.memory, error)
+
+
+def _broken(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:
+    message = "see the operator's log"
+    return Assessment(
+        state=state,
+        memory=known,
+        traffics=Traffics(
+            metrics=Metrics.MISSING,
+            reason="InternalError",
+            message=message,
+            demand=None,
+            lengths=known.lengths,
+        ),
+        refusal=Refusal(reason="InternalError", message=message, error=error),
+    )
 
 
 def _free_gpus(fleet: Fleet) -> int | None:

@@ -1,7 +1,7 @@
 # C types of the router, for when the module is compiled. Plain Python never reads this file.
 cimport cython
 
-from tonnage.engine.schedule cimport Engine
+from tonnage.engine.core cimport Engine
 from tonnage.engine.table cimport RequestTable
 
 

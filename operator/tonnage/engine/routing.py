@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import IntEnum
 
-from tonnage.engine.schedule import Engine
+from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 
 

@@ -26,6 +26,9 @@ from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
+from tonnage.sizing.errors import SearchAbandonedError
+from tonnage.sizing.plan import Between
+from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
 RELIST_S = 300
@@ -49,6 +52,8 @@ class Loop:
     settings: Settings
     kube: KubeApi
     now: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    """What the time for searches is measured by."""
     memory: Memory = field(default_factory=Memory)
     relisted_at_s: float = 0.0
 
@@ -66,7 +71,8 @@ class Loop:
         now_s = self.now()
         self._relist(now_s)
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)
-        outcome = tick(fleet, self.memory)
+        between = within(self.settings.search_budget_s, self.clock)
+        outcome = tick(fleet, self.memory, between=between)
         _log(outcome, fleet)
         self.memory = outcome.memory
         failed = self.writer.act(outcome.writes, now=rfc3339(now_s))
@@ -113,8 +119,22 @@ def _after_writes(known: ObjectMemory, problem: WorldError | None) -> ObjectMemo
     return unwritten(known, refused=str(problem) if problem.is_refusal else None)
 
 
+def within(budget_s: float, clock: Callable[[], float]) -> Between:
+    """Return what ends the searches of a tick when their time, from now on, is spent."""
+    end_s = clock() + budget_s
+
+    def between() -> None:
+        if clock() >= end_s:
+            raise SearchAbandonedError(f"{format_s(budget_s)} of each tick are for searches")
+
+    return between
+
+
 def _log(outcome: Outcome, fleet: Fleet) -> None:
-    """Write one line for each decision that changes the number of replicas, and each bug."""
+    """Write a line for each decision that changes the number of replicas, and each bug."""
+    waiting = sum(found.pending is not None for found in outcome.found)
+    if waiting:
+        LOG.info("objects=%d pending=%d wait for capacity searches", len(outcome.found), waiting)
     for fault in outcome.faults:
         LOG.error("object=%s/%s %s", *fault.key, fault.consequence, exc_info=fault.error)
     for found in outcome.found:

@@ -27,3 +27,10 @@ class InvalidSpeculationError(SizingError):
 
 class InvalidKvCacheError(SizingError):
     """The engine does not keep the cache of this model in the format that is asked for."""
+
+
+class SearchAbandonedError(Exception):
+    """The time for searches is spent: no answer yet, and no is none either. Ask again.
+
+    Raised by what a caller passes as ``between``; the search goes on where it stopped.
+    """

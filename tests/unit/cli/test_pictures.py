@@ -21,7 +21,7 @@ from tonnage.cli.page.throughput import SERIES, Batch, Course, course, strictest
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
-from tonnage.sizing.workload import Target, Slo
+from tonnage.sizing.workload import Slo, Target
 from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[3]

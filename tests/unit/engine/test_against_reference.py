@@ -7,7 +7,7 @@ import pytest
 
 import reference_engine as slow
 from engine_builders import advanced, costs, crowded, limits, table, windowed
-from tonnage.engine.schedule import Engine
+from tonnage.engine.core import Engine
 
 PRICES = {"per_sequence_s": 5e-4, "kv_s_per_token": 1e-5, "prefill_s_per_token": 1e-4}
 STEP_S = 0.01

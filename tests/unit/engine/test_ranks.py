@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine_builders import advanced, an_engine, costs, crowded, limits, table
-from tonnage.engine.schedule import Engine
+from tonnage.engine.core import Engine
 
 
 def waiting(engine):

@@ -6,8 +6,8 @@ from statistics import mean
 import pytest
 
 from engine_builders import costs, limits, table
+from tonnage.engine.core import Engine
 from tonnage.engine.routing import Routing, serve
-from tonnage.engine.schedule import Engine
 
 
 def engines(rows, count, **changes):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_builders import advanced, an_engine, costs, crowded, limits, stepped, table, windowed
+from tonnage.engine.core import Engine
 from tonnage.engine.limits import LimitsError
-from tonnage.engine.schedule import Engine
 
 
 def run_to_the_end(engine):

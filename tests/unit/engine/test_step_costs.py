@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from engine_builders import an_engine, costs, limits, table
+from tonnage.engine.core import Engine
 from tonnage.engine.limits import LimitsError
-from tonnage.engine.schedule import Engine
 from tonnage.engine.step_costs import PrefillGrid, linear_costs
 
 GRID = PrefillGrid(

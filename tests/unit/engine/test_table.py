@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_builders import costs, limits, table
-from tonnage.engine.schedule import Engine
+from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 
 ROW = {"prompt_tokens": 16, "output_tokens": 4, "arrival_s": 0.0}

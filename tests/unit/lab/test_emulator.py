@@ -11,8 +11,8 @@ import pytest
 from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
 
+from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
-from tonnage.engine.schedule import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.lab.emulator.__main__ import build, drain
 from tonnage.lab.emulator.arguments import parse

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
-from tonnage.engine.schedule import Engine, Rank
+from tonnage.engine.schedule import Rank
 from tonnage.engine.step_costs import StepCosts
 from tonnage.engine.table import RequestTable
 from tonnage.lab.emulator.metrics import EngineSeries, RequestTimes

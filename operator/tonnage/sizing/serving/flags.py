@@ -11,7 +11,7 @@ from tonnage.sizing.memory.ceiling import check_fits, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.goodput import Goodput, Length, goodput, keeps
+from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, outcome_at
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.trial import Trial
@@ -23,20 +23,18 @@ MOST_SEQS = 4_096
 """Slots of an engine without a TPOT target, at most."""
 STRIDE = 0.75
 """Ratio of neighbouring numbers of slots that are tried."""
-CLOSER = 0.87
+CLOSER = 0.9
 """The same for the last steps."""
 PATIENCE = 3
 """Neighbours that serve no more, after which fewer slots are not tried."""
 GAIN = 1.01
 """What another number of slots must bring."""
-TIE = 0.995
+TIE = 0.999
 """Share of the goodput that counts as the same: the smaller flag is taken."""
 BUDGET_GAIN = 1.03
 """What another token budget than the engine's default must bring."""
 BUDGETS_TOKENS = (2_048, 4_096, 16_384)
 
-NOTHING = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
-"""Of flags that are not tried yet."""
 Between = Callable[[], None]
 
 
@@ -81,16 +79,16 @@ class FlagSearch:
         trial = trial_of(self._request, chosen.replica)
         return replace(chosen, goodput=goodput(trial, guess, length=length, between=self._between))
 
-    def _keeps(self, chosen: Chosen, rate: float, length: Length) -> bool:
+    def _keeps(self, chosen: Chosen, rate: float) -> bool:
         trial = trial_of(self._request, chosen.replica)
-        return keeps(trial, rate, length=length, between=self._between)
+        return outcome_at(trial, rate, length=Length.COARSE, between=self._between).ratio <= 1
 
     def _fewer(self, best: Chosen) -> Chosen:
         """Return the best among fewer slots: a short queue at the door can protect TPOT."""
         failed = 0
         for seqs in _ladder(_used(best)):
             other, rate = self._with(best, max_num_seqs=seqs), best.goodput.requests_per_s
-            if rate and not self._keeps(other, GAIN * rate, Length.COARSE):
+            if rate and not self._keeps(other, GAIN * rate):
                 failed += 1
                 if failed == PATIENCE:
                     break
@@ -111,28 +109,37 @@ class FlagSearch:
                 other = self._with(best, max_num_batched_tokens=tokens)
             except DoesNotFitError:
                 continue
-            if self._keeps(other, BUDGET_GAIN * rate, Length.COARSE):
+            if self._keeps(other, BUDGET_GAIN * rate):
                 best = self._tried(other, BUDGET_GAIN * rate, Length.COARSE)
         return best
 
     def _climbed(self, best: Chosen, most: int) -> Chosen:
-        """Go on with longer runs to more slots while they serve more, then to fewer, as many."""
-        while (seqs := _more(best.flags.max_num_seqs)) <= most:
-            other, rate = self._with(best, max_num_seqs=seqs), best.goodput.requests_per_s
-            if not self._keeps(other, GAIN * rate, Length.MEDIUM):
+        """Go on with longer runs to more slots or fewer, then to fewer that serve as much."""
+        rate = best.goodput.requests_per_s
+        start = seqs = _used(best)
+        lowest = self._late(best, rate)
+        for neighbour in (_more, _fewer):
+            while 1 <= (tried := neighbour(seqs)) <= most:
+                late = self._late(self._with(best, max_num_seqs=tried), rate)
+                if late >= lowest:
+                    break
+                seqs, lowest = tried, late
+            if seqs != start:
                 break
-            best = self._tried(other, GAIN * rate, Length.MEDIUM)
-        best = self._with(best, max_num_seqs=_used(best))
-        for seqs in _ladder(best.flags.max_num_seqs, CLOSER):
-            other = self._with(best, max_num_seqs=seqs)
-            if not self._keeps(other, TIE * best.goodput.requests_per_s, Length.MEDIUM):
+        best = self._with(best, max_num_seqs=seqs)
+        if seqs != start:
+            best = self._tried(best, rate, Length.MEDIUM)
+            rate = best.goodput.requests_per_s
+        while (tried := _fewer(seqs)) >= 1:
+            if self._late(self._with(best, max_num_seqs=tried), TIE * rate) > 1:
                 break
-            other = self._tried(other, best.goodput.requests_per_s, Length.MEDIUM)
-            if other.goodput.requests_per_s < TIE * best.goodput.requests_per_s:
-                break
-            kept = max(best.goodput, other.goodput, key=lambda found: found.requests_per_s)
-            best = replace(other, goodput=kept)
-        return best
+            seqs = tried
+        return self._with(best, max_num_seqs=seqs)
+
+    def _late(self, chosen: Chosen, rate: float) -> float:
+        """Return the late requests over those allowed at a rate, for the target missed most."""
+        trial = trial_of(self._request, chosen.replica)
+        return outcome_at(trial, rate, length=Length.MEDIUM, between=self._between).ratio
 
     def _with(self, chosen: Chosen, **changes: int) -> Chosen:
         flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
@@ -147,15 +154,19 @@ def _used(chosen: Chosen) -> int:
     return seqs if outcome is None else min(seqs, outcome.peak_running)
 
 
-def _ladder(seqs: int, stride: float = STRIDE) -> Iterator[int]:
+def _ladder(seqs: int) -> Iterator[int]:
     """Yield fewer slots, in descending order."""
     while seqs > 1:
-        seqs = max(1, min(seqs - 1, math.floor(seqs * stride)))
+        seqs = max(1, min(seqs - 1, math.floor(seqs * STRIDE)))
         yield seqs
 
 
 def _more(seqs: int) -> int:
     return max(seqs + 1, math.ceil(seqs / CLOSER))
+
+
+def _fewer(seqs: int) -> int:
+    return min(seqs - 1, math.floor(seqs * CLOSER))
 
 
 def trial_of(request: SizingRequest, replica: Replica) -> Trial:

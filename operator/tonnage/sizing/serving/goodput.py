@@ -29,10 +29,10 @@ class Length(Enum):
 LATE_REQUESTS: Final = 1_000
 """That may be late in a run of full length."""
 FEWEST: Final = {Length.COARSE: 2_000, Length.MEDIUM: 8_000, Length.FULL: 8_000}
-MOST: Final = {Length.COARSE: 4_000, Length.MEDIUM: 16_000, Length.FULL: 60_000}
+MOST: Final = {Length.COARSE: 4_000, Length.MEDIUM: 16_000, Length.FULL: 50_000}
 SHARES: Final = {Length.COARSE: 0.1, Length.MEDIUM: 0.4, Length.FULL: 1.0}
-WIDTHS: Final = {Length.COARSE: 0.06, Length.MEDIUM: 0.03, Length.FULL: 0.02}
-"""Of the bracket of rates at which a search ends, on a line between its ends."""
+CLOSE: Final = {Length.COARSE: 0.03, Length.MEDIUM: 0.01, Length.FULL: 0.005}
+"""Of a logarithm of the rate, at which a search ends: on a line from what it tried."""
 PER_SLOT: Final = 4
 """Requests beside those for each that a replica runs at once: the batch has to fill and drain."""
 STEPS: Final = 60
@@ -40,15 +40,17 @@ LOWEST: Final = 1e-4
 """Of the first guess: no rate below it is worth a replica."""
 STEEP: Final = 6.0
 """Growth of the logarithm of late requests with that of the rate, before any is known."""
-OVERSHOOT: Final = 1.3
-LEAST_STRIDE: Final = 0.006
+GENTLE: Final = 0.5
+"""The least growth that is believed: below it two runs tell noise."""
+LEAST_STRIDE: Final = 0.002
 MOST_STRIDE: Final = 0.25
-"""Of a logarithm of the rate, in one step towards the other side."""
+"""Of a logarithm of the rate, in one step."""
 CLEAR: Final = 3.0
 """A logarithm of late requests over those allowed beyond which its size says nothing more."""
 GRID: Final = 1.01
 """Ratio of neighbouring lengths, cache sizes and efficiencies that are told apart: rounding moves
 goodput by half a percent at most where it follows them in proportion."""
+LEAST_FILLED: Final = 256
 MOST_FILLED: Final = 2_000
 REMEMBERED: Final = 4_096
 """Searches, of some 4 KiB each: 16 MiB at most."""
@@ -63,7 +65,13 @@ class Goodput:
     """Of the rate, as a share of it: what other draws of as many requests would change."""
     limited_by: str
     outcome: Outcome | None
-    """At that rate. None: nothing was run, as offline."""
+    """At that rate, nearly. None: nothing was run, as offline."""
+    steepness: float = STEEP
+    """Growth of the logarithm of late requests with that of the rate."""
+
+
+NOTHING: Final = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
+"""Of what serves no rate, or was not tried."""
 
 
 @dataclass(slots=True)
@@ -91,24 +99,28 @@ def goodput(
     """
     trial = on_grid(trial)
     found = _recall(trial)
-    known = found.goodput.get(length)
-    if known is None:
-        known = _Search(trial, found, between).goodput(guess, length)
-        found.goodput[length] = known
-    return known
+    best = Goodput(requests_per_s=guess, standard_error=0, limited_by="", outcome=None)
+    for level in (Length.COARSE, length):
+        known = found.goodput.get(level)
+        if known is None:
+            search = _Search(trial, found, between, length=level, steepness=best.steepness)
+            known = found.goodput[level] = search.goodput(best.requests_per_s)
+        best = known
+        if not best.requests_per_s:
+            break
+    return best
 
 
-def keeps(
+def outcome_at(
     trial: Trial,
     requests_per_s: float,
     *,
     length: Length,
     between: Callable[[], None] = lambda: None,
-) -> bool:
-    """Tell by one run whether each replica of a trial keeps every target at a rate."""
+) -> Outcome:
+    """Return what becomes of a rate of each replica of a trial, by one run."""
     trial = on_grid(trial)
-    search = _Search(trial, _recall(trial), between)
-    return search.outcome(requests_per_s, length).ratio <= 1
+    return _Search(trial, _recall(trial), between, length=length).outcome(requests_per_s)
 
 
 def _recall(trial: Trial) -> _Found:
@@ -133,100 +145,104 @@ def requests_to_fill(trial: Trial) -> int:
     replica, workload = trial.replica, trial.workload
     running = places(replica, workload)
     allowed = tpot_ceiling(replica, workload, trial.slo)
-    return math.ceil(PER_SLOT * trial.num_replicas * min(running, allowed or running, MOST_FILLED))
+    wanted = PER_SLOT * trial.num_replicas * min(running, allowed or running, MOST_FILLED)
+    filling = LEAST_FILLED
+    while filling < wanted:
+        filling *= 2  # few numbers, so that the same draws serve neighbouring flags
+    return filling
 
 
 class _Search:
-    """Rates tried for one trial."""
+    """Rates tried for one trial with runs of one length.
 
-    def __init__(self, trial: Trial, found: _Found, between: Callable[[], None]) -> None:
+    It looks at what it tried itself only, so that a search that is resumed takes the same steps, at
+    no cost up to where it stopped.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        found: _Found,
+        between: Callable[[], None],
+        *,
+        length: Length,
+        steepness: float = STEEP,
+    ) -> None:
         self._trial, self._found, self._between = trial, found, between
-        self._filling = requests_to_fill(trial)
-        self._path: dict[tuple[Length, float], float] = {}
-        """Excess by run, of those asked for so far: what else is remembered must not change the
-        way, or a search that goes on after a deadline would take another each time."""
+        self._length, self._prior = length, steepness
+        self._points: dict[float, float] = {}
 
-    def outcome(self, rate: float, length: Length) -> Outcome:
+    def outcome(self, rate: float) -> Outcome:
         """Return what becomes of a rate of each replica."""
-        known = self._found.outcomes.get((length, rate))
+        known = self._found.outcomes.get((self._length, rate))
         if known is None:
             self._between()
-            count = requests_needed(self._trial.slo, length) + self._filling
-            run = Run(self._trial, rate * self._trial.num_replicas, count)
-            known = self._found.outcomes[length, rate] = run.outcome()
+            trial = self._trial
+            count = requests_needed(trial.slo, self._length) + requests_to_fill(trial)
+            known = Run(trial, rate * trial.num_replicas, count).outcome()
+            self._found.outcomes[self._length, rate] = known
         return known
 
-    def goodput(self, guess: float, length: Length) -> Goodput:
-        rate = guess
-        for level in (Length.COARSE, length):
-            known = self._found.goodput.get(level)
-            rate = known.requests_per_s if known else self._highest(rate, level)
-            if not rate:
-                return Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
-        near = min(
-            (tried for tried in self._found.outcomes if tried[0] is length),
-            key=lambda tried: abs(math.log(tried[1] / rate)),
-        )
-        outcome = self._found.outcomes[near]
+    def goodput(self, guess: float) -> Goodput:
+        """Return the rate at which the excess crosses zero; nothing where it is never below."""
+        rate = self._highest(guess)
+        if not rate:
+            return NOTHING
+        near = min(self._points, key=lambda tried: abs(math.log(tried / rate)))
+        outcome = self.outcome(near)
+        worst = outcome.worst
+        is_by_target = worst is not None and worst.ratio >= outcome.backlog
+        error = worst.standard_error / self._steepness if worst and is_by_target else 0.0
         return Goodput(
             requests_per_s=rate,
-            standard_error=self._standard_error(outcome, length),
+            standard_error=min(1.0, error),
             limited_by=limited_by(self._trial, outcome),
+            steepness=self._steepness,
             outcome=outcome,
         )
 
-    def _excess(self, rate: float, length: Length) -> float:
-        ratio = self.outcome(rate, length).ratio
+    def _excess(self, rate: float) -> float:
+        ratio = self.outcome(rate).ratio
         excess = max(-CLEAR, min(CLEAR, math.log(ratio))) if ratio > 0 else -CLEAR
-        self._path[length, rate] = excess
+        self._points[rate] = excess
         return excess
 
-    def _highest(self, guess: float, length: Length) -> float:
-        """Return the rate at which the excess crosses zero: a bracket, then false position."""
+    def _highest(self, guess: float) -> float:
+        """Return the rate: by a bracket and false position, or where a try came close."""
         low = high = at_low = at_high = 0.0
         rate = guess
         for step in range(STEPS):
-            excess = self._excess(rate, length)
+            excess = self._excess(rate)
+            if step and abs(excess) < CLOSE[self._length] * self._steepness:
+                return rate * math.exp(-excess / self._steepness)
             if excess <= 0:
                 low, at_low = rate, excess
             else:
                 high, at_high = rate, excess
-            if low and high and high / low <= 1 + WIDTHS[length]:
+            if low and high and high / low <= 1 + CLOSE[self._length]:
                 break
             if low and high:
                 share = at_low / (at_low - at_high)
-                rate = low * (high / low) ** min(0.8, max(0.2, share))
+                rate = low * (high / low) ** min(0.9, max(0.1, share))
             else:
-                rate *= math.exp(-math.copysign(self._stride(excess, length, step), excess or -1))
+                rate *= math.exp(-math.copysign(self._stride(excess, step), excess or -1))
             if rate < LOWEST * guess:
                 return 0.0
         share = at_low / (at_low - at_high) if at_low < 0 < at_high else 0.0
         return low * (high / low) ** share if high else low
 
-    def _stride(self, excess: float, length: Length, step: int) -> float:
-        """Return how far to go to be on the other side, in a logarithm of the rate."""
-        wanted = OVERSHOOT * abs(excess) / (self._steepness(length) or STEEP) + LEAST_STRIDE
-        return min(MOST_STRIDE, wanted) * (1 + step / 2)
+    def _stride(self, excess: float, step: int) -> float:
+        """Return how far to go, in a logarithm of the rate: the further the longer it takes."""
+        return min(MOST_STRIDE, abs(excess) / self._steepness + LEAST_STRIDE) * (1 + step / 2)
 
-    def _steepness(self, length: Length) -> float:
-        """Return the slope at runs of this length, or of another where too few are known."""
-        for level in (length, *Length):
-            points = [
-                (math.log(rate), excess)
-                for (known, rate), excess in self._path.items()
-                if known is level and abs(excess) < CLEAR
-            ]
-            if (slope := _slope(points)) > 0:
-                return slope
-        return 0.0
-
-    def _standard_error(self, outcome: Outcome, length: Length) -> float:
-        """Return it from the scatter of the late requests, and how steeply they rise with rate."""
-        worst = outcome.worst
-        if worst is None or worst.ratio < outcome.backlog:
-            return 0.0
-        slope = self._steepness(length)
-        return min(1.0, worst.standard_error / slope) if slope else 1.0
+    @property
+    def _steepness(self) -> float:
+        """Growth of the excess with the logarithm of the rate, as far as it is known."""
+        points = [
+            (math.log(rate), excess) for rate, excess in self._points.items() if abs(excess) < CLEAR
+        ]
+        slope = _slope(points)
+        return slope if slope > GENTLE else self._prior
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
@@ -287,7 +303,7 @@ def _rounded(workload: Workload) -> Workload:
         ),
         output_tokens=_round(workload.output_tokens),
         output_second_moment=None if second is None else _round(second),
-        cached_fraction=round(workload.cached_fraction, 2),
+        cached_fraction=1 - min(1.0, _round(1 - workload.cached_fraction)),
     )
 
 

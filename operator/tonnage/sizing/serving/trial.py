@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
 from tonnage.engine.routing import Routing as EngineRouting
 from tonnage.engine.routing import serve
-from tonnage.engine.schedule import Engine
 from tonnage.engine.step_costs import StepCosts
 from tonnage.sizing.serving.arrivals import Requests, requests
 from tonnage.sizing.serving.replica import Replica

@@ -16,8 +16,8 @@ from tonnage.sizing.serving.goodput import (
     _Found,
     _Search,
     goodput,
-    keeps,
     on_grid,
+    outcome_at,
     requests_needed,
     requests_to_fill,
 )
@@ -120,8 +120,8 @@ class TestTheRate:
         trial = a_trial()
         rate = searched(trial).requests_per_s
 
-        assert keeps(trial, 0.96 * rate, length=Length.MEDIUM)
-        assert not keeps(trial, 1.1 * rate, length=Length.MEDIUM)
+        assert outcome_at(trial, 0.96 * rate, length=Length.MEDIUM).ratio <= 1
+        assert outcome_at(trial, 1.1 * rate, length=Length.MEDIUM).ratio > 1
 
     def test_does_not_exceed_the_fluid_bound_by_more_than_its_doubt(self):
         trial = a_trial()
@@ -253,7 +253,7 @@ class TestRounding:
             workload=a_workload(prompt=Lengths(mean_tokens=prompt), output_tokens=output),
             slo=an_slo(ttft_s=1.5, tpot_s=0.030),
         )
-        exact = _Search(trial, _Found(), lambda: None).goodput(5.0, Length.FULL)
+        exact = _Search(trial, _Found(), lambda: None, length=Length.FULL).goodput(5.0)
 
         rounded = goodput(trial, 5.0)
 
@@ -281,7 +281,9 @@ def test_the_standard_error_is_how_far_other_draws_stray(monkeypatch, arrival_sc
     try:
         for seed in range(8):
             monkeypatch.setattr(arrivals, "SEED", drawn_anew(100 * seed))
-            found.append(_Search(on_grid(trial), _Found(), lambda: None).goodput(20, Length.MEDIUM))
+            found.append(
+                _Search(on_grid(trial), _Found(), lambda: None, length=Length.MEDIUM).goodput(20)
+            )
     finally:
         monkeypatch.undo()
         drawn_anew(0)
@@ -294,10 +296,10 @@ def test_the_standard_error_is_how_far_other_draws_stray(monkeypatch, arrival_sc
 @pytest.mark.parametrize(
     ("q", "length", "expected"),
     [
-        # 1,000 of which may be late: a twentieth of 20,000; never below 8,000 or above 60,000.
+        # 1,000 of which may be late: a twentieth of 20,000; never below 8,000 or above 50,000.
         (0.95, Length.FULL, 20_000),
         (0.5, Length.FULL, 8_000),
-        (0.99, Length.FULL, 60_000),
+        (0.99, Length.FULL, 50_000),
         (0.95, Length.COARSE, 2_000),
         (0.99, Length.MEDIUM, 16_000),
     ],
@@ -306,15 +308,18 @@ def test_a_run_has_the_requests_that_the_percentile_needs(q, length, expected):
     assert requests_needed(an_slo(ttft_s=1, quantile=q), length) == expected
 
 
-def test_and_those_that_fill_the_slots():
+def test_and_four_for_each_slot_in_powers_of_two():
+    wide = a_trial(replica=a_replica(max_num_seqs=130), slo=an_slo(ttft_s=2))
+
     assert requests_to_fill(a_trial(slo=an_slo(ttft_s=2))) == 4 * 64
+    assert requests_to_fill(wide) == 1_024
 
 
 def test_fewer_where_tpot_leaves_fewer():
-    # (16 GB + n * 2,500 * 131,072 B) / 3 TB/s: a step of 7 ms has some 12, prompts beside them less.
-    strict = a_trial(slo=an_slo(ttft_s=2, tpot_s=0.007))
+    # (16 GB + n * 2,500 * 131,072 B) / 3 TB/s: 7 ms leave some 12, and 4 * 12 are below the least.
+    wide = a_replica(max_num_seqs=130)
 
-    assert requests_to_fill(strict) < 4 * 16
+    assert requests_to_fill(a_trial(replica=wide, slo=an_slo(ttft_s=2, tpot_s=0.007))) == 256
 
 
 def test_a_constant_of_the_speed_that_is_learned_is_rounded_and_others_are_not():
@@ -330,7 +335,7 @@ def test_a_constant_of_the_speed_that_is_learned_is_rounded_and_others_are_not()
 
 @settings(max_examples=6)
 @given(st.integers(1, 24), st.floats(0.3, 4))
-def test_the_rate_found_is_kept_by_the_requests_it_was_found_with(slots, ttft_s):
+def test_the_outcome_told_is_from_near_the_rate_found(slots, ttft_s):
     trial = a_trial(
         replica=a_replica(max_num_seqs=slots),
         workload=a_workload(output_tokens=50),
@@ -339,5 +344,6 @@ def test_the_rate_found_is_kept_by_the_requests_it_was_found_with(slots, ttft_s)
     found = searched(trial, Length.COARSE)
     assume(found.requests_per_s > 0)
 
-    assert found.outcome.ratio == pytest.approx(1, abs=0.6)
+    # Of two slots near saturation the late requests double within 3 % of the rate.
+    assert abs(math.log(found.outcome.ratio)) < 1
     assert 0 < found.outcome.busy <= 1

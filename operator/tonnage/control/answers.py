@@ -1,0 +1,57 @@
+"""What sizing answered: a question that was asked in the last tick is not searched again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import Between, Sizing, nothing, size
+from tonnage.sizing.request import SizingRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class No:
+    """A request that was refused, and why."""
+
+    kind: type[SizingError]
+    message: str
+
+
+Answers = Mapping[SizingRequest, Sizing | No]
+"""By question: a request without the words about where its figures come from."""
+
+
+class Asker:
+    """Asks sizing for all objects of one tick, each question once.
+
+    What sizing remembers itself is bounded and shared with every split and flag that a search
+    tries: a large fleet would push its own answers out in each round.
+    """
+
+    def __init__(self, last: Answers | None = None, between: Between = nothing) -> None:
+        self._last, self._between = last or {}, between
+        self.answers: dict[SizingRequest, Sizing | No] = {}
+        """To what was asked in this tick."""
+
+    def size(self, request: SizingRequest) -> Sizing:
+        """Return the answer of the last tick, else search.
+
+        Raises:
+            SizingError: there is none, and the message says why.
+            SearchAbandonedError: the time for searches is spent; none is begun without any.
+        """
+        question = replace(request, inputs=())
+        answer = self.answers.get(question) or self._last.get(question)
+        if answer is None:
+            self._between()
+            answer = self._searched(request)
+        self.answers[question] = answer
+        if isinstance(answer, No):
+            raise answer.kind(answer.message)
+        is_same = answer.request.inputs == request.inputs
+        return answer if is_same else replace(answer, request=request)
+
+    def _searched(self, request: SizingRequest) -> Sizing | No:
+        try:
+            return size(request, between=self._between)
+        except SizingError as refusal:
+            return No(kind=type(refusal), message=str(refusal))

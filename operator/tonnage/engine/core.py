@@ -1,0 +1,239 @@
+"""One engine of one or several ranks in lock step, on a clock of its own.
+
+Pure decode is taken many steps at a time, exactly: between two events the seconds of a step grow by
+a constant, on whichever rank and by whichever bound is the slowest.
+
+Sources:
+    [vllm-source] v1/engine/core.py DPEngineCoreProc (ranks without work run dummy batches);
+    v1/engine/core_client.py DPLBAsyncMPClient (what waits counts four times; its counts are up to
+    100 ms old, here they are not).
+"""
+
+from array import array
+
+from tonnage.engine.limits import EngineLimits, LimitsError
+from tonnage.engine.schedule import Rank
+from tonnage.engine.step_costs import StepCosts
+from tonnage.engine.table import RequestTable
+
+DECODING = 2
+DONE = 3
+WAITING_WEIGHT = 4
+ROUNDING = 1e-9
+MOST_STEPS = 1 << 24
+INFINITY = float("inf")
+
+
+class Engine:
+    """One engine: ``submit`` requests in order of arrival, ``advance`` to a time.
+
+    Or ``step`` it, one step at a call, where the caller owns the clock.
+    """
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        costs: StepCosts,
+        table: RequestTable,
+        seed: int = 0,
+        *,
+        is_logged: bool = False,
+    ) -> None:
+        """Make an idle engine; ``is_logged``: ranks tell by number what happened in a step."""
+        num_decoding = limits.max_num_seqs * limits.num_ranks
+        if len(costs.base_s) <= num_decoding:
+            raise LimitsError(
+                f"step costs are told for {len(costs.base_s) - 1} sequences, max_num_seqs is "
+                f"{limits.max_num_seqs} on {limits.num_ranks} ranks"
+            )
+        self.ranks = [Rank(limits, costs, table, seed + n) for n in range(limits.num_ranks)]
+        for rank in self.ranks:
+            rank.is_logged = is_logged
+        self.num_ranks = limits.num_ranks
+        self.table = table
+        self.now_s = 0.0
+        self.ends_s = INFINITY
+        self.num_outstanding = 0
+        self.step_number = 0
+        self.steps = 0
+        self.first_s = 0.0
+        self.more_s = 0.0
+        self.num_steps = 0
+        self.busy_s = 0.0
+        self.decoding_s = 0.0
+        self.context_s = 0.0
+        self.peak_running = 0
+        self.base_s = array("d", costs.base_s)
+        self.memory_s = array("d", costs.memory_s)
+        self.compute_s = array("d", costs.compute_s)
+        self.factor = array("d", costs.context_factor)
+        self.own_s = costs.own_prefill_s_per_token
+        grid = costs.prefill
+        self.grid_num = array("q", grid.num_decoding)
+        self.grid_tokens = array("d", grid.prefill_tokens)
+        self.grid_s = array("d", [cell_s for row in grid.seconds for cell_s in row])
+        self.grid_rows = len(self.grid_num)
+        self.grid_columns = len(self.grid_tokens)
+
+    def submit(self, number: int) -> None:
+        """Queue a request on the rank with the least to do; it is seen when the step ends."""
+        chosen, least = self.ranks[0], 0
+        if self.num_ranks > 1:
+            least = -1
+            for rank in self.ranks:
+                outstanding = WAITING_WEIGHT * len(rank.waiting) + rank.num_running
+                if least < 0 or outstanding < least:
+                    chosen, least = rank, outstanding
+        self.num_outstanding += 1
+        chosen.waiting.append(number)
+        arrival_s = self.table.arrival_s[number]
+        if self.ends_s == INFINITY:
+            self.now_s = max(self.now_s, arrival_s)
+        elif self.steps > 1 and len(chosen.waiting) == 1:
+            self._cut(arrival_s)
+
+    def advance(self, until_s: float) -> None:
+        """End all steps that end by this time, and begin those that begin before it."""
+        while True:
+            if self.ends_s == INFINITY:
+                if not self.num_outstanding or self.now_s >= until_s:
+                    return
+                self._begin(False)
+            if self.ends_s > until_s:
+                return
+            self._end()
+
+    def step(self) -> float:
+        """Begin and end one step; return its seconds."""
+        self._begin(True)
+        self._end()
+        return self.first_s
+
+    def abort(self, number: int) -> None:
+        """Forget a request between two steps; unknown ones and those that ended are left alone."""
+        if self.table.state[number] == DONE:
+            return
+        for rank in self.ranks:
+            if number in rank.waiting or number in rank.order:
+                rank.abort(number, self.step_number)
+                self.num_outstanding -= 1
+                return
+
+    def emitted(self, number: int) -> int:
+        """Return the tokens that a request has got; only where the engine is stepped."""
+        tokens: int = self.table.emitted[number]
+        if self.table.state[number] == DECODING:
+            done = self.step_number - self.table.start_step[number]
+            tokens += int(done * self.table.rate[number] + ROUNDING)
+        return tokens
+
+    def release(self, numbers: list[int]) -> None:
+        """Let the rows of requests that have ended be used for others."""
+        for rank in self.ranks:
+            rank.forget_ended()
+        self.table.free.extend(numbers)
+
+    def _begin(self, is_single: bool) -> None:
+        """Schedule the next step, or the next steps where they will all only decode."""
+        num_decoding = prefill = running = 0
+        is_short = False
+        for rank in self.ranks:
+            if rank.schedule(self.step_number, self.now_s):
+                is_short = True
+            num_decoding += rank.num_decoding
+            prefill += rank.prefill_tokens
+            running = max(running, rank.num_running)
+        self.peak_running = max(self.peak_running, running)
+        line = self._slowest(num_decoding, 0)
+        shared_s = self.base_s[num_decoding]
+        if prefill:
+            shared_s += self._prefill_s(num_decoding, prefill) - prefill * self.own_s
+        self.first_s = shared_s + self._line_s(line, num_decoding, 0)
+        self.steps, self.more_s = 1, 0.0
+        if num_decoding and not (prefill or is_short or is_single):
+            self.steps = self._alike(line, num_decoding)
+            self.more_s = self._slope_s(line) * self.factor[num_decoding]
+        self.ends_s = self.now_s + self._sum_s(self.steps)
+
+    def _alike(self, line: int, num_decoding: int) -> int:
+        """Return the steps until something changes, be it which rank or bound is the slowest."""
+        steps = MOST_STEPS
+        for rank in self.ranks:
+            if rank.num_decoding:
+                steps = min(steps, rank.steps_alike(self.step_number))
+        while steps > 1 and self._slowest(num_decoding, steps - 1) != line:
+            steps //= 2
+        return steps
+
+    def _slowest(self, num_decoding: int, later: int) -> int:
+        """Return the line that is highest so many steps later: two of each rank."""
+        found, highest_s = 0, -1.0
+        for line in range(2 * self.num_ranks):
+            value_s = self._line_s(line, num_decoding, later)
+            if value_s > highest_s:
+                found, highest_s = line, value_s
+        return found
+
+    def _line_s(self, line: int, num_decoding: int, later: int) -> float:
+        """Return what a rank's reads (even lines) or its work (odd ones) take."""
+        rank = self.ranks[line // 2]
+        own_s = rank.pairs_s + rank.prefill_tokens * self.own_s
+        factor = self.factor[num_decoding]
+        if line % 2:
+            price_s = rank.compute_s + later * rank.compute_slope_s
+            return own_s + self.compute_s[num_decoding] + factor * price_s
+        price_s = rank.memory_s + later * rank.memory_slope_s
+        return own_s + self.memory_s[num_decoding] + factor * price_s
+
+    def _slope_s(self, line: int) -> float:
+        rank = self.ranks[line // 2]
+        return rank.compute_slope_s if line % 2 else rank.memory_slope_s
+
+    def _prefill_s(self, num_decoding: int, tokens: int) -> float:
+        row = 0
+        while row + 2 < self.grid_rows and self.grid_num[row + 1] <= num_decoding:
+            row += 1
+        column = 0
+        while column + 2 < self.grid_columns and self.grid_tokens[column + 1] <= tokens:
+            column += 1
+        low, high = self.grid_num[row], self.grid_num[row + 1]
+        share = (min(num_decoding, high) - low) / (high - low)
+        left, right = self.grid_tokens[column], self.grid_tokens[column + 1]
+        along = (tokens - left) / (right - left)
+        at = row * self.grid_columns + column
+        beyond = at + self.grid_columns
+        first_s = self.grid_s[at] + along * (self.grid_s[at + 1] - self.grid_s[at])
+        second_s = self.grid_s[beyond] + along * (self.grid_s[beyond + 1] - self.grid_s[beyond])
+        return first_s + share * (second_s - first_s)
+
+    def _sum_s(self, steps: int) -> float:
+        return steps * self.first_s + self.more_s * (steps * (steps - 1) / 2)
+
+    def _cut(self, at_s: float) -> None:
+        """Let the steps under way end with the one in which ``at_s`` falls."""
+        elapsed_s = at_s - self.now_s
+        passed = elapsed_s / self.first_s
+        if self.more_s > 0:
+            lead = self.first_s - self.more_s / 2
+            root = (lead * lead + 2 * self.more_s * elapsed_s) ** 0.5
+            passed = (root - lead) / self.more_s
+        kept = max(1, min(self.steps, int(passed)))
+        while kept < self.steps and self._sum_s(kept) < elapsed_s:
+            kept += 1
+        self.steps = kept
+        self.ends_s = self.now_s + self._sum_s(kept)
+
+    def _end(self) -> None:
+        duration_s = self.ends_s - self.now_s
+        self.busy_s += duration_s
+        self.num_steps += self.steps
+        self.now_s = self.ends_s
+        finished = 0
+        for rank in self.ranks:
+            self.decoding_s += duration_s * rank.num_decoding
+            self.context_s += duration_s * (rank.num_blocks - rank.free_blocks)
+            rank.end(self.step_number, self.steps, self.now_s)
+            finished += rank.num_finished
+        self.num_outstanding -= finished
+        self.step_number += self.steps
+        self.ends_s = INFINITY

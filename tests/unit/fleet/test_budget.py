@@ -1,0 +1,78 @@
+"""The time for searches in a tick of the loop."""
+
+from itertools import count
+
+import pytest
+
+from fleet_builders import a_manifest, a_sizing
+from loop_builders import a_loop, a_world, condition, replicas_of, status_of, tick
+from tonnage.cluster.kube import DEPLOYMENTS
+from tonnage.fleet.loop import within
+from tonnage.sizing.errors import SearchAbandonedError
+from tonnage.sizing.serving.arrivals import requests
+
+SLOW_S = 2.0
+"""What a run takes by the clock of these tests."""
+
+
+def a_slow_loop(world, **settings):
+    """A loop whose clock goes on by so much each time that it is looked at."""
+    loop = a_loop(world, **settings)
+    looks = count()
+    loop.clock = lambda: SLOW_S * next(looks)
+    return loop
+
+
+def never_asked(number):
+    ttft = {"p95": f"{1500 + number}ms"}
+    return {"timeToFirstToken": ttft, "timePerOutputToken": {"p95": "50ms"}}
+
+
+def runs():
+    found = requests.cache_info()
+    return found.hits + found.misses
+
+
+def test_searches_go_on_until_the_time_is_spent():
+    times = iter([100.0, 102.0, 104.9, 105.0])
+    between = within(5, lambda: next(times))
+
+    between()
+    between()
+    with pytest.raises(SearchAbandonedError, match=r"5\.00 s of each tick are for searches"):
+        between()
+
+
+def test_a_tick_ends_with_the_run_in_which_its_time_is_spent():
+    world = a_world(a_manifest(slo=never_asked(1)))
+    before = runs()
+
+    done = tick(a_slow_loop(world, search_budget_s=5), world)
+
+    # Looked at after 2 and 4 s: once before the search, once before its first run.
+    assert runs() - before == 1
+    assert done == ["apply modeldeployments/llama/status"]
+    assert condition(world, "Reconciling") == ("True", "PlanPending")
+    assert "Stalled" not in {each["type"] for each in status_of(world)["conditions"]}
+    assert DEPLOYMENTS.path("serving", "llama") not in world.kube.objects
+
+
+def test_a_new_object_is_deployed_when_its_search_has_ended():
+    world = a_world(a_manifest(slo=never_asked(2)))
+    loop, ticks = a_slow_loop(world, search_budget_s=20), 0
+    while DEPLOYMENTS.path("serving", "llama") not in world.kube.objects:
+        tick(loop, world)
+        ticks += 1
+
+    assert ticks > 2
+    assert replicas_of(world) == a_sizing(slo=never_asked(2)).replicas
+    assert condition(world, "PlanValid") == ("True", "Planned")
+
+
+def test_who_waits_writes_its_status_once():
+    manifest = a_manifest(slo=never_asked(3))
+    world = a_world(manifest)
+    loop = a_slow_loop(world, search_budget_s=3)
+    tick(loop, world)
+
+    assert [tick(loop, world) for _ in range(3)] == [[]] * 3
