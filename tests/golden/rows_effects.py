@@ -12,8 +12,8 @@ import pytest
 from builders import a_prior
 from golden.documents import model, napkin_shard, nominal_speeds, row
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.engine.limits import EngineLimits
 from tonnage.engine.core import Engine
+from tonnage.engine.limits import EngineLimits
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.memory.ceiling import block_rounding_fraction
 from tonnage.sizing.step_time.costs import step_costs

@@ -4,8 +4,8 @@ from builders import a_sizing_request
 from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
-from tonnage.engine.limits import EngineLimits
 from tonnage.engine.core import Engine
+from tonnage.engine.limits import EngineLimits
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.split import Parallelism
@@ -14,10 +14,11 @@ from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
 
 LONGEST = 200_000
+ONE_GPU = Parallelism()
 
 
-def a_catalog_model(name, *, gpu="H100", split=Parallelism(), **changes):
-    """The step-time model of a built-in model with the constants that hold before any is learned."""
+def a_catalog_model(name, *, gpu="H100", split=ONE_GPU, **changes):
+    """The step-time model of a built-in model, with the constants before any is learned."""
     shape, found = built_in_model(name), find_gpu(gpu, built_in_gpus())
     request = a_sizing_request(
         shape=shape,

@@ -1,6 +1,7 @@
-"""The requests that a replica is tried with: as many, as long and as bursty as the workload says."""
+"""The requests that a replica is tried with: as many, as long and as bursty as asked."""
 
 import math
+from itertools import pairwise
 from statistics import fmean, pvariance
 
 import pytest
@@ -23,7 +24,7 @@ def scv_of(values):
 
 def gaps(found):
     at = [0.0, *found.at]
-    return [after - before for before, after in zip(at, at[1:], strict=False)]
+    return [after - before for before, after in pairwise(at)]
 
 
 @pytest.mark.parametrize("scv", [0.25, 1.0, 4.0, 9.0])
@@ -107,7 +108,7 @@ def test_of_a_prompt_that_is_all_cached_a_token_is_computed():
 def test_a_router_chooses_evenly():
     shares = drawn().routes
 
-    assert 0 <= min(shares)
+    assert min(shares) >= 0
     assert max(shares) < 1
     assert fmean(shares) == pytest.approx(0.5, abs=0.01)
 

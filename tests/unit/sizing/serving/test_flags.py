@@ -12,9 +12,9 @@ from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain
 from tonnage.sizing.errors import DoesNotFitError
+from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.request import Flags
-from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.serving.flags import TIE, FlagSearch, largest_fitting, replica_under, trial_of
 from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.split import Parallelism
@@ -22,6 +22,7 @@ from tonnage.sizing.workload import Demand, Lengths, Slo
 from tonnage.units import GB, GIB
 
 RUNNING_SEQS = 256
+ONE_GPU = Parallelism()
 REQUEST_BYTES = 8192 * 131_072
 """Of ``a_shape``: one request of the promised length, 1 GiB."""
 
@@ -104,11 +105,11 @@ def a_built_in_request(model_id, gpu, version, **changes):
     return replace(request, **changes)
 
 
-def searched(request, split=Parallelism()):
+def searched(request, split=ONE_GPU):
     return FlagSearch(request, rank_of(request, split), lambda: None).best()
 
 
-def serves(request, flags, split=Parallelism()):
+def serves(request, flags, split=ONE_GPU):
     """Return what a replica serves under these flags, by runs of medium length."""
     replica = replica_under(request, rank_of(request, split), flags)
     return goodput(trial_of(request, replica), 1.0, length=Length.MEDIUM).requests_per_s
@@ -215,15 +216,16 @@ class TestTheSearch:
             if left[0] < 0:
                 raise TimeoutError
 
-        for attempt in range(1, 100):
+        attempts = 0
+        while found is None:
+            attempts += 1
             left[0] = 3
             try:
                 found = FlagSearch(request, rank_of(request, Parallelism()), between).best()
-                break
             except TimeoutError:
                 continue
 
-        assert attempt > 2
+        assert attempts > 2
         assert found == searched(request)
 
 

@@ -1,6 +1,7 @@
 """Replicas for a rate: the quotient where arrivals are even, fewer to share bursts and queues."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -67,9 +68,7 @@ class TestBehindAService:
     def test_each_serves_no_less_in_a_larger_fleet(self):
         served = [staffed(scv=6.0).each(number) for number in range(1, 40)]
 
-        assert all(
-            after >= before - 1e-9 for before, after in zip(served, served[1:], strict=False)
-        )
+        assert all(after >= before - 1e-9 for before, after in pairwise(served))
 
 
 class TestPooled:
