@@ -10,7 +10,11 @@ SHARE = 1.0 / (1 << 53)
 
 
 class Chance:
-    """A stream of uniform shares."""
+    """A stream of uniform shares, and what is made of them.
+
+    Sources:
+        [marsaglia2000] gamma variates by rejection, and the boost of shapes below 1.
+    """
 
     def __init__(self, seed: int) -> None:
         self.bits = (SEED * (2 * seed + 1)) & MASK
@@ -53,9 +57,6 @@ class Chance:
         """Return times between arrivals of mean 1 and squared variation ``1 / shape``.
 
         A shape of 1 is a Poisson process. Beside it, by rejection.
-
-        Sources:
-            [marsaglia2000] the method, and the boost of shapes below 1.
         """
         found = array("d", bytes(8 * count))
         view = found

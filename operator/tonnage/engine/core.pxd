@@ -14,7 +14,7 @@ cdef class Engine:
     cdef public list ranks
     cdef public integer num_ranks
     cdef public RequestTable table
-    cdef public double now_s, ends_s, first_s, more_s, busy_s, decoding_s, context_s
+    cdef public double now_s, ends_s, first_s, more_s, busy_s, decoding_s, context_s, full_s
     cdef public integer num_outstanding, step_number, steps, num_steps, peak_running
     cdef double[::1] base_s, memory_s, compute_s, factor, grid_tokens, grid_s
     cdef integer[::1] grid_num

@@ -62,6 +62,7 @@ class Engine:
         self.busy_s = 0.0
         self.decoding_s = 0.0
         self.context_s = 0.0
+        self.full_s = 0.0
         self.peak_running = 0
         self.base_s = array("d", costs.base_s)
         self.memory_s = array("d", costs.memory_s)
@@ -232,6 +233,8 @@ class Engine:
         for rank in self.ranks:
             self.decoding_s += duration_s * rank.num_decoding
             self.context_s += duration_s * (rank.num_blocks - rank.free_blocks)
+            if rank.num_running == rank.max_num_seqs:
+                self.full_s += duration_s
             rank.end(self.step_number, self.steps, self.now_s)
             finished += rank.num_finished
         self.num_outstanding -= finished

@@ -17,8 +17,10 @@ from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import (
     FINALISTS,
     Between,
+    Finalist,
     Outline,
     Sizing,
+    finalist_of,
     nothing,
     outlines_of,
     requests_per_s_asked,
@@ -122,19 +124,36 @@ def best_choice(
     """
     check_request(request)
     outlines = list(outlines_of(request, _within_a_node(request), []))
+    tried = list(_tried(outlines, min_replicas, between))
     found: list[Choice] = []
-    for outline in sorted(outlines, key=lambda each: _least_gpus(each, min_replicas))[:FINALISTS]:
+    for least, finalist in sorted(tried, key=lambda each: each[0]):
         enough = [_gpus_taken(choice) for choice in found if choice.is_within_bounds]
-        least = min(enough, default=math.inf)
-        if _least_gpus(outline, min_replicas) >= least:
+        if least > min(enough, default=math.inf):
             break
         try:
-            found.append(_choice(staffed(simulated(outline, between=between)), min_replicas))
+            found.append(_choice(staffed(simulated(finalist, between=between)), min_replicas))
         except SizingError:
             continue
     if not found:
         return _choice(size(request, between=between), min_replicas)
     return min(found, key=_frugality)
+
+
+def _tried(
+    outlines: list[Outline], min_replicas: int, between: Between
+) -> Iterator[tuple[float, Finalist]]:
+    """Yield (GPUs taken by short runs, split) of those that may take fewest by their bounds."""
+    ranked = sorted(outlines, key=lambda each: _least_gpus(each, each.bound_requests_per_s))
+    fewest = math.inf
+    for outline in ranked[:FINALISTS]:
+        bound = _least_gpus(outline, outline.bound_requests_per_s)
+        if max(min_replicas * outline.num_gpus, bound) >= fewest:
+            return
+        finalist = finalist_of(outline, between=between)
+        each = finalist.requests_per_s or outline.bound_requests_per_s
+        gpus = max(min_replicas * outline.num_gpus, _least_gpus(outline, each))
+        fewest = min(fewest, gpus)
+        yield gpus, finalist
 
 
 def _choice(sizing: Sizing, min_replicas: int) -> Choice:
@@ -147,12 +166,12 @@ def _within_a_node(request: SizingRequest) -> Iterator[Parallelism]:
     return itertools.takewhile(lambda split: split.num_gpus <= node, splits)
 
 
-def _least_gpus(outline: Outline, min_replicas: int) -> float:
-    """Return the GPUs that a split takes at least, by its fluid bound."""
-    rate, bound = outline.request.demand.requests_per_s, outline.bound_requests_per_s
+def _least_gpus(outline: Outline, requests_per_s: float) -> float:
+    """Return the GPUs that a split takes whose replicas serve so much each."""
+    rate = outline.request.demand.requests_per_s
     if rate is None:
-        return outline.num_gpus / (bound * outline.request.workload.output_tokens)
-    return max(min_replicas, math.ceil(rate / bound)) * outline.num_gpus
+        return outline.num_gpus / (requests_per_s * outline.request.workload.output_tokens)
+    return math.ceil(rate / requests_per_s) * outline.num_gpus
 
 
 def _frugality(choice: Choice) -> tuple[bool, float, int, float]:

@@ -1,6 +1,7 @@
 """One plan: the parallelism, the batch and the replicas for a request, or a reasoned no."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,6 +38,7 @@ from tonnage.sizing.serving.staffing import Staffing, staffing_of
 from tonnage.sizing.serving.steady import SteadyState, steady_state, steps_of_answer
 from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Routing
 from tonnage.units import format_s, significant
 
 LEAST_SHARE = 0.01
@@ -47,7 +49,9 @@ IDLE = 1e-6
 BOUND_DOUBT = 1.15
 """What a replica may serve more than the fluid bound says: it knows no whole sequences."""
 FINALISTS = 4
-"""Splits that are simulated, at most, of those of one number of GPUs."""
+"""Splits that are tried by short runs, at most, of those of one number of GPUs."""
+NEAR = 0.93
+"""Of the most that short runs found: splits that serve as much are simulated in full."""
 
 Between = Callable[[], None]
 """Called before each run of the engine model; what it raises ends the search until it is asked
@@ -254,23 +258,58 @@ def _running(request: SizingRequest, shard: Shard) -> Chosen | None:
     return Chosen(flags=request.flags, replica=replica_under(request, shard, request.flags))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """A split, and what short runs say of its best flags."""
+
+    outline: Outline
+    coarse: Chosen
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.coarse.goodput.requests_per_s
+
+
+def finalist_of(outline: Outline, *, between: Between) -> Finalist:
+    """Try a split with short runs; one whose flags run, or offline, is taken as it is."""
+    request, coarse = outline.request, outline.widest
+    if request.flags is None:
+        coarse = FlagSearch(request, outline.shard, between).coarse(coarse)
+    return Finalist(outline=outline, coarse=coarse)
+
+
 def _best_of(
     outlines: list[Outline], refusals: list[SizingError], between: Between
 ) -> Sizing | None:
-    """Simulate the splits that may serve most, until no bound exceeds what is found."""
-    best: Sizing | None = None
+    """Try the splits that may serve most by short runs, and simulate those that come near."""
     ranked = sorted(outlines, key=lambda outline: -outline.bound_requests_per_s)
-    for outline in ranked[:FINALISTS]:
-        if best and outline.bound_requests_per_s <= best.goodput_requests_per_s:
-            break
+    if len(ranked) == 1 or (ranked and ranked[0].request.slo.is_offline):
+        found = [Finalist(outline=outline, coarse=outline.widest) for outline in ranked]
+    else:
+        found = _coarse(ranked, between)
+    most = max((finalist.requests_per_s for finalist in found), default=0.0)
+    near = [each for each in found if each.requests_per_s >= NEAR * most]
+    best: Sizing | None = None
+    for finalist in near:
         try:
-            sizing = simulated(outline, between=between)
+            sizing = simulated(finalist, between=between)
         except SizingError as refusal:
             refusals.append(refusal)
             continue
         if best is None or sizing.goodput_requests_per_s > best.goodput_requests_per_s:
             best = sizing
     return best
+
+
+def _coarse(ranked: list[Outline], between: Between) -> list[Finalist]:
+    """Try splits in the order of their bounds, until none may serve more than what is found."""
+    found: list[Finalist] = []
+    for outline in ranked[:FINALISTS]:
+        most = max((finalist.requests_per_s for finalist in found), default=0.0)
+        if outline.bound_requests_per_s <= most:
+            break
+        found.append(finalist_of(outline, between=between))
+    return found
 
 
 def _may_be_enough(outline: Outline) -> bool:
@@ -292,19 +331,21 @@ def size_with(
     Raises:
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
-    return staffed(simulated(outline_of(request, parallelism), between=between))
+    outline = outline_of(request, parallelism)
+    return staffed(simulated(finalist_of(outline, between=between), between=between))
 
 
-def simulated(outline: Outline, *, between: Between = nothing) -> Sizing:
+def simulated(finalist: Finalist, *, between: Between = nothing) -> Sizing:
     """Return what one replica serves within the SLO; how many replicas it takes is left open.
 
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
+    outline, chosen = finalist.outline, finalist.coarse
     request, shard = outline.request, outline.shard
-    chosen = outline.widest
     if request.flags is None:
-        chosen = FlagSearch(request, shard, between).best()
+        search = FlagSearch(_as_split(request, finalist), shard, between)
+        chosen = search.refined(search.coarse(outline.widest), outline.widest)
     served = _goodput(request, chosen, between)
     top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:
@@ -330,6 +371,15 @@ def simulated(outline: Outline, *, between: Between = nothing) -> Sizing:
     )
 
 
+def _as_split(request: SizingRequest, finalist: Finalist) -> SizingRequest:
+    """Return the request with the burstiness that reaches one of the replicas behind a Service."""
+    rate, each = request.demand.requests_per_s, finalist.requests_per_s
+    if not rate or not each or request.routing is not Routing.SERVICE:
+        return request
+    replicas = max(1, math.ceil(rate / each))
+    return replace(request, arrival_scv=1 + (request.arrival_scv - 1) / replicas)
+
+
 def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodput:
     if request.slo.is_offline:
         name, num_decoding = most_decoding(chosen.replica, request.workload)
@@ -339,7 +389,10 @@ def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodpu
         )
     bound = bound_requests_per_s(chosen.replica, request.workload, request.slo)
     guess = chosen.goodput.requests_per_s
-    return goodput(trial_of(request, chosen.replica), guess or bound, between=between)
+    found = goodput(trial_of(request, chosen.replica), guess or bound, between=between)
+    if request.flags is None and found.limited_by == "MaxNumSeqs":
+        return replace(found, limited_by="TimeToFirstToken")  # more slots would serve less
+    return found
 
 
 def staffed(sizing: Sizing) -> Sizing:

@@ -53,23 +53,20 @@ class FlagSearch:
     def __init__(self, request: SizingRequest, shard: Shard, between: Between) -> None:
         self._request, self._shard, self._between = request, shard, between
 
-    def best(self) -> Chosen:
-        """Return the flags of the highest goodput; of those that serve as much, the smallest.
-
-        Raises:
-            DoesNotFitError: not even with a single slot.
-        """
-        widest = largest_fitting(self._request, self._shard)
+    def coarse(self, widest: Chosen) -> Chosen:
+        """Return what short runs say of the flags of a split, to rank it by."""
         if self._request.slo.is_offline:
             return widest
         best = self._tried(widest, self._bound(widest), Length.COARSE)
-        best = self._other_budget(self._fewer(best))
-        if not best.goodput.requests_per_s:
-            return best
-        return self._climbed(
-            self._tried(best, best.goodput.requests_per_s, Length.MEDIUM),
-            widest.flags.max_num_seqs,
-        )
+        return self._other_budget(self._fewer(best))
+
+    def refined(self, coarse: Chosen, widest: Chosen) -> Chosen:
+        """Return the flags of the highest goodput; of those that serve as much, the smallest."""
+        rate = coarse.goodput.requests_per_s
+        if not rate:
+            return coarse
+        most = widest.flags.max_num_seqs
+        return self._climbed(self._tried(coarse, rate, Length.MEDIUM), most)
 
     def _bound(self, chosen: Chosen) -> float:
         request = self._request

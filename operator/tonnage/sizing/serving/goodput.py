@@ -24,15 +24,19 @@ class Length(Enum):
     COARSE = 0
     MEDIUM = 1
     FULL = 2
+    LONG = 3
+    """Where a full run leaves a large standard error."""
 
 
-LATE_REQUESTS: Final = 1_000
+LATE_REQUESTS: Final = 900
 """That may be late in a run of full length."""
-FEWEST: Final = {Length.COARSE: 2_000, Length.MEDIUM: 8_000, Length.FULL: 8_000}
-MOST: Final = {Length.COARSE: 4_000, Length.MEDIUM: 16_000, Length.FULL: 50_000}
-SHARES: Final = {Length.COARSE: 0.1, Length.MEDIUM: 0.4, Length.FULL: 1.0}
-CLOSE: Final = {Length.COARSE: 0.03, Length.MEDIUM: 0.01, Length.FULL: 0.005}
+FEWEST: Final = dict(zip(Length, (2_000, 8_000, 8_000, 32_000), strict=True))
+MOST: Final = dict(zip(Length, (4_000, 16_000, 50_000, 150_000), strict=True))
+SHARES: Final = dict(zip(Length, (0.1, 0.4, 1.0, 4.0), strict=True))
+CLOSE: Final = dict(zip(Length, (0.03, 0.01, 0.005, 0.005), strict=True))
 """Of a logarithm of the rate, at which a search ends: on a line from what it tried."""
+LARGE_ERROR: Final = 0.025
+"""Of a rate: above it more requests are tried."""
 PER_SLOT: Final = 4
 """Requests beside those for each that a replica runs at once: the batch has to fill and drain."""
 STEPS: Final = 60
@@ -100,14 +104,16 @@ def goodput(
     trial = on_grid(trial)
     found = _recall(trial)
     best = Goodput(requests_per_s=guess, standard_error=0, limited_by="", outcome=None)
-    for level in (Length.COARSE, length):
+    for level in dict.fromkeys((Length.COARSE, length)):
         known = found.goodput.get(level)
         if known is None:
             search = _Search(trial, found, between, length=level, steepness=best.steepness)
             known = found.goodput[level] = search.goodput(best.requests_per_s)
         best = known
         if not best.requests_per_s:
-            break
+            return best
+    if length is Length.FULL and best.standard_error > LARGE_ERROR:
+        return goodput(trial, best.requests_per_s, length=Length.LONG, between=between)
     return best
 
 
@@ -256,20 +262,22 @@ def _slope(points: list[tuple[float, float]]) -> float:
 
 
 FULL: Final = 0.85
-"""Share of the KV blocks, or of the slots, held in the mean, at which requests wait for them."""
+"""Share of the KV blocks held in the mean at which requests wait for them."""
+OFTEN: Final = 0.25
+"""Share of the time with all slots in use at which requests wait for them."""
 
 
 def limited_by(trial: Trial, outcome: Outcome) -> str:
     """Name what stops a replica at a load: TPOT, or what requests wait for."""
     worst = outcome.worst
-    if worst and worst.ratio >= outcome.backlog and not worst.is_ttft:
+    is_by_target = worst is not None and worst.ratio >= outcome.backlog
+    if worst and is_by_target and not worst.is_ttft:
         return "TimePerOutputToken"
     if outcome.kv_usage > FULL:
         return "KVCache"
-    slots = (trial.replica.max_num_seqs or math.inf) * trial.replica.model.dp_size
-    if outcome.running > FULL * slots:
+    if outcome.full > OFTEN and trial.replica.max_num_seqs is not None:
         return "MaxNumSeqs"
-    return "TimeToFirstToken" if worst and worst.ratio >= outcome.backlog else "BatchedTokens"
+    return "TimeToFirstToken" if is_by_target else "BatchedTokens"
 
 
 def on_grid(trial: Trial) -> Trial:

@@ -21,8 +21,9 @@ BLOCKS = 16
 WARM_UP = 2.0
 """Times the requests in the replicas at their fullest: not counted at the start, and half as many
 at the end, where nobody arrives any more."""
-BACKLOG_FRACTION = 0.03
-"""Of the time of a run that the last requests may wait: where all wait longer, the queue grows."""
+BACKLOG = 1.5
+"""Over the root of the number of requests: the share of the time of a run that the last ones may
+wait. Where they wait longer, the queue grows, by chance no more."""
 LAST = 8
 """The part of a run at its end that this is judged by: one in so many."""
 
@@ -77,6 +78,8 @@ class Outcome:
     """Sequences decoding at a time on all ranks of one replica, in the mean over busy time."""
     kv_usage: float
     """Share of the KV blocks held, in the mean over busy time."""
+    full: float
+    """Share of its busy time in which a rank uses all of its slots."""
     busy: float
     """Share of the time in which a replica steps."""
     peak_running: int
@@ -178,9 +181,11 @@ class Run:
         wait_s = table.wait_s(late, self.last) / max(1, self.last - late)
         return Outcome(
             counts=tuple(self._counts()),
-            backlog=wait_s / (BACKLOG_FRACTION * span_s),
+            backlog=wait_s * math.sqrt(table.size) / (BACKLOG * span_s),
             running=sum(engine.decoding_s for engine in engines) / busy_s,
             kv_usage=held / (busy_s * blocks),
+            full=sum(engine.full_s for engine in engines)
+            / (busy_s * self.trial.replica.model.dp_size),
             busy=min(1.0, busy_s / len(engines) / span_s),
             peak_running=self.peak_running,
             num_preemptions=sum(table.preemptions),
