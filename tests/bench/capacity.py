@@ -35,7 +35,7 @@ from tonnage.sizing.plan import size_with
 from tonnage.sizing.serving.replica import Replica
 
 NUM_REQUESTS = {0.95: 60_000, 0.99: 240_000}
-"""That count, by quantile; of bursts, which say as much as so many fewer, more."""
+"""That count at least, by quantile."""
 NUM_BLOCKS, LEAST_BLOCKS, BLOCK = 10, 3, 2000
 """Independent seeds among which they are shared out: fewer where each would have fewer than so."""
 NEAR = 0.05
@@ -87,11 +87,10 @@ def predicted(case: Case) -> Prediction:
 
 
 def load_for(case: Case, crowd: int, num_requests: int) -> Load:
-    """Return the requests to try: bursts say as much as so many times fewer."""
-    traffic = traffic_of(case.request)
+    """Return the requests to try, at least; where they say too little, the search takes more."""
     return Load(
-        traffic=traffic,
-        num_requests=math.ceil(num_requests * max(1.0, traffic.arrival_scv)),
+        traffic=traffic_of(case.request),
+        num_requests=num_requests,
         crowd=crowd,
         num_blocks=min(NUM_BLOCKS, max(LEAST_BLOCKS, num_requests // BLOCK)),
     )

@@ -132,8 +132,10 @@ def alone_requests_per_s(case: Case) -> float:
 
 
 def is_windowed(replica: Replica) -> bool:
-    kinds = replica.model.shard.kv
-    return len(kinds) > 1 or any(k.window_tokens or k.attended_tokens for k in kinds)
+    return any(
+        kind.window_tokens or kind.attended_tokens or kind.state_bytes
+        for kind in replica.model.shard.kv
+    )
 
 
 def engine_limits(replica: Replica, request: SizingRequest, max_num_seqs: int) -> EngineLimits:

@@ -16,10 +16,14 @@ NEAR = 0.8
 LONGEST_STEP = 0.5
 """Of the logarithm of the rate, towards a side of which nothing is known."""
 OVERSHOOT = 1.3
-TOLERANCE = 0.003
+TOLERANCE = 0.01
 """Of the logarithm of the rate: nearer the search does not come."""
+COARSER = 4
+"""A search has so many times fewer requests than what ends it."""
+FAR, FARTHEST = 0.03, 0.2
+"""Of the logarithm of the rate: corrections that are looked at again, and the longest."""
 MOST_EVALUATIONS = 14
-GOAL, MOST_BLOCKS = 0.01, 8
+GOAL, MOST_BLOCKS = 0.01, 4
 """Standard error of a rate that is good enough, and so many times the requests at most for it."""
 LEAST_RATE = 1 / 200
 """Of the first guess: a goodput below is none."""
@@ -101,36 +105,49 @@ class _Search:
         narrow = self.above[0] - self.below[0] <= TOLERANCE
         return narrow or min(abs(excess) for _, excess in ends) <= TOLERANCE * self.slope
 
-    def truth(self) -> Truth:
-        """Return where as many miss as may, from more requests where these leave it open."""
+    def truth(self, load: Load) -> Truth:
+        """Return where as many miss as may, by all requests there: more if they leave it open.
+
+        Where these correct it by much, once more.
+        """
         at, slope = self.meets(), self.slope
-        nearest = min(self.tried, key=lambda each: abs(each[0] - at))
-        error = nearest[1].error / slope
+        nearest = min(self.tried, key=lambda each: abs(each[0] - at))[1]
+        error = nearest.error / slope / math.sqrt(COARSER)
         more = min(MOST_BLOCKS, math.ceil((error / self.goal) ** 2)) if math.isfinite(error) else 1
-        if more > 1 or len(nearest[1].by_block) < self.load.num_blocks:
-            load = replace(self.load, num_blocks=more * self.load.num_blocks,
-                           num_requests=more * self.load.num_requests)  # fmt: skip
-            whole = outcome(self.fleet, load, math.exp(at), self.slo, is_whole=True)
-            nearest = at, whole
-            at -= min(0.2, max(-0.2, whole.excess / slope))
+        whole_load = Load(
+            traffic=load.traffic,
+            num_requests=max(1, more) * load.num_requests,
+            crowd=load.crowd,
+            num_blocks=max(1, more) * load.num_blocks,
+        )
+        for _ in range(2):
+            whole = outcome(self.fleet, whole_load, math.exp(at), self.slo, is_whole=True)
+            by = min(FARTHEST, max(-FARTHEST, whole.excess / slope))
+            at -= by
+            if abs(by) <= FAR:
+                break
         return Truth(
             requests_per_s=math.exp(at),
-            error=nearest[1].error / slope,
+            error=whole.error / slope,
             evaluations=len(self.tried),
-            nearest=nearest[1],
+            nearest=whole,
         )
 
 
 def true_goodput(
     fleet: Fleet, load: Load, slo: Slo, *, guess: float, goal: float = GOAL
 ) -> Truth | None:
-    """Search from a guess; None where the targets are kept at no rate that is worth a replica."""
-    search = _Search(fleet=fleet, load=load, slo=slo, goal=goal)
+    """Search from a guess, with a part of the requests, and finish with all of them.
+
+    None where the targets are kept at no rate that is worth a replica.
+    """
+    part = replace(load, num_requests=math.ceil(load.num_requests / COARSER))
+    search = _Search(fleet=fleet, load=part, slo=slo, goal=goal)
     at = math.log(guess)
     floor = at + math.log(LEAST_RATE)
     while at > floor:
         search.add(at)
         if search.is_done or len(search.tried) >= MOST_EVALUATIONS:
-            return search.truth()
+            return search.truth(load)
         at = search.next()
     return None

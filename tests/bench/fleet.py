@@ -134,14 +134,15 @@ class Load:
     crowd: int
     """Requests that the fleet runs at most."""
     num_blocks: int
-    _known: dict[int, Block] = field(default_factory=dict, repr=False)
+    first_seed: int = FIRST_SEED
+    _known: dict[int, Block] = field(default_factory=dict, init=False, repr=False)
 
     def block(self, number: int) -> Block:
         if number >= MOST_REMEMBERED:
-            return self._drawn(FIRST_SEED + number)
+            return self._drawn(self.first_seed + number)
         known = self._known.get(number)
         if known is None:
-            known = self._known[number] = self._drawn(FIRST_SEED + number)
+            known = self._known[number] = self._drawn(self.first_seed + number)
         return known
 
     def _drawn(self, seed: int) -> Block:

@@ -1,11 +1,20 @@
-"""Manifests for the tests of the command line."""
+"""Manifests, and what is asked of pages, for the tests of the command line."""
 
 import textwrap
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
 
 import yaml
 from click.testing import CliRunner
 
-from tonnage.cli.app import program
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cli.answers.comparing import compare_classes
+from tonnage.cli.answers.planning import Planned, Terms, answer, request_of
+from tonnage.cli.commands.app import program
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
+from tonnage.units import GIB
 
 LLAMA = """\
 apiVersion: tonnage.dev/v1alpha1
@@ -99,3 +108,85 @@ def run(*arguments, text=None, **more):
 def plan(*texts, options=()):
     """Run ``tonnage plan -f -`` on these documents."""
     return run("plan", "-f", "-", *options, text="---\n".join(texts))
+
+
+def answered(text=LLAMA, **terms):
+    """Return the plan of a manifest that has one."""
+    found = answer(
+        parse_model_deployment(yaml.safe_load(text)), Terms(gpus=built_in_gpus(), **terms)
+    )
+    assert isinstance(found, Planned)
+    return found
+
+
+def a_comparison(text=LLAMA, names=("H100", "H200", "L4", "GH200"), *, are_named=True, **changes):
+    """Return the classes compared for a manifest; ``changes`` are made to every class."""
+    gpus = built_in_gpus()
+    deployment = parse_model_deployment(yaml.safe_load(text))
+    request = request_of(deployment.spec, Terms(gpus=gpus))
+    changed = [replace(gpus[name], **changes) for name in names]
+    return compare_classes(deployment, request, changed, are_named=are_named)
+
+
+def a_budget(*, spread_bytes=0.0):
+    """Return 100 GiB: 30 weights, 10 activations, 50 cache, 10 unused."""
+    return MemoryBudget(
+        total_bytes=100 * GIB,
+        utilization_fraction=0.9,
+        parts=(
+            BudgetPart(name="weights", num_bytes=30 * GIB),
+            BudgetPart(name="activations", num_bytes=10 * GIB, spread_bytes=spread_bytes),
+        ),
+    )
+
+
+VOID = {"meta", "br"}
+
+
+class Tags(HTMLParser):
+    """Reads a page as HTML; every tag must be closed in its turn."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.attributes = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def tree(text):
+    """Return a page read as XML."""
+    assert text.startswith("<!DOCTYPE html>\n")
+    return ET.fromstring(text.partition("\n")[2])  # noqa: S314  (our own output)
+
+
+def words(element):
+    return " ".join(" ".join(element.itertext()).split())
+
+
+def assert_stands_alone(text):
+    """Assert that a page asks for nothing, runs nothing, and names everything once."""
+    tags = Tags(text)
+    links = [value for name, value in tags.attributes if name in {"href", "src", "xlink:href"}]
+    names = [value for name, value in tags.attributes if name == "id"]
+
+    assert not {"script", "link", "img", "iframe", "object"} & set(tags.seen)
+    assert [link for link in links if not link.startswith("#")] == []
+    assert text.count("url(") == text.count("url(#")
+    assert "@import" not in text
+    assert "://" not in text
+    assert len(names) == len(set(names))
+    assert {link[1:] for link in links} <= set(names)
+    assert "default-src 'none'" in text

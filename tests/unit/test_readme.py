@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tonnage.cli.app import program
+from tonnage.cli.commands.app import program
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -1,5 +1,5 @@
 """The command line: plan, explain, top, catalog, crd, lab, run."""
 
-from tonnage.cli.app import main
+from tonnage.cli.commands.app import main
 
 __all__ = ["main"]

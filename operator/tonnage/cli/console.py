@@ -3,6 +3,8 @@
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import click
@@ -32,6 +34,19 @@ class Failure(click.ClickException):
     def __init__(self, message: str, exit_code: int = NO) -> None:
         super().__init__(printable(message))
         self.__dict__["exit_code"] = exit_code  # click declares it for the whole class
+
+
+@contextmanager
+def needs_extra(extra: str, user: str, modules: frozenset[str]) -> Iterator[None]:
+    """Turn a missing module of an extra into one line that says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in modules:
+            raise
+        raise Failure(
+            f"{user} needs {error.name}, which is not installed: pip install 'tonnage[{extra}]'"
+        ) from error
 
 
 def output(*, is_wide: bool = False) -> Console:

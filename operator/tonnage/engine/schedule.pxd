@@ -7,27 +7,31 @@ ctypedef long long integer
 ctypedef unsigned long long bits64
 
 cdef integer WAITING, PREFILLING, DECODING, DONE, NUMBER_BITS, NUMBER_MASK, WAITING_WEIGHT, SLACK
+cdef integer MANY_TOKENS
 cdef bits64 RANDOM_MASK, SEED, MULTIPLIER
 cdef integer RANDOM_SHIFT
-cdef double RANDOM_SHARE, INFINITY
+cdef double RANDOM_SHARE, INFINITY, ROUNDING
 
 
 cdef class Rank:
     cdef public RequestTable table
     cdef public integer max_num_seqs, max_batched_tokens, block_size, num_tables, fixed_blocks, watermark_blocks
-    cdef public integer tokens_verified, free_blocks, num_blocks, partial
-    cdef public bint is_whole, is_logged
+    cdef public integer tokens_verified, num_blocks, partial
+    cdef public bint is_whole, is_logged, is_drafting
+    cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
     cdef public integer num_finished
     cdef public object waiting
     cdef public list order, finishing, crossing, started, preempted, prefilled, finished
-    cdef public integer num_running, num_decoding, context_tokens, decode_tokens, prefill_tokens
+    cdef public integer num_running, num_decoding, decode_tokens, prefill_tokens
     cdef public integer num_knots
     cdef public double pairs_s, memory_s, memory_slope_s, compute_s, compute_slope_s
     cdef integer[::1] needing, knots_tokens
     cdef double[::1] memory_price_s, memory_slopes_s, compute_price_s, compute_slopes_s
     cdef double[::1] pairs_slopes_s, accepted_above
+    cdef double tokens_per_step, steps_scv
     cdef bits64 random
 
+    cdef void _take_prices(self, object costs) except *
     @cython.locals(budget=integer, is_short=bint)
     cdef bint schedule(self, integer step, double now_s) except -1
     @cython.locals(table=RequestTable, entry=integer, number=integer, last=integer, steps=integer)
@@ -38,59 +42,60 @@ cdef class Rank:
     cpdef abort(self, integer number, integer step)
     @cython.locals(is_short=bint)
     cdef bint _make_room(self, integer step) except -1
-    cdef integer _needed(self, integer step) except -1
-    @cython.locals(table=RequestTable, is_short=bint, taken=integer, index=integer,
-                   number=integer, newest=integer, tokens=integer, need=integer)
-    cdef bint _grow_verified(self) except -1
+    cdef double _needed(self, integer step) except -1
     cdef void _forget_ended(self) except *
     @cython.locals(number=integer)
     cdef integer _newest(self) except -1
     @cython.locals(table=RequestTable)
     cdef void _preempt(self, integer number, integer step) except *
-    @cython.locals(table=RequestTable, done=integer, phase=integer)
+    @cython.locals(table=RequestTable, done=integer, rate=double, tokens=double, grown=integer,
+                   each=double, phase=integer)
     cdef void _leave(self, integer number, integer step) except *
-    @cython.locals(table=RequestTable, tokens=integer, knot=integer, beyond=integer,
+    @cython.locals(table=RequestTable, knot=integer, rate=double, beyond=double,
                    memory_slope_s=double, compute_slope_s=double)
-    cdef void _price(self, integer number, double sign) except *
+    cdef void _price(self, integer number, double tokens, double sign) except *
     @cython.locals(size=integer)
     cdef integer _blocks_for(self, integer tokens) except -1
     @cython.locals(table=RequestTable, number=integer, pending=integer, tokens=integer,
-                   needed=integer)
-    cdef integer _partial_need(self) except -1
+                   needed=double)
+    cdef double _partial_need(self) except -1
     @cython.locals(table=RequestTable, computed=integer, pending=integer, tokens=integer,
                    needed=integer)
     cdef integer _prefill(self, integer number, integer budget) except -1
     @cython.locals(price_s=double, knot=integer, width=integer, beyond=double)
     cdef double _pairs_price_s(self, double earlier_tokens) except -1
-    @cython.locals(table=RequestTable, decoding=integer, number=integer, tokens=integer,
+    @cython.locals(table=RequestTable, decoding=double, number=integer, tokens=integer,
                    cached=integer, reserve=integer)
     cdef void _admit(self, integer step, double now_s, integer budget) except *
     @cython.locals(size=integer, tables=integer, free=integer, rounds=integer, covered=integer)
     cdef integer _affordable(self, integer step, integer steps) except -1
     @cython.locals(size=integer, blocks=integer, index=integer)
-    cdef integer _growth(self, integer step, integer steps) except -1
+    cdef double _growth(self, integer step, integer steps) except -1
     @cython.locals(table=RequestTable, entry=integer, number=integer, is_live=bint, knot=integer,
-                   more_s=double)
+                   rate=double, done=integer, tokens=double, beyond=double, more_s=double)
     cdef void _cross(self, integer step) except *
-    @cython.locals(table=RequestTable, knot=integer)
-    cdef void _expect_knot(self, integer number, integer step, integer tokens) except *
+    @cython.locals(table=RequestTable, knot=integer, missing=double)
+    cdef void _expect_knot(self, integer number, integer step, double tokens) except *
     @cython.locals(table=RequestTable, entry=integer, number=integer, is_live=bint)
     cdef void _finish(self, integer step, double now_s) except *
     cdef void _complete(self, integer number, double now_s) except *
-    @cython.locals(table=RequestTable, remaining=integer)
+    @cython.locals(table=RequestTable, remaining=integer, steps=integer, tokens=integer,
+                   knot=integer)
     cdef void _first_token(self, integer number, integer step, double now_s) except *
-    @cython.locals(table=RequestTable, number=integer, missing=integer, got=integer, knot=integer,
-                   tokens=integer, is_beyond=bint)
-    cdef void _verify(self, double now_s) except *
-    @cython.locals(bits=bits64, share=double, right=integer)
+    @cython.locals(steps=integer, most_steps=integer, fewest_steps=integer, most=double, drawn=double)
+    cdef integer _steps_of(self, integer tokens) except -1
+    @cython.locals(total=double, index=integer)
+    cdef double _normal(self) except? -1
+    @cython.locals(share=double, right=integer)
     cdef integer _accepted(self) except -1
+    @cython.locals(bits=bits64)
+    cdef double _share(self) except? -1
 
 
 cdef class Engine:
     cdef public list ranks
     cdef public integer num_ranks
     cdef public RequestTable table
-    cdef public bint is_drafting
     cdef public double now_s, ends_s, first_s, more_s, busy_s, decoding_s, context_s
     cdef public integer num_outstanding, step_number, steps, num_steps, peak_running
     cdef double[::1] base_s, memory_s, compute_s, factor, grid_tokens, grid_s

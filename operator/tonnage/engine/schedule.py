@@ -6,7 +6,8 @@ come first served. At most one sequence is in the middle of its prompt, the newe
 
 Between two events every decoding sequence gains one token a step, so counts, sums of prices and the
 number of sequences that need a block at each phase of a block say all there is to say. With draft
-tokens steps differ, and are taken one by one.
+tokens the steps of an answer are drawn when it begins to decode, and it grows by as many tokens in
+each of them; its blocks then grow by a share of one.
 
 Left out: sharing of prefix blocks between sequences; asynchronous scheduling, which hides the
 scheduler's time and changes no count here.
@@ -32,7 +33,11 @@ DONE = 3
 NUMBER_BITS = 24
 """Of an entry of a heap: the step above, the request's number below."""
 NUMBER_MASK = (1 << NUMBER_BITS) - 1
+ROUNDING = 1e-9
+"""Parts of tokens and of blocks add up to whole ones within this."""
 WAITING_WEIGHT = 4
+MANY_TOKENS = 64
+"""Of an answer: beyond them the steps with draft tokens are drawn together."""
 SLACK = 64
 """Requests that have ended and are still in the order of the running ones."""
 INFINITY = float("inf")
@@ -58,7 +63,10 @@ class Rank:
         self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
         self.is_whole = limits.admits_whole_prompts
-        self.free_blocks = limits.num_blocks
+        self.is_drafting = limits.num_draft_tokens > 0
+        self.free_blocks = float(limits.num_blocks)
+        self.growing_blocks = 0.0
+        self.growing_tokens = 0.0
         self.num_blocks = limits.num_blocks
         self.waiting: deque[int] = deque()
         self.order: list[int] = []
@@ -73,11 +81,26 @@ class Rank:
         self.partial = -1
         self.num_running = 0
         self.num_decoding = 0
-        self.context_tokens = 0
+        self.context_tokens = 0.0
         self.decode_tokens = 0
         self.prefill_tokens = 0
         self.pairs_s = 0.0
         self.needing = array("q", bytes(8 * limits.block_size))
+        self._take_prices(costs)
+        self.memory_s = 0.0
+        self.memory_slope_s = 0.0
+        self.compute_s = 0.0
+        self.compute_slope_s = 0.0
+        self.random = (SEED * (2 * seed + 1)) & RANDOM_MASK
+        rate = limits.acceptance_rate
+        powers = [rate**k for k in range(1, limits.tokens_verified)]
+        self.accepted_above = array("d", powers)
+        mean = 1 + sum(powers)
+        square = 1 + sum((2 * k + 3) * power for k, power in enumerate(powers))
+        self.tokens_per_step = mean
+        self.steps_scv = square / mean**2 - 1
+
+    def _take_prices(self, costs: StepCosts) -> None:
         self.num_knots = len(costs.knots_tokens)
         self.knots_tokens = array("q", costs.knots_tokens)
         self.memory_price_s = array("d", costs.memory_price_s)
@@ -85,13 +108,6 @@ class Rank:
         self.compute_price_s = array("d", costs.compute_price_s)
         self.compute_slopes_s = array("d", costs.compute_slope_s)
         self.pairs_slopes_s = array("d", costs.pairs_slope_s)
-        self.memory_s = 0.0
-        self.memory_slope_s = 0.0
-        self.compute_s = 0.0
-        self.compute_slope_s = 0.0
-        self.random = (seed ^ SEED) & RANDOM_MASK
-        rate = limits.acceptance_rate
-        self.accepted_above = array("d", [rate**k for k in range(1, limits.tokens_verified)])
 
     def schedule(self, step: int, now_s: float) -> bool:
         """Choose what this step computes; true when a sequence had to be preempted for it."""
@@ -133,13 +149,11 @@ class Rank:
 
     def end(self, step: int, steps: int, now_s: float) -> None:
         """Note what so many steps from this one on computed; ``now_s``: when the last ended."""
-        if self.tokens_verified > 1:
-            self._verify(now_s)
-        elif self.num_decoding:
+        if self.num_decoding:
             self.free_blocks -= self._growth(step, steps)
             self.memory_s += steps * self.memory_slope_s
             self.compute_s += steps * self.compute_slope_s
-            self.context_tokens += steps * self.num_decoding
+            self.context_tokens += steps * self.growing_tokens
             self._cross(step + steps)
             self._finish(step + steps, now_s)
         for number in self.prefilled:
@@ -177,47 +191,18 @@ class Rank:
     def _make_room(self, step: int) -> bool:
         """Preempt the newest until the step has its blocks."""
         is_short = False
-        if self.tokens_verified > 1:
-            is_short = self._grow_verified()
-        else:
-            self.decode_tokens = self.num_decoding
-        while self._needed(step) + self._partial_need() > self.free_blocks:
+        self.decode_tokens = self.num_decoding * self.tokens_verified
+        while self._needed(step) + self._partial_need() > self.free_blocks + ROUNDING:
             self._preempt(self._newest(), step)
+            self.decode_tokens = self.num_decoding * self.tokens_verified
             is_short = True
-            if self.tokens_verified == 1:
-                self.decode_tokens = self.num_decoding
         return is_short
 
-    def _needed(self, step: int) -> int:
+    def _needed(self, step: int) -> float:
         """Return the blocks that decoding sequences take in this step and do not hold yet."""
-        if self.tokens_verified > 1:
-            return 0
+        if self.is_drafting:
+            return self.growing_blocks
         return self.num_tables * self.needing[step % self.block_size]
-
-    def _grow_verified(self) -> bool:
-        """Take blocks for the draft tokens of each sequence, oldest first."""
-        table, is_short, taken, index = self.table, False, 0, 0
-        self._forget_ended()
-        while index < len(self.order):
-            number = self.order[index]
-            index += 1
-            if table.state[number] != DECODING:
-                continue
-            tokens = min(self.tokens_verified, table.output_tokens[number] - table.emitted[number])
-            need = self._blocks_for(table.computed[number] + tokens) - table.blocks[number]
-            while need > self.free_blocks:
-                newest = self._newest()
-                self._preempt(newest, 0)
-                is_short = True
-                if newest == number:
-                    self.decode_tokens = taken
-                    return True
-            if need > 0:
-                self.free_blocks -= need
-                table.blocks[number] += need
-            taken += tokens
-        self.decode_tokens = taken
-        return is_short
 
     def _forget_ended(self) -> None:
         self.order = [number for number in self.order if self.table.state[number] != DONE]
@@ -245,50 +230,54 @@ class Rank:
         if table.state[number] == PREFILLING:
             self.partial = -1
         else:
-            if self.tokens_verified == 1:
-                done = step - table.start_step[number]
+            done = step - table.start_step[number]
+            rate = table.rate[number]
+            tokens = table.prompt_tokens[number] + table.emitted[number] + done * rate
+            grown = int(done * rate + ROUNDING)
+            self.num_decoding -= 1
+            if self.is_drafting:
+                each = rate * self.num_tables / self.block_size
+                self.growing_blocks -= each
+                table.blocks[number] += done * each
+            else:
                 phase = (table.start_step[number] - table.computed[number]) % self.block_size
                 self.needing[phase] -= 1
-                table.emitted[number] += done
-                table.computed[number] += done
-                table.blocks[number] = self._blocks_for(table.computed[number])
-            self.num_decoding -= 1
-            self._price(number, -1.0)
+                table.blocks[number] = self._blocks_for(table.computed[number] + grown)
+            table.emitted[number] += grown
+            table.computed[number] += grown
+            self._price(number, tokens, -1.0)
         self.free_blocks += table.blocks[number]
         table.blocks[number] = 0
 
-    def _price(self, number: int, sign: float) -> None:
-        """Add, or take away, the price of a sequence's context and what a token adds to it."""
+    def _price(self, number: int, tokens: float, sign: float) -> None:
+        """Add, or take away, the price of a sequence's context and what a step adds to it."""
         table = self.table
-        tokens, knot = table.prompt_tokens[number] + table.emitted[number], table.knot[number]
-        if sign > 0:
-            knot = 0
-            while knot + 1 < self.num_knots and self.knots_tokens[knot + 1] <= tokens:
-                knot += 1
-            table.knot[number] = knot
+        knot, rate = table.knot[number], sign * table.rate[number]
         beyond = tokens - self.knots_tokens[knot]
         memory_slope_s, compute_slope_s = self.memory_slopes_s[knot], self.compute_slopes_s[knot]
         self.memory_s += sign * (self.memory_price_s[knot] + beyond * memory_slope_s)
         self.compute_s += sign * (self.compute_price_s[knot] + beyond * compute_slope_s)
-        self.memory_slope_s += sign * memory_slope_s
-        self.compute_slope_s += sign * compute_slope_s
-        self.context_tokens += tokens if sign > 0 else -tokens
+        self.memory_slope_s += rate * memory_slope_s
+        self.compute_slope_s += rate * compute_slope_s
+        self.growing_tokens += rate
+        self.context_tokens += sign * tokens
         if not self.num_decoding:  # nothing is left: nor is what rounding left
             self.memory_s = self.compute_s = self.memory_slope_s = self.compute_slope_s = 0.0
+            self.growing_tokens = self.growing_blocks = self.context_tokens = 0.0
 
     def _blocks_for(self, tokens: int) -> int:
         size = self.block_size
         return self.fixed_blocks + self.num_tables * ((tokens + size - 1) // size)
 
-    def _partial_need(self) -> int:
+    def _partial_need(self) -> float:
         number = self.partial
         if number < 0:
-            return 0
+            return 0.0
         table = self.table
         pending = table.prompt_tokens[number] + table.emitted[number] - table.computed[number]
         tokens = min(pending, self.max_batched_tokens - self.decode_tokens)
         needed = self._blocks_for(table.computed[number] + tokens) - table.blocks[number]
-        return max(0, needed)
+        return max(0.0, needed)
 
     def _prefill(self, number: int, budget: int) -> int:
         """Compute a chunk of a prompt, as large as the budget allows; return its tokens."""
@@ -327,7 +316,7 @@ class Rank:
             if not self.is_whole:
                 tokens = min(tokens, cached + budget)
             reserve = self.watermark_blocks if self.num_running else 0
-            if self._blocks_for(tokens) + reserve + decoding > self.free_blocks:
+            if self._blocks_for(tokens) + reserve + decoding > self.free_blocks + ROUNDING:
                 return
             self.waiting.popleft()
             self.num_running += 1
@@ -345,7 +334,9 @@ class Rank:
         size, tables = self.block_size, self.num_tables
         if not tables:
             return steps
-        free = self.free_blocks // tables
+        if self.is_drafting:
+            return max(1, min(steps, int(self.free_blocks / self.growing_blocks + ROUNDING)))
+        free = int(self.free_blocks) // tables
         rounds = min((steps + size - 1) // size, free // self.num_decoding)
         covered = rounds * size
         if covered >= steps:
@@ -358,7 +349,10 @@ class Rank:
             covered += 1
         return max(1, covered)
 
-    def _growth(self, step: int, steps: int) -> int:
+    def _growth(self, step: int, steps: int) -> float:
+        """Return the blocks that decoding sequences take in so many steps."""
+        if self.is_drafting:
+            return steps * self.growing_blocks
         size = self.block_size
         blocks = steps // size * self.num_decoding
         for index in range(steps % size):
@@ -376,18 +370,25 @@ class Rank:
             number = entry & NUMBER_MASK
             is_live = table.state[number] == DECODING
             if is_live and table.knot_step[number] == entry >> NUMBER_BITS:
-                knot = table.knot[number]
-                self.memory_slope_s += self.memory_slopes_s[knot + 1] - self.memory_slopes_s[knot]
+                knot, rate = table.knot[number], table.rate[number]
+                done = step - table.start_step[number]
+                tokens = table.prompt_tokens[number] + table.emitted[number] + done * rate
+                beyond = tokens - self.knots_tokens[knot + 1]
+                more_s = self.memory_slopes_s[knot + 1] - self.memory_slopes_s[knot]
+                self.memory_s += beyond * more_s
+                self.memory_slope_s += rate * more_s
                 more_s = self.compute_slopes_s[knot + 1] - self.compute_slopes_s[knot]
-                self.compute_slope_s += more_s
+                self.compute_s += beyond * more_s
+                self.compute_slope_s += rate * more_s
                 table.knot[number] = knot + 1
-                self._expect_knot(number, step, self.knots_tokens[knot + 1])
+                self._expect_knot(number, step, tokens)
 
-    def _expect_knot(self, number: int, step: int, tokens: int) -> None:
+    def _expect_knot(self, number: int, step: int, tokens: float) -> None:
         table = self.table
         knot = table.knot[number] + 1
-        if knot < self.num_knots and self.tokens_verified == 1:
-            table.knot_step[number] = step + self.knots_tokens[knot] - tokens
+        if knot < self.num_knots:
+            missing = (self.knots_tokens[knot] - tokens) / table.rate[number]
+            table.knot_step[number] = step + max(1, int(missing + 1.0 - ROUNDING))
             heappush(self.crossing, table.knot_step[number] << NUMBER_BITS | number)
 
     def _finish(self, step: int, now_s: float) -> None:
@@ -425,53 +426,66 @@ class Rank:
             return
         table.state[number] = DECODING
         self.num_decoding += 1
-        self._price(number, 1.0)
-        if self.tokens_verified > 1:
-            return
         table.start_step[number] = step
-        self.needing[(step - table.computed[number]) % self.block_size] += 1
-        table.finish_step[number] = step + remaining - 1
+        steps = remaining
+        if self.is_drafting:
+            steps = self._steps_of(remaining)
+        table.rate[number] = remaining / steps
+        if self.is_drafting:
+            self.growing_blocks += table.rate[number] * self.num_tables / self.block_size
+        else:
+            self.needing[(step - table.computed[number]) % self.block_size] += 1
+        tokens = table.prompt_tokens[number] + table.emitted[number]
+        knot = 0
+        while knot + 1 < self.num_knots and self.knots_tokens[knot + 1] <= tokens:
+            knot += 1
+        table.knot[number] = knot
+        self._price(number, tokens, 1.0)
+        table.finish_step[number] = step + steps - 1
         heappush(self.finishing, table.finish_step[number] << NUMBER_BITS | number)
-        self._expect_knot(number, step, table.prompt_tokens[number] + table.emitted[number])
+        self._expect_knot(number, step, tokens)
 
-    def _verify(self, now_s: float) -> None:
-        """Give each decoding sequence the draft tokens that were right, and one more."""
-        table = self.table
-        for number in self.order:
-            if table.state[number] != DECODING:
-                continue
-            missing = table.output_tokens[number] - table.emitted[number]
-            got = min(missing, 1 + self._accepted())
-            knot = table.knot[number]
-            tokens = table.prompt_tokens[number] + table.emitted[number] + got
-            is_beyond = knot + 1 < self.num_knots and tokens >= self.knots_tokens[knot + 1]
-            if is_beyond:
-                self._price(number, -1.0)
-            table.emitted[number] += got
-            table.computed[number] += got
-            if is_beyond:
-                self._price(number, 1.0)
-            else:
-                self.memory_s += got * self.memory_slopes_s[knot]
-                self.compute_s += got * self.compute_slopes_s[knot]
-                self.context_tokens += got
-            if got == missing:
-                self._leave(number, 0)
-                self._complete(number, now_s)
+    def _steps_of(self, tokens: int) -> int:
+        """Return the steps in which so many tokens are made.
+
+        The first of many are drawn at once, from the normal distribution that counts of renewals
+        approach; the last one by one, with what the last step gives beyond them.
+        """
+        steps, most_steps = 0, tokens
+        fewest_steps = (tokens + self.tokens_verified - 1) // self.tokens_verified
+        if tokens > MANY_TOKENS:
+            most = (tokens - MANY_TOKENS) / self.tokens_per_step
+            drawn = most + self._normal() * (most * self.steps_scv) ** 0.5
+            steps = int(max(1.0, drawn) + 0.5)
+            tokens = MANY_TOKENS
+        while tokens > 0:
+            tokens -= 1 + self._accepted()
+            steps += 1
+        return max(fewest_steps, min(most_steps, steps))
+
+    def _normal(self) -> float:
+        """Return a standard normal number, near enough: a sum of twelve shares."""
+        total = -6.0
+        for _ in range(12):
+            total += self._share()
+        return total
 
     def _accepted(self) -> int:
-        """Return how many of the draft tokens of a sequence are right (xorshift64*)."""
+        """Return how many of the draft tokens of a sequence are right."""
+        share, right = self._share(), 0
+        while right < self.tokens_verified - 1 and share < self.accepted_above[right]:
+            right += 1
+        return right
+
+    def _share(self) -> float:
+        """Return a number from 0 up to, not including, 1 (xorshift64*)."""
         bits = self.random
         bits ^= bits >> 12
         bits ^= (bits << 25) & RANDOM_MASK
         bits ^= bits >> 27
         self.random = bits
         bits = (bits * MULTIPLIER) & RANDOM_MASK
-        share = (bits >> RANDOM_SHIFT) * RANDOM_SHARE
-        right = 0
-        while right < self.tokens_verified - 1 and share < self.accepted_above[right]:
-            right += 1
-        return right
+        return (bits >> RANDOM_SHIFT) * RANDOM_SHARE
 
 
 class Engine:
@@ -501,7 +515,6 @@ class Engine:
             rank.is_logged = is_logged
         self.num_ranks = limits.num_ranks
         self.table = table
-        self.is_drafting = limits.num_draft_tokens > 0
         self.now_s = 0.0
         self.ends_s = INFINITY
         self.num_outstanding = 0
@@ -572,9 +585,11 @@ class Engine:
 
     def emitted(self, number: int) -> int:
         """Return the tokens that a request has got; only where the engine is stepped."""
-        tokens: int = self.table.emitted[number]
-        if self.table.state[number] == DECODING and not self.is_drafting:
-            tokens += self.step_number - self.table.start_step[number]
+        table = self.table
+        tokens: int = table.emitted[number]
+        if table.state[number] == DECODING:
+            done = self.step_number - table.start_step[number]
+            tokens += int(done * table.rate[number] + ROUNDING)
         return tokens
 
     def release(self, numbers: list[int]) -> None:
@@ -600,7 +615,7 @@ class Engine:
             shared_s += self._prefill_s(num_decoding, prefill) - prefill * self.own_s
         self.first_s = shared_s + self._line_s(line, num_decoding, 0)
         self.steps, self.more_s = 1, 0.0
-        if num_decoding and not (prefill or is_short or is_single or self.is_drafting):
+        if num_decoding and not (prefill or is_short or is_single):
             self.steps = self._alike(line, num_decoding)
             self.more_s = self._slope_s(line) * self.factor[num_decoding]
         self.ends_s = self.now_s + self._sum_s(self.steps)

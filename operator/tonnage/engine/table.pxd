@@ -12,7 +12,8 @@ cdef class RequestTable:
     cdef public long long[::1] state
     cdef public long long[::1] emitted
     cdef public long long[::1] computed
-    cdef public long long[::1] blocks
+    cdef public double[::1] blocks
+    cdef public double[::1] rate
     cdef public long long[::1] start_step
     cdef public long long[::1] finish_step
     cdef public long long[::1] knot

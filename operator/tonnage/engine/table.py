@@ -4,10 +4,10 @@ from array import array
 from collections.abc import Sequence
 
 INTEGERS = (
-    "prompt_tokens", "output_tokens", "cached_tokens", "state", "emitted", "computed", "blocks",
+    "prompt_tokens", "output_tokens", "cached_tokens", "state", "emitted", "computed",
     "start_step", "finish_step", "knot", "knot_step", "preemptions",
 )  # fmt: skip
-REALS = ("arrival_s", "started_s", "first_token_s", "ended_s")
+REALS = ("arrival_s", "blocks", "rate", "started_s", "first_token_s", "ended_s")
 FEWEST_ROWS = 64
 
 
@@ -38,7 +38,8 @@ class RequestTable:
         self.state = array("q", whole)
         self.emitted = array("q", whole)
         self.computed = array("q", whole)
-        self.blocks = array("q", whole)
+        self.blocks = array("d", real)
+        self.rate = array("d", real)
         self.start_step = array("q", whole)
         self.finish_step = array("q", whole)
         self.knot = array("q", whole)
@@ -66,6 +67,7 @@ class RequestTable:
         self.state[number] = self.emitted[number] = self.computed[number] = 0
         self.blocks[number] = self.start_step[number] = self.finish_step[number] = 0
         self.knot[number] = self.knot_step[number] = self.preemptions[number] = 0
+        self.rate[number] = 0.0
         self.started_s[number] = self.first_token_s[number] = self.ended_s[number] = 0.0
         return number
 

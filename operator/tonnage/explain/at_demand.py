@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from tonnage.explain.report import rounded
 from tonnage.sizing.cost import bill
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.demand import Served
@@ -51,16 +53,50 @@ def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:
     )
 
 
-def latencies_written(sizing: Sizing, served: Served) -> Iterator[str]:
-    """Yield each SLO target with the latency that is reached at its percentile."""
+def reached_targets(sizing: Sizing, served: Served) -> Iterator[tuple[str, str, str]]:
+    """Yield (name with percentile, latency reached, latency allowed) of each SLO target."""
     slo = sizing.request.slo
     for name, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
         for target in targets:
             reached = served.at(target.quantile)
             reached_s = reached.ttft_s if name == "TTFT" else reached.tpot_s
             written = "no second token" if reached_s is None else format_s(reached_s)
-            percentile = f"p{target.quantile * PERCENT:.0f}"
-            yield f"{name} {percentile} {written} (target {format_s(target.limit_s)})"
+            percentile = f"p{target.quantile * PERCENT:g}"
+            yield f"{name} {percentile}", written, format_s(target.limit_s)
+
+
+def latencies_written(sizing: Sizing, served: Served) -> Iterator[str]:
+    """Yield each SLO target with the latency that is reached at its percentile."""
+    for name, reached, target in reached_targets(sizing, served):
+        yield f"{name} {reached} (target {target})"
+
+
+def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
+    """Return the same as plain figures; None where no rate is asked or promised."""
+    found = at_demand(sizing, replicas)
+    if found is None:
+        return None
+    served = found.served
+    return {
+        "requestsPerSecond": rounded(served.requests_per_s),
+        "replicas": served.num_replicas,
+        "isServed": found.is_served,
+        "latencies": [
+            {
+                "percentile": f"p{each.quantile * PERCENT:g}",
+                "timeToFirstTokenSeconds": rounded(each.ttft_s),
+                "timePerOutputTokenSeconds": None if each.tpot_s is None else rounded(each.tpot_s),
+            }
+            for each in served.latencies
+        ],
+        "busyFraction": rounded(served.busy),
+        "kvCacheUsageFraction": rounded(served.kv_usage),
+        "requestsPerSecondSustained": rounded(found.sustained_requests_per_s),
+        "goodputStandardErrorFraction": rounded(sizing.goodput.standard_error),
+        "usdPerHour": found.usd_per_hour,
+        "usdPerMillionTokens": found.usd_per_million_tokens,
+        "usdPerHourWithOneMore": found.next_usd_per_hour,
+    }
 
 
 def load_written(served: Served) -> str:

@@ -79,7 +79,13 @@ class Selection:
     refused: tuple[RefusedClass, ...]
 
 
-def select(request: SizingRequest, gpus: Iterable[Gpu], *, min_replicas: int = 1) -> Selection:
+def select(
+    request: SizingRequest,
+    gpus: Iterable[Gpu],
+    *,
+    min_replicas: int = 1,
+    between: Between = nothing,
+) -> Selection:
     """Put the request to every class; split, flags and what was measured are left open.
 
     The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
@@ -88,7 +94,9 @@ def select(request: SizingRequest, gpus: Iterable[Gpu], *, min_replicas: int = 1
     refused: list[RefusedClass] = []
     for gpu in gpus:
         try:
-            choices.append(best_choice(on_gpu(request, gpu), min_replicas=min_replicas))
+            choices.append(
+                best_choice(on_gpu(request, gpu), min_replicas=min_replicas, between=between)
+            )
         except (SizingError, CatalogError) as error:
             reason = type(error).__name__.removesuffix("Error")
             refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))

@@ -392,12 +392,14 @@ def _what_fails(outline: Outline) -> str:
     return f"one alone has a TPOT of {format_s(idle.tpot_s)}: a prompt beside it is too much"
 
 
-def alternatives(request: SizingRequest, gpus: Iterable[Gpu]) -> list[Sizing]:
+def alternatives(
+    request: SizingRequest, gpus: Iterable[Gpu], *, between: Between = nothing
+) -> list[Sizing]:
     """Answer the request on other GPU classes, cheapest in GPUs first; the refused left out."""
     answers = []
     for gpu in gpus:
         try:
-            answers.append(size(on_gpu(request, gpu)))
+            answers.append(size(on_gpu(request, gpu), between=between))
         except (SizingError, LookupError):
             continue
     return sorted(answers, key=lambda answer: answer.flags.parallelism.num_gpus)

@@ -1,0 +1,96 @@
+"""What one replica does with different numbers of decoding requests."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from tonnage.explain.report import bottleneck_of
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.serving.load_line import limits
+from tonnage.sizing.serving.steady import SteadyState, steady_state
+from tonnage.units import format_s, significant
+
+MAX_BATCHES: Final = 12
+BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
+BATCH_NOTE: Final = "over: by what the promised percentile of requests meets, as the batch varies"
+BOUNDS: Final = {
+    "MemoryBandwidth": "memory",
+    "Compute": "compute",
+    "Prefill": "prefill",
+    "Overhead": "overhead",
+    "Communication": "links",
+}
+LIMITS: Final = {
+    "TimePerOutputToken": "TPOT",
+    "KVCache": "KV cache",
+    "BatchedTokens": "token budget",
+    "MaxNumSeqs": "max-num-seqs",
+}
+
+
+def batches(sizing: Sizing) -> list[float]:
+    """Return numbers of decoding requests worth showing: powers of two, and the load line."""
+    capacity = sizing.at_capacity.num_decoding
+    top = 2 * max(capacity, min(sizing.memory_ceiling_typical, 2 * capacity))
+    powers = list(takewhile(lambda batch: batch <= top, (2.0**k for k in range(32))))
+    return sorted({*powers[-MAX_BATCHES:], capacity})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRow:
+    """What one replica does with so many decoding requests, as numbers and as written."""
+
+    state: SteadyState
+    cells: tuple[str, ...]
+    is_load_line: bool
+    over: tuple[str, ...]
+    """Limits that this batch breaks, judged at the promised percentile."""
+    remark: str
+
+
+def batch_rows(sizing: Sizing) -> list[BatchRow]:
+    """Return what one replica does at different numbers of decoding requests."""
+    return [_batch_row(sizing, num_decoding) for num_decoding in batches(sizing)]
+
+
+def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
+    state = steady_state(sizing.replica, sizing.request.workload, num_decoding)
+    is_load_line = num_decoding == sizing.at_capacity.num_decoding
+    over = () if is_load_line else _over(sizing, num_decoding)
+    limit = LIMITS.get(sizing.limited_by, sizing.limited_by)
+    remark = f"load line ({limit})" if is_load_line else f"over {', '.join(over)}" if over else ""
+    return BatchRow(
+        state=state,
+        cells=tuple(_batch_cells(sizing, state)),
+        is_load_line=is_load_line,
+        over=over,
+        remark=remark,
+    )
+
+
+def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
+    yield requests_written(state.num_decoding)
+    yield format_s(state.tpot_s)
+    yield significant(state.requests_per_s * sizing.request.workload.output_tokens)
+    yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
+    yield BOUNDS[bottleneck_of(state.step)]
+
+
+def requests_written(number: float) -> str:
+    """Write a number of requests; only a mean has decimals.
+
+    >>> requests_written(64.0), requests_written(52.97)
+    ('64', '53.0')
+    """
+    return f"{number:.0f}" if number == int(number) else significant(number)
+
+
+def _over(sizing: Sizing, num_decoding: float) -> tuple[str, ...]:
+    replica, request = sizing.replica, sizing.request
+    over = [
+        LIMITS.get(name, name)
+        for name, holds in limits(replica, request.workload, request.slo)
+        if name != "MaxNumSeqs" and not holds(num_decoding)
+    ]
+    return tuple(dict.fromkeys(over))

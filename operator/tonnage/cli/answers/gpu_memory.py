@@ -1,0 +1,52 @@
+"""Where the memory of one GPU goes, part by part, and how sure that is."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.units import GIB, KIB, MIB, format_bytes
+
+CACHE: Final = "KV cache"
+UNUSED: Final = "unused"
+NARROWEST: Final = 0.05
+"""Of a spread in the amount's unit: less would read as nothing."""
+UNIT_BYTES: Final = {"TiB": KIB * GIB, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of the memory of one GPU; the truth lies within the spread nine times in ten."""
+
+    name: str
+    num_bytes: float
+    spread_bytes: float = 0.0
+
+
+def memory_segments(budget: MemoryBudget) -> list[Segment]:
+    """Return the parts of the fullest GPU's memory; those that are empty are left out."""
+    parts = [
+        Segment(name=part.name, num_bytes=part.num_bytes, spread_bytes=part.spread_bytes)
+        for part in budget.parts
+    ]
+    cache = Segment(
+        name=CACHE, num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
+    )
+    unused = Segment(name=UNUSED, num_bytes=budget.total_bytes - budget.usable_bytes)
+    return [segment for segment in (*parts, cache, unused) if segment.num_bytes > 0]
+
+
+def ranged(num_bytes: float, spread_bytes: float, *, is_ascii: bool = False) -> str:
+    """Write an amount of memory and, where it is known, how far it may be off.
+
+    The spread is in the amount's unit, or in its own where that suits it better.
+
+    >>> ranged(41.2 * GIB, 0.6 * GIB), ranged(41.2 * GIB, 5 * MIB), ranged(GIB, 0)
+    ('41.2 GiB ± 0.6', '41.2 GiB ± 5.0 MiB', '1.0 GiB')
+    """
+    amount = format_bytes(num_bytes)
+    if spread_bytes <= 0:
+        return amount
+    in_unit = spread_bytes / UNIT_BYTES[amount.split()[1]]
+    reads_well = NARROWEST <= in_unit < KIB
+    spread = f"{in_unit:.1f}" if reads_well else format_bytes(spread_bytes)
+    return f"{amount} {'+-' if is_ascii else '±'} {spread}"

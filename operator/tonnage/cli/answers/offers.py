@@ -1,0 +1,134 @@
+"""Ways out of a no: changes to the spec with which the answer would be yes."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Final
+
+from tonnage.api.spec import Scaling
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.cli.answers.stored import WIDE_FORMATS
+from tonnage.explain.report import usd_per_hour
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import Between, Sizing, alternatives, nothing, size
+from tonnage.sizing.request import SizingRequest, with_prior
+
+NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
+CONTEXT_STEP_TOKENS: Final = 512
+MAX_OFFERS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Changes to the spec with which the answer would be yes."""
+
+    changes: tuple[str, ...]
+    sizing: Sizing
+
+
+def offers(
+    request: SizingRequest, gpus: Iterable[Gpu], scaling: Scaling, *, between: Between = nothing
+) -> tuple[Offer, ...]:
+    """Return the changes with which the request has an answer, the cheapest first."""
+    request = replace(request, flags=None)
+    found = [
+        *_other_numbers(request, between),
+        *_smaller(request, between),
+        *_other_gpus(request, gpus, between),
+    ]
+    cheapest = sorted(found, key=_price)[:MAX_OFFERS]
+    return tuple(_with_replicas(offer, scaling) for offer in cheapest)
+
+
+def _with_replicas(offer: Offer, scaling: Scaling) -> Offer:
+    needed = offer.sizing.replicas
+    if needed <= scaling.max_replicas:
+        return offer
+    return replace(offer, changes=(*offer.changes, f"scaling.maxReplicas: {needed}"))
+
+
+def _price(offer: Offer) -> tuple[float, int]:
+    """Order by price; a class without one comes after those that have it."""
+    sizing = offer.sizing
+    usd = usd_per_hour(sizing, sizing.replicas)
+    num_gpus = sizing.replicas * sizing.flags.parallelism.num_gpus
+    return (math.inf if usd is None else usd), num_gpus
+
+
+def _offer(request: SizingRequest, change: str, between: Between) -> Iterator[Offer]:
+    """Yield the change if the request has an answer with it."""
+    sizing = _try(request, between)
+    if sizing:
+        yield Offer(changes=(change,), sizing=sizing)
+
+
+def _try(request: SizingRequest, between: Between) -> Sizing | None:
+    try:
+        return size(request, between=between)
+    except (SizingError, CatalogError):
+        return None
+
+
+def _other_numbers(request: SizingRequest, between: Between) -> Iterator[Offer]:
+    """Yield the cheapest other number of GPUs of the same class."""
+    if request.num_gpus is None:
+        return iter(())  # every number was tried before the answer was no
+    tried = (
+        _offer(replace(request, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}", between)
+        for num_gpus in NUM_GPUS_TRIED
+    )
+    return islice(sorted(chain.from_iterable(tried), key=_price), 1)
+
+
+def _smaller(request: SizingRequest, between: Between) -> Iterator[Offer]:
+    """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
+    if request.weights.name in WIDE_FORMATS:
+        counted = replace(request.shape, stored=None)
+        narrow = with_prior(replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted))
+        yield from _offer(narrow, "model.weights: fp8", between)
+    if request.kv_format != "fp8":
+        yield from _offer(replace(request, kv_format="fp8"), "model.kvCache: fp8", between)
+    longest = request.workload.prompt.mean_tokens + request.workload.output_tokens
+    tokens = _largest(
+        lambda tokens: _try(replace(request, context_tokens=tokens), between) is not None,
+        lowest=math.ceil(longest / CONTEXT_STEP_TOKENS),
+        highest=request.context_tokens // CONTEXT_STEP_TOKENS - 1,
+    )
+    if tokens:
+        changed = replace(request, context_tokens=tokens)
+        yield from _offer(changed, f"contextLength: {tokens}", between)
+
+
+def _largest(holds: Callable[[int], bool], *, lowest: int, highest: int) -> int | None:
+    """Return the largest number of tokens, in whole steps, for which something holds."""
+    if highest < lowest or not holds(lowest * CONTEXT_STEP_TOKENS):
+        return None
+    while lowest < highest:
+        middle = (lowest + highest + 1) // 2
+        if holds(middle * CONTEXT_STEP_TOKENS):
+            lowest = middle
+        else:
+            highest = middle - 1
+    return lowest * CONTEXT_STEP_TOKENS
+
+
+def _other_gpus(request: SizingRequest, gpus: Iterable[Gpu], between: Between) -> Iterator[Offer]:
+    for gpu in gpus:
+        if gpu.name == request.gpu.name:
+            continue
+        try:
+            found = alternatives(request, [gpu], between=between)
+        except CatalogError:  # the class lacks a figure that this request needs
+            continue
+        for sizing in found:
+            yield Offer(changes=_changes_to(gpu, sizing, request), sizing=sizing)
+
+
+def _changes_to(gpu: Gpu, sizing: Sizing, request: SizingRequest) -> tuple[str, ...]:
+    """Return the changes that lead to this sizing: a number of GPUs that stays must be right."""
+    num_gpus = sizing.flags.parallelism.num_gpus
+    if request.num_gpus in {None, num_gpus}:
+        return (f"hardware.gpu: {gpu.name}",)
+    return f"hardware.gpu: {gpu.name}", f"hardware.gpusPerReplica: {num_gpus}"

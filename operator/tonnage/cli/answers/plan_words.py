@@ -1,0 +1,146 @@
+"""A plan, or a reasoned no, in words: what text and pages say alike."""
+
+from dataclasses import replace
+from typing import Final
+
+from tonnage.api.spec import Spec
+from tonnage.cli.answers.offers import Offer
+from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.explain.at_demand import at_demand, reached_targets
+from tonnage.explain.report import usd_per_hour
+from tonnage.explain.words import Answer, explain
+from tonnage.sizing.cost import bill
+from tonnage.sizing.plan import requests_per_s_asked
+from tonnage.sizing.request import Flags
+from tonnage.units import format_s, significant
+
+BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
+NOES: Final = {
+    "DoesNotFit": "it does not fit into the memory",
+    "SLOInfeasible": "the promised latencies are out of reach, with any number of replicas",
+    "ContextTooLong": "the model was not made for so long a context",
+    "InvalidParallelism": "it cannot be split over that many GPUs",
+}
+OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "USD/hour")
+
+
+def identified(answer: Planned | Refused) -> str:
+    """Return the object's namespace and name."""
+    return f"{answer.deployment.namespace}/{answer.deployment.name}"
+
+
+def subject(answer: Planned | Refused) -> str:
+    """Return what is asked about: the model and the GPU class."""
+    spec: Spec = answer.deployment.spec
+    return f"{spec.model.id} on {spec.hardware.gpu}"
+
+
+def is_short(answer: Planned) -> bool:
+    """Tell whether more replicas are needed than the spec allows."""
+    return answer.replicas < answer.sizing.replicas
+
+
+def is_served(answer: Planned | Refused) -> bool:
+    """Tell whether the replicas that the spec allows serve its demand."""
+    return isinstance(answer, Planned) and not is_short(answer)
+
+
+def headline(answer: Planned) -> str:
+    """Return the answer in a line: replicas, GPUs, slots, price."""
+    sizing, num_gpus = answer.sizing, answer.sizing.flags.parallelism.num_gpus
+    each = f" of {num_gpus} GPUs ({sizing.flags.parallelism})" if num_gpus > 1 else ""
+    usd = usd_per_hour(sizing, answer.replicas)
+    price = "" if usd is None else f", {usd:.2f} USD per hour"
+    line = (
+        f"{counted(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
+        f"max-num-seqs {sizing.flags.max_num_seqs}{price}"
+    )
+    if is_short(answer):
+        rate = significant(requests_per_s_asked(sizing) or 0.0)
+        return (
+            f"{rate} requests/s need {counted(sizing.replicas, 'replica')}, maxReplicas allows "
+            f"{answer.replicas}: {line}"
+        )
+    return line
+
+
+def verdict(answer: Planned | Refused) -> str:
+    """Return the answer in a line, whatever it is."""
+    if isinstance(answer, Planned):
+        return headline(answer)
+    return f"No: {NOES.get(answer.code, 'the question has no answer')} ({answer.code})"
+
+
+def key_figures(answer: Planned) -> dict[str, str]:
+    """Return the few figures that most people look for."""
+    sizing = answer.sizing
+    cost = bill(sizing, replicas=answer.replicas)
+    asked = at_demand(sizing, answer.replicas)
+    figures = {
+        "replicas": str(answer.replicas),
+        "GPUs": str(answer.replicas * sizing.parallelism.num_gpus),
+        "max-num-seqs": str(sizing.flags.max_num_seqs),
+    }
+    if asked:
+        for name, reached, target in reached_targets(sizing, asked.served):
+            figures[f"{name} at the demand asked"] = f"{reached} (target {target})"
+    else:
+        figures["TPOT at capacity"] = format_s(sizing.at_capacity.tpot_s)
+    figures["output tokens/s of a replica"] = significant(sizing.output_tokens_per_s)
+    if cost:
+        figures["USD per hour"] = f"{cost.usd_per_hour:.2f}"
+        if cost.usd_per_million_tokens_asked is not None:
+            asked_usd = f"{cost.usd_per_million_tokens_asked:.2f}"
+            figures["USD per million output tokens asked for"] = asked_usd
+        figures["USD per million output tokens at capacity"] = f"{cost.usd_per_million_tokens:.2f}"
+    return figures
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "replica"), counted(2, "replica")
+    ('1 replica', '2 replicas')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def questions(answer: Planned) -> tuple[Answer, ...]:
+    """Return the questions, answered; replicas and cost within the bounds of the spec."""
+    *earlier, replicas, cost = explain(replace(answer.sizing, replicas=answer.replicas))
+    bounds = [each.message for each in answer.reasons if each.code in BOUNDS]
+    if bounds:
+        replicas = replace(replicas, answer="; ".join([replicas.answer, *bounds]))
+    return (*earlier, replicas, cost)
+
+
+def summary(answer: Planned) -> dict[str, str]:
+    """Return what is to be run, and what limits it."""
+    flags, split = answer.sizing.flags, answer.sizing.flags.parallelism
+    each = f"{split}, {counted(split.num_gpus, 'GPU')} per replica"
+    return {
+        "replicas": str(answer.replicas),
+        "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
+        "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
+        "max-num-batched-tokens": str(flags.max_num_batched_tokens),
+        "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
+        "limited by": answer.sizing.limited_by,
+    }
+
+
+def _ranks(flags: Flags) -> str:
+    num_ranks = flags.parallelism.data
+    total = flags.max_num_seqs * num_ranks
+    return f" per data-parallel rank, {total} in all" if num_ranks > 1 else ""
+
+
+def offer_numbers(offer: Offer) -> tuple[str, ...]:
+    """Return what a way out takes: GPUs, slots, time per token, price."""
+    sizing = offer.sizing
+    usd = usd_per_hour(sizing, sizing.replicas)
+    return (
+        f"{sizing.replicas} x {sizing.flags.parallelism.num_gpus}",
+        str(sizing.flags.max_num_seqs),
+        format_s(sizing.at_capacity.tpot_s),
+        "no price" if usd is None else f"{usd:.2f}",
+    )

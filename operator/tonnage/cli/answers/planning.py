@@ -1,0 +1,196 @@
+"""One ModelDeployment from a file: answered with a plan, or refused with the ways out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import Scaling, Spec
+from tonnage.api.status import Reason
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.safetensors import Checkpoint
+from tonnage.cli.answers.offers import Offer, offers
+from tonnage.cli.answers.stored import as_stored
+from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.explain.at_demand import demand_figures
+from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
+from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, without
+from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up
+from tonnage.sizing.switches import switches_in
+from tonnage.sizing.workload import Demand
+from tonnage.units import significant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the command line adds to every object."""
+
+    gpus: Mapping[str, Gpu]
+    is_textbook: bool = False
+    requests_per_s: float | None = None
+    between: Between = nothing
+    """Called before each run of the engine model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An object that can be served, and the replicas within its bounds."""
+
+    deployment: ModelDeployment
+    sizing: Sizing
+    replicas: int
+    reasons: tuple[Reason, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what status would hold."""
+        plan = plan_status(self.sizing, replicas=self.replicas, reasons=self.reasons)
+        estimate = estimate_status(self.sizing, replicas=self.replicas)
+        return {
+            "metadata": identity(self.deployment),
+            "plan": plan.to_dict(),
+            "estimate": estimate.to_dict(),
+            "atDemand": demand_figures(self.sizing, self.replicas),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """An object that cannot be served as its spec stands."""
+
+    deployment: ModelDeployment
+    code: str
+    message: str
+    offers: tuple[Offer, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the condition that status would hold, without its time."""
+        condition = {
+            "type": "PlanValid",
+            "status": "False",
+            "reason": self.code,
+            "message": self.message,
+        }
+        return {"metadata": identity(self.deployment), "conditions": [condition]}
+
+
+def identity(deployment: ModelDeployment) -> dict[str, str]:
+    return {"name": deployment.name, "namespace": deployment.namespace}
+
+
+def answer(
+    deployment: ModelDeployment,
+    terms: Terms,
+    *,
+    model_config: str | None = None,
+    target: ScaleTarget | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Planned | Refused:
+    """Size one object.
+
+    ``model_config``: the text of the config.json that its spec refers to.
+    ``target``: the Deployment that its spec scales; its flags stay as they are.
+    ``checkpoint``: what the files of its model hold; without it weights are counted.
+    """
+    try:
+        request = request_of(
+            deployment.spec,
+            terms,
+            model_config=model_config,
+            target=target,
+            checkpoint=checkpoint,
+        )
+    except (CatalogError, TargetError) as error:
+        return Refused(deployment=deployment, code=code_of(error), message=str(error))
+    try:
+        sizing = size(request, between=terms.between)
+    except (CatalogError, SizingError) as error:
+        return Refused(
+            deployment=deployment,
+            code=code_of(error),
+            message=str(error),
+            offers=offers(
+                request, terms.gpus.values(), deployment.spec.scaling, between=terms.between
+            ),
+        )
+    replicas, reasons = within_bounds(sizing, deployment.spec.scaling)
+    return Planned(deployment=deployment, sizing=sizing, replicas=replicas, reasons=reasons)
+
+
+def request_of(
+    spec: Spec,
+    terms: Terms,
+    *,
+    model_config: str | None = None,
+    target: ScaleTarget | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> SizingRequest:
+    """Make the request of a spec on these terms; the arguments are those of ``answer``.
+
+    Raises:
+        CatalogError: a model, class or version is unknown, or lacks a figure.
+        TargetError: the Deployment says too little about its engine.
+    """
+    request = _with_notes(_request(spec, terms, model_config, target))
+    return request if checkpoint is None else as_stored(request, checkpoint)
+
+
+def _with_notes(request: SizingRequest) -> SizingRequest:
+    """Return the request with what its model's configuration left open among its inputs."""
+    origin = Origin.GUESSED if request.shape.num_uncounted_towers else Origin.LOOKED_UP
+    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
+    return replace(request, inputs=(*request.inputs, *notes))
+
+
+def _request(
+    spec: Spec, terms: Terms, model_config: str | None, target: ScaleTarget | None
+) -> SizingRequest:
+    version = target.engine_version if target else None
+    known = look_up(spec, terms.gpus, model_config=model_config, engine_version=version)
+    request = _on_these_terms(ask(spec, known), terms)
+    if target is None:
+        return request
+    default = known.engine.constants.gpu_memory_utilization
+    return replace(
+        request,
+        flags=target.flags(default_utilization=default),
+        switches=switches_in(target.arguments),
+    )
+
+
+def code_of(error: Exception) -> str:
+    """Name an error as the condition's reason does."""
+    if isinstance(error, TargetError):
+        return error.code
+    return type(error).__name__.removesuffix("Error")
+
+
+def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
+    if terms.requests_per_s is not None:
+        rate = demand_input(terms.requests_per_s)
+        request = replace(
+            request,
+            demand=Demand(requests_per_s=terms.requests_per_s),
+            inputs=(*without(request.inputs, Figure.DEMAND), rate),
+        )
+    return as_textbook(request) if terms.is_textbook else request
+
+
+def within_bounds(sizing: Sizing, scaling: Scaling) -> tuple[int, tuple[Reason, ...]]:
+    """Return the replicas that the spec allows, and every reason for them."""
+    reasons = sizing_reasons(sizing)
+    needed = sizing.replicas
+    if needed > scaling.max_replicas:
+        most = scaling.max_replicas
+        sustained = significant(sizing.sustained_requests_per_s(most))
+        asked = significant(requests_per_s_asked(sizing) or 0.0)
+        message = (
+            f"{needed} replicas are needed, maxReplicas allows {most}: they sustain {sustained} "
+            f"of the {asked} requests/s asked for"
+        )
+        return most, (*reasons, Reason(code="MaxReplicas", message=message))
+    if needed < scaling.min_replicas:
+        message = f"{needed} would do, minReplicas asks for {scaling.min_replicas}"
+        return scaling.min_replicas, (*reasons, Reason(code="MinReplicas", message=message))
+    return needed, reasons

@@ -1,0 +1,36 @@
+"""A request with the bytes that the files of its model have, where these are known."""
+
+from dataclasses import replace
+from typing import Final
+
+from tonnage.catalog.safetensors import Checkpoint
+from tonnage.catalog.stored import apply_checkpoint, stored
+from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.sizing.request import SizingRequest
+from tonnage.units import format_bytes
+
+WIDE_FORMATS: Final = frozenset({"bf16", "fp16"})
+
+
+def as_stored(request: SizingRequest, checkpoint: Checkpoint) -> SizingRequest:
+    """Return the request with the bytes that the files of its model have.
+
+    Where the spec asks for another format, weights are converted as they are loaded, and counted.
+    """
+    shape, asked = request.shape, request.weights.name
+    if asked != shape.weight_format.name and {asked, shape.weight_format.name} != WIDE_FORMATS:
+        value = f"counted as {asked}: the files have {shape.weight_format.name}"
+        return _with_inputs(request, value)
+    weights = stored(checkpoint, num_layers=shape.num_layers)
+    held = apply_checkpoint(shape, weights)
+    held_bytes = (held.stored or weights).loaded_bytes
+    value = f"{format_bytes(held_bytes)} in {len(checkpoint.tensors)} tensors"
+    notes = held.notes[len(shape.notes) :]
+    return _with_inputs(replace(request, shape=held), f"{value}: safetensors headers", *notes)
+
+
+def _with_inputs(request: SizingRequest, *values: str) -> SizingRequest:
+    added = (
+        Input(figure=Figure.CHECKPOINT, value=each, origin=Origin.LOOKED_UP) for each in values
+    )
+    return replace(request, inputs=(*request.inputs, *added))

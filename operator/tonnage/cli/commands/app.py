@@ -1,0 +1,120 @@
+"""The command line: its commands, each imported only when it is called."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import click
+
+from tonnage.cli.console import printable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A command that is not imported yet: where it is, and what it does in a line."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "plan": Entry(
+        module="tonnage.cli.commands.plan",
+        summary="Compute replicas and max-num-seqs for manifests.",
+    ),
+    "compare": Entry(
+        module="tonnage.cli.commands.compare",
+        summary="Rank GPU classes for a manifest by cost.",
+    ),
+    "explain": Entry(
+        module="tonnage.cli.commands.explain",
+        summary="Show why a ModelDeployment has its replicas.",
+    ),
+    "top": Entry(
+        module="tonnage.cli.commands.top", summary="Show the ModelDeployments of a cluster, live."
+    ),
+    "catalog": Entry(
+        module="tonnage.cli.commands.catalog",
+        summary="List the GPU classes and models in the catalogue.",
+    ),
+    "crd": Entry(module="tonnage.cli.commands.crd", summary="Print the CustomResourceDefinition."),
+    "lab": Entry(module="tonnage.cli.commands.lab", summary="Run a test cluster on this machine."),
+    "run": Entry(module="tonnage.cli.commands.run", summary="Run the operator."),
+}
+
+HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as the SLO allows.
+
+\b
+Examples:
+  tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
+  tonnage compare -f model.yaml        the same for every GPU class, cheapest first
+  tonnage crd | kubectl apply -f -     install the CustomResourceDefinition
+  tonnage top -A                       all ModelDeployments of a cluster, live
+  tonnage explain llama -n serving     why a ModelDeployment has its replicas
+  tonnage lab demo                     the operator on a test cluster on this machine
+
+\b
+Exit codes:
+  0  success
+  1  unexpected error
+  2  the model cannot be served as specified, or the input is invalid
+  3  the cluster cannot be reached
+  4  the cluster does not have the ModelDeployment CRD
+  5  access denied (RBAC)
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on demand: a plan must not wait for Kubernetes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's form)
+        return list(COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002  (click's form)
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name].module)
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="tonnage", message="tonnage %(version)s")
+def program() -> None:
+    pass
+
+
+def _report_bug(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Say in one line what nobody expected: users get no traceback unless they ask for it."""
+    if "--traceback" in sys.argv:
+        sys.__excepthook__(kind, error, traceback)
+        return
+    click.echo(
+        f"Error: unexpected {kind.__name__}: {printable(str(error))}. This is a fault of Tonnage; "
+        "with --traceback as the last word it says where",
+        err=True,
+    )
+
+
+def main() -> None:
+    """Run the command line; an unexpected error ends it with exit code 1 and one line."""
+    sys.excepthook = _report_bug
+    arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
+    program(args=arguments, prog_name="tonnage")

@@ -1,0 +1,174 @@
+"""``tonnage catalog``: the GPU classes and models that are known, with where figures come from."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+from rich import box
+from rich.table import Table
+
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.models import built_in_model, model_names, model_origin
+from tonnage.catalog.parameters import num_active_parameters, num_parameters
+from tonnage.catalog.shape import ModelShape
+from tonnage.cli.console import Failure, output, show
+from tonnage.cli.read.classes import known_gpus
+from tonnage.sizing.parallelism.kv import kv_bytes_per_token
+from tonnage.sizing.parallelism.shard import shard_of
+from tonnage.sizing.request import KV_ELEMENT_BYTES
+from tonnage.sizing.split import Parallelism
+from tonnage.units import GB, GIB, KIB, TERA, significant
+
+MISSING: Final = "-"
+GPU_COLUMNS: Final = (
+    "GPU", "memory GiB", "sold as GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "link GB/s",
+    "USD/hour", "USD", "sources",
+)  # fmt: skip
+MODEL_COLUMNS: Final = (
+    "model", "parameters 1e9", "active 1e9", "layers", "weights", "weights GB", "KV KiB/token",
+    "context", "certainty", "source",
+)  # fmt: skip
+WORDS: Final = frozenset({"GPU", "model", "sources", "weights", "certainty", "source"})
+"""Columns of words; the others are numbers."""
+
+HELP = """List the GPU classes and models in the catalogue, with their figures and sources.
+
+\b
+Examples:
+  tonnage catalog gpus
+  tonnage catalog gpus --sources
+  tonnage catalog gpus --gpus my-classes/
+  tonnage catalog models --match llama
+  tonnage catalog models --markdown
+"""
+
+
+def form_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose the form of a table."""
+    for option in (
+        click.option(
+            "--markdown", "form", flag_value="markdown", help="Print as a Markdown table."
+        ),
+        click.option(
+            "--sources", "form", flag_value="sources", help="Show the source of each row."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(help=HELP)
+def catalog() -> None:
+    pass
+
+
+@catalog.command()
+@form_options
+@click.option(
+    "--gpus",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with TOML files of GPU classes, to add or to override.",
+)
+def gpus(*, form: str | None, folder: Path | None) -> None:
+    """List GPU classes: memory as the driver reports it, dense peak FLOP/s, link speed one way."""
+    rows = [_gpu_row(gpu) for gpu in sorted(known_gpus(folder).values(), key=lambda gpu: gpu.name)]
+    _print(GPU_COLUMNS, rows, form=form)
+
+
+@catalog.command()
+@form_options
+@click.option("--match", default="", help="Show only models whose name contains this text.")
+def models(*, form: str | None, match: str) -> None:
+    """List models; others are supported with their config.json."""
+    names = [name for name in model_names() if match.casefold() in name.casefold()]
+    if not names:
+        raise Failure(f"no model has {match!r} in its name")
+    _print(MODEL_COLUMNS, [_model_row(name) for name in names], form=form)
+
+
+def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
+    peaks = (gpu.peak_flop_per_s.get(name) for name in ("bf16", "fp8", "fp4"))
+    return (
+        gpu.name,
+        f"{gpu.memory_bytes / GIB:.1f}",
+        f"{gpu.nominal_memory_bytes / GB:.0f}",
+        f"{gpu.memory_bytes_per_s / TERA:.3g}",
+        *(MISSING if peak is None else f"{peak / TERA:.0f}" for peak in peaks),
+        f"{gpu.interconnect_bytes_per_s / GB:.0f}",
+        _usd(gpu.price.rent_usd_per_hour, digits=2),
+        _usd(gpu.price.purchase_usd, digits=0),
+        ", ".join(dict.fromkeys(_source_keys(gpu))),
+    )
+
+
+def _source_keys(gpu: Gpu) -> Iterator[str]:
+    yield from (source.key for source in gpu.sources)
+    if gpu.price.source:
+        yield gpu.price.source.key
+
+
+def _usd(amount: float | None, *, digits: int) -> str:
+    return MISSING if amount is None else f"{amount:.{digits}f}"
+
+
+def _model_row(name: str) -> tuple[str, ...]:
+    origin = model_origin(name)
+    try:
+        figures = _figures(built_in_model(name))
+    except CatalogError as error:
+        figures = (MISSING,) * 7
+        return (name, *figures, origin.certainty, f"not sized: {error}")
+    return (name, *figures, origin.certainty, origin.source)
+
+
+def _figures(shape: ModelShape) -> tuple[str, ...]:
+    element_bytes = KV_ELEMENT_BYTES[shape.kv_cache_format]
+    whole = shard_of(
+        shape,
+        weights=shape.weight_format,
+        kv_element_bytes=element_bytes,
+        parallelism=Parallelism(),
+    )
+    kv_bytes = kv_bytes_per_token(shape.attentions(), kv_element_bytes=element_bytes)
+    longest = shape.max_position_tokens
+    return (
+        significant(num_parameters(shape) / GB),
+        significant(num_active_parameters(shape) / GB),
+        str(shape.num_layers),
+        shape.weight_format.name,
+        significant(whole.weights_bytes / GB),
+        f"{kv_bytes / KIB:g}",
+        MISSING if longest is None else str(longest),
+    )
+
+
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], *, form: str | None) -> None:
+    if form == "markdown":
+        click.echo("\n".join(markdown_table(columns, rows)))
+        return
+    if form is None:
+        *columns, _ = columns
+        rows = [row[:-1] for row in rows]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in WORDS else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    show(output(is_wide=True), table)
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table; numbers stand right.
+
+    >>> list(markdown_table(["GPU", "TB/s"], [["H200", "4.8"]]))
+    ['| GPU | TB/s |', '| :-- | --: |', '| H200 | 4.8 |']
+    """
+    yield _line(columns)
+    yield _line([":--" if name in WORDS else "--:" for name in columns])
+    yield from (_line(row) for row in rows)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

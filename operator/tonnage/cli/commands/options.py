@@ -1,0 +1,81 @@
+"""Options that several commands have."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tonnage.units import MILLION
+
+
+def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and 0 < value <= MILLION):
+        raise click.BadParameter(f"{value} is not between 0 and {MILLION}")
+    return value
+
+
+CLUSTER_EXIT_CODES: Final = """\b
+Exit codes: 0 success; 2 not found; 3 the cluster cannot be reached; 4 it does not have the
+ModelDeployment CRD; 5 access denied (RBAC); 1 unexpected error.
+"""
+
+filename_option: Final = click.option(
+    "-f",
+    "--filename",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|-",
+    help="File or folder with manifests; may be repeated. '-' reads standard input.",
+)
+output_option: Final = click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format. json and yaml have the fields of status.plan and status.estimate.",
+)
+html_option: Final = click.option(
+    "--html",
+    "page_file",
+    metavar="FILE|-",
+    help="Write an HTML page with charts; '-' writes it to standard output instead of the text.",
+)
+gpus_option: Final = click.option(
+    "--gpus",
+    "gpus_folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with TOML files of GPU classes, to add classes or to set prices.",
+)
+textbook_option: Final = click.option(
+    "--textbook", is_flag=True, help="Use nominal memory, no overhead, and an efficiency of 1."
+)
+model_config_option: Final = click.option(
+    "--model-config",
+    "config_file",
+    metavar="FILE",
+    help="config.json of the model, instead of the one in the catalogue.",
+)
+requests_per_second_option: Final = click.option(
+    "--requests-per-second",
+    "requests_per_s",
+    type=float,
+    callback=_finite,
+    help="Requests per second, instead of the demand in the spec.",
+)
+
+
+def access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which cluster is meant."""
+    for option in (
+        click.option("--context", help="Context of the kubeconfig. Default: the current context."),
+        click.option(
+            "--kubeconfig", metavar="FILE", help="Path to the kubeconfig. Default: as for kubectl."
+        ),
+    ):
+        command = option(command)
+    return command

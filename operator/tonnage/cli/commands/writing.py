@@ -1,0 +1,52 @@
+"""What plan and compare print alike: what they skipped, their data, their page."""
+
+import importlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+import yaml
+
+from tonnage.cli.console import Failure, needs_extra, remark
+from tonnage.cli.read.manifest import Resource
+
+PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
+
+
+def mention(others: Iterable[Resource]) -> None:
+    for resource in others:
+        kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
+        remark(
+            f"Note: {resource.place}: skipped {kind or 'an object without a kind'} {resource.name}"
+        )
+
+
+def check_page(page_file: str | None, form: str) -> None:
+    """Refuse, before anything is computed, a page that could not be written."""
+    if page_file is None:
+        return
+    if page_file == "-" and form != "text":
+        raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
+    with needs_extra("html", "--html", PAGE_MODULES):
+        for name in ("document", "drawing"):
+            importlib.import_module(f"tonnage.cli.page.{name}")
+
+
+def write_page(page_file: str, text: str) -> None:
+    """Write a page to a file or, for ``-``, to standard output."""
+    if page_file == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(page_file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"--html {page_file}: {error.strerror}") from error
+    remark(f"Wrote {page_file}")
+
+
+def written(content: object, form: str) -> str:
+    if form == "json":
+        return json.dumps(content, indent=2, ensure_ascii=False)
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True)).rstrip("\n")

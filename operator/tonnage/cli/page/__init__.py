@@ -1,0 +1,1 @@
+"""Answers laid out as a page with pictures; needs the extra ``html``."""

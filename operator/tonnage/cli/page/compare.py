@@ -1,0 +1,132 @@
+"""GPU classes compared, as one page that needs nothing beside itself."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from tonnage.cli.answers.batches import BATCH_NUMBERS, batch_rows
+from tonnage.cli.answers.compare_words import (
+    CLASS,
+    RANKING,
+    WORDS,
+    as_written,
+    class_stages,
+    headline,
+    in_short,
+    notes,
+    ranked_by,
+    row_cells,
+    to_write,
+    validated,
+)
+from tonnage.cli.answers.comparing import Compared
+from tonnage.cli.page.cost import cost_picture
+from tonnage.cli.page.document import document
+from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
+from tonnage.cli.page.throughput import SERIES, course, load_lines, throughput_picture
+from tonnage.sizing.compare import Choice
+from tonnage.sizing.plan import Sizing
+
+MAX_LINES: Final = len(SERIES)
+MAX_BARS: Final = 14
+BATCHES: Final = (
+    *numbers(*BATCH_NUMBERS),
+    Column(title="bound by"),
+    Column(title=""),
+)
+VALIDATED: Final = (
+    Column(title="figure", kind="name"),
+    Column(title="value", kind="text"),
+    Column(title="origin", kind="origin"),
+    Column(title="confirmed by", kind="text"),
+)
+
+
+def compare_page(found: Compared) -> str:
+    """Return the whole page: the answer, both pictures, the ranking, each class in its stages."""
+    deployment = found.deployment
+    return document(
+        "compare.html.j2",
+        object=f"{deployment.namespace}/{deployment.name}",
+        model=deployment.spec.model.id,
+        kind="yes" if found.selection.choices else "no",
+        verdict=headline(found),
+        as_written=as_written(found),
+        refused=facts(
+            (each.gpu.name, f"{each.reason}: {each.message}") for each in found.selection.refused
+        ),
+        classes=[_class(found, choice) for choice in found.in_full],
+        **(_ranked(found) if found.selection.choices else {"ranking": None}),
+    )
+
+
+def _ranked(found: Compared) -> dict[str, object]:
+    choices = drawn(found)
+    priced = [(each.gpu.name, bill) for each in found.selection.choices if (bill := each.bill)]
+    colors = {choice.gpu.name: color for choice, (color, _) in zip(choices, SERIES, strict=False)}
+    courses = [course(choice) for choice in choices]
+    return {
+        "ranking": _ranking(found),
+        "ranked_by": ranked_by(found),
+        "notes": list(notes(found)),
+        "throughput": throughput_picture(courses, found.request.slo, name="compare-throughput"),
+        "load_lines": load_lines(courses),
+        "promises_tpot": bool(found.request.slo.tpot),
+        "num_hidden": len(found.selection.choices) - len(choices),
+        "cost": cost_picture(priced[:MAX_BARS], colors, name="compare-cost") if priced else None,
+        "num_dearer": max(0, len(priced) - MAX_BARS),
+        "validated": _validated(found),
+    }
+
+
+def drawn(found: Compared) -> tuple[Choice, ...]:
+    """Return the classes that have a line: the first of the ranking, and the manifest's own."""
+    first = found.selection.choices[:MAX_LINES]
+    if any(choice.gpu == found.request.gpu for choice in first):
+        return first
+    own = [choice for choice in found.selection.choices if choice.gpu == found.request.gpu]
+    return (*first[: MAX_LINES - len(own)], *own)
+
+
+def _ranking(found: Compared) -> Table:
+    titles = ("#", CLASS, *RANKING)
+    columns = tuple(
+        Column(title=each, kind="name" if each == CLASS else "word" if each in WORDS else "number")
+        for each in titles
+    )
+    return Table(columns=columns, rows=tuple(_rows(found, titles)))
+
+
+def _rows(found: Compared, titles: tuple[str, ...]) -> Iterator[Row]:
+    for number, choice in enumerate(found.selection.choices, start=1):
+        cells = dict(row_cells(number, choice))
+        is_own = choice.gpu == found.request.gpu
+        yield Row(cells=tuple(cells[each] for each in titles), mark="own" if is_own else "")
+
+
+def _class(found: Compared, choice: Choice) -> dict[str, object]:
+    return {
+        "number": found.selection.choices.index(choice) + 1,
+        "gpu": choice.gpu.name,
+        "in_short": in_short(choice),
+        "to_write": to_write(choice),
+        "stages": facts(class_stages(found, choice)),
+        "batches": _batches(choice.sizing),
+    }
+
+
+def _batches(sizing: Sizing) -> Table:
+    return Table(
+        columns=BATCHES,
+        rows=tuple(
+            Row(cells=(*row.cells, row.remark), mark="load-line" if row.is_load_line else "")
+            for row in batch_rows(sizing)
+        ),
+    )
+
+
+def _validated(found: Compared) -> Table:
+    rows = (
+        Row(cells=(each.name, each.value, each.origin, each.confirmed_by))
+        for each in validated(found)
+    )
+    return Table(columns=VALIDATED, rows=tuple(rows))

@@ -1,0 +1,85 @@
+"""Plans, and reasoned noes, as one page that needs nothing beside itself."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from tonnage.cli.answers.offers import Offer
+from tonnage.cli.answers.plan_words import (
+    OFFER_NUMBERS,
+    identified,
+    is_short,
+    key_figures,
+    offer_numbers,
+    questions,
+    subject,
+    summary,
+    verdict,
+)
+from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.answers.roofline import roofline
+from tonnage.cli.page.document import document
+from tonnage.cli.page.memory import edge_range, memory_picture
+from tonnage.cli.page.roofline import ceilings_table, roofline_picture
+from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
+from tonnage.explain.words import inputs
+
+STEP: Final = re.compile(r" (?=- |is [0-9.]+ \w+ short|leaves [0-9])|(?<=;) ")
+"""Where the arithmetic of a refusal goes on in another line."""
+INPUTS: Final = (
+    Column(title="input", kind="name"),
+    Column(title="value", kind="text"),
+    Column(title="origin", kind="origin"),
+)
+OFFERS: Final = (Column(title="change in the spec", kind="name"), *numbers(*OFFER_NUMBERS))
+
+
+def plan_page(answers: Sequence[Planned | Refused]) -> str:
+    """Return the whole page: every object with its answer, figures and reasons."""
+    return document(
+        "plan.html.j2",
+        sections=[_section(answer, f"plan-{k}") for k, answer in enumerate(answers, start=1)],
+    )
+
+
+def _section(answer: Planned | Refused, name: str) -> dict[str, object]:
+    section = {
+        "id": name,
+        "object": identified(answer),
+        "subject": subject(answer),
+        "verdict": verdict(answer),
+    }
+    more = _planned(answer, name) if isinstance(answer, Planned) else _refused(answer)
+    return section | more
+
+
+def _planned(answer: Planned, name: str) -> dict[str, object]:
+    sizing = answer.sizing
+    reasons = [(reason.code, reason.message) for reason in answer.reasons]
+    roof = roofline(sizing)
+    return {
+        "kind": "short" if is_short(answer) else "yes",
+        "figures": key_figures(answer),
+        "memory": memory_picture(sizing.budget, name=f"{name}-memory"),
+        "has_edge": edge_range(sizing.budget) is not None,
+        "has_spread": sizing.budget.kv_pool_spread_bytes > 0,
+        "roofline": roofline_picture(roof, name=f"{name}-roofline"),
+        "ceilings": ceilings_table(roof),
+        "gpu": sizing.request.gpu.name,
+        "questions": questions(answer),
+        "inputs": Table(columns=INPUTS, rows=tuple(Row(cells=each) for each in inputs(sizing))),
+        "plan": facts([*summary(answer).items(), *reasons]),
+    }
+
+
+def _refused(answer: Refused) -> dict[str, object]:
+    return {
+        "kind": "no",
+        "steps": STEP.split(answer.message),
+        "offers": _offers(answer.offers),
+    }
+
+
+def _offers(offers: Sequence[Offer]) -> Table:
+    rows = (Row(cells=("\n".join(each.changes), *offer_numbers(each))) for each in offers)
+    return Table(columns=OFFERS, rows=tuple(rows))

@@ -1,0 +1,1 @@
+"""What the command line reads: manifests, checkpoints, the hub, a cluster."""

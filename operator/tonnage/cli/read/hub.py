@@ -1,0 +1,214 @@
+"""A model's files on the Hugging Face hub, asked for only when the user says so."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urljoin, urlsplit
+
+from tonnage.catalog.gpu import CatalogError, UnknownModelError
+from tonnage.catalog.models import built_in_model
+from tonnage.catalog.safetensors import Checkpoint, CheckpointError, json_object
+from tonnage.cli.console import Failure
+from tonnage.cli.read.checkpoint import Beginning, read_checkpoint
+from tonnage.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from requests import Response, Session
+
+PUBLIC_HUB: Final = "https://huggingface.co"
+STORES: Final = ("huggingface.co", "hf.co")
+"""Domains that the hub sends readers of large files to."""
+TIMEOUT_S: Final = 10
+MAX_BYTES: Final = MIB
+MAX_REDIRECTS: Final = 5
+FIRST_BYTES: Final = 128 * KIB
+"""Asked for at once: most headers are shorter, and a second request costs more than the rest."""
+CHUNK_BYTES: Final = 64 * KIB
+GATED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+FOUND: Final = frozenset({HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT})
+_RANGE: Final = re.compile("bytes 0-[0-9]{1,18}/([0-9]{1,18})")
+
+
+def config_from_hub(
+    model_id: str, revision: str | None, *, environment: Mapping[str, str] = os.environ
+) -> str | None:
+    """Return the config.json of a model that the catalogue lacks; None for one that it has.
+
+    ``HF_ENDPOINT`` names another hub, ``HF_TOKEN`` opens gated models.
+
+    Raises:
+        Failure: the hub does not answer, or has no such file for this user.
+    """
+    try:
+        built_in_model(model_id)
+    except UnknownModelError:
+        return _config(model_id, revision, environment)
+    except CatalogError:
+        return None  # known, and refused: the plan says why
+    return None
+
+
+def checkpoint_from_hub(
+    model_id: str, revision: str | None, *, environment: Mapping[str, str] = os.environ
+) -> Checkpoint:
+    """Return the tensors of a model's safetensors files, of which only the headers are fetched.
+
+    Raises:
+        Failure: the hub does not answer, or has no such files for this user, or damaged ones.
+    """
+    import requests  # noqa: PLC0415  (a plan needs no network)
+
+    with requests.Session() as session:
+        try:
+            return read_checkpoint(_files(session, model_id, revision, environment))
+        except CheckpointError as error:
+            raise Failure(f"--hub: {model_id}: {error}") from error
+
+
+def _config(model_id: str, revision: str | None, environment: Mapping[str, str]) -> str:
+    import requests  # noqa: PLC0415  (a plan needs no network)
+
+    with requests.Session() as session:
+        files = _files(session, model_id, revision, environment)
+        answer = files.asked(files.address_of("config.json"), num_bytes=MAX_BYTES + 1)
+    if len(answer.content) > MAX_BYTES:
+        raise Failure(f"--hub: config.json of {model_id} exceeds {MAX_BYTES} bytes")
+    return answer.content.decode(errors="replace")
+
+
+def _files(
+    session: "Session", model_id: str, revision: str | None, environment: Mapping[str, str]
+) -> "HubFiles":
+    return HubFiles(
+        session=session,
+        hub=environment.get("HF_ENDPOINT", PUBLIC_HUB).rstrip("/"),
+        token=environment.get("HF_TOKEN"),
+        model_id=model_id,
+        revision=quote(revision or "main", safe=""),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: int
+    content: bytes
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFiles:
+    """The files of one model on a hub, at one revision."""
+
+    session: "Session"
+    hub: str
+    token: str | None
+    model_id: str
+    revision: str
+
+    def names(self) -> Iterable[str]:
+        address = f"{self.hub}/api/models/{self.model_id}/revision/{self.revision}"
+        answer = self.asked(address, num_bytes=MAX_BYTES + 1)
+        listed = json_object(answer.content, file="the list of its files").get("siblings")
+        entries: list[Any] = listed if isinstance(listed, list) else []
+        return [str(entry.get("rfilename")) for entry in entries if isinstance(entry, dict)]
+
+    def whole(self, name: str, *, max_bytes: int) -> bytes | None:
+        answer = self.asked(
+            self.address_of(name), num_bytes=max_bytes + 1, also=HTTPStatus.NOT_FOUND
+        )
+        return None if answer.status == HTTPStatus.NOT_FOUND else answer.content
+
+    def beginning(self, name: str, *, num_bytes: int) -> Beginning:
+        wanted_bytes = max(num_bytes, FIRST_BYTES)
+        answer = self.asked(self.address_of(name), num_bytes=wanted_bytes, is_part=True)
+        return Beginning(content=answer.content, file_bytes=self._file_bytes(answer, name))
+
+    def address_of(self, name: str) -> str:
+        return f"{self.hub}/{self.model_id}/resolve/{self.revision}/{quote(name)}"
+
+    def asked(
+        self, address: str, *, num_bytes: int, is_part: bool = False, also: int = HTTPStatus.OK
+    ) -> _Answer:
+        """Return what stands at an address, up to so many bytes.
+
+        ``is_part``: ask the hub for no more than that. ``also``: a further status that is fine.
+
+        Raises:
+            Failure: the hub does not answer, or with another status.
+        """
+        import requests  # noqa: PLC0415  (a plan needs no network)
+
+        ranges = {"Range": f"bytes=0-{num_bytes - 1}"} if is_part else {}
+        try:
+            with self._opened(address, ranges) as answer:
+                status = answer.status_code
+                if status not in FOUND and status != also:
+                    hint = "; a gated model needs HF_TOKEN" if status in GATED else ""
+                    raise Failure(f"--hub: {self.hub} answered {status} for {self.model_id}{hint}")
+                content = _up_to(answer, num_bytes)
+        except (requests.RequestException, ValueError) as error:  # a broken Location is one
+            raise Failure(f"--hub: {self.hub} cannot be reached: {type(error).__name__}") from error
+        return _Answer(status=status, content=content, headers=answer.headers)
+
+    def _opened(self, address: str, ranges: Mapping[str, str]) -> "Response":
+        """Ask, and follow the hub to where it keeps its files, which must not see the token."""
+        for _ in range(MAX_REDIRECTS):
+            headers = {"Accept-Encoding": "identity", **ranges}
+            if self.token and _origin(address) == _origin(self.hub):
+                headers["Authorization"] = f"Bearer {self.token}"
+            answer = self.session.get(
+                address, headers=headers, timeout=TIMEOUT_S, stream=True, allow_redirects=False
+            )
+            if not answer.is_redirect:
+                return answer
+            answer.close()
+            address = self._next(address, answer.headers["Location"])
+        raise Failure(f"--hub: {self.hub} redirects more than {MAX_REDIRECTS} times")
+
+    def _next(self, address: str, location: str) -> str:
+        following = urljoin(address, location)
+        if not may_lead_to(following, hub=self.hub):
+            raise Failure(f"--hub: {self.hub} leads to {following[:200]}, which is not followed")
+        return following
+
+    def _file_bytes(self, answer: _Answer, name: str) -> int | None:
+        if answer.status == HTTPStatus.OK:
+            length = answer.headers.get("Content-Length", "")
+            return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+        told = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if told is None:
+            raise Failure(f"--hub: {self.hub} answered with another part of {name} than its start")
+        return int(told[1])
+
+
+def may_lead_to(address: str, *, hub: str) -> bool:
+    """Tell whether a redirect stays with the hub, or leads to where the public hub keeps files.
+
+    >>> may_lead_to("https://cdn-lfs.hf.co/file", hub="https://huggingface.co")
+    True
+    >>> may_lead_to("https://nothf.co/file", hub="https://huggingface.co")
+    False
+    """
+    if _origin(address) == _origin(hub):
+        return True
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    is_store = any(host == store or host.endswith(f".{store}") for store in STORES)
+    return parts.scheme == "https" and is_store
+
+
+def _origin(address: str) -> tuple[str, str]:
+    parts = urlsplit(address)
+    return parts.scheme, parts.netloc
+
+
+def _up_to(answer: "Response", num_bytes: int) -> bytes:
+    content = bytearray()
+    for chunk in answer.iter_content(CHUNK_BYTES):
+        content += chunk
+        if len(content) >= num_bytes:
+            break
+    return bytes(content[:num_bytes])

@@ -1,0 +1,97 @@
+"""ModelDeployments of a live cluster, read and never written; every failure is one line."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import yaml
+from kubernetes import config
+
+from tonnage.api.spec import GROUP, PLURAL
+from tonnage.cli.console import NO, NO_CLUSTER, NO_CRD, NO_RIGHTS, Failure
+from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, load_client
+
+Resource = Mapping[str, Any]
+
+NO_KUBECONFIG = (yaml.YAMLError, TypeError, ValueError, AttributeError)
+"""What the client's loader raises for a file that is something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A connection, and the namespace that its context names."""
+
+    api: KubeApi
+    namespace: str
+
+
+def connect(*, kubeconfig: str | None, context: str | None) -> Cluster:
+    """Connect as kubectl would, or with the rights of the pod that this runs in."""
+    try:
+        api = KubeApi(load_client(kubeconfig, context))
+        return Cluster(api=api, namespace=_namespace(kubeconfig, context))
+    except (KubernetesError, *NO_KUBECONFIG) as error:
+        named = f"kubeconfig {kubeconfig}: " if kubeconfig else ""
+        raise Failure(f"{named}{error}", NO_CLUSTER) from error
+
+
+def _namespace(kubeconfig: str | None, context: str | None) -> str:
+    try:
+        contexts, active = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            config_file=kubeconfig
+        )
+    except config.ConfigException:
+        return "default"  # in a pod there is no kubeconfig
+    chosen = next((each for each in contexts if each["name"] == context), active)
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def read_one(cluster: Cluster, *, namespace: str, name: str) -> Resource:
+    """Return one ModelDeployment."""
+    with failures(f"get {PLURAL}.{GROUP} {name} in namespace {namespace}"):
+        found = cluster.api.get(MODEL_DEPLOYMENTS.path(namespace, name))
+        if found is None and not cluster.api.serves(MODEL_DEPLOYMENTS):
+            raise _no_kind()
+    if found is None:
+        raise Failure(f"there is no ModelDeployment {name} in namespace {namespace}", NO)
+    return found
+
+
+def read_all(cluster: Cluster, *, namespace: str | None) -> list[Resource]:
+    """Return the ModelDeployments of a namespace, or all of them."""
+    where = f"namespace {namespace}" if namespace else "all namespaces"
+    with failures(f"list {PLURAL}.{GROUP} in {where}"):
+        return list(cluster.api.list(MODEL_DEPLOYMENTS.path(namespace)))
+
+
+@contextmanager
+def failures(request: str) -> Iterator[None]:
+    """Turn what can go wrong with a cluster into one line and an exit code."""
+    try:
+        yield
+    except KubernetesError as error:
+        match error.status:
+            case 0:
+                raise Failure(f"no cluster answers: {_cause(error)}", NO_CLUSTER) from error
+            case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+                raise Failure(f"no right to {request}: {error}", NO_RIGHTS) from error
+            case HTTPStatus.NOT_FOUND:
+                raise _no_kind() from error
+            case _:
+                raise Failure(f"the API server refused: {error}", NO_CLUSTER) from error
+
+
+def _cause(error: KubernetesError) -> object:
+    """Return what the connection failed with, rather than that it was tried again."""
+    return getattr(error.__cause__, "reason", None) or error
+
+
+def _no_kind() -> Failure:
+    return Failure(
+        f"the cluster has no {PLURAL}.{GROUP}: install the chart, or the kind alone with "
+        "'tonnage crd | kubectl apply -f -'",
+        NO_CRD,
+    )

@@ -1,0 +1,249 @@
+"""Manifests from files, folders and standard input: ModelDeployments and what they refer to."""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.api.spec import GROUP, KIND
+from tonnage.cli.read.strict_yaml import Doubt, ManifestError, read_documents
+from tonnage.units import MIB
+
+MAX_FILE_BYTES: Final = MIB
+STANDARD_INPUT: Final = "-"
+SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+DEFAULT_NAMESPACE: Final = "default"
+_NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+ObjectKey = tuple[str, str, str]
+"""Kind, namespace and name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One Kubernetes object as it stands in a file."""
+
+    source: str
+    line: int
+    content: Mapping[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return str(self.content.get("kind", ""))
+
+    @property
+    def api_version(self) -> str:
+        return str(self.content.get("apiVersion", ""))
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def namespace(self) -> str:
+        return str(self._metadata.get("namespace") or DEFAULT_NAMESPACE)
+
+    @property
+    def name(self) -> str:
+        return str(self._metadata.get("name") or "")
+
+    @property
+    def key(self) -> ObjectKey:
+        return self.kind, self.namespace, self.name
+
+    @property
+    def place(self) -> str:
+        return f"{self.source}:{self.line}"
+
+    @property
+    def _metadata(self) -> Mapping[str, Any]:
+        metadata = self.content.get("metadata")
+        return metadata if isinstance(metadata, Mapping) else {}
+
+    def line_of(self, path: str) -> int:
+        """Return the line of a field, or of the nearest one above it that stands in the file."""
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path.rpartition(".")[0]
+        return self.line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifests:
+    """What was found in all files."""
+
+    model_deployments: tuple[Resource, ...]
+    config_maps: Mapping[ObjectKey, Resource]
+    deployments: Mapping[ObjectKey, Resource]
+    """What a ``scaleTarget`` may name."""
+    others: tuple[Resource, ...]
+    problems: tuple[str, ...]
+    """Files that could not be read, each in one line; the others stand."""
+
+
+def load(names: Iterable[str]) -> Manifests:
+    """Read files, folders (not their subfolders) and ``-``, standard input."""
+    resources: list[Resource] = []
+    problems: list[str] = []
+    for name in names:
+        try:
+            for file in _files(name):
+                resources.extend(_resources(file, problems))
+        except (ManifestError, OSError) as error:
+            problems.append(_said(error, name))
+    return _sorted(resources, problems)
+
+
+def _said(error: Exception, name: str) -> str:
+    if isinstance(error, OSError):
+        return f"{name}: {error.strerror or error}"
+    return str(error)
+
+
+def _files(name: str) -> list[str]:
+    if name == STANDARD_INPUT or not Path(name).is_dir():
+        return [name]
+    files = sorted(str(path) for path in Path(name).iterdir() if path.suffix in SUFFIXES)
+    if not files:
+        raise ManifestError(f"{name}: no {', '.join(sorted(SUFFIXES))} file in this folder")
+    return files
+
+
+def _resources(name: str, problems: list[str]) -> list[Resource]:
+    """Return the objects of one file, or none of them and one more problem."""
+    try:
+        source = "standard input" if name == STANDARD_INPUT else name
+        documents = read_documents(read_text(name), source=source)
+        return [
+            resource
+            for document in documents
+            if document.content is not None
+            for resource in _expanded(
+                Resource(
+                    source=source,
+                    line=document.line,
+                    content=_mapping(document.content, f"{source}:{document.line}"),
+                    lines=document.lines,
+                    doubts=document.doubts,
+                )
+            )
+        ]
+    except (ManifestError, OSError) as error:
+        problems.append(_said(error, name))
+        return []
+
+
+def _mapping(content: object, place: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise ManifestError(f"{place}: not a Kubernetes object but {str(content)[:40]!r}")
+    return content
+
+
+def read_text(name: str, *, max_bytes: int = MAX_FILE_BYTES) -> str:
+    """Return the text of a file, or of standard input.
+
+    Raises:
+        ManifestError: it is too large, or no UTF-8.
+        OSError: it cannot be read.
+    """
+    if name == STANDARD_INPUT:
+        content = sys.stdin.buffer.read(max_bytes + 1)
+    else:
+        with Path(name).open("rb") as file:
+            content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ManifestError(f"{name}: larger than {max_bytes / MIB:g} MiB")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ManifestError(f"{name}:{line}: not UTF-8 text") from error
+
+
+def _expanded(resource: Resource) -> Iterator[Resource]:
+    """Yield an object, or the members of a ``kind: List`` as ``kubectl get -o yaml`` prints it."""
+    items = resource.content.get("items")
+    if resource.kind != "List" or not isinstance(items, list):
+        yield resource
+        return
+    for number, item in enumerate(items):
+        prefix = f"items.{number}."
+        line = resource.line_of(prefix.rstrip("."))
+        yield Resource(
+            source=resource.source,
+            line=line,
+            content=_mapping(item, f"{resource.source}:{line}"),
+            lines={
+                path.removeprefix(prefix): line
+                for path, line in resource.lines.items()
+                if path.startswith(prefix)
+            },
+            doubts=tuple(
+                Doubt(
+                    path=doubt.path.removeprefix(prefix),
+                    line=doubt.line,
+                    text=doubt.text,
+                    reason=doubt.reason,
+                )
+                for doubt in resource.doubts
+                if doubt.path.startswith(prefix)
+            ),
+        )
+
+
+def _sorted(resources: list[Resource], problems: list[str]) -> Manifests:
+    seen: dict[ObjectKey, Resource] = {}
+    found: dict[str, list[Resource]] = {KIND: [], "ConfigMap": [], "Deployment": [], "": []}
+    for resource in resources:
+        kind = _role(resource)
+        earlier = seen.setdefault(resource.key, resource) if kind else resource
+        if earlier is not resource:
+            name = f"{resource.kind} {resource.namespace}/{resource.name}"
+            problems.append(f"{resource.place}: {name} stands twice, first in {earlier.place}")
+            continue
+        found[kind].append(resource)
+    return Manifests(
+        model_deployments=tuple(found[KIND]),
+        config_maps={each.key: each for each in found["ConfigMap"]},
+        deployments={each.key: each for each in found["Deployment"]},
+        others=tuple(found[""]),
+        problems=tuple(problems),
+    )
+
+
+def _role(resource: Resource) -> str:
+    """Return the kind of an object that counts here, and nothing for any other."""
+    groups = {KIND: (GROUP, ""), "ConfigMap": ("",), "Deployment": ("apps",)}
+    return resource.kind if resource.group in groups.get(resource.kind, ()) else ""
+
+
+def parse(resource: Resource) -> ModelDeployment:
+    """Read a ModelDeployment as the API server would, to the letter.
+
+    Raises:
+        ManifestError: with the file, the line, the field and what is wrong with it.
+    """
+    for doubt in resource.doubts:
+        if doubt.path.startswith(("spec.", "metadata.name")):
+            raise ManifestError(
+                f"{resource.source}:{doubt.line}: {doubt.path}: {doubt.text[:80]} is "
+                f"{doubt.reason}; write it plainly, or in quotes if it is text"
+            )
+    try:
+        deployment = parse_model_deployment(resource.content)
+    except InvalidSpecError as error:
+        line = resource.line_of(str(error).partition(":")[0])
+        raise ManifestError(f"{resource.source}:{line}: {error}") from error
+    if not _NAMESPACE.fullmatch(deployment.namespace):
+        line = resource.line_of("metadata.namespace")
+        raise ManifestError(
+            f"{resource.source}:{line}: metadata.namespace: {deployment.namespace[:80]!r} is not "
+            "the name of a namespace"
+        )
+    return deployment

@@ -1,0 +1,59 @@
+"""What a spec refers to, from the files beside it: a config.json, and a Deployment to scale."""
+
+from collections.abc import Mapping
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.cli.console import Failure
+from tonnage.cli.read.manifest import Manifests, Resource, read_text
+from tonnage.cli.read.scale_target import ScaleTarget, scale_target
+from tonnage.cli.read.strict_json import check_json
+from tonnage.cli.read.strict_yaml import ManifestError
+
+
+def checked_text(config_file: str, *, option: str) -> str:
+    try:
+        text = read_text(config_file)
+        check_json(text, source=config_file)
+    except ManifestError as error:
+        raise Failure(f"{option} {error}") from error
+    except OSError as error:
+        raise Failure(f"{option} {config_file}: {error.strerror}") from error
+    return text
+
+
+def config_of(deployment: ModelDeployment, resource: Resource, manifests: Manifests) -> str | None:
+    """Return the config.json that the spec refers to, from a ConfigMap in the same files."""
+    config = deployment.spec.model.config
+    if config is None:
+        return None
+    reference = config.config_map_key_ref
+    where = f"{resource.source}:{resource.line_of('spec.model.config')}: spec.model.config"
+    config_map = manifests.config_maps.get(("ConfigMap", deployment.namespace, reference.name))
+    if config_map is None:
+        raise ManifestError(
+            f"{where}: ConfigMap {deployment.namespace}/{reference.name} is not in these files; "
+            "add its file with -f, or give the config.json with --model-config"
+        )
+    data = config_map.content.get("data")
+    text = data.get(reference.key) if isinstance(data, Mapping) else None
+    if not isinstance(text, str):
+        raise ManifestError(f"{where}: {config_map.place}: ConfigMap has no key {reference.key}")
+    check_json(text, source=f"{config_map.place}: {reference.key}")
+    return text
+
+
+def target_of(
+    deployment: ModelDeployment, resource: Resource, manifests: Manifests
+) -> ScaleTarget | None:
+    """Return the Deployment that the spec scales, from the same files."""
+    if deployment.spec.scale_target is None:
+        return None
+    name = deployment.spec.scale_target.name
+    found = manifests.deployments.get(("Deployment", deployment.namespace, name))
+    if found is None:
+        place = f"{resource.source}:{resource.line_of('spec.scaleTarget')}"
+        raise ManifestError(
+            f"{place}: spec.scaleTarget: Deployment {deployment.namespace}/{name} is not in these "
+            "files; engine version and flags are read from it, so add its manifest with -f"
+        )
+    return scale_target(found)

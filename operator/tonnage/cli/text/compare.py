@@ -1,0 +1,121 @@
+"""GPU classes compared, as text for a person: the ranking, then the stages of each class."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tonnage.cli.answers.compare_words import (
+    CLASS,
+    GIVES,
+    RANKING,
+    TAKES,
+    WORDS,
+    as_written,
+    class_stages,
+    headline,
+    in_short,
+    notes,
+    ranked_by,
+    row_cells,
+    to_write,
+    validated,
+)
+from tonnage.cli.answers.comparing import Compared
+from tonnage.cli.console import printable
+from tonnage.cli.text.figures import DIM, batch_table
+from tonnage.cli.text.plan import INDENT
+from tonnage.sizing.compare import Choice
+
+
+def compared(found: Compared, console: Console) -> Iterator[RenderableType]:
+    """Yield the parts of the answer, as wide as the console."""
+    yield _title(found)
+    yield Text(headline(found), style="green" if found.selection.choices else "red")
+    yield Text(as_written(found))
+    if found.selection.choices:
+        yield Text()
+        yield Text(ranked_by(found), style="bold")
+        yield from (_indented(table) for table in _ranking(found, console))
+        yield from (_indented(Text(note, style=DIM)) for note in notes(found))
+    if found.selection.refused:
+        yield Group(Text(), Text("Refused", style="bold"), _indented(_refused(found)))
+    for choice in found.in_full:
+        yield Group(Text(), *_class(found, choice))
+    yield from _validation(found)
+
+
+def _title(found: Compared) -> RenderableType:
+    deployment, selection = found.deployment, found.selection
+    number = len(selection.choices) + len(selection.refused)
+    classes = "1 GPU class" if number == 1 else f"{number} GPU classes"
+    name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
+    return Rule(Text(name, style="bold"), align="left", style=DIM)
+
+
+def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
+    """Yield one table where there is room for it, else one of what it takes and one of speed."""
+    rows = [
+        dict(row_cells(number + 1, choice)) for number, choice in enumerate(found.selection.choices)
+    ]
+    whole = _table(RANKING, rows)
+    if console.measure(whole).maximum + INDENT <= console.width:
+        yield whole
+        return
+    yield _table(TAKES, rows)
+    yield Padding(_table(GIVES, rows), (1, 0, 0, 0))
+
+
+def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+    )
+    for name in ("#", CLASS, *columns):
+        table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in ("#", CLASS, *columns)))
+    return table
+
+
+def _refused(found: Compared) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for each in found.selection.refused:
+        why = printable(each.message).partition(";")[0]
+        grid.add_row(each.gpu.name, Text(why, style=DIM))
+    return grid
+
+
+def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
+    number = found.selection.choices.index(choice) + 1
+    yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
+    yield _indented(Text(to_write(choice)))
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for stage, said in class_stages(found, choice):
+        grid.add_row(Text(stage), Text(said, style=DIM))
+    yield _indented(grid)
+    yield Padding(batch_table(choice.sizing), (1, 0, 0, INDENT), expand=False)
+
+
+def _validation(found: Compared) -> Iterator[RenderableType]:
+    """Yield what only a measurement can confirm, and how."""
+    if not found.in_full:
+        return
+    yield Group(Text(), Text("To be validated by measurement, for every class", style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in ("figure", "value", "origin", "confirmed by"):
+        table.add_column(name)
+    for each in validated(found):
+        table.add_row(each.name, each.value, each.origin, each.confirmed_by)
+    yield _indented(table)
+
+
+def _indented(content: RenderableType) -> Padding:
+    return Padding(content, (0, 0, 0, INDENT), expand=False)

@@ -1,0 +1,114 @@
+"""The figures of a plan for a terminal: a bar of one GPU's memory, and a table of batches."""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Final
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tonnage.cli.answers.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
+from tonnage.cli.answers.gpu_memory import CACHE, Segment, memory_segments, ranged
+from tonnage.sizing.plan import Sizing
+from tonnage.units import format_bytes
+
+BAR_CELLS: Final = 60
+LEGEND_WIDTH: Final = 77
+"""What an indented legend may take of a screen of 80 columns."""
+LEGEND_COLUMNS: Final = (3, 2, 1)
+LEGEND_GAP: Final = 3
+EDGE_NOTE: Final = "KV cache begins, 9 times in 10"
+DIM: Final = "dim"
+MARKS: Final = {
+    "weights": ("█", "W", "blue"),
+    "activations": ("▓", "A", "magenta"),
+    "runtime": ("▒", "R", "yellow"),
+    "CUDA graphs": ("░", "G", "cyan"),
+    "KV cache": ("▚", "K", "green"),
+    "unused": ("·", ".", DIM),
+}
+OTHER_MARK: Final = ("▞", "O", "red")
+
+
+def cells(amounts: Sequence[float], num_cells: int) -> list[int]:
+    """Share cells out in proportion, at least one for each amount; the largest takes the rest.
+
+    >>> cells([70, 1, 29], 10)
+    [6, 1, 3]
+    """
+    total = sum(amounts)
+    shared = [max(1, round(amount / total * num_cells)) for amount in amounts]
+    shared[shared.index(max(shared))] += num_cells - sum(shared)
+    return shared
+
+
+def memory_bar(sizing: Sizing, *, is_ascii: bool = False) -> Group:
+    """Return a bar of one GPU's memory and, below it, what its parts are and how sure that is."""
+    segments = memory_segments(sizing.budget)
+    shares = cells([segment.num_bytes for segment in segments], BAR_CELLS)
+    bar, entries = Text(), []
+    for segment, share in zip(segments, shares, strict=True):
+        *marks, style = MARKS.get(segment.name, OTHER_MARK)
+        mark = marks[1 if is_ascii else 0]
+        bar.append(mark * share, style=style)
+        amount = ranged(segment.num_bytes, segment.spread_bytes, is_ascii=is_ascii)
+        entries.append(Text.assemble((mark, style), f" {segment.name} {amount}"))
+    bar.append(f" {format_bytes(sizing.budget.total_bytes)}")
+    edge = edge_line(segments, shares, is_ascii=is_ascii)
+    return Group(bar, *([Text(edge, style=DIM)] if edge else []), _legend(entries))
+
+
+def edge_line(segments: Sequence[Segment], shares: Sequence[int], *, is_ascii: bool) -> str | None:
+    """Return a line that marks where the cache may begin; None where that is within one cell."""
+    begins = next((k for k, each in enumerate(segments) if each.name == CACHE), None)
+    if begins is None:
+        return None
+    total_bytes = sum(segment.num_bytes for segment in segments)
+    half = segments[begins].spread_bytes / total_bytes * BAR_CELLS
+    if 2 * half < 1:
+        return None
+    edge = sum(shares[:begins])
+    start, end = max(0, round(edge - half)), min(BAR_CELLS, round(edge + half))
+    left, line, right, only = "|-||" if is_ascii else "├─┤│"
+    drawn = f"{left}{line * (end - start - 2)}{right}" if end - start > 1 else only
+    if start > len(EDGE_NOTE):
+        return f"{EDGE_NOTE} {drawn}".rjust(start + len(drawn))
+    return f"{' ' * start}{drawn} {EDGE_NOTE}"
+
+
+def _legend(entries: Sequence[Text]) -> Table:
+    """Return the entries in as many columns as a narrow screen holds."""
+    rows = next(
+        rows
+        for num_columns in LEGEND_COLUMNS
+        if _width(rows := list(_rows(entries, num_columns))) <= LEGEND_WIDTH or num_columns == 1
+    )
+    legend = Table.grid(padding=(0, LEGEND_GAP, 0, 0))
+    for row in rows:
+        legend.add_row(*row)
+    return legend
+
+
+def _rows(entries: Sequence[Text], num_columns: int) -> Iterator[Sequence[Text]]:
+    return (entries[k : k + num_columns] for k in range(0, len(entries), num_columns))
+
+
+def _width(rows: Sequence[Sequence[Text]]) -> int:
+    columns = zip_longest(*rows, fillvalue=Text())
+    return sum(max(map(len, column)) + LEGEND_GAP for column in columns)
+
+
+def batch_table(sizing: Sizing) -> Table:
+    """Return the batches as a table."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.caption_justify, table.caption_style = "left", DIM
+    for name in BATCH_NUMBERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.caption = Text(BATCH_NOTE)
+    for row in batch_rows(sizing):
+        table.add_row(*row.cells, row.remark, style="bold" if row.is_load_line else "")
+    return table

@@ -1,0 +1,117 @@
+"""A plan, or a reasoned no, as text for a person."""
+
+from collections.abc import Iterable, Iterator
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tonnage.api.status import Reason
+from tonnage.cli.answers.offers import Offer
+from tonnage.cli.answers.plan_words import (
+    OFFER_NUMBERS,
+    headline,
+    identified,
+    is_short,
+    offer_numbers,
+    questions,
+    subject,
+    summary,
+)
+from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.console import printable
+from tonnage.cli.text.figures import DIM, batch_table, memory_bar
+from tonnage.explain.words import Answer, inputs
+from tonnage.sizing.plan import Sizing
+
+INDENT = 3
+ORIGIN_STYLE = {"given": "", "looked up": "", "guessed": "yellow", "measured": "green"}
+
+
+def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
+    """Return the whole answer: headline, questions in order, inputs, plan."""
+    sizing = answer.sizing
+    figures: dict[int, RenderableType] = {
+        0: memory_bar(sizing, is_ascii=is_ascii),
+        2: batch_table(sizing),
+    }
+    style = "yellow" if is_short(answer) else "green"
+    parts: list[RenderableType] = [_title(answer), Text(headline(answer), style=style)]
+    for number, each in enumerate(questions(answer)):
+        parts += [Text(), *_question(number + 1, each, figures.get(number))]
+    parts += [Text(), Text("What it stands on", style="bold"), _inputs(sizing)]
+    parts += [Text(), Text("Plan", style="bold"), _summary(answer)]
+    return Group(*parts)
+
+
+def _title(answer: Planned | Refused) -> RenderableType:
+    title = Text(f"{identified(answer)}: {subject(answer)}", style="bold")
+    return Rule(title, align="left", style=DIM)
+
+
+def _question(
+    number: int, answer: Answer, figure: RenderableType | None
+) -> Iterator[RenderableType]:
+    yield Text(f"{number}. {answer.question}", style="bold")
+    yield Padding(Text(answer.answer), (0, 0, 0, INDENT), expand=False)
+    if answer.lines:
+        yield Padding(_bulleted(answer.lines), (0, 0, 0, INDENT), expand=False)
+    if figure is not None:
+        yield Padding(figure, (1, 0, 0, INDENT), expand=False)
+
+
+def _bulleted(lines: Iterable[str]) -> Table:
+    """Return lines whose continuation hangs below their first word."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        grid.add_row(Text("-", style=DIM), Text(line, style=DIM))
+    return grid
+
+
+def _inputs(sizing: Sizing) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, value, origin in inputs(sizing):
+        grid.add_row(name, value, Text(origin, style=ORIGIN_STYLE.get(origin, "")))
+    return Padding(grid, (0, 0, 0, INDENT), expand=False)
+
+
+def _summary(answer: Planned) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in summary(answer).items():
+        grid.add_row(name, value)
+    for reason in answer.reasons:
+        grid.add_row(*_reason(reason))
+    return Padding(grid, (0, 0, 0, INDENT), expand=False)
+
+
+def _reason(reason: Reason) -> tuple[Text, Text]:
+    style = "yellow" if reason.code == "MaxReplicas" else ""
+    return Text(reason.code, style=style), Text(reason.message, style=style)
+
+
+def refused(answer: Refused) -> RenderableType:
+    """Return the no: why, with the numbers, and what would make it a yes."""
+    message = Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
+    parts: list[RenderableType] = [_title(answer), message]
+    if answer.offers:
+        parts += [Text(), Text("Ways out, the cheapest first", style="bold")]
+        parts.append(Padding(_offers(answer.offers), (0, 0, 0, INDENT), expand=False))
+    return Group(*parts)
+
+
+def _offers(offers: Iterable[Offer]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("change in the spec")
+    for name in OFFER_NUMBERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for offer in offers:
+        table.add_row("\n".join(offer.changes), *offer_numbers(offer))
+    return table
+
+
+def answered(answer: Planned | Refused, *, is_ascii: bool = False) -> RenderableType:
+    """Return one answer, whatever it is."""
+    return planned(answer, is_ascii=is_ascii) if isinstance(answer, Planned) else refused(answer)

@@ -1,0 +1,414 @@
+"""``tonnage compare``: the ranking, its forms, its refusals and its exit codes."""
+
+import io
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from cli_builders import (
+    CONFIG_JSON,
+    CONFIGURED,
+    LLAMA,
+    SCALED,
+    a_comparison,
+    a_config_map,
+    a_deployment,
+    run,
+)
+from cli_builders import llama as manifest
+from tonnage.catalog.gpu import Price, built_in_gpus
+from tonnage.cli.answers.comparing import watched
+from tonnage.cli.commands.compare import named_classes
+from tonnage.cli.console import Failure
+from tonnage.cli.text.compare import compared
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "deploy" / "examples"
+GPUS = built_in_gpus()
+FOUR = "H100,H200,L4,GH200"
+TOO_SLOW = manifest(("p95: 50ms", "p95: 5ms"))
+
+
+def compare(*texts, options=(), **more):
+    """Run ``tonnage compare -f -`` on these documents."""
+    return run("compare", "-f", "-", *options, text="---\n".join(texts), **more)
+
+
+def as_json(*texts, options=()):
+    return json.loads(compare(*texts, options=["-o", "json", *options]).stdout)
+
+
+def printed(compared_classes, columns):
+    console = Console(file=io.StringIO(), width=columns, color_system=None)
+    for part in compared(compared_classes, console):
+        console.print(part)
+    return console.file.getvalue()
+
+
+class TestTheAnswer:
+    def test_ranks_the_classes_by_what_the_demand_costs(self):
+        answer = as_json(LLAMA, options=["--gpu", FOUR])
+        usd = [each["estimate"].get("usdPerHour") for each in answer["classes"]]
+        priced = [each for each in usd if each is not None]
+
+        assert [each["rank"] for each in answer["classes"]] == list(range(1, len(usd) + 1))
+        assert priced == sorted(priced)
+        assert usd == [*priced, *[None] * (len(usd) - len(priced))]
+        assert answer["classes"][-1]["gpu"] == "GH200"  # no public rent is known
+
+    def test_stands_in_the_same_order_in_the_text(self):
+        answer = as_json(LLAMA, options=["--gpu", FOUR])
+        text = compare(LLAMA, options=["--gpu", FOUR], COLUMNS="120").stdout
+        rows = re.findall(r"^ +([0-9]+) +([A-Z0-9-]+) +[TPD]", text, re.MULTILINE)
+
+        assert rows == [(str(each["rank"]), each["gpu"]) for each in answer["classes"]]
+        assert text.splitlines()[1].startswith(f"{answer['classes'][0]['gpu']} costs least: ")
+
+    def test_holds_for_each_class_what_status_and_stages_and_batches_hold(self):
+        (first, *_) = as_json(LLAMA, options=["--gpu", "H200"])["classes"]
+
+        assert set(first) == {
+            "rank", "gpu", "gpus", "plan", "estimate", "tokensPerSecondPerGpu",
+            "withinMaxReplicas", "stages", "batches", "toValidate",
+        }  # fmt: skip
+        assert list(first["stages"]) == [
+            "workload", "memory", "throughput", "cost", "measured validation",
+        ]  # fmt: skip
+        assert first["gpus"] == first["plan"]["replicas"] * first["plan"]["gpusPerReplica"]
+        assert first["estimate"]["usdPerHour"] == pytest.approx(first["gpus"] * 7.91, rel=1e-3)
+        assert [each["isLoadLine"] for each in first["batches"]].count(True) == 1
+        for batch in first["batches"]:
+            assert batch["tokensPerSecond"] == pytest.approx(
+                batch["tokensPerSecondPerGpu"] * first["plan"]["gpusPerReplica"], rel=1e-3
+            )
+            assert batch["boundBy"] in {"memory", "compute", "prefill", "overhead", "links"}
+        assert {"name", "value", "origin", "confirmedBy"} == set(first["toValidate"][0])
+
+    def test_is_the_same_in_yaml(self):
+        text = compare(LLAMA, options=["-o", "yaml", "--gpu", FOUR]).stdout
+
+        assert yaml.safe_load(text) == as_json(LLAMA, options=["--gpu", FOUR])
+
+    def test_covers_all_classes_where_none_is_named(self):
+        answer = as_json(LLAMA)
+        names = [each["gpu"] for each in (*answer["classes"], *answer["refused"])]
+
+        assert sorted(names) == sorted(GPUS)
+
+    def test_shows_the_manifest_as_it_stands(self):
+        text = manifest(("gpusPerReplica: 2", "gpusPerReplica: 8"))
+        answer = as_json(text, options=["--gpu", FOUR])
+        shown = " ".join(compare(text, options=["--gpu", FOUR]).stdout.split())
+
+        assert answer["asWritten"]["gpu"] == "H200"
+        assert answer["asWritten"]["plan"]["gpusPerReplica"] == 8
+        assert "As the manifest stands, H200: " in shown
+        assert "is the same class with its best split" in shown
+
+    def test_shows_a_manifest_that_cannot_stand(self):
+        text = manifest(
+            ("weights: fp8", "weights: bfloat16"), ("gpusPerReplica: 2", "gpusPerReplica: 1")
+        )
+        answer = as_json(text, options=["--gpu", "B200"])
+
+        assert answer["asWritten"]["reason"] == "DoesNotFit"
+        assert [each["gpu"] for each in answer["classes"]] == ["B200"]
+
+    def test_tells_the_change_to_the_manifest(self):
+        text = compare(LLAMA, options=["--gpu", "H100"]).stdout
+        (choice,) = as_json(LLAMA, options=["--gpu", "H100"])["classes"]
+        num_gpus = choice["plan"]["gpusPerReplica"]
+
+        assert f"spec.hardware: {{gpu: H100, gpusPerReplica: {num_gpus}}}" in text
+
+    def test_names_refused_classes_with_the_reason_in_text_and_data(self):
+        big = manifest(("meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3"))
+        (refused,) = as_json(big, options=["--gpu", "H200,A10G"])["refused"]
+        text = " ".join(compare(big, options=["--gpu", "H200,A10G"]).stdout.split())
+
+        assert (refused["gpu"], refused["reason"]) == ("A10G", "DoesNotFit")
+        assert "Refused A10G 20.3 GiB usable (92% of 22.1 GiB) - " in text
+
+    def test_says_where_replicas_exceed_what_is_allowed(self):
+        text = manifest(("maxReplicas: 8", "maxReplicas: 1"), ("PerSecond: 4", "PerSecond: 400"))
+        (choice,) = as_json(text, options=["--gpu", "H100"])["classes"]
+
+        assert not choice["withinMaxReplicas"]
+        assert (
+            "* more replicas than maxReplicas 1 allows"
+            in compare(text, options=["--gpu", "H100"]).stdout
+        )
+
+    def test_says_which_classes_only_a_measurement_can_tell_apart(self, tmp_path):
+        source = (ROOT / "operator/tonnage/catalog/gpus/h200.toml").read_text()
+        twin = source.replace('name = "H200"', 'name = "TWIN"').replace("= 7.91", "= 8.00")
+        (tmp_path / "twin.toml").write_text(twin)
+        text = compare(LLAMA, options=["--gpus", tmp_path, "--gpu", "H200,TWIN"]).stdout
+
+        assert "H200, TWIN: closer than the estimate of their speed is sure" in text
+
+    def test_without_any_price_is_by_number_of_gpus(self):
+        result = a_comparison(price=Price())
+        text = " ".join(printed(result, 100).split())
+        numbers = [choice.num_gpus for choice in result.selection.choices]
+
+        assert numbers == sorted(numbers)
+        assert "takes the fewest GPUs; no price is known" in text
+        assert "no price" in text
+
+    def test_without_a_demand_is_by_the_price_of_a_token(self):
+        text = manifest(("    requestsPerSecond: 4\n", ""))
+        answer = as_json(text, options=["--gpu", "H100,H200,L4"])
+        usd = [each["estimate"]["usdPerMillionTokens"] for each in answer["classes"]]
+
+        assert usd == sorted(usd)
+        assert "no demand is given" in compare(text, options=["--gpu", "H100"]).stdout
+
+
+class TestOffline:
+    TEXT = (EXAMPLES / "offline-batch.yaml").read_text()
+
+    def test_is_at_the_memory_ceiling_and_counts_the_tokens_of_a_day(self):
+        answer = as_json(self.TEXT, options=["--gpu", "H100,H200"])
+        first = answer["classes"][0]
+        per_s = first["stages"]["throughput"]["tokensPerSecond"]
+
+        assert answer["mode"] == "offline"
+        assert first["stages"]["workload"]["outputTokensPerSecond"] == 11570  # 1e9 / 86,400
+        assert first["plan"]["replicas"] == pytest.approx(11_574 / per_s, abs=1)
+        assert first["plan"]["limitedBy"] == "KVCache"
+
+    def test_promises_no_ttft(self):
+        text = compare(self.TEXT, options=["--gpu", "H100"], COLUMNS="120").stdout
+
+        assert "offline, at the memory ceiling" in text
+        assert "TTFT " not in text.partition("1. H100")[2].partition("To be validated")[0]
+
+
+class TestOwnedGpus:
+    def test_cost_their_price_over_their_life_their_power_and_their_upkeep(self, tmp_path):
+        source = (ROOT / "operator/tonnage/catalog/gpus/h100.toml").read_text()
+        owned = (
+            "purchase_usd = 30_000\namortization_hours = 30_000\npower_usd_per_kwh = 0.2\n"
+            "upkeep_usd_per_hour = 0.36\n"
+        )
+        (tmp_path / "h100.toml").write_text(source.replace("purchase_usd = 30_000\n", owned))
+        (choice,) = as_json(LLAMA, options=["--gpus", tmp_path, "--gpu", "H100"])["classes"]
+        cost = choice["stages"]["cost"]
+        text = " ".join(
+            compare(LLAMA, options=["--gpus", tmp_path, "--gpu", "H100"]).stdout.split()
+        )
+
+        # 30,000 / 30,000 + 0.7 kW * 0.2 + 0.36
+        assert (cost["basis"], cost["usdPerGpuHour"]) == ("owned", 1.5)
+        assert cost["usdPerHour"] == pytest.approx(1.5 * choice["gpus"])
+        assert "30,000 USD / 30,000 h + 700 W at 0.200 USD/kWh + 0.36 USD upkeep" in text
+
+    def test_with_half_a_price_are_refused_in_one_line(self, tmp_path):
+        source = (ROOT / "operator/tonnage/catalog/gpus/h200.toml").read_text()
+        half = source.replace("[price]\n", "[price]\namortization_hours = 30_000\n")
+        (tmp_path / "h200.toml").write_text(half)
+        result = compare(LLAMA, options=["--gpus", tmp_path])
+
+        assert result.exit_code == 2
+        assert "GPU class file h200.toml" in result.stderr
+        assert "price.amortization_hours needs price.purchase_usd" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_users_with_a_duty_cycle_share_the_bill():
+    text = (EXAMPLES / "qwen3-8b-l4.yaml").read_text()
+    (choice,) = as_json(text, options=["--gpu", "L4"])["classes"]
+    stages = choice["stages"]
+
+    assert (stages["workload"]["users"], stages["workload"]["dutyFraction"]) == (300, 0.3)
+    assert stages["cost"]["usdPerHourAndUser"] == pytest.approx(
+        choice["gpus"] * 0.80 / 300, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_no_line_is_wider_than_the_screen(columns):
+    for text in (LLAMA, TOO_SLOW, TestOffline.TEXT):
+        result = compare(text, options=["--gpu", f"{FOUR},V100-PCIe-16GB"], COLUMNS=str(columns))
+        lines = result.stdout.splitlines()
+
+        assert max(map(len, lines)) <= columns
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_wide_screen_has_one_table_and_a_narrow_one_two():
+    heads = {
+        columns: [
+            line
+            for line in compare(LLAMA, options=["--gpu", FOUR], COLUMNS=str(columns))
+            .stdout.partition("\n1. ")[0]
+            .splitlines()
+            if line.split()[:2] == ["#", "class"]
+        ]
+        for columns in (80, 120)
+    }
+
+    assert [len(each) for each in heads.values()] == [2, 1]
+    assert "TPOT" in heads[120][0]
+    assert "USD per" in printed(a_comparison(), 120)
+
+
+def test_all_classes_are_ranked_and_the_cheapest_and_the_own_one_are_in_full():
+    text = compare(LLAMA, COLUMNS="120").stdout
+    in_full = re.findall(r"spec.hardware: {gpu: ([^,]+),", text)
+
+    assert 3 <= len(in_full) <= 4
+    assert "H200" in in_full
+    assert "--gpu NAME,NAME shows others" in text
+
+
+def test_what_all_classes_share_is_said_once():
+    text = printed(a_comparison(), 120)
+    own, _, shared = text.partition("To be validated by measurement")
+
+    assert own.count("Poisson, through a Service") == 0
+    assert shared.count("Poisson, through a Service") == 1
+    assert " ".join(own.split()).count("KV tokens: ") == len(a_comparison().in_full)
+
+
+class TestTheCommand:
+    def test_ends_with_no_where_no_class_will_do(self):
+        result = compare(TOO_SLOW, options=["--gpu", FOUR])
+
+        assert result.exit_code == 2
+        assert "No: none of these classes can serve it" in result.stdout
+        assert compare(LLAMA, options=["--gpu", "H100"]).exit_code == 0
+
+    def test_says_so_on_standard_error_where_the_answer_is_data(self):
+        result = compare(TOO_SLOW, options=["--gpu", FOUR, "-o", "json"])
+
+        assert result.exit_code == 2
+        assert json.loads(result.stdout)["classes"] == []
+        assert result.stderr == "Error: serving/llama-70b: none of these classes can serve it\n"
+
+    @pytest.mark.parametrize(
+        ("texts", "options", "expected"),
+        [
+            ((LLAMA, manifest(("name: llama-70b", "name: b"))), [], "holds 2: llama-70b, b"),
+            ((a_config_map(),), [], "- holds 0"),
+            ((manifest(("H200", "{}")),), [], "spec.hardware.gpu"),
+            ((manifest(("gpu: H200", "gpu: H20O")),), [], "UnknownGpu: hardware.gpu 'H20O'"),
+            ((LLAMA,), ["--gpu", "H100,X1"], "--gpu 'X1' is not in the catalogue; known: A100"),
+            ((LLAMA,), ["--gpu", ","], "--gpu '' is not in the catalogue"),
+            ((LLAMA,), ["--html", "-", "-o", "json"], "both print to standard output"),
+            ((LLAMA,), ["--requests-per-second", "nan"], "--requests-per-second"),
+            ((SCALED,), [], "Deployment serving/my-vllm is not in these files"),
+            (
+                (LLAMA,),
+                ["--gpu", "H100", "--html", "/nowhere/x.html"],
+                "--html /nowhere/x.html: No such file",
+            ),
+            (("a: [",), [], "Error: "),
+        ],
+    )
+    def test_says_in_words_what_is_wrong_with_its_input(self, texts, options, expected):
+        result = compare(*texts, options=options)
+
+        assert result.exit_code == 2
+        assert expected in " ".join(result.stderr.split())
+        assert result.stdout == ""
+
+    def test_takes_names_and_aliases_each_once(self):
+        names = named_classes(("H100, H200", "H100-SXM"), GPUS)
+
+        assert [gpu.name for gpu in names] == ["H100", "H200"]
+        assert len(named_classes((), GPUS)) == len(GPUS)
+        with pytest.raises(Failure, match="--gpu 'X1'"):
+            named_classes(("X1",), GPUS)
+
+    def test_asks_for_another_demand(self):
+        few, many = (
+            as_json(LLAMA, options=["--gpu", "H100", "--requests-per-second", rate])["classes"][0]
+            for rate in ("0.1", "40")
+        )
+
+        assert few["plan"]["replicas"] == 1
+        assert many["stages"]["workload"]["requestsPerSecond"] == 40
+        assert many["gpus"] > few["gpus"]
+
+    def test_takes_a_model_that_the_catalogue_lacks(self, tmp_path):
+        path = tmp_path / "config.json"
+        path.write_text(CONFIG_JSON)
+        given_file = as_json(CONFIGURED, options=["--gpu", "H100", "--model-config", path])
+        given_map = as_json(CONFIGURED, a_config_map(), options=["--gpu", "H100"])
+
+        assert given_file["classes"] == given_map["classes"]
+
+    def test_leaves_the_flags_of_a_scale_target_open_for_other_classes(self):
+        answer = as_json(SCALED, a_deployment(), options=["--gpu", "H100"])
+
+        assert answer["asWritten"]["plan"]["maxNumSeqs"] == 48
+        assert answer["classes"][0]["plan"]["maxNumSeqs"] != 48
+
+    def test_can_leave_overheads_out(self):
+        real, textbook = (
+            as_json(LLAMA, options=["--gpu", "H100", *more])["classes"][0]
+            for more in ([], ["--textbook"])
+        )
+
+        assert textbook["tokensPerSecondPerGpu"] > real["tokensPerSecondPerGpu"]
+        assert "efficiency" in [each["name"] for each in textbook["toValidate"]]
+
+    @pytest.mark.parametrize("name", ["llama-3.3-70b-h200", "deepseek-v3-h200", "recommend"])
+    def test_has_an_answer_for_the_examples(self, name):
+        result = run("compare", "-f", EXAMPLES / f"{name}.yaml", "--gpu", "H200,B200")
+
+        assert result.exit_code == 0, result.output
+
+    def test_has_help_with_examples(self):
+        text = run("compare", "--help").stdout
+
+        assert "    tonnage compare -f model.yaml --gpu H100,H200,L40S" in text
+
+    def test_imports_no_cluster_and_no_picture(self):
+        script = (
+            "import sys, click.testing\n"
+            "from tonnage.cli.commands.app import program\n"
+            "command = ['compare', '-f', '-', '--gpu', 'H100']\n"
+            "result = click.testing.CliRunner().invoke(program, command, sys.stdin.read())\n"
+            "assert result.exit_code == 0, result.output\n"
+            "heavy = {'kopf', 'kubernetes', 'requests', 'aiohttp', 'matplotlib', 'jinja2'}\n"
+            "print(sorted(heavy & set(sys.modules)))\n"
+        )
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(  # noqa: S603
+            command, input=LLAMA, capture_output=True, text=True, check=False
+        )
+
+        assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+class TestProgress:
+    def told(self, seconds_each, number=6):
+        """Return what is told when every class takes so long."""
+        times = itertools.count(0, seconds_each)
+        lines = []
+        gpus = list(itertools.islice(GPUS.values(), number))
+
+        assert list(watched(gpus, clock=lambda: next(times), tell=lines.append)) == gpus
+        return lines
+
+    def test_is_silent_for_two_seconds(self):
+        assert self.told(0.3) == []
+
+    def test_tells_how_far_it_is_after_that(self):
+        first, *_ = self.told(2.0)
+
+        assert first == f"Comparing: 0 of 6 GPU classes done, {next(iter(GPUS))} is next"
+
+    def test_tells_no_more_than_once_a_second(self):
+        # The clock is asked at 0, 0.7, 1.4 s, ...: told at 2.1, 3.5, 4.9.
+        assert len(self.told(0.7, number=8)) == 3

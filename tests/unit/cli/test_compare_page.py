@@ -1,0 +1,157 @@
+"""The page of GPU classes compared."""
+
+from dataclasses import replace
+
+import pytest
+
+from cli_builders import LLAMA, a_comparison, assert_stands_alone, llama, run, tree, words
+from tonnage.catalog.gpu import Price, built_in_gpus
+from tonnage.cli.page.compare import compare_page
+from tonnage.sizing.compare import RefusedClass
+
+GPUS = built_in_gpus()
+FOUR = "H100,H200,L4,GH200"
+SCRIPT = "<script>alert(1)</script>"
+TOO_SLOW = llama(("p95: 50ms", "p95: 5ms"))
+OFFLINE = llama(
+    ("  slo:\n    timeToFirstToken: {p95: 2s}\n    timePerOutputToken: {p95: 50ms}\n", "")
+)
+
+
+@pytest.fixture(scope="module")
+def root():
+    """Return the page of four classes."""
+    return tree(compare_page(a_comparison()))
+
+
+def rows_of(element):
+    return [[words(cell) for cell in row] for row in element.iter("tr")]
+
+
+def texts_of(root):
+    return [words(each) for each in root.iter("text")]
+
+
+def test_stands_alone():
+    text = run("compare", "-f", "-", "--gpu", FOUR, "--html", "-", text=LLAMA).stdout
+
+    assert_stands_alone(text)
+    assert len(list(tree(text).iter("svg"))) == 4
+
+
+def test_says_of_every_picture_what_it_shows_and_has_its_numbers_beside_it(root):
+    for svg in root.iter("svg"):
+        title, desc = svg[0], svg[1]
+        assert (title.tag, desc.tag, svg.get("role")) == ("title", "desc", "img")
+        assert "H200" in desc.text
+    for figure in root.iter("figure"):
+        assert figure.find(".//table") is not None
+
+
+def test_has_the_answer_the_ranking_and_the_stages_of_each_class(root):
+    result = a_comparison()
+    text = words(root)
+    ranks = [row[1] for row in rows_of(root) if row[0].isdigit() and len(row) == 13]
+
+    assert words(root.find("body/section/h2")).endswith("USD per million output tokens")
+    assert ranks == [choice.gpu.name for choice in result.selection.choices]
+    assert text.count("measured validation") == len(result.in_full)
+    assert "arrivals Poisson, through a Service guessed" in text
+
+
+def test_tells_the_load_line_of_each_class_and_all_batches(root):
+    (first, *_) = root.iter("figure")
+    rows = rows_of(first)
+    load_lines = {row[0]: row[1] for row in rows if row[-1] in {"TPOT", "KV cache"}}
+    batches = {row[0]: row[1] for row in rows if row[-1].startswith("load line (")}
+
+    assert list(load_lines) == [each.gpu.name for each in a_comparison().selection.choices]
+    assert batches == load_lines
+    assert set(load_lines.values()) & set(texts_of(root))
+
+
+def test_draws_the_slo(root):
+    assert "SLO: TPOT p95 50.0 ms" in texts_of(root)
+
+
+def test_offline_promises_nothing_and_draws_no_slo():
+    root = tree(compare_page(a_comparison(OFFLINE)))
+
+    assert not [text for text in texts_of(root) if text.startswith("SLO")]
+    assert "nothing is promised about TPOT" in words(root)
+
+
+def test_draws_the_cheapest_and_the_own_class_where_all_are_compared():
+    text = llama(("gpu: H200", "gpu: H20"), ("    gpusPerReplica: 2\n", ""))
+    root = tree(compare_page(a_comparison(text, tuple(GPUS), are_named=False)))
+    (first, *_) = root.iter("figure")
+    names = {row[0] for row in rows_of(first)} & set(GPUS)
+
+    assert len(names) == 6
+    assert "H20" in names
+    assert "more classes are in the ranking only" in words(root)
+
+
+def test_without_a_price_has_no_bars():
+    root = tree(compare_page(a_comparison(price=Price())))
+
+    assert len(list(root.iter("figure"))) == 1
+
+
+def test_where_no_class_will_do_says_why():
+    result = a_comparison(TOO_SLOW)
+    root = tree(compare_page(result))
+
+    assert result.selection.choices == ()
+    assert "No: none of these classes can serve it" in words(root)
+    assert words(root).count("timePerOutputToken: one request alone on") >= 4
+    assert root.find("body/section").get("class") == "no"
+
+
+def test_refused_classes_stand_with_their_reasons():
+    big = llama(("meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3"))
+    root = tree(compare_page(a_comparison(big, ("H200", "A10G"))))
+    (refused,) = [row for row in rows_of(root) if row[0] == "A10G"]
+
+    assert "1 class cannot serve it" in words(root)
+    assert refused[1].startswith("DoesNotFit: 20.3 GiB usable")
+
+
+def test_cannot_be_made_to_hold_markup_of_others():
+    result = a_comparison()
+    choices = tuple(
+        replace(
+            choice,
+            sizing=replace(
+                choice.sizing,
+                request=replace(
+                    choice.sizing.request, gpu=replace(choice.gpu, name=f"{SCRIPT}{number}")
+                ),
+            ),
+        )
+        for number, choice in enumerate(result.selection.choices)
+    )
+    refused = RefusedClass(
+        gpu=replace(GPUS["L4"], name=SCRIPT), reason=SCRIPT, message=f"{SCRIPT}\x00"
+    )
+    text = compare_page(
+        replace(
+            result,
+            deployment=replace(result.deployment, name=SCRIPT),
+            selection=replace(result.selection, choices=choices, refused=(refused,)),
+            as_written=refused,
+        )
+    )
+
+    assert_stands_alone(text)
+    assert SCRIPT in words(tree(text))
+
+
+def test_goes_to_a_file_beside_the_text(tmp_path):
+    path = tmp_path / "compare.html"
+    result = run("compare", "-f", "-", "--gpu", "H100", "--html", path, text=LLAMA)
+
+    assert result.exit_code == 0
+    assert "costs least" in result.stdout
+    assert result.stderr == f"Wrote {path}\n"
+    assert tree(path.read_text(encoding="utf-8")).tag == "html"

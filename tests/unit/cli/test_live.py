@@ -1,0 +1,264 @@
+"""``tonnage explain`` and ``tonnage top``: what they show, and every way in which they cannot.
+
+A server on loopback gives the answers that an API server gives; the real one is asked in
+tests/cluster.
+"""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import yaml
+
+from cli_builders import LLAMA, plan, run
+from tonnage.api.status import Status
+from tonnage.cli.answers.chain import chain
+from tonnage.units import significant
+
+COLLECTION = "/apis/tonnage.dev/v1alpha1/modeldeployments"
+NAMESPACED = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments"
+GROUP = "/apis/tonnage.dev/v1alpha1"
+KINDS = {"kind": "APIResourceList", "resources": [{"name": "modeldeployments"}]}
+TIME = "2026-11-20T06:00:00Z"
+
+
+def a_figure(value):
+    return {"value": value, "source": "prometheus", "changedAt": TIME}
+
+
+def a_condition(kind, status, reason, message):
+    named = {"type": kind, "status": status, "reason": reason, "message": message}
+    return {**named, "lastTransitionTime": TIME}
+
+
+def a_model(*, name="llama-70b", **status):
+    """Return a live object in the middle of a rise; the plan is a real one."""
+    planned = json.loads(plan(LLAMA, options=["-o", "json"]).stdout)
+    planned["plan"]["reasons"] = [
+        {"code": "Capacity", "message": "1.23 requests/s per replica"},
+        {"code": "Demand", "message": "2.10 requests/s (measured) at 0.47 per replica need 5"},
+        {"code": "Backlog", "message": "42 waiting, to be drained in 60.0 s, need 7"},
+        {"code": "StepCap", "message": "at most 4 more in one step: 6"},
+    ]
+    step = "2.10 requests/s need 5; at most 4 more in one step: 6"
+    decision = {"time": TIME, "fromReplicas": 2, "toReplicas": 6, "code": "StepCap"}
+    full = {
+        "observedGeneration": 3,
+        "replicas": {"desired": 6, "current": 2, "ready": 2, "summary": "2/6"},
+        "plan": planned["plan"],
+        "estimate": planned["estimate"],
+        "measured": {
+            "requestsPerSecond": a_figure(2.1),
+            "queueDepth": a_figure(42),
+            "memoryBandwidthUtilization": a_figure(0.612),
+            "stepSeconds": a_figure(0.0431),
+            "ttftAttainment": a_figure(0.81),
+        },
+        "calibration": {
+            "bandwidthEfficiency": 0.774,
+            "priorBandwidthEfficiency": 0.82,
+            "busySteps": 12345,
+            "changedAt": TIME,
+        },
+        "decisions": [{**decision, "message": step}],
+        "conditions": [
+            a_condition("Ready", "True", "MinimumReady", "2 replicas ready"),
+            a_condition("ScalingLimited", "True", "StepCap", "at most 4 more in one step: 6"),
+            a_condition("SLOMet", "False", "Missed", "TTFT 81.0% of requests within the limit"),
+        ],
+        "display": {"reason": "StepCap"},
+    }
+    manifest = yaml.safe_load(LLAMA)
+    manifest["metadata"] = {"name": name, "namespace": "serving", "generation": 3}
+    return {**manifest, "status": {**full, **status}}
+
+
+@pytest.fixture
+def a_cluster(tmp_path):
+    """Return a function that serves {path: (status, body)} and returns a kubeconfig for it."""
+    servers = []
+
+    def serve(answers):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                status, body = answers.get(self.path.partition("?")[0], (404, {"message": ""}))
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        servers.append((server, thread))
+        return a_kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}")
+
+    yield serve
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def a_kubeconfig(folder, address):
+    path = folder / "kubeconfig"
+    named = {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "serving"}}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [named],
+        "clusters": [{"name": "c", "cluster": {"server": address}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_the_example_is_a_status_that_the_operator_could_write():
+    Status.model_validate_json(json.dumps(a_model()["status"]))
+
+
+def test_explain_shows_the_chain_from_signal_to_decision(a_cluster):
+    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, a_model())})
+    result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
+    text = " ".join(result.stdout.split())
+
+    assert result.exit_code == 0
+    for expected in (
+        "2/6 replicas ready",
+        "1. Signal: what is measured requests/s 2.10",
+        "MBU 61.2%",
+        "bandwidth efficiency 0.774, learned from 12,345 busy steps, prior 0.820 (-5.6%)",
+        "Demand 2.10 requests/s (measured) at 0.47 per replica need 5",
+        "4. Caps: what bounds the replicas replicas 1 to 8 StepCap at most 4 more in one step: 6",
+        "5. Decision: what was done replicas 6 desired, 2 current, 2 ready",
+        "2 -> 6 StepCap: 2.10 requests/s need 5",
+    ):
+        assert expected in text
+
+
+def test_explain_as_json_has_every_link(a_cluster):
+    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, a_model())})
+    result = run("explain", "llama-70b", "--kubeconfig", kubeconfig, "-o", "json")
+    links = json.loads(result.stdout)
+
+    assert [each["code"] for each in links["sizing"]["reasons"]] == [
+        "Capacity",
+        "Demand",
+        "Backlog",
+    ]
+    assert [each["code"] for each in links["caps"]["reasons"]] == ["StepCap"]
+    assert links["signal"]["measured"]["queueDepth"]["value"] == 42
+    assert links["correction"]["calibration"]["busySteps"] == 12345
+    assert links["decision"]["decisions"][0]["toReplicas"] == 6
+
+
+def test_an_object_that_was_never_looked_at_says_so(a_cluster):
+    model = a_model()
+    del model["status"]
+    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
+    result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
+
+    assert result.exit_code == 0
+    assert "the operator has not looked at this object yet" in result.stdout
+
+
+def test_a_prior_is_not_called_learned(a_cluster):
+    calibration = {"bandwidthEfficiency": 0.82, "priorBandwidthEfficiency": 0.82, "busySteps": 0}
+    model = a_model(calibration=calibration)
+    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
+    result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
+
+    assert "0.820, the prior: nothing measured yet" in result.stdout
+
+
+def test_a_status_of_another_shape_still_has_a_chain():
+    odd = {"metadata": [], "spec": None, "status": {"plan": 1, "conditions": "x", "decisions": [1]}}
+
+    assert chain(odd)["decision"]["decisions"] == []
+
+
+def test_top_shows_a_row_for_each_model(a_cluster):
+    models = {"metadata": {}, "items": [a_model(), a_model(name="other")]}
+    result = run("top", "-A", "--kubeconfig", a_cluster({COLLECTION: (200, models)}), COLUMNS="160")
+    header, first, second = result.stdout.splitlines()
+
+    assert header.split()[:4] == ["name", "model", "GPU", "mode"]
+    assert first.split()[0] == "serving/llama-70b"
+    # 2 replicas are ready: their capacity is twice what the plan gives one
+    capacity = significant(2 * a_model()["status"]["estimate"]["requestsPerSecond"])
+    assert {"2/6", "2.10", capacity, "42", "61%", "0.77", "0.82", "81.0%"} <= set(first.split())
+    assert second.split()[0] == "serving/other"
+
+
+def test_top_has_fewer_columns_on_a_narrow_screen(a_cluster):
+    models = {"metadata": {}, "items": [a_model()]}
+    result = run("top", "--kubeconfig", a_cluster({NAMESPACED: (200, models)}), COLUMNS="100")
+    header, row = result.stdout.splitlines()
+
+    assert "model" not in header
+    assert row.startswith("llama-70b ")
+    assert max(len(header), len(row)) <= 100
+
+
+FORBIDDEN = {"message": 'modeldeployments.tonnage.dev is forbidden: User "x" cannot list'}
+
+
+@pytest.mark.parametrize(
+    ("answers", "exit_code", "expected"),
+    [
+        ({COLLECTION: (403, FORBIDDEN)}, 5, "no right to list modeldeployments.tonnage.dev in all"),
+        ({COLLECTION: (401, {"message": "Unauthorized"})}, 5, "no right to list"),
+        ({}, 4, "the cluster has no modeldeployments.tonnage.dev: install the chart"),
+        ({COLLECTION: (400, b"<html>")}, 3, "the API server refused"),
+    ],
+)
+def test_top_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, expected):
+    result = run("top", "-A", "--kubeconfig", a_cluster(answers))
+
+    assert result.exit_code == exit_code
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("answers", "exit_code", "expected"),
+    [
+        ({GROUP: (200, KINDS)}, 2, "there is no ModelDeployment x in namespace serving"),
+        ({}, 4, "the cluster has no modeldeployments.tonnage.dev"),
+        ({f"{NAMESPACED}/x": (403, FORBIDDEN)}, 5, "no right to get"),
+    ],
+)
+def test_explain_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, expected):
+    result = run("explain", "x", "--kubeconfig", a_cluster(answers))
+
+    assert result.exit_code == exit_code
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_cluster_that_is_not_there_is_named_with_the_reason(tmp_path):
+    result = run("top", "--kubeconfig", a_kubeconfig(tmp_path, "http://127.0.0.1:1"))
+
+    assert result.exit_code == 3
+    assert "no cluster answers" in result.stderr
+    assert "Connection refused" in result.stderr
+
+
+@pytest.mark.parametrize("content", [None, "a: [\n", "hello\n", "apiVersion: v1\nkind: Config\n"])
+def test_a_kubeconfig_that_is_none_is_said_in_one_line(tmp_path, content):
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    result = run("top", "--kubeconfig", path)
+
+    assert result.exit_code == 3
+    assert "kubeconfig" in result.stderr
+    assert result.stderr.count("\n") == 1

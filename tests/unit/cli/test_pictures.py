@@ -1,0 +1,372 @@
+"""Pictures of pages: what is drawn is to scale, and no text stands on another."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from cli_builders import a_budget, a_comparison, answered
+from tonnage.cli.answers.batches import BatchRow
+from tonnage.cli.answers.roofline import Ceiling, Point, Roofline, roofline
+from tonnage.cli.page.cost import cost_figure, longer
+from tonnage.cli.page.drawing import SCREENS, look, tick_values
+from tonnage.cli.page.memory import edge_range, memory_figure
+from tonnage.cli.page.roofline import roofline_figure
+from tonnage.cli.page.throughput import SERIES, Batch, Course, course, strictest, throughput_figure
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
+from tonnage.sizing.serving.steady import SteadyState
+from tonnage.sizing.step_time.step import StepTime
+from tonnage.sizing.workload import Target, Slo
+from tonnage.units import GIB
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
+ALONE = [path for path in EXAMPLES if path.stem != "scale-target"]
+"""Those that need no Deployment beside them."""
+WIDE, NARROW = SCREENS
+FEW = settings(max_examples=25)
+"""A picture takes a tenth of a second."""
+
+
+def drawn(draw, *arguments):
+    with look():
+        return draw(*arguments)
+
+
+def shown(figure):
+    """Return the texts of a picture that are drawn, with the boxes that they fill."""
+    with look():
+        canvas = FigureCanvasAgg(figure)
+        figure.draw_without_rendering()
+        renderer = canvas.get_renderer()
+        hidden = {
+            label
+            for axes in figure.axes
+            for axis in (axes.xaxis, axes.yaxis)
+            for tick in axis.get_major_ticks()
+            if not within(axis, tick.get_loc())
+            for label in (tick.label1, tick.label2)
+        }
+        return [
+            (text.get_text(), text.get_window_extent(renderer))
+            for text in figure.findobj(Text)
+            if text.get_visible() and text.get_text() and text not in hidden
+        ]
+
+
+def within(axis, value):
+    low, high = sorted(axis.get_view_interval())
+    return low <= value <= high
+
+
+def assert_reads_well(figure):
+    """Assert that texts stand clear of one another, and within the picture."""
+    found = shown(figure)
+    frame = figure.bbox.padded(1)
+
+    assert [
+        (a, b)
+        for (a, one), (b, other) in itertools.combinations(found, 2)
+        if one.padded(-0.5).overlaps(other.padded(-0.5))
+    ] == []
+    assert [
+        text for text, box in found if not (frame.contains(*box.min) and frame.contains(*box.max))
+    ] == []
+
+
+def texts(figure):
+    return [text for text, _ in shown(figure)]
+
+
+def a_state(num_decoding, *, step_s=0.01):
+    step = StepTime(
+        overhead_s=0.0,
+        memory_s=step_s,
+        compute_s=0.0,
+        prefill_s=0.0,
+        communication_s=0.0,
+        decode_bytes=1.0,
+        decode_flop=1.0,
+    )
+    return SteadyState(
+        num_decoding=num_decoding,
+        num_prefilling=0.0,
+        prefill_tokens_per_step=0.0,
+        step=step,
+        requests_per_s=1.0,
+    )
+
+
+def a_row(num_decoding, *, is_load_line=False):
+    return BatchRow(
+        state=a_state(num_decoding),
+        cells=("1", "10 ms", "100", "1%", "memory"),
+        is_load_line=is_load_line,
+        over=(),
+        remark="",
+    )
+
+
+def a_roofline(*, intensities=(1.0, 10.0, 100.0), ceilings=(50.0, 60.0, 200.0), fraction=0.5):
+    """Return 1000 TFLOP/s over 4 TB/s; the points reach this fraction of the roof."""
+    roof = Roofline(
+        peak_flop_per_s=1e15,
+        memory_bytes_per_s=4e12,
+        flop_per_token=1e11,
+        points=(),
+        ceilings=tuple(
+            Ceiling(name=name, num_requests=each, intensity_flop_per_byte=each)
+            for name, each in zip(
+                ("load line", "SLO ceiling", "memory ceiling"), ceilings, strict=False
+            )
+        ),
+    )
+    points = tuple(
+        Point(
+            row=a_row(2.0**number, is_load_line=number == 1),
+            intensity_flop_per_byte=each,
+            flop_per_s=fraction * roof.roof_flop_per_s(each),
+        )
+        for number, each in enumerate(intensities)
+    )
+    return replace(roof, points=points)
+
+
+def a_course(name, times):
+    """Return batches of 1, 2, 4, ... requests with these times per token; 2 is the load line."""
+    batches = tuple(
+        Batch(
+            row=a_row(2.0**number, is_load_line=number == 1),
+            tpot_s=tpot_s,
+            tokens_per_s_per_gpu=2.0**number / tpot_s,
+        )
+        for number, tpot_s in enumerate(times)
+    )
+    return Course(name=name, batches=batches, limited_by="TPOT")
+
+
+def line_at(axes, label):
+    (line,) = [each for each in axes.get_lines() if each.get_label().startswith(label)]
+    return line
+
+
+class TestMemory:
+    def test_the_parts_are_to_scale(self):
+        (axes,) = drawn(memory_figure, a_budget(), WIDE).axes
+        starts = [part.get_x() for part in axes.patches]
+        widths = [part.get_width() for part in axes.patches]
+
+        assert widths == pytest.approx([30, 10, 50, 10])
+        assert starts == pytest.approx([0, 30, 40, 90])
+        assert axes.get_xlim() == (0, 100)
+
+    def test_the_range_of_the_edge_is_to_scale(self):
+        # 40 of 100 GiB are used, 5 more or less.
+        low, high = edge_range(a_budget(spread_bytes=5 * GIB))
+        (axes,) = drawn(memory_figure, a_budget(spread_bytes=5 * GIB), WIDE).axes
+        ((start, end),) = axes.collections[0].get_segments()
+
+        assert (low / GIB, high / GIB) == pytest.approx((35, 45))
+        assert (start[0], end[0]) == pytest.approx((35, 45))
+
+    @pytest.mark.parametrize("spread_bytes", [0, 0.1 * GIB])
+    def test_a_range_that_cannot_be_seen_is_not_drawn(self, spread_bytes):
+        assert edge_range(a_budget(spread_bytes=spread_bytes)) is None
+
+    def test_wide_parts_are_named_in_the_bar(self):
+        found = texts(drawn(memory_figure, a_budget(), WIDE))
+
+        assert {"weights", "KV cache"} < set(found)
+        assert "90.0 GiB usable (0.9)" in found
+        assert "activations" not in found
+
+    @FEW
+    @given(
+        st.lists(st.floats(min_value=1e-4, max_value=0.9), min_size=1, max_size=9),
+        st.floats(min_value=0.1, max_value=1.0),
+        st.floats(min_value=8, max_value=300),
+        st.sampled_from(SCREENS),
+    )
+    def test_texts_never_overlap(self, shares, utilization, total_gib, screen):
+        total_bytes = total_gib * GIB
+        scale = utilization * total_bytes / (sum(shares) + 0.1)
+        parts = tuple(
+            BudgetPart(name=f"part {number}", num_bytes=share * scale, spread_bytes=share * scale)
+            for number, share in enumerate(shares)
+        )
+        budget = MemoryBudget(
+            total_bytes=total_bytes, utilization_fraction=utilization, parts=parts
+        )
+        figure = drawn(memory_figure, budget, screen)
+
+        assert sum(part.get_width() for part in figure.axes[0].patches) == pytest.approx(total_gib)
+        assert_reads_well(figure)
+
+
+class TestRoofline:
+    def test_the_ridge_is_where_both_roofs_meet(self):
+        axes, _ = drawn(roofline_figure, a_roofline(), WIDE).axes
+        (left, ridge, _), (low, peak, flat) = line_at(axes, "roof").get_data()
+
+        assert ridge == 250  # 1000 TFLOP/s over 4 TB/s
+        assert peak == flat == 1e15
+        assert low == pytest.approx(4e12 * left)
+
+    def test_ceilings_stand_at_the_intensity_of_their_batch(self):
+        found = roofline(answered().sizing)
+        load_line = next(point for point in found.points if point.row.is_load_line)
+        axes, _ = drawn(roofline_figure, found, WIDE).axes
+
+        assert len(found.ceilings) == 3
+        assert found.ceilings[0].intensity_flop_per_byte == load_line.intensity_flop_per_byte
+        for each in found.ceilings:
+            assert set(line_at(axes, each.name).get_xdata()) == {each.intensity_flop_per_byte}
+
+    def test_the_right_scale_is_the_left_one_in_output_tokens(self):
+        left, right = drawn(roofline_figure, a_roofline(), WIDE).axes
+
+        assert [each / 1e11 for each in left.get_ylim()] == pytest.approx(right.get_ylim())
+
+    def test_the_height_of_a_point_is_its_tokens_times_the_work_of_one(self):
+        found = roofline(answered().sizing)
+
+        # Llama 70B on each of 2 GPUs: 2 * (70.554e9 - 1.051e9 of the embedding table) / 2, and
+        # 4 * 64 heads * 128 * 5000 tokens * 80 layers / 2 of attention.
+        assert found.flop_per_token == pytest.approx(69.50e9 + 6.55e9, rel=1e-3)
+        for point in found.points:
+            tokens_per_s = float(point.row.cells[2])
+            assert point.flop_per_s == pytest.approx(tokens_per_s * found.flop_per_token, rel=0.01)
+
+    def test_the_number_of_the_load_line_is_beside_it(self):
+        found = shown(drawn(roofline_figure, a_roofline(), WIDE))
+
+        assert [text for text, _ in found].count("2") == 1
+
+    @pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
+    @pytest.mark.parametrize("is_textbook", [False, True])
+    def test_every_example_lies_below_its_roof_and_reads_well(self, path, is_textbook):
+        found = roofline(answered(path.read_text(), is_textbook=is_textbook).sizing)
+
+        for point in found.points:
+            roof = found.roof_flop_per_s(point.intensity_flop_per_byte)
+            assert point.flop_per_s <= roof * (1 + 1e-9)
+        assert sum(point.row.is_load_line for point in found.points) == 1
+        for screen in SCREENS:
+            assert_reads_well(drawn(roofline_figure, found, screen))
+
+    @FEW
+    @given(
+        st.lists(st.floats(min_value=0.1, max_value=5e3), min_size=1, max_size=12, unique=True).map(
+            sorted
+        ),
+        st.lists(st.floats(min_value=0.1, max_value=5e3), min_size=1, max_size=3),
+        st.floats(min_value=0.01, max_value=1.0),
+        st.sampled_from(SCREENS),
+    )
+    def test_texts_never_overlap(self, intensities, ceilings, fraction, screen):
+        found = a_roofline(intensities=intensities, ceilings=ceilings, fraction=fraction)
+
+        assert_reads_well(drawn(roofline_figure, found, screen))
+
+
+class TestThroughput:
+    def test_a_promise_is_a_line_and_what_is_beyond_it_is_shaded(self):
+        slo = Slo(tpot=(Target(quantile=0.95, limit_s=0.05),))
+        (axes,) = drawn(throughput_figure, [a_course("A", [0.01, 0.1])], slo, WIDE).axes
+        (beyond,) = axes.patches
+
+        assert set(line_at(axes, "SLO: TPOT p95 50.0 ms").get_xdata()) == {0.05}
+        assert beyond.get_x() == 0.05
+
+    def test_of_promises_with_one_limit_only_the_strictest_is_drawn(self):
+        slo = Slo(
+            tpot=(
+                Target(quantile=0.5, limit_s=0.05),
+                Target(quantile=0.99, limit_s=0.05),
+                Target(quantile=0.5, limit_s=0.02),
+            )
+        )
+
+        assert [str(each) for each in strictest(slo)] == ["p50 20.0 ms", "p99 50.0 ms"]
+
+    def test_every_class_has_a_line_of_its_own_colour_and_marker(self):
+        courses = [a_course(f"class {number}", [0.01, 0.1]) for number in range(len(SERIES))]
+        (axes,) = drawn(throughput_figure, courses, Slo(), WIDE).axes
+        lines = [line_at(axes, each.name) for each in courses]
+
+        assert len({line.get_color() for line in lines}) == len(SERIES)
+        assert len({line.get_marker() for line in lines}) == len(SERIES)
+
+    @pytest.mark.parametrize("path", ALONE, ids=lambda path: path.stem)
+    def test_the_examples_read_well(self, path):
+        result = a_comparison(path.read_text(), ("H100", "H200", "L40S", "A100-80GB", "B200", "L4"))
+        courses = [course(choice) for choice in result.selection.choices]
+
+        for screen in SCREENS:
+            assert_reads_well(drawn(throughput_figure, courses, result.request.slo, screen))
+
+    @FEW
+    @given(
+        st.lists(
+            st.lists(
+                st.floats(min_value=1e-3, max_value=5.0), min_size=2, max_size=9, unique=True
+            ).map(sorted),
+            min_size=1,
+            max_size=6,
+        ),
+        st.lists(
+            st.tuples(
+                st.sampled_from([0.5, 0.9, 0.95, 0.99]), st.floats(min_value=2e-3, max_value=5.0)
+            ),
+            max_size=4,
+            unique_by=lambda each: each[0],
+        ),
+        st.sampled_from(SCREENS),
+    )
+    def test_texts_never_overlap(self, courses, promised, screen):
+        slo = Slo(tpot=tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in promised))
+        named = [a_course(f"RTX-PRO-6000-{n}", each) for n, each in enumerate(courses)]
+
+        assert_reads_well(drawn(throughput_figure, named, slo, screen))
+
+
+class TestCost:
+    def test_bars_are_as_long_as_the_price_and_cut_at_five_times_the_shortest(self):
+        choices = a_comparison(names=("H100", "H200", "A100-80GB", "L40S")).selection.choices
+        priced = [(each.gpu.name, each.bill) for each in choices]
+        (axes,) = drawn(cost_figure, priced, {}, WIDE).axes
+        top = axes.get_xlim()[1]
+        widths = [bar.get_width() for bar in axes.patches]
+        shortest, longest = (each(longer(bill) for _, bill in priced) for each in (min, max))
+
+        assert top == 5 * shortest < longest
+        assert widths[1::2] == pytest.approx(
+            [min(top, bill.usd_per_million_tokens) for _, bill in priced]
+        )
+        assert texts(axes.get_figure()).count("//") == sum(longer(each) > top for _, each in priced)
+
+    @pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.name)
+    def test_long_names_are_cut_and_read_well(self, screen):
+        choices = a_comparison(names=("H100", "H200")).selection.choices
+        priced = [(each.gpu.name * 10, each.bill) for each in choices]
+        figure = drawn(cost_figure, priced, {}, screen)
+
+        assert max(map(len, texts(figure))) <= 24
+        assert_reads_well(figure)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "room", "values"),
+    [
+        (0.008, 0.12, 10, [0.01, 0.02, 0.05, 0.1]),
+        (0.04, 0.09, 10, [0.04, 0.05, 0.06, 0.08]),
+        (0.001, 10.0, 10, [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10]),
+    ],
+)
+def test_ticks_are_round_and_as_many_as_there_is_room_for(low, high, room, values):
+    assert tick_values(low, high, room=room) == pytest.approx(values)

@@ -1,0 +1,337 @@
+"""``tonnage plan``: the answer, its forms, its refusals and its exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli_builders import (
+    CONFIG_JSON,
+    CONFIGURED,
+    LLAMA,
+    SCALED,
+    a_config_map,
+    a_deployment,
+    llama,
+    plan,
+    run,
+)
+from tonnage.api.status import EstimateStatus, PlanStatus
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
+TOO_LARGE = llama(
+    ("weights: fp8", "weights: bfloat16"),
+    ("H200\n    gpusPerReplica: 2", "H100\n    gpusPerReplica: 1"),
+)
+TOO_SLOW = llama(("p95: 50ms", "p95: 5ms"))
+QUESTIONS = [
+    "1. Does it fit?",
+    "2. What is the bottleneck?",
+    "3. What limits the batch?",
+    "4. What do the latency promises take?",
+    "5. How many replicas?",
+    "6. What does it cost?",
+    "What it stands on",
+    "Plan",
+]
+
+
+@pytest.fixture
+def golden_text(request):
+    """Compare what is printed with tests/golden/NAME.txt."""
+
+    def check(name, text):
+        path = ROOT / "tests" / "golden" / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            path.write_text(text)
+
+        assert path.read_text() == text
+
+    return check
+
+
+def as_json(*texts, options=()):
+    result = plan(*texts, options=["-o", "json", *options])
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "exit_code"), [("llama-70b", LLAMA, 0), ("does-not-fit", TOO_LARGE, 2)]
+)
+def test_what_an_engineer_reads(golden_text, name, text, exit_code):
+    result = plan(text)
+
+    assert result.exit_code == exit_code
+    golden_text(f"cli-plan-{name}", result.stdout)
+
+
+def test_the_questions_stand_in_order():
+    lines = plan(LLAMA).stdout.splitlines()
+
+    assert [line for line in lines if line in QUESTIONS] == QUESTIONS
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_no_line_is_wider_than_the_screen(columns):
+    for text in (LLAMA, TOO_LARGE, TOO_SLOW):
+        lines = run("plan", "-f", "-", text=text, COLUMNS=str(columns)).stdout.splitlines()
+
+        assert max(map(len, lines)) <= columns
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_colour_is_for_terminals():
+    assert "\x1b" not in plan(LLAMA).stdout
+    assert "\x1b[" in run("plan", "-f", "-", text=LLAMA, FORCE_COLOR="1").stdout
+
+
+def test_json_and_yaml_hold_what_status_would_hold():
+    as_yaml = yaml.safe_load(plan(LLAMA, options=["-o", "yaml"]).stdout)
+    answer = as_json(LLAMA)
+
+    assert as_yaml == answer
+    assert answer["metadata"] == {"name": "llama-70b", "namespace": "serving"}
+    PlanStatus.model_validate_json(json.dumps(answer["plan"]))
+    EstimateStatus.model_validate_json(json.dumps(answer["estimate"]))
+
+
+def test_several_objects_are_a_list_and_the_worst_decides():
+    other = llama(("name: llama-70b", "name: other"), ("p95: 50ms", "p95: 5ms"))
+    result = plan(LLAMA, other, options=["-o", "json"])
+    first, second = json.loads(result.stdout)
+
+    assert result.exit_code == 2
+    assert first["plan"]["replicas"] >= 1
+    assert second["conditions"][0]["reason"] == "SLOInfeasible"
+    assert second["conditions"][0]["message"] in result.stderr
+
+
+def test_an_invalid_object_does_not_hide_a_valid_one():
+    result = plan(LLAMA, llama(("name: llama-70b", "name: other"), ("H200", "{}")))
+
+    assert result.exit_code == 2
+    assert "spec.hardware.gpu" in result.stderr
+    assert "serving/llama-70b" in result.stdout
+
+
+def test_a_plan_beyond_max_replicas_says_what_the_allowed_ones_sustain():
+    text = llama(("maxReplicas: 8", "maxReplicas: 2"), ("PerSecond: 4", "PerSecond: 40"))
+    answer, shown = as_json(text), plan(text).stdout
+    reason = answer["plan"]["reasons"][-1]
+
+    assert answer["plan"]["replicas"] == 2
+    assert reason["code"] == "MaxReplicas"
+    assert "maxReplicas allows 2: they sustain" in reason["message"]
+    assert "of the 40.0 requests/s asked for" in reason["message"]
+    assert "replicas are needed" in shown.splitlines()[1]
+    assert answer["estimate"]["usdPerHour"] == pytest.approx(2 * 2 * 7.91)
+
+
+def test_a_plan_below_min_replicas_says_so():
+    answer = as_json(llama(("{maxReplicas: 8}", "{maxReplicas: 8, minReplicas: 7}")))
+
+    assert answer["plan"]["replicas"] == 7
+    assert answer["plan"]["reasons"][-1]["code"] == "MinReplicas"
+
+
+def test_a_refusal_gives_the_numbers_and_the_ways_out():
+    result = plan(TOO_LARGE)
+
+    assert result.exit_code == 2
+    assert "No (DoesNotFit): 72.8 GiB usable (92% of 79.2 GiB)" in result.stdout
+    assert "hardware.gpusPerReplica: 4" in result.stdout
+    assert "hardware.gpu: H200" in result.stdout
+
+
+def test_the_ways_out_lead_out():
+    more = TOO_LARGE.replace("gpusPerReplica: 1", "gpusPerReplica: 4")
+    other = TOO_LARGE.replace("H100\n    gpusPerReplica: 1", "H200")
+
+    assert "plan" in as_json(more)
+    assert "plan" in as_json(other)
+
+
+def test_an_infeasible_promise_says_what_can_be_reached():
+    result = plan(TOO_SLOW)
+
+    assert result.exit_code == 2
+    assert "No (SLOInfeasible): timePerOutputToken: one request alone on H200" in result.stdout
+    assert "the SLO is 5.00 ms" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("gpu: H200", "gpu: H20O"), "hardware.gpu 'H20O' is not in the catalogue; known: A100"),
+        (("70B-Instruct", "70B-Instrukt"), "(near: meta-llama/Llama-3.3-70B-Instruct"),
+        (('"0.33"', '"0.5"'), "engine.version 0.5: vLLM before 0.11 is not supported"),
+        (("gpusPerReplica: 2", "gpusPerReplica: 12"), "hardware.gpusPerReplica 12: "),
+    ],
+)
+def test_what_is_unknown_is_said_with_what_is_known(change, expected):
+    result = plan(llama(change))
+
+    assert result.exit_code == 2
+    assert expected in " ".join(result.stdout.split())
+
+
+def test_a_config_map_in_the_same_files_gives_the_model():
+    answer = as_json(CONFIGURED, a_config_map())
+
+    assert answer["plan"]["replicas"] >= 1
+    assert answer["estimate"]["kvBytesPerToken"] == 2 * 32 * 4 * 128 * 2  # half of 8 heads per GPU
+
+
+@pytest.mark.parametrize(
+    ("config_map", "expected"),
+    [
+        (a_config_map(name="other"), "ConfigMap serving/my-model is not in these files"),
+        (a_config_map(namespace="other"), "ConfigMap serving/my-model is not in these files"),
+        (a_config_map(data={"x": "{}"}), "ConfigMap has no key config.json"),
+        (
+            a_config_map(data={"config.json": '{"a": 1,\n"a": 2}'}),
+            "a: stands twice, first in line 1",
+        ),
+        (a_config_map(data={"config.json": "{"}), "config.json:1: Expecting"),
+    ],
+)
+def test_a_config_map_that_does_not_help_is_named(config_map, expected):
+    result = plan(CONFIGURED, config_map)
+
+    assert result.exit_code == 2
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_hostile_config_names_the_key():
+    config = json.dumps(json.loads(CONFIG_JSON) | {"num_hidden_layers": -1})
+    result = plan(CONFIGURED, a_config_map(data={"config.json": config}))
+
+    assert result.exit_code == 2
+    assert "num_hidden_layers = -1" in " ".join(result.stdout.split())
+
+
+def test_model_config_replaces_the_catalogue(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(CONFIG_JSON)
+    answer = as_json(LLAMA, options=["--model-config", path])
+
+    assert answer["estimate"]["kvBytesPerToken"] == 2 * 32 * 4 * 128 * 2
+
+
+def test_an_encoder_that_cannot_be_counted_is_said_without_being_asked(tmp_path):
+    path = tmp_path / "config.json"
+    config = {"model_type": "gemma3n", "text_config": json.loads(CONFIG_JSON)}
+    path.write_text(json.dumps(config))
+    result = plan(LLAMA, options=["--model-config", path])
+
+    assert "other towers need memory beside it" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("{", ":1: Expecting"), ('{"a":\n1e999}', ":2: a: 1e999 is no finite number")],
+)
+def test_a_broken_model_config_is_said_with_its_line(tmp_path, content, expected):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    result = plan(LLAMA, options=["--model-config", path])
+
+    assert result.exit_code == 2
+    assert f"config.json{expected}" in result.stderr
+
+
+def test_a_scale_target_keeps_the_flags_that_run():
+    answer = as_json(SCALED, a_deployment())
+
+    assert answer["plan"]["maxNumSeqs"] == 48
+    assert answer["plan"]["parallelism"] == {"tensor": 2, "pipeline": 1, "data": 1}
+
+
+@pytest.mark.parametrize(
+    ("deployment", "expected"),
+    [
+        ("", "spec.scaleTarget: Deployment serving/my-vllm is not in these files"),
+        (a_deployment(image="vllm:latest"), "image tag 'latest' is no version"),
+        (a_deployment(args=["--max-num-seqs=64"]), "must set --max-num-seqs and"),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\n"
+            "metadata: {name: my-vllm, namespace: serving}\n",
+            "image tag '' is no version",
+        ),
+    ],
+)
+def test_a_scale_target_that_says_too_little_is_refused(deployment, expected):
+    result = plan(SCALED, deployment)
+
+    assert result.exit_code == 2
+    assert expected in " ".join(result.output.split())
+
+
+def test_textbook_leaves_overheads_out():
+    real, textbook = as_json(LLAMA), as_json(LLAMA, options=["--textbook"])
+    shown = plan(LLAMA, options=["--textbook"]).stdout
+
+    assert textbook["estimate"]["requestsPerSecond"] > real["estimate"]["requestsPerSecond"]
+    assert "100% of 131.3 GiB" in shown  # 141e9 bytes, as the brochure has it
+
+
+def test_another_demand_can_be_asked_for():
+    answer = as_json(LLAMA, options=["--requests-per-second", "0.5"])
+    demand = {"name": "demand", "value": "0.500 requests/s", "origin": "given"}
+
+    assert answer["plan"]["replicas"] == 1
+    assert demand in answer["estimate"]["inputs"]
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf", "1e99", "x"])
+def test_a_demand_that_is_none_is_refused(rate):
+    result = plan(LLAMA, options=["--requests-per-second", rate])
+
+    assert result.exit_code == 2
+    assert "--requests-per-second" in result.stderr
+
+
+def test_a_folder_of_classes_overrides_the_catalogue(tmp_path):
+    source = (ROOT / "operator/tonnage/catalog/gpus/h200.toml").read_text()
+    (tmp_path / "h200.toml").write_text(source.replace("= 7.91", "= 1.00"))
+    answer = as_json(LLAMA, options=["--gpus", tmp_path])
+
+    assert answer["estimate"]["usdPerHour"] == answer["plan"]["replicas"] * 2 * 1.00
+
+
+def test_a_broken_class_is_named_in_one_line(tmp_path):
+    (tmp_path / "mine.toml").write_text("name = 'Mine'\nmemory_bytes = -1\n")
+    result = plan(LLAMA, options=["--gpus", tmp_path])
+
+    assert result.exit_code == 2
+    assert "GPU class file mine.toml" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_has_a_plan(path):
+    result = run("plan", "-f", path)
+
+    assert result.exit_code == 0, result.output
+
+
+def test_a_plan_imports_no_cluster_and_no_picture():
+    script = (
+        "import sys, click.testing\n"
+        "from tonnage.cli.commands.app import program\n"
+        "command = ['plan', '-f', '-']\n"
+        "result = click.testing.CliRunner().invoke(program, command, sys.stdin.read())\n"
+        "assert result.exit_code == 0, result.output\n"
+        "heavy = {'kopf', 'kubernetes', 'requests', 'aiohttp', 'cryptography'}\n"
+        "heavy |= {'jinja2', 'matplotlib'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, input=LLAMA, capture_output=True, text=True, check=False)  # noqa: S603
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,229 @@
+"""The page of plans: what it says, that it stands alone, and that nobody's text becomes markup."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from cli_builders import LLAMA, answered, assert_stands_alone, llama, plan, run, tree, words
+from tonnage.cli.answers.planning import Refused
+from tonnage.cli.page.plan import plan_page
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
+TOO_LARGE = llama(
+    ("name: llama-70b", "name: too-large"),
+    ("weights: fp8", "weights: bfloat16"),
+    ("H200\n    gpusPerReplica: 2", "H100\n    gpusPerReplica: 1"),
+)
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def page():
+    """Return the page of one plan."""
+    return plan_page([answered()])
+
+
+def rows_of(element):
+    return [[words(cell) for cell in row] for row in element.iter("tr")]
+
+
+def test_a_page_stands_alone():
+    result = plan(LLAMA, TOO_LARGE, options=["--html", "-"])
+
+    assert_stands_alone(result.stdout)
+    assert tree(result.stdout).tag == "html"
+    assert len(list(tree(result.stdout).iter("section"))) == 2
+
+
+def test_a_page_is_the_same_every_time(page):
+    with mpl.rc_context({"axes.facecolor": "red", "font.size": 30, "svg.fonttype": "path"}):
+        assert plan_page([answered()]) == page
+
+
+def test_every_picture_says_what_it_shows_and_has_its_numbers_beside_it(page):
+    found = tree(page)
+    pictures = list(found.iter("svg"))
+
+    assert len(pictures) == 4  # two, each for wide and for narrow screens
+    for svg in pictures:
+        title, desc = svg[0], svg[1]
+        assert (title.tag, desc.tag, svg.get("role")) == ("title", "desc", "img")
+        assert svg.get("aria-labelledby") == f"{title.get('id')} {desc.get('id')}"
+        assert "GiB" in desc.text or "FLOP per byte" in desc.text
+    for figure in found.iter("figure"):
+        assert figure.find(".//table") is not None
+
+
+def test_the_text_of_pictures_is_text(page):
+    texts = {words(each) for each in tree(page).iter("text")}
+
+    assert "load line: 34.8 requests" in texts
+    assert "KV cache" in texts
+    assert "34.8" in texts
+
+
+def test_the_answer_is_the_heading(page):
+    section = tree(page).find("body/section")
+
+    assert "serving/llama-70b: meta-llama/Llama-3.3-70B-Instruct on H200" in words(section)
+    assert re.match(r"[0-9]+ replicas of 2 GPUs \(TP2\) on H200, max-num-seqs", words(section[1]))
+
+
+def test_the_figures_that_most_people_look_for_come_first(page):
+    names = [words(each) for each in tree(page).find(".//dl").iter("dt")]
+
+    assert names[:3] == ["replicas", "GPUs", "max-num-seqs"]
+    assert "USD per million output tokens" in names
+
+
+def test_a_page_tells_the_chain_the_batches_and_the_origin_of_each_input(page):
+    section = tree(page).find("body/section")
+    rows = rows_of(section)
+    questions = [words(each) for each in section.iter("h4")]
+
+    assert questions[0] == "1. Does it fit?"
+    assert questions[5] == "6. What does it cost?"
+    assert ["arrivals", "Poisson, through a Service", "guessed"] in rows
+    assert ["contextLength", "8192 tokens", "given"] in rows
+    assert [row[-1] for row in rows if "load line (" in row[-1]] == ["load line (TPOT)"]
+    assert ["limited by", "TimePerOutputToken"] in rows
+
+
+def test_the_parts_of_the_memory_are_listed_with_their_ranges(page):
+    rows = rows_of(tree(page))
+    (cache,) = [row for row in rows if row[0] == "KV cache" and len(row) == 3 and "±" in row[1]]
+
+    assert ["in all", "139.8 GiB", "100.0%"] in rows
+    assert re.fullmatch(r"[0-9.]+ GiB ± [0-9.]+", cache[1])
+    assert cache[2].endswith("%")
+
+
+def test_offline_has_no_slo_ceiling_and_no_ttft():
+    text = (ROOT / "deploy" / "examples" / "offline-batch.yaml").read_text()
+    found = tree(plan_page([answered(text)]))
+    names = [words(each) for each in found.find(".//dl").iter("dt")]
+
+    assert "SLO ceiling" not in {row[0] for row in rows_of(found)}
+    assert "TTFT at the load line" not in names
+
+
+def test_several_objects_are_listed_with_their_answers():
+    result = plan(LLAMA, TOO_LARGE, options=["--html", "-"])
+    entries = [words(each) for each in tree(result.stdout).find("body/nav/ol")]
+
+    assert result.exit_code == 2
+    assert re.match(r"serving/llama-70b : [0-9]+ replicas", entries[0])
+    assert entries[1].startswith("serving/too-large : No: it does not fit into the memory")
+
+
+def test_a_refused_plan_says_why_with_the_arithmetic_and_the_ways_out():
+    section = tree(plan(TOO_LARGE, options=["--html", "-"]).stdout).find("body/section")
+    text = words(section)
+
+    assert section.get("class") == "no"
+    assert section.find(".//svg") is None
+    assert "No: it does not fit into the memory (DoesNotFit)" in text
+    assert "72.8 GiB usable (92% of 79.2 GiB) - 131.4 GiB weights - " in text
+    assert "short before any KV cache; one request of 8192 tokens needs 2.5 GiB" in text
+    assert "hardware.gpusPerReplica: 4" in text
+
+
+def test_a_refusal_without_a_sentence_of_its_own_still_has_its_reason():
+    section = tree(plan(llama(("gpu: H200", "gpu: H20O")), options=["--html", "-"]).stdout)
+
+    assert "hardware.gpu 'H20O' is not in the catalogue" in words(section)
+
+
+def test_too_few_replicas_are_said_in_the_heading():
+    text = llama(("maxReplicas: 8", "maxReplicas: 1"), ("PerSecond: 4", "PerSecond: 40"))
+    section = tree(plan(text, options=["--html", "-"]).stdout).find("body/section")
+
+    assert section.get("class") == "short"
+    assert "replicas are needed" in words(section.find("h2"))
+
+
+@pytest.mark.parametrize(
+    "text", [SCRIPT, "{{ 7 * 7 }}", "$x_1$ \\frac", "模型 \U0001f680", "a\x00\u202eb"]
+)
+def test_text_of_users_stays_text(text):
+    found = answered()
+    gpu = replace(found.sizing.request.gpu, name=text)
+    inputs = tuple(replace(each, value=text) for each in found.sizing.request.inputs)
+    request = replace(found.sizing.request, gpu=gpu, inputs=inputs)
+    named = replace(found, sizing=replace(found.sizing, request=request))
+    refused = Refused(
+        deployment=replace(found.deployment, name=text), code=text, message=f"{text}\x00\ud800"
+    )
+    page = plan_page([named, refused])
+    shown = text.replace("\x00", "\ufffd").replace("\u202e", "\ufffd")
+
+    assert_stands_alone(page)
+    assert page.encode()
+    assert words(tree(page)).count(shown) > 20
+
+
+def test_a_page_goes_to_a_file_beside_the_text(tmp_path):
+    path = tmp_path / "plan.html"
+    result = plan(LLAMA, options=["--html", path])
+
+    assert result.exit_code == 0
+    assert "1. Does it fit?" in result.stdout
+    assert result.stderr == f"Wrote {path}\n"
+    assert tree(path.read_text(encoding="utf-8")).tag == "html"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--html", "/nowhere/plan.html"], "--html /nowhere/plan.html: No such file or directory"),
+        (["--html", "-", "-o", "json"], "--html - and -o json both print to standard output"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_said(options, expected):
+    result = plan(LLAMA, options=options)
+
+    assert result.exit_code == 2
+    assert expected in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+@pytest.mark.parametrize("module", ["jinja2", "matplotlib"])
+def test_a_page_without_its_extra_is_one_line_that_says_how_to_install_it(command, module):
+    script = f"import sys\nsys.modules['{module}'] = None\nfrom tonnage.cli import main\nmain()\n"
+    arguments = [command, "-f", "-", "--html", "page.html"]
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", script, *arguments],
+        input=LLAMA,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"Error: --html needs {module}, which is not installed: pip install 'tonnage[html]'\n"
+    )
+
+
+def test_nothing_valid_makes_no_page(tmp_path):
+    path = tmp_path / "plan.html"
+    result = plan(llama(("H200", "{}")), options=["--html", path])
+
+    assert result.exit_code == 2
+    assert not path.exists()
+
+
+def test_the_page_of_all_examples():
+    result = run("plan", "-f", ROOT / "deploy" / "examples", "--html", "-")
+
+    assert result.exit_code == 0
+    assert_stands_alone(result.stdout)
+    assert len(list(tree(result.stdout).iter("figure"))) == 2 * len(EXAMPLES)

@@ -1,0 +1,123 @@
+"""The program as a whole: help, version, unexpected errors, the lab and the operator."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from cli_builders import run
+from tonnage.cli.commands.app import COMMANDS
+from tonnage.cli.commands.lab import LabFailure, lab_errors
+from tonnage.cli.console import Failure
+from tonnage.lab.processes import LabError
+
+
+def test_help_lists_every_command_and_every_exit_code():
+    result = run("--help")
+
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert f"\n  {command} " in result.stdout
+    for code in range(6):
+        assert f"\n    {code}  " in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([name] for name in COMMANDS),
+        *(["lab", name] for name in ("up", "down", "status", "build")),
+    ],
+    ids=" ".join,
+)
+def test_every_command_has_help(command):
+    result = run(*command, "--help")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: program {' '.join(command)}")
+
+
+@pytest.mark.parametrize("command", ["plan", "explain", "top", "catalog", "crd", "lab", "run"])
+def test_help_has_examples(command):
+    text = run(command, "--help").stdout
+
+    assert f"    tonnage {command}" in text
+
+
+def test_version_is_that_of_the_package():
+    result = run("--version")
+
+    assert result.stdout == "tonnage 0.1.0\n"
+
+
+def test_an_unknown_command_is_an_error():
+    assert run("plam").exit_code == 2
+
+
+def program_with(body, *arguments):
+    """Run the program in a process of its own, with this as its ``crd`` command."""
+    script = (
+        "import sys, types, click\n"
+        "from tonnage.cli import main\n"
+        f"@click.command()\ndef crd():\n    {body}\n"
+        "sys.modules['tonnage.cli.commands.crd'] = types.SimpleNamespace(crd=crd)\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", script, "crd", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+
+
+def test_an_unexpected_error_is_one_line_and_exit_code_1():
+    done = program_with("raise KeyError('broken')")
+
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("Error: unexpected KeyError: 'broken'. ")
+
+
+def test_a_traceback_is_there_for_those_who_ask():
+    done = program_with("raise KeyError('broken')", "--traceback")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):")
+
+
+def test_the_module_runs():
+    command = [sys.executable, "-m", "tonnage", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+
+    assert done.stdout == "tonnage 0.1.0\n"
+
+
+def test_a_missing_extra_says_how_to_install_it():
+    with pytest.raises(Failure, match=r"needs aiohttp.*pip install 'tonnage\[lab\]'"), lab_errors():
+        raise ModuleNotFoundError(name="aiohttp")
+
+
+def test_a_module_of_ours_that_is_missing_is_our_fault():
+    with pytest.raises(ModuleNotFoundError), lab_errors():
+        raise ModuleNotFoundError(name="tonnage.lab.nowhere")
+
+
+def test_what_the_lab_cannot_do_keeps_the_lines_of_its_logs():
+    with pytest.raises(LabFailure) as failure, lab_errors():
+        raise LabError("etcd ended:\n  no space left")
+
+    assert isinstance(failure.value, click.ClickException)
+    assert failure.value.message == "etcd ended:\n  no space left"
+
+
+def test_a_lab_that_does_not_run_is_said_to_be_none(tmp_path):
+    for command in ("status", "down"):
+        result = run("lab", command, "--folder", tmp_path)
+
+        assert result.exit_code == 2
+        assert "lab" in result.stderr
+
+
+def test_run_needs_a_settings_file(tmp_path):
+    result = run("run", "--config", tmp_path / "none.yaml")
+
+    assert result.exit_code == 2
+    assert "does not exist" in result.stderr
