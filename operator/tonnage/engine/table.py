@@ -68,7 +68,6 @@ class RequestTable:
         self.start_step[number] = self.finish_step[number] = 0
         self.blocks[number] = self.rate[number] = 0.0
         self.knot[number] = self.knot_step[number] = self.preemptions[number] = 0
-        self.rate[number] = 0.0
         self.started_s[number] = self.first_token_s[number] = self.ended_s[number] = 0.0
         return number
 
