@@ -16,7 +16,9 @@ CARRIED = ("LICENSE", "README.md", "charts", "crds", "deploy", "operator", "pypr
 LEFT = shutil.ignore_patterns("__pycache__", "*.so", ".*_cache")
 EXAMPLE = ROOT / "deploy" / "examples" / "qwen3-8b-l4.yaml"
 HAS_COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is not None
-EXTENSIONS = [f"{name}{EXTENSION_SUFFIXES[0]}" for name in ("chance", "core", "routing", "schedule", "table")]
+EXTENSIONS = [
+    f"{name}{EXTENSION_SUFFIXES[0]}" for name in ("chance", "core", "routing", "schedule", "table")
+]
 READ_ONLY = """
 set -e
 mount --bind "$1" "$1"

@@ -24,7 +24,7 @@ from cli_builders import (
 )
 from cli_builders import llama as manifest
 from tonnage.catalog.gpu import Price, built_in_gpus
-from tonnage.cli.answers.comparing import watched
+from tonnage.cli.answers.patience import watched
 from tonnage.cli.commands.compare import named_classes
 from tonnage.cli.console import Failure
 from tonnage.cli.text.compare import compared

@@ -32,7 +32,7 @@ QUESTIONS = [
     "1. Does it fit?",
     "2. What is the bottleneck?",
     "3. What limits the batch?",
-    "4. What do the latency promises take?",
+    "4. Which latencies are reached?",
     "5. How many replicas?",
     "6. What does it cost?",
     "What it stands on",
@@ -127,7 +127,8 @@ def test_a_plan_beyond_max_replicas_says_what_the_allowed_ones_sustain():
     assert reason["code"] == "MaxReplicas"
     assert "maxReplicas allows 2: they sustain" in reason["message"]
     assert "of the 40.0 requests/s asked for" in reason["message"]
-    assert "replicas are needed" in shown.splitlines()[1]
+    assert shown.splitlines()[1].startswith("40.0 requests/s need ")
+    assert "maxReplicas allows 2" in shown.splitlines()[1]
     assert answer["estimate"]["usdPerHour"] == pytest.approx(2 * 2 * 7.91)
 
 

@@ -13,7 +13,9 @@ from tonnage.units import format_s, significant
 
 MAX_BATCHES: Final = 12
 BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
-BATCH_NOTE: Final = "over: by what the promised percentile of requests meets, as the batch varies"
+BATCH_NOTE: Final = (
+    "over: by the mean at a steady batch; the load line is where percentiles meet the SLO"
+)
 BOUNDS: Final = {
     "MemoryBandwidth": "memory",
     "Compute": "compute",
@@ -23,6 +25,7 @@ BOUNDS: Final = {
 }
 LIMITS: Final = {
     "TimePerOutputToken": "TPOT",
+    "TimeToFirstToken": "TTFT",
     "KVCache": "KV cache",
     "BatchedTokens": "token budget",
     "MaxNumSeqs": "max-num-seqs",

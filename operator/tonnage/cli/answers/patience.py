@@ -7,7 +7,7 @@ from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.plan import Between
 
 PATIENCE_S: Final = 2.0
-BETWEEN_S: Final = 5.0
+BETWEEN_S: Final = 1.0
 
 
 def watched(
