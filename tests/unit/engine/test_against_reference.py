@@ -20,6 +20,13 @@ CASES = {
     "ranks": {"num_ranks": 3},
     "drafts": {"num_draft_tokens": 2, "acceptance_rate": 1.0},
     "block tables and states": {"num_tables": 2, "fixed_blocks": 3},
+    "a full table and two of windows": {"num_tables": 3, "window_tables": 2, "window_blocks": 6},
+    "tables of windows, and a price with one": {
+        "num_tables": 2,
+        "window_tables": 2,
+        "window_blocks": 5,
+        "window": WINDOW,
+    },
 }
 
 
@@ -59,7 +66,9 @@ def step_time(window=None, work_s=None):
 
 def reference(rows, figures, case):
     drafted = case.get("num_draft_tokens", 0)
-    tables = (slow.BlockTable(block_tokens=16),) * case.get("num_tables", 1)
+    windows = case.get("window_tables", 0)
+    tables = (slow.BlockTable(block_tokens=16),) * (case.get("num_tables", 1) - windows)
+    tables += (slow.BlockTable(most_blocks=case.get("window_blocks")),) * windows
     if "fixed_blocks" in case:
         tables += (slow.BlockTable(state_blocks=case["fixed_blocks"]),)
     the_limits = slow.EngineLimits(**figures, num_draft_tokens=drafted, tables=tables)
