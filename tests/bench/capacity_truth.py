@@ -20,8 +20,10 @@ TOLERANCE = 0.01
 """Of the logarithm of the rate: nearer the search does not come."""
 COARSER = 4
 """A search has so many times fewer requests than what ends it."""
-FAR, FARTHEST = 0.03, 0.2
-"""Of the logarithm of the rate: corrections that are looked at again, and the longest."""
+FAR = 0.03
+"""Of the logarithm of the rate: corrections beyond are looked at again, the first no longer."""
+MOST_WHOLE = 6
+"""Runs of all requests: each correction may be twice as long as the one before."""
 MOST_EVALUATIONS = 14
 GOAL, MOST_BLOCKS = 0.01, 4
 """Standard error of a rate that is good enough, and so many times the requests at most for it."""
@@ -47,11 +49,14 @@ class _Search:
     load: Load
     slo: Slo
     goal: float
+    is_whole: bool = False
     tried: list[tuple[float, Outcome]] = field(default_factory=list)
     """By the logarithms of rates."""
 
-    def add(self, at: float) -> None:
-        self.tried.append((at, outcome(self.fleet, self.load, math.exp(at), self.slo)))
+    def add(self, at: float) -> Outcome:
+        found = outcome(self.fleet, self.load, math.exp(at), self.slo, is_whole=self.is_whole)
+        self.tried.append((at, found))
+        return found
 
     @property
     def below(self) -> tuple[float, float] | None:
@@ -75,6 +80,12 @@ class _Search:
             return USUAL_SLOPE
         line = linear_regression(*zip(*near, strict=True))
         return max(LEAST_SLOPE, line.slope)
+
+    @property
+    def secant(self) -> float | None:
+        """Return how steeply misses grow between both ends; None where one is missing."""
+        low, high = self.below, self.above
+        return (high[1] - low[1]) / (high[0] - low[0]) if low and high else None
 
     def next(self) -> float:
         """Return the rate to try: where a line meets zero, not too near to either end."""
@@ -108,7 +119,8 @@ class _Search:
     def truth(self, load: Load) -> Truth:
         """Return where as many miss as may, by all requests there: more if they leave it open.
 
-        Where these correct it by much, once more.
+        Where these correct it by much, once more: until they lie on both sides of it, or near. A
+        line through what few requests said is a poor one where another target takes over.
         """
         at, slope = self.meets(), self.slope
         nearest = min(self.tried, key=lambda each: abs(each[0] - at))[1]
@@ -120,10 +132,13 @@ class _Search:
             crowd=load.crowd,
             num_blocks=max(1, more) * load.num_blocks,
         )
-        for _ in range(2):
-            whole = outcome(self.fleet, whole_load, math.exp(at), self.slo, is_whole=True)
-            by = min(FARTHEST, max(-FARTHEST, whole.excess / slope))
-            at -= by
+        search = replace(self, load=whole_load, is_whole=True, tried=[])
+        for number in range(MOST_WHOLE):
+            whole = search.add(at)
+            slope = search.secant or slope
+            by = search.meets() - at if search.secant else -whole.excess / slope
+            longest = FAR * 2**number
+            at += min(longest, max(-longest, by))
             if abs(by) <= FAR:
                 break
         return Truth(

@@ -27,6 +27,8 @@ CLEAR = 0.7
 """Logarithm of misses over those allowed that one block must exceed, and so many of its standard
 errors, for the others to be spared."""
 CLEAR_ERRORS = 4
+LEAST_CLEAR = 2
+"""Blocks."""
 MOST_REMEMBERED = 10
 """Blocks: more are drawn anew each time."""
 
@@ -307,7 +309,13 @@ def outcome(
 
 
 def _is_clear(so_far: Outcome) -> bool:
-    """Tell whether the blocks served already say on which side of the targets the rate is."""
+    """Tell whether the blocks served already say on which side of the targets the rate is.
+
+    Two at least: a queue near its capacity is long for a whole block, or not at all.
+    """
+    if len(so_far.by_block) < LEAST_CLEAR:
+        return False
     total = so_far.total
     misses = max(1, *total.ttft_misses, *total.tpot_misses)
-    return abs(so_far.excess) > CLEAR + CLEAR_ERRORS / math.sqrt(misses)
+    error = max(1 / math.sqrt(misses), so_far.error if math.isfinite(so_far.error) else 0.0)
+    return abs(so_far.excess) > CLEAR + CLEAR_ERRORS * error

@@ -213,12 +213,11 @@ class Engine:
     def _cut(self, at_s: float) -> None:
         """Let the steps under way end with the one in which ``at_s`` falls."""
         elapsed_s = at_s - self.now_s
-        passed = elapsed_s / self.first_s
-        if self.more_s > 0:
-            lead = self.first_s - self.more_s / 2
-            root = (lead * lead + 2 * self.more_s * elapsed_s) ** 0.5
-            passed = (root - lead) / self.more_s
-        kept = max(1, min(self.steps, int(passed)))
+        # Not by the usual root: where what rounding leaves of a slope is all, that is noise.
+        lead = self.first_s - self.more_s / 2
+        root = max(0.0, lead * lead + 2 * self.more_s * elapsed_s) ** 0.5
+        passed = 2 * elapsed_s / (lead + root) if lead + root > 0 else 0.0
+        kept = int(max(1.0, min(self.steps, passed)))
         while kept < self.steps and self._sum_s(kept) < elapsed_s:
             kept += 1
         self.steps = kept

@@ -28,7 +28,11 @@ class EngineLimits:
     num_tables: int = 1
     """Block tables that grow with a sequence: it takes so many blocks for each block of tokens."""
     fixed_blocks: int = 0
-    """Beside them, that a sequence holds whatever its length: its states, its windows."""
+    """Beside them, that a sequence holds whatever its length, as its states."""
+    window_tables: int = 0
+    """Of the block tables, those of a window: they stop to grow."""
+    window_blocks: int = 0
+    """What each of those holds at most."""
     watermark_blocks: int = 0
     """Blocks left free when a sequence is admitted beside others."""
     num_draft_tokens: int = 0
@@ -44,6 +48,8 @@ class EngineLimits:
         """Refuse what vLLM refuses at start-up."""
         if min(self.max_num_seqs, self.block_size, self.max_model_len, self.num_ranks) < 1:
             raise LimitsError(f"every limit must be at least 1: {self}")
+        if not 0 <= self.window_tables <= self.num_tables:
+            raise LimitsError(f"{self.window_tables} of {self.num_tables} tables have a window")
         if self.max_num_batched_tokens < self.max_num_seqs * self.tokens_verified:
             raise LimitsError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below "
@@ -63,7 +69,9 @@ class EngineLimits:
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return the KV blocks that a sequence of this length occupies, rounded up."""
-        return self.fixed_blocks + self.num_tables * -(-num_tokens // self.block_size)
+        blocks = -(-num_tokens // self.block_size)
+        beyond = max(0, blocks - self.window_blocks)
+        return self.fixed_blocks + self.num_tables * blocks - self.window_tables * beyond
 
     def check(self, *, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> None:
         """Say why a request can never be served, if so.

@@ -16,6 +16,7 @@ cdef double RANDOM_SHARE, ROUNDING
 cdef class Rank:
     cdef public RequestTable table
     cdef public integer max_num_seqs, max_batched_tokens, block_size, num_tables, fixed_blocks, watermark_blocks
+    cdef public integer window_tables, window_blocks, full_knot, round_blocks
     cdef public integer tokens_verified, num_blocks, partial
     cdef public bint is_whole, is_logged, is_drafting
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
@@ -49,12 +50,18 @@ cdef class Rank:
     @cython.locals(table=RequestTable)
     cdef void _preempt(self, integer number, integer step) except *
     @cython.locals(table=RequestTable, done=integer, rate=double, tokens=double, grown=integer,
-                   each=double, phase=integer)
+                   each=double)
     cdef void _leave(self, integer number, integer step) except *
     @cython.locals(table=RequestTable, knot=integer, rate=double, beyond=double,
                    memory_slope_s=double, compute_slope_s=double)
     cdef void _price(self, integer number, double tokens, double sign) except *
-    @cython.locals(size=integer)
+    cdef void _free(self, integer number) except *
+    @cython.locals(table=RequestTable, computed=integer, remaining=integer, blocks=integer)
+    cdef double _blocks_each(self, integer number) except -1
+    cdef integer _tables_of(self, integer number) except -1
+    @cython.locals(table=RequestTable, phase=integer)
+    cdef void _need(self, integer number, integer tables) except *
+    @cython.locals(size=integer, blocks=integer, found=integer)
     cdef integer _blocks_for(self, integer tokens) except -1
     @cython.locals(table=RequestTable, number=integer, pending=integer, tokens=integer,
                    needed=double)
@@ -67,7 +74,7 @@ cdef class Rank:
     @cython.locals(table=RequestTable, decoding=double, number=integer, tokens=integer,
                    cached=integer, reserve=integer)
     cdef void _admit(self, integer step, double now_s, integer budget) except *
-    @cython.locals(size=integer, tables=integer, free=integer, rounds=integer, covered=integer)
+    @cython.locals(size=integer, growing=integer, free=integer, rounds=integer, covered=integer)
     cdef integer _affordable(self, integer step, integer steps) except -1
     @cython.locals(size=integer, blocks=integer, index=integer)
     cdef double _growth(self, integer step, integer steps) except -1

@@ -21,7 +21,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 
 from tonnage.engine.limits import EngineLimits
-from tonnage.engine.step_costs import StepCosts
+from tonnage.engine.step_costs import StepCosts, with_knot
 from tonnage.engine.table import RequestTable
 
 WAITING = 0
@@ -56,6 +56,8 @@ class Rank:
         self.block_size = limits.block_size
         self.num_tables = limits.num_tables
         self.fixed_blocks = limits.fixed_blocks
+        self.window_tables = limits.window_tables
+        self.window_blocks = limits.window_blocks
         self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
         self.is_whole = limits.admits_whole_prompts
@@ -82,6 +84,8 @@ class Rank:
         self.prefill_tokens = 0
         self.pairs_s = 0.0
         self.needing = array("q", bytes(8 * limits.block_size))
+        self.round_blocks = 0
+        self.full_knot = -1
         self._take_prices(costs)
         self.memory_s = 0.0
         self.memory_slope_s = 0.0
@@ -97,6 +101,11 @@ class Rank:
         self.steps_scv = square / mean**2 - 1
 
     def _take_prices(self, costs: StepCosts) -> None:
+        """Note what contexts cost; where windows are full, they take no more blocks either."""
+        if self.window_tables:
+            full = self.window_blocks * self.block_size + 1
+            costs = with_knot(costs, full)
+            self.full_knot = costs.knots_tokens.index(full)
         self.num_knots = len(costs.knots_tokens)
         self.knots_tokens = array("q", costs.knots_tokens)
         self.memory_price_s = array("d", costs.memory_price_s)
@@ -198,7 +207,7 @@ class Rank:
         """Return the blocks that decoding sequences take in this step and do not hold yet."""
         if self.is_drafting:
             return self.growing_blocks
-        return self.num_tables * self.needing[step % self.block_size]
+        return self.needing[step % self.block_size]
 
     def _forget_ended(self) -> None:
         self.order = [number for number in self.order if self.table.state[number] != DONE]
@@ -232,18 +241,42 @@ class Rank:
             grown = int(done * rate + ROUNDING)
             self.num_decoding -= 1
             if self.is_drafting:
-                each = rate * self.num_tables / self.block_size
+                each = self._blocks_each(number)
                 self.growing_blocks -= each
                 table.blocks[number] += done * each
             else:
-                phase = (table.start_step[number] - table.computed[number]) % self.block_size
-                self.needing[phase] -= 1
+                self._need(number, -self._tables_of(number))
                 table.blocks[number] = self._blocks_for(table.computed[number] + grown)
             table.emitted[number] += grown
             table.computed[number] += grown
             self._price(number, tokens, -1.0)
-        self.free_blocks += table.blocks[number]
-        table.blocks[number] = 0
+        self._free(number)
+
+    def _free(self, number: int) -> None:
+        self.free_blocks += self.table.blocks[number]
+        self.table.blocks[number] = 0
+        if self.num_running == 1:  # it was the last: nothing is held, nor is what rounding left
+            self.free_blocks = self.num_blocks
+
+    def _blocks_each(self, number: int) -> float:
+        """Return the share of a block that a sequence with drafts takes in each of its steps."""
+        table = self.table
+        computed = table.computed[number]
+        remaining = table.output_tokens[number] - table.emitted[number]
+        blocks = self._blocks_for(computed + remaining) - self._blocks_for(computed)
+        return table.rate[number] * blocks / remaining
+
+    def _tables_of(self, number: int) -> int:
+        """Return the tables of a decoding sequence that still grow."""
+        is_full = 0 <= self.full_knot <= self.table.knot[number]
+        return self.num_tables - self.window_tables if is_full else self.num_tables
+
+    def _need(self, number: int, tables: int) -> None:
+        """Let a decoding sequence take so many blocks more in each round of a block's tokens."""
+        table = self.table
+        phase = (table.start_step[number] - table.computed[number]) % self.block_size
+        self.needing[phase] += tables
+        self.round_blocks += tables
 
     def _price(self, number: int, tokens: float, sign: float) -> None:
         """Add, or take away, the price of a sequence's context and what a step adds to it."""
@@ -263,7 +296,11 @@ class Rank:
 
     def _blocks_for(self, tokens: int) -> int:
         size = self.block_size
-        return self.fixed_blocks + self.num_tables * ((tokens + size - 1) // size)
+        blocks = (tokens + size - 1) // size
+        found = self.fixed_blocks + self.num_tables * blocks
+        if self.window_tables and blocks > self.window_blocks:
+            found -= self.window_tables * (blocks - self.window_blocks)
+        return found
 
     def _partial_need(self) -> float:
         number = self.partial
@@ -327,17 +364,19 @@ class Rank:
 
     def _affordable(self, step: int, steps: int) -> int:
         """Return for how many of these steps there are blocks: one at least."""
-        size, tables = self.block_size, self.num_tables
-        if not tables:
-            return steps
+        size, growing = self.block_size, self.round_blocks
         if self.is_drafting:
-            return max(1, min(steps, int(self.free_blocks / self.growing_blocks + ROUNDING)))
-        free = int(self.free_blocks) // tables
-        rounds = min((steps + size - 1) // size, free // self.num_decoding)
+            if self.growing_blocks * steps <= max(0.0, self.free_blocks) + ROUNDING:
+                return steps
+            return max(1, int(self.free_blocks / self.growing_blocks + ROUNDING))
+        if not growing:
+            return steps
+        free = int(self.free_blocks)
+        rounds = min((steps + size - 1) // size, free // growing)
         covered = rounds * size
         if covered >= steps:
             return steps
-        free -= rounds * self.num_decoding
+        free -= rounds * growing
         while covered < steps:
             free -= self.needing[(step + covered) % size]
             if free < 0:
@@ -350,10 +389,10 @@ class Rank:
         if self.is_drafting:
             return steps * self.growing_blocks
         size = self.block_size
-        blocks = steps // size * self.num_decoding
+        blocks = steps // size * self.round_blocks
         for index in range(steps % size):
             blocks += self.needing[(step + index) % size]
-        return self.num_tables * blocks
+        return blocks
 
     def _cross(self, step: int) -> None:
         """Let sequences that have reached a knot cost what follows it."""
@@ -377,6 +416,8 @@ class Rank:
                 self.compute_s += beyond * more_s
                 self.compute_slope_s += rate * more_s
                 table.knot[number] = knot + 1
+                if knot + 1 == self.full_knot and not self.is_drafting:
+                    self._need(number, -self.window_tables)
                 self._expect_knot(number, step, tokens)
 
     def _expect_knot(self, number: int, step: int, tokens: float) -> None:
@@ -416,8 +457,7 @@ class Rank:
         table.emitted[number] += 1
         remaining = table.output_tokens[number] - table.emitted[number]
         if remaining == 0:
-            self.free_blocks += table.blocks[number]
-            table.blocks[number] = 0
+            self._free(number)
             self._complete(number, now_s)
             return
         table.state[number] = DECODING
@@ -427,15 +467,15 @@ class Rank:
         if self.is_drafting:
             steps = self._steps_of(remaining)
         table.rate[number] = remaining / steps
-        if self.is_drafting:
-            self.growing_blocks += table.rate[number] * self.num_tables / self.block_size
-        else:
-            self.needing[(step - table.computed[number]) % self.block_size] += 1
         tokens = table.prompt_tokens[number] + table.emitted[number]
         knot = 0
         while knot + 1 < self.num_knots and self.knots_tokens[knot + 1] <= tokens:
             knot += 1
         table.knot[number] = knot
+        if self.is_drafting:
+            self.growing_blocks += self._blocks_each(number)
+        else:
+            self._need(number, self._tables_of(number))
         self._price(number, tokens, 1.0)
         table.finish_step[number] = step + steps - 1
         heappush(self.finishing, table.finish_step[number] << NUMBER_BITS | number)

@@ -13,8 +13,9 @@ next knot, which is what lets pure decode be taken many steps at a time, exactly
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.engine.limits import LimitsError
 
@@ -64,6 +65,30 @@ class StepCosts:
             raise LimitsError(f"tables by sequences differ: {[len(table) for table in tables]}")
         if not self.knots_tokens or self.knots_tokens[0] != 0:
             raise LimitsError(f"the first knot is at 0 tokens, not {self.knots_tokens}")
+
+
+def with_knot(costs: StepCosts, tokens: int) -> StepCosts:
+    """Return the same costs with a knot at so many tokens, where prices go on as before."""
+    known = costs.knots_tokens
+    at = bisect_left(known, tokens)
+    if tokens in known:
+        return costs
+    beyond = tokens - known[at - 1]
+    memory_s = costs.memory_price_s[at - 1] + beyond * costs.memory_slope_s[at - 1]
+    compute_s = costs.compute_price_s[at - 1] + beyond * costs.compute_slope_s[at - 1]
+    return replace(
+        costs,
+        knots_tokens=(*known[:at], tokens, *known[at:]),
+        memory_price_s=(*costs.memory_price_s[:at], memory_s, *costs.memory_price_s[at:]),
+        memory_slope_s=_twice(costs.memory_slope_s, at - 1),
+        compute_price_s=(*costs.compute_price_s[:at], compute_s, *costs.compute_price_s[at:]),
+        compute_slope_s=_twice(costs.compute_slope_s, at - 1),
+        pairs_slope_s=_twice(costs.pairs_slope_s, at - 1),
+    )
+
+
+def _twice(values: tuple[float, ...], at: int) -> tuple[float, ...]:
+    return (*values[: at + 1], *values[at:])
 
 
 def linear_costs(

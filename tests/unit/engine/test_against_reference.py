@@ -21,6 +21,13 @@ CASES = {
     "reads and work": {"window": WINDOW, "work_s": WORK_S},
     "ranks": {"num_ranks": 3},
     "block tables and states": {"num_tables": 2, "fixed_blocks": 3},
+    "a full table and two of windows": {"num_tables": 3, "window_tables": 2, "window_blocks": 6},
+    "tables of windows, and a price with one": {
+        "num_tables": 2,
+        "window_tables": 2,
+        "window_blocks": 5,
+        "window": WINDOW,
+    },
 }
 
 
@@ -59,10 +66,12 @@ def step_time(window=None, work_s=None):
 
 
 def reference(rows, figures, case):
-    tables = (slow.BlockTable(block_tokens=16),) * case.get("num_tables", 1)
+    drafted = case.get("num_draft_tokens", 0)
+    windows = case.get("window_tables", 0)
+    tables = (slow.BlockTable(block_tokens=16),) * (case.get("num_tables", 1) - windows)
+    tables += (slow.BlockTable(most_blocks=case.get("window_blocks")),) * windows
     if "fixed_blocks" in case:
         tables += (slow.BlockTable(state_blocks=case["fixed_blocks"]),)
-    drafted = case.get("num_draft_tokens", 0)
     the_limits = slow.EngineLimits(**figures, num_draft_tokens=drafted, tables=tables)
     time_of = step_time(case.get("window"), case.get("work_s"))
     group = slow.EngineGroup(

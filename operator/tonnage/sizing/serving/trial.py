@@ -4,7 +4,7 @@ import itertools
 import math
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
@@ -24,6 +24,10 @@ at the end, where nobody arrives any more."""
 BACKLOG = 1.5
 """Over the root of the number of requests: the share of the time of a run that the last ones may
 wait. Where they wait longer, the queue grows, by chance no more."""
+NARROW = 8
+"""Blocks of a window that count as held from the first token on."""
+MOST_BLOCKS = 1 << 40
+"""More than any cache has."""
 LAST = 8
 """The part of a run at its end that this is judged by: one in so many."""
 
@@ -103,19 +107,22 @@ def engine_limits(trial: Trial) -> EngineLimits:
     replica, speculation = trial.replica, trial.replica.model.speculation
     tables = _tables(replica, trial.workload)
     most = replica.max_batched_tokens // replica.model.tokens_verified
-    longest = tables.fixed_blocks + tables.number * -(-trial.context_tokens // tables.block_tokens)
-    return EngineLimits(
+    limits = EngineLimits(
         max_num_seqs=min(replica.max_num_seqs or most, most),
         max_num_batched_tokens=replica.max_batched_tokens,
-        num_blocks=max(longest, int(replica.kv_pool_bytes // replica.layout.bytes_per_block)),
+        num_blocks=MOST_BLOCKS,
         block_size=tables.block_tokens,
         num_tables=tables.number,
         fixed_blocks=tables.fixed_blocks,
+        window_tables=tables.window_tables,
+        window_blocks=tables.window_blocks,
         max_model_len=trial.context_tokens,
         num_draft_tokens=speculation.num_draft_tokens if speculation else 0,
         acceptance_rate=speculation.acceptance_rate if speculation else 0.0,
         num_ranks=replica.model.dp_size,
     )
+    held = int(replica.kv_pool_bytes // replica.layout.bytes_per_block)
+    return replace(limits, num_blocks=max(held, limits.blocks_for(trial.context_tokens)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,28 +131,39 @@ class _Tables:
 
     block_tokens: int
     number: int
+    window_tables: int
+    """Of these."""
+    window_blocks: int
     fixed_blocks: int
 
 
 def _tables(replica: Replica, workload: Workload) -> _Tables:
     """Return the tables that grow with a sequence, and the blocks it holds whatever its length.
 
-    A window is full at the lengths that occur, or it grows like the rest. Tables whose blocks are
-    shorter than the longest count as often as they have blocks in it.
+    Tables whose blocks are shorter than the longest count as often as they have blocks in it. A
+    window of a few of these is full at the lengths that occur, or it grows like the rest.
     """
-    growing: list[int] = []
-    fixed = 0
-    for group in replica.layout.groups:
+    groups = [group for group in replica.layout.groups if not group.state_blocks]
+    fixed = sum(group.state_blocks for group in replica.layout.groups)
+    size = max((group.block_tokens for group in groups), default=replica.layout.block_tokens)
+    number = windows = most = 0.0
+    for group in groups:
         window, tokens = group.share.window_tokens, group.block_tokens
-        if group.state_blocks:
-            fixed += group.state_blocks
-        elif window is not None and window < workload.mean_context_tokens:
-            fixed += -(-window // tokens) + 1
-        else:
-            growing.append(tokens)
-    size = max(growing, default=replica.layout.block_tokens)
-    number = round(sum(size / tokens for tokens in growing))
-    return _Tables(block_tokens=size, number=number, fixed_blocks=fixed)
+        full = 0 if window is None else -(-window // tokens) + 1
+        if window is not None and window < min(NARROW * size, workload.mean_context_tokens):
+            fixed += full
+            continue
+        number += size / tokens
+        if full:
+            windows += size / tokens
+            most += full
+    return _Tables(
+        block_tokens=size,
+        number=round(number),
+        window_tables=round(windows),
+        window_blocks=math.ceil(most / round(windows)) if windows else 0,
+        fixed_blocks=fixed,
+    )
 
 
 class Run:
