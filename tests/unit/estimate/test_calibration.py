@@ -93,6 +93,29 @@ class TestRoundTrip:
 
         assert dump(turned) == dump(known)
 
+    def test_is_written_to_five_digits_and_whole_seconds(self):
+        speed = SpeedCalibration(bandwidth_efficiency=0.1234567, busy_steps=100.4, changed_at_s=5.4)
+        memory = MemoryCalibration(kv_tokens=70_000.5, changed_at_s=5.4)
+
+        written = json.loads(dump(Calibrations(speed={"k": speed}, memory={"m": memory})))
+
+        assert written == {
+            "version": 2,
+            "speed": {"k": {"bandwidthEfficiency": 0.12346, "busySteps": 100, "changedAt": 5}},
+            "memory": {"m": {"kvTokens": 70_000.5, "changedAt": 5}},
+        }
+
+    def test_of_one_age_come_in_the_order_of_their_keys(self):
+        entries = {key: MemoryCalibration(kv_tokens=1) for key in ("b", "a")}
+
+        assert dump(Calibrations(memory=entries)).index('"a"') < dump(
+            Calibrations(memory=entries)
+        ).index('"b"')
+
+    def test_what_was_never_written_is_the_oldest(self):
+        assert SpeedCalibration(bandwidth_efficiency=0.7).changed_at_s == 0
+        assert MemoryCalibration(kv_tokens=1).changed_at_s == 0
+
     def test_the_oldest_entries_go_first_when_there_are_too_many(self):
         entries = {
             f"{age:020}": MemoryCalibration(kv_tokens=1, changed_at_s=age)
@@ -156,6 +179,16 @@ class TestWhatIsRefused:
         assert load(text).memory == {}
         assert list(load(text).speed) == ["k"]
 
+    def test_figures_at_the_edge_of_what_can_be_are_kept(self):
+        edge = {"bandwidthEfficiency": 0.98, "busySteps": 1e15, "changedAt": 0}
+
+        known = load(
+            json.dumps(a_state(speed={"k": edge}, memory={"m": {"kvTokens": 1, "changedAt": 0}}))
+        )
+
+        assert known.speed["k"].busy_steps == 1e15
+        assert known.memory["m"].kv_tokens == 1
+
     @given(json_values, json_values)
     def test_garbage_in_the_sections_is_dropped(self, speed, memory):
         known = load(json.dumps(a_state(speed=speed, memory=memory)))
@@ -179,7 +212,14 @@ class TestKeys:
         assert speed_key(other, some_flags()) != speed_key(a_sizing_request(), some_flags())
 
     @pytest.mark.parametrize(
-        "split", [Parallelism(), Parallelism(tensor=4), Parallelism(pipeline=2)]
+        "split",
+        [
+            Parallelism(),
+            Parallelism(tensor=4),
+            Parallelism(pipeline=2),
+            Parallelism(tensor=2, data=2),
+            Parallelism(tensor=2, context=2),
+        ],
     )
     def test_speed_is_learned_apart_for_each_split(self, split):
         other = some_flags(parallelism=split)
@@ -228,6 +268,7 @@ class TestKeys:
         (0.8, 0.815, False),
         (0.8, 0.817, True),
         (100, 97, True),
+        (100, 102, False),
     ],
 )
 def test_a_constant_is_written_when_it_moved_by_more_than_two_percent(before, after, material):

@@ -92,6 +92,11 @@ class TestMissing:
 
         assert (demand.requests_per_s, demand.is_complete) == (0, True)
 
+    def test_an_idle_engine_beside_a_busy_one_adds_nothing(self):
+        idle = an_engine("b", completions_per_s=0)
+
+        assert measure_demand([an_engine(), idle], ready_pods=READY).requests_per_s == 2
+
     @pytest.mark.parametrize("missing", ["completions_per_s", "waiting", "backlog_growth_per_s"])
     def test_a_ready_pod_that_lacks_a_figure_makes_the_demand_incomplete(self, missing):
         samples = [an_engine("a"), an_engine("b", **{missing: None})]
@@ -109,6 +114,19 @@ class TestMissing:
         demand = measure_demand([an_engine("a")], ready_pods=READY, stale_pods=frozenset({"a"}))
 
         assert not demand.is_complete
+
+    def test_what_an_engine_does_not_say_adds_nothing(self):
+        silent = an_engine(
+            completions_per_s=2,
+            backlog_growth_per_s=None,
+            rejections_per_s=None,
+            waiting=None,
+            running=None,
+        )
+
+        demand = measure_demand([silent], ready_pods=READY)
+
+        assert (demand.requests_per_s, demand.waiting, demand.running) == (2, 0, 0)
 
     def test_a_pod_that_is_not_ready_may_stay_silent(self):
         assert measure_demand([an_engine("a")], ready_pods=READY).is_complete
@@ -168,6 +186,20 @@ class TestLengths:
     def test_are_missing_where_no_tokens_were_counted(self, nothing):
         assert measure_lengths([long_samples(**{nothing: 0})], window_s=900) is None
 
+    def test_are_believed_from_twenty_requests_exactly(self):
+        assert measure_lengths([long_samples(requests_per_s=2)], window_s=10)
+        assert measure_lengths([long_samples(requests_per_s=1.95)], window_s=10) is None
+
+    def test_of_a_token_in_two_seconds_are_lengths_too(self):
+        rare = long_samples(requests_per_s=0.5, prompt_tokens_per_s=0.5, output_tokens_per_s=0.5)
+
+        assert measure_lengths([rare], window_s=900).output_tokens == 1
+
+    def test_nothing_is_cached_where_nothing_was_started(self):
+        none = long_samples(started_prompt_tokens_per_s=0, computed_prompt_tokens_per_s=0)
+
+        assert measure_lengths([none], window_s=900).cached_fraction == 0
+
     def test_are_missing_without_engines(self):
         assert measure_lengths([], window_s=900) is None
 
@@ -193,6 +225,9 @@ class TestAttainment:
 
     def test_is_unknown_for_an_engine_that_does_not_give_the_total(self):
         assert attainment([{1.0: 5.0, 2.0: 6.0}], limit_s=1) is None
+
+    def test_is_known_of_one_request_in_two_seconds(self):
+        assert attainment([{1.0: 0.25, INF: 0.5}], limit_s=1) == 0.5
 
     def test_adds_up_over_engines(self):
         slow = {1.0: 0.0, 2.0: 10.0, 2.5: 50.0, INF: 100.0}

@@ -1,6 +1,7 @@
 """The queries as text."""
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -141,6 +142,28 @@ class TestBuckets:
             text for text in ("2.0", "+Inf", "20.0", "2x0", "12.0") if pattern.fullmatch(text)
         ]
         assert matched == ["2.0", "+Inf"]
+
+
+class TestLadders:
+    def test_of_the_engine_are_those_of_its_two_families(self):
+        # vllm/v1/metrics/loggers.py
+        ttft_s = (
+            0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+            10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+        )  # fmt: skip
+        tpot_s = (
+            0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+            10.0, 20.0, 40.0, 80.0,
+        )  # fmt: skip
+
+        assert tuple(sorted({*ttft_s, *tpot_s})) == DEFAULT_BOUNDS_S
+
+    def test_of_ours_has_a_bound_near_every_limit_from_a_millisecond_to_five_minutes(self):
+        ratios = [high / low for low, high in pairwise(LATENCY_BOUNDS_S)]
+
+        assert (LATENCY_BOUNDS_S[0], LATENCY_BOUNDS_S[-1]) == (0.001, 300)
+        assert min(ratios) > 1.1
+        assert max(ratios) <= 2.5
 
 
 def test_histograms_are_asked_only_for_the_bounds_next_to_a_limit():

@@ -50,6 +50,27 @@ class TestJoin:
         assert samples.completions_per_s == 3
         assert samples.ttft_within == {2.0: 1, math.inf: 4}
 
+    def test_is_as_old_as_the_newest_scrape_of_an_engine(self):
+        assert the_engine(timestamp=[series(NOW_S - 7), series(NOW_S - 3)]).age_s == 3
+
+    def test_keeps_bounds_below_a_second_and_counts_of_none(self):
+        samples = the_engine(tpot=[series(0, le="0.05"), series(4, le="+Inf")])
+
+        assert samples.tpot_within == {0.05: 0, math.inf: 4}
+
+    def test_a_bound_of_zero_is_dropped(self):
+        assert the_engine(ttft=[series(1, le="0.0"), series(2, le="+Inf")]).ttft_within == {
+            math.inf: 2
+        }
+
+    def test_takes_a_figure_as_large_as_any_and_no_larger(self):
+        samples = the_engine(
+            running=[series(1e15)], waiting=[series(1.01e15)], ttft=[series(1e15, le="1.0")]
+        )
+
+        assert (samples.running, samples.waiting) == (1e15, None)
+        assert samples.ttft_within == {1.0: 1e15}
+
     def test_leaves_what_was_not_answered_missing(self):
         samples = the_engine(running=[series(0)])
 
@@ -175,6 +196,9 @@ class TestLengths:
 
     def test_nothing_counts_as_cached_where_the_engine_does_not_say(self):
         answers = {name: [series(1)] for name in self.ANSWERS}
+
+        assert self.long(**answers).started_prompt_tokens_per_s == 0
+        assert self.long(**answers).computed_prompt_tokens_per_s == 0
 
         samples = self.long(**answers, long_prompt_tokens=[series(500)])
 

@@ -71,6 +71,9 @@ class TestBusyStep:
         assert a_step_of(an_engine(steps_per_s=49 / 60, **few)) is None
         assert a_step_of(an_engine(steps_per_s=50 / 60, **few))
 
+    def test_needs_one_and_a_half_sequences_exactly(self):
+        assert a_step_of(an_engine(token_gaps_per_s=25 * 1.5))
+
     def test_needs_more_than_one_sequence_at_a_time(self):
         assert a_step_of(an_engine(token_gaps_per_s=25 * 1.4)) is None
         assert a_step_of(an_engine(token_gaps_per_s=25 * 1.6))
@@ -220,6 +223,26 @@ class TestObservedEfficiency:
 
         assert (observed_efficiency(a_machine(), step) is not None) is tells
 
+    def test_says_something_at_nine_tenths_busy_exactly(self):
+        assert observed_efficiency(
+            a_machine(), replace(a_busy_step(a_machine()), busy_fraction=0.9)
+        )
+
+    def test_says_nothing_of_a_step_that_took_no_time(self):
+        textbook = a_machine(constants=TEXTBOOK_SPEED)
+
+        assert observed_efficiency(textbook, replace(a_busy_step(textbook), step_s=0)) is None
+
+    @pytest.mark.parametrize(("prefill_tokens", "tells"), [(420, True), (460, False)])
+    def test_says_nothing_where_prompts_take_more_than_half_of_the_step(
+        self, prefill_tokens, tells
+    ):
+        # 16 GB + 40,000 * 131,072 B at 3 TB/s are 7.081 ms: 442.6 tokens of 16 us.
+        textbook = a_machine(constants=TEXTBOOK_SPEED)
+        step = a_busy_step(textbook, prefill_tokens=prefill_tokens, prefill_chunk_tokens=2_000)
+
+        assert (observed_efficiency(textbook, step) is not None) is tells
+
     def test_says_nothing_where_overhead_alone_explains_the_step(self):
         step = replace(a_busy_step(a_machine()), step_s=1e-5)
 
@@ -262,6 +285,12 @@ class TestLearning:
     @pytest.mark.parametrize(("observed", "nearest"), [(0.25, 0.32), (1.4, 0.98)])
     def test_clips_what_is_a_little_beyond_the_band(self, observed, nearest):
         assert learned(*[observed] * 200).bandwidth_efficiency == pytest.approx(nearest)
+
+    def test_goes_a_quarter_beyond_the_prior_at_most(self):
+        # 1.25 * 0.6 is far from the 0.98 that no engine exceeds.
+        assert learned(*[0.9] * 200, start=0.6, prior=0.6).bandwidth_efficiency == pytest.approx(
+            0.75
+        )
 
     @given(numbers(0.33, 0.98))
     def test_converges_to_a_steady_truth(self, truth):

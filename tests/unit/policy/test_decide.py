@@ -285,3 +285,19 @@ class TestPace:
         loading = a_situation(current=6, need=2, metrics=Metrics.NEVER)
 
         assert decide(loading).replicas == 6
+
+    def test_a_step_shows_after_exactly_its_pace(self):
+        assert decide(a_situation(current=4, need=1, stepped=(NOW_S - PACE_S, 5))).replicas == 3
+
+    def test_the_cap_of_a_window_takes_nothing_away(self):
+        # Two were there when the window began, twelve are now, and 2 + 8 are wanted.
+        window = a_situation(current=12, stepped=(NOW_S - 1, 2))
+
+        assert cap_step_up(Decision(replicas=10), window) == Decision(replicas=10)
+        assert cap_step_up(Decision(replicas=13), window).replicas == 12
+
+
+def test_a_process_that_has_watched_for_exactly_a_window_may_scale_down():
+    watched = a_situation(current=5, need=2, watching_since_s=NOW_S - WINDOW_S)
+
+    assert decide(watched).replicas == 4

@@ -51,6 +51,24 @@ def test_scaling_down_leaves_ten_percent_of_room():
     assert needed(0.92 * EACH).replicas_with_margin == 2
 
 
+def test_the_room_is_a_tenth_of_the_demand_exactly():
+    # 0.905 * 1.1 = 0.9955, and 0.912 * 1.1 = 1.0032.
+    assert needed(0.905 * EACH).replicas_with_margin == 1
+    assert needed(0.912 * EACH).replicas_with_margin == 2
+
+
+def test_the_room_is_beside_the_backlog_and_not_for_it():
+    # 0.5 and a backlog of 0.46 or 0.44 in a minute are one replica; 0.55 and 0.46 are two.
+    assert needed(0.5 * EACH, waiting=0.46 * EACH * 60).replicas == 1
+    assert needed(0.5 * EACH, waiting=0.46 * EACH * 60).replicas_with_margin == 2
+    assert needed(0.5 * EACH, waiting=0.44 * EACH * 60).replicas_with_margin == 1
+
+
+def test_nothing_waits_unless_it_is_told():
+    assert need(SIZING, Traffic(requests_per_s=EACH), drain_s=60).replicas == 1
+    assert need(SIZING, Traffic(requests_per_s=1.001 * EACH), drain_s=60).replicas == 2
+
+
 def test_says_where_the_demand_comes_from():
     traffic = Traffic(requests_per_s=4, origin="expected by spec.demand")
 

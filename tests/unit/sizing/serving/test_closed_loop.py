@@ -1,16 +1,17 @@
 """Fixed numbers of users, and prompts that come all at once."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, sqrt
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_replica, a_workload, with_constants
+from builders import a_replica, a_shard, a_workload, with_constants
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.serving.burst import burst_ttft_s, prefill_in_order_s
 from tonnage.sizing.serving.closed_loop import closed_loop, prefill_work_s
+from tonnage.sizing.split import Parallelism
 
 users = st.integers(1, 400)
 
@@ -70,3 +71,62 @@ def test_without_a_slot_a_prompt_waits_for_a_round_of_answers():
     waits_s = burst_ttft_s(few_slots, workload, 16, quantile=1.0)
     starts_s = burst_ttft_s(few_slots, workload, 16, quantile=0.5)
     assert waits_s - starts_s >= workload.output_tokens * closed_loop(replica, workload, 1).tpot_s
+
+
+PROMPT_TOO = replace(
+    TEXTBOOK_SPEED,
+    bunching_fraction=0.2,
+    per_request_s=0.05,
+    per_running_request_s=1e-3,
+    per_prompt_token_s=1e-5,
+)
+
+
+def test_twenty_users_wait_this_long():
+    # 19.96 decode in steps of 8.79095 ms, and a prompt takes 32 ms + 7.51352 ms: a cycle of
+    # 4.43499 s, of which 20 * 0.032 / 4.43499 = 14.43 % are prompts.
+    loop = closed_loop(a_replica(constants=PROMPT_TOO), a_workload(), 20)
+
+    wait_s = 0.2 * 19 * sqrt(0.144307) * 0.032
+    assert loop.tpot_s == pytest.approx(8.79095e-3, rel=1e-6)
+    assert loop.requests_per_s == pytest.approx(19.96008 / (500 * 8.79095e-3), rel=1e-5)
+    assert loop.ttft_s == pytest.approx(0.05 + 0.02 + 0.02 + 0.0395135 + wait_s, rel=1e-5)
+
+
+def test_users_without_a_slot_wait_for_their_part_of_a_cycle():
+    # 16 of 20 run: 15.968 decode in steps of 8.09943 ms beside prompts of 32 ms + 6.99748 ms.
+    loop = closed_loop(a_replica(constants=PROMPT_TOO, max_num_seqs=16), a_workload(), 20)
+
+    own_s = 0.032 + (16e9 + 15.968064 * 2_500 * 131_072) / 3e12
+    cycle_s = 500 * 8.099428e-3 + own_s
+    wait_s = 0.2 * 15 * sqrt(16 * 0.032 / cycle_s) * 0.032
+    slot_s = 4 / 16 * (cycle_s + wait_s)
+    assert loop.ttft_s == pytest.approx(0.05 + 0.016 + 0.02 + own_s + wait_s + slot_s, rel=1e-5)
+
+
+def test_a_burst_within_the_slots_is_prefilled_in_order():
+    # Half of 32 prompts on 16 slots: 16 * 32 ms, and 4 steps of 8,176 tokens beside 8 sequences
+    # of 2,000 tokens, (16 GB + 2.097 GB) / 3 TB/s.
+    burst_s = burst_ttft_s(a_replica(constants=PROMPT_TOO, max_num_seqs=16), a_workload(), 32)
+
+    step_s = (16e9 + 8 * 2_000 * 131_072) / 3e12
+    assert burst_s == pytest.approx(0.05 + 0.016 + 0.02 + 16 * 0.032 + 4 * step_s, rel=1e-6)
+
+
+def test_the_rest_of_a_burst_waits_for_a_round_of_500_steps():
+    # The 31st is the 15th of the second round, behind answers in steps of 8.09943 ms.
+    replica = a_replica(constants=PROMPT_TOO, max_num_seqs=16)
+
+    burst_s = burst_ttft_s(replica, a_workload(), 32, quantile=0.95)
+
+    step_s = (16e9 + 7.5 * 2_000 * 131_072) / 3e12
+    in_order_s = 15 * 0.032 + 4 * step_s
+    assert burst_s == pytest.approx(0.086 + 500 * 8.099428e-3 + in_order_s, rel=1e-6)
+
+
+def test_a_burst_over_four_ranks_is_a_quarter_on_each():
+    ranks = a_replica(shard=a_shard(parallelism=Parallelism(data=4)))
+
+    assert burst_ttft_s(ranks, a_workload(), 32, quantile=1.0) == pytest.approx(
+        prefill_in_order_s(ranks, a_workload(), 8)
+    )

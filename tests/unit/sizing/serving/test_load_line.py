@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 
-from builders import a_replica, a_workload, an_slo, decoding_only
+from builders import a_replica, a_shard, a_workload, an_slo, decoding_only
 from strategies import numbers, quantiles, replicas, tpot_limits_s, workloads
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
@@ -16,7 +16,9 @@ from tonnage.sizing.serving.load_line import (
     tpot_ceiling,
 )
 from tonnage.sizing.serving.steady import steady_state
-from tonnage.sizing.workload import Slo
+from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Slo, Target
 
 CLOSE = 1 + 1e-6
 
@@ -120,4 +122,56 @@ class TestTheStateAtARate:
     def test_of_nothing_promised_has_the_top_for_its_bound(self):
         assert bound_requests_per_s(a_replica(), a_workload(), Slo()) == top_requests_per_s(
             a_replica(), a_workload()
+        )
+
+
+class TestByHand:
+    """A sequence adds 2,500 * 131,072 B / 3 TB/s and 4 prompt tokens of 16 us to 5.3333 ms."""
+
+    def test_twenty_milliseconds_leave_85_sequences(self):
+        # Of 20 ms 14.6667 are for sequences, 0.109227 + 0.064 for each.
+        ceiling = tpot_ceiling(a_replica(), a_workload(), an_slo(tpot_s=0.020))
+
+        assert ceiling == pytest.approx(84.662, rel=1e-4)
+
+    def test_and_bound_the_rate_by_their_answers(self):
+        # Each answer takes 500 * 20 ms.
+        bound = bound_requests_per_s(a_replica(), a_workload(), an_slo(tpot_s=0.020))
+
+        assert bound == pytest.approx(84.662 / 10, rel=1e-4)
+
+    def test_the_cache_leaves_152_of_which_one_in_501_is_in_prefill(self):
+        # 50 GB over 157 blocks of 16 tokens: 151.859. Steps of 5.3333 + 151.556 * 0.173227 ms.
+        name, num_decoding = most_decoding(a_replica(), a_workload())
+
+        assert (name, num_decoding) == ("KVCache", pytest.approx(151.859 * 500 / 501, rel=1e-5))
+        assert top_requests_per_s(a_replica(), a_workload()) == pytest.approx(9.5961, rel=1e-4)
+
+    def test_the_shortest_of_several_targets_counts(self):
+        targets = (Target(quantile=0.5, limit_s=0.020), Target(quantile=0.99, limit_s=0.1))
+
+        assert tpot_ceiling(a_replica(), a_workload(), Slo(tpot=targets)) == pytest.approx(
+            84.662, rel=1e-4
+        )
+
+    def test_drafts_take_their_tokens_of_the_budget(self):
+        # Of each sequence 4 tokens to verify, and 2,000 prompt tokens in its steps.
+        guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
+        replica = a_replica(max_batched_tokens=500, speculation=guess)
+
+        name, num_decoding = most_decoding(replica, a_workload())
+
+        assert name == "BatchedTokens"
+        assert num_decoding == pytest.approx(500 / (4 + 2_000 / guess.steps(500)))
+
+    def test_every_rank_has_slots_and_a_budget_of_its_own(self):
+        ranks = a_shard(parallelism=Parallelism(data=4))
+
+        assert most_decoding(a_replica(shard=ranks, max_num_seqs=16), a_workload()) == (
+            "MaxNumSeqs",
+            pytest.approx(64 * 500 / 501),
+        )
+        assert most_decoding(a_replica(shard=ranks, max_batched_tokens=100), a_workload()) == (
+            "BatchedTokens",
+            pytest.approx(400 / 5),
         )

@@ -2,8 +2,16 @@
 
 import pytest
 
-from builders import a_replica, a_workload
-from tonnage.sizing.serving.steady import prefill_context_tokens, ranks_together, steady_state
+from builders import a_replica, a_shard, a_workload
+from tonnage.sizing.serving.steady import (
+    mixed_step,
+    places,
+    prefill_context_tokens,
+    ranks_together,
+    steady_state,
+)
+from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths
 
 
@@ -51,3 +59,61 @@ def test_new_tokens_behind_a_cached_prefix_look_back_at_all_of_it():
 def test_no_more_ranks_prefill_together_than_there_are():
     assert ranks_together(100, 8) == 8
     assert ranks_together(1e-9, 8) == pytest.approx(1)
+
+
+def test_of_twenty_sequences_is_this():
+    # A step computes 20 * 2,000 / 500 = 80 prompt tokens at 16 us each, and reads 16 GB and
+    # 20 * 2,500 tokens of 131,072 B at 3 TB/s: 7.5179 ms.
+    state = steady_state(a_replica(), a_workload(), num_decoding=20)
+
+    assert state.prefill_tokens_per_step == 80
+    assert state.step_s == pytest.approx(1.28e-3 + 7.517867e-3, rel=1e-6)
+    assert state.requests_per_s == pytest.approx(20 / (500 * 8.797867e-3), rel=1e-6)
+    assert state.num_prefilling == pytest.approx(20 / 500)
+    assert state.num_running == pytest.approx(20.04)
+
+
+def test_of_drafts_has_fewer_steps_and_more_tokens_in_each():
+    # 1 + 1/2 + 1/4 + 1/8 tokens a step: 1 to 4 of them with chances 1/2, 1/4, 1/8, 1/8, a second
+    # moment of 4.625. The last step gives (4.625 / 1.875 - 1) / 2 = 0.7333 tokens too many.
+    guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
+
+    state = steady_state(a_replica(speculation=guess), a_workload(), num_decoding=20)
+
+    steps = 500.7333 / 1.875
+    assert state.tpot_s == pytest.approx(state.step_s / 1.875)
+    assert state.requests_per_s == pytest.approx(20 / (steps * state.step_s))
+    assert state.prefill_tokens_per_step == pytest.approx(20 * 2_000 / steps)
+
+
+def test_over_four_ranks_each_reads_its_own_sequences_and_one_prefills():
+    # 5 sequences a rank: (16 GB + 5 * 2,500 * 131,072 B) / 3 TB/s = 5.8795 ms. Of 0.04 prompts in
+    # a mean step those with any hold 0.04 / (1 - exp(-0.04)) = 1.0201, each on a rank of its own.
+    replica = a_replica(shard=a_shard(parallelism=Parallelism(data=4)))
+
+    state = steady_state(replica, a_workload(), num_decoding=20)
+
+    assert state.step.memory_s == pytest.approx(5.879467e-3, rel=1e-6)
+    assert state.step.prefill_s == pytest.approx(80 * 16e-6 / 1.020133, rel=1e-5)
+
+
+def test_an_empty_replica_still_reads_one_context():
+    assert mixed_step(a_workload(), 0.0, 0.0).context_tokens == 2_500
+    assert mixed_step(a_workload(), 2.0, 0.0).context_tokens == 5_000
+
+
+class TestPlaces:
+    def test_are_the_slots_of_all_ranks(self):
+        ranks = a_replica(shard=a_shard(parallelism=Parallelism(data=4)), max_num_seqs=16)
+
+        assert places(ranks, a_workload()) == 64
+
+    def test_are_what_the_cache_holds_where_that_is_less(self):
+        # 50 GB over 157 blocks of 16 tokens of 131,072 B.
+        assert places(a_replica(max_num_seqs=1_000), a_workload()) == pytest.approx(
+            151.859, rel=1e-5
+        )
+        assert places(a_replica(), a_workload()) == pytest.approx(151.859, rel=1e-5)
+
+    def test_are_one_where_none_fits(self):
+        assert places(a_replica(kv_pool_bytes=1e6), a_workload()) == 1
