@@ -13,7 +13,7 @@ from tonnage.units import format_s, significant
 
 MAX_BATCHES: Final = 12
 BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
-BATCH_NOTE: Final = "over: by what the promised percentile of requests meets, as the batch varies"
+BATCH_NOTE: Final = "over: at the percentile of the SLO target, as the batch varies"
 BOUNDS: Final = {
     "MemoryBandwidth": "memory",
     "Compute": "compute",
@@ -45,7 +45,7 @@ class BatchRow:
     cells: tuple[str, ...]
     is_load_line: bool
     over: tuple[str, ...]
-    """Limits that this batch breaks, judged at the promised percentile."""
+    """Limits that this batch breaks, at the percentile of the SLO target."""
     remark: str
 
 

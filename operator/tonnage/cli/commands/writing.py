@@ -19,7 +19,8 @@ def mention(others: Iterable[Resource]) -> None:
     for resource in others:
         kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
         remark(
-            f"Note: {resource.place}: skipped {kind or 'an object without a kind'} {resource.name}"
+            f"Note: {resource.location}: skipped {kind or 'an object without a kind'} "
+            f"{resource.name}"
         )
 
 
