@@ -62,7 +62,7 @@ def test_has_the_answer_the_ranking_and_the_stages_of_each_class(root):
 def test_tells_the_load_line_of_each_class_and_all_batches(root):
     (first, *_) = root.iter("figure")
     rows = rows_of(first)
-    load_lines = {row[0]: row[1] for row in rows if row[-1] in {"TPOT", "KV cache"}}
+    load_lines = {row[0]: row[1] for row in rows if row[-1] in {"TPOT", "TTFT", "KV cache"}}
     batches = {row[0]: row[1] for row in rows if row[-1].startswith("load line (")}
 
     assert list(load_lines) == [each.gpu.name for each in a_comparison().selection.choices]

@@ -63,9 +63,10 @@ def test_every_picture_says_what_it_shows_and_has_its_numbers_beside_it(page):
 def test_the_text_of_pictures_is_text(page):
     texts = {words(each) for each in tree(page).iter("text")}
 
-    assert "load line: 34.8 requests" in texts
+    (at,) = [text for text in texts if text.startswith("load line: ")]
+    assert at.endswith(" requests")
+    assert at.split()[2] in texts  # the number stands at its point too
     assert "KV cache" in texts
-    assert "34.8" in texts
 
 
 def test_the_answer_is_the_heading(page):
@@ -79,7 +80,7 @@ def test_the_figures_that_most_people_look_for_come_first(page):
     names = [words(each) for each in tree(page).find(".//dl").iter("dt")]
 
     assert names[:3] == ["replicas", "GPUs", "max-num-seqs"]
-    assert "USD per million output tokens" in names
+    assert "USD per million output tokens at capacity" in names
 
 
 def test_a_page_tells_the_chain_the_batches_and_the_origin_of_each_input(page):
@@ -91,8 +92,8 @@ def test_a_page_tells_the_chain_the_batches_and_the_origin_of_each_input(page):
     assert questions[5] == "6. What does it cost?"
     assert ["arrivals", "Poisson, through a Service", "guessed"] in rows
     assert ["contextLength", "8192 tokens", "given"] in rows
-    assert [row[-1] for row in rows if "load line (" in row[-1]] == ["load line (TPOT)"]
-    assert ["limited by", "TimePerOutputToken"] in rows
+    assert [row[-1] for row in rows if "load line (" in row[-1]] == ["load line (TTFT)"]
+    assert ["limited by", "TimeToFirstToken"] in rows
 
 
 def test_the_parts_of_the_memory_are_listed_with_their_ranges(page):
@@ -145,7 +146,7 @@ def test_too_few_replicas_are_said_in_the_heading():
     section = tree(plan(text, options=["--html", "-"]).stdout).find("body/section")
 
     assert section.get("class") == "short"
-    assert "replicas are needed" in words(section.find("h2"))
+    assert re.search("need [0-9]+ replicas, maxReplicas allows 1", words(section.find("h2")))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ BOUNDS: Final = {
 }
 LIMITS: Final = {
     "TimePerOutputToken": "TPOT",
+    "TimeToFirstToken": "TTFT",
     "KVCache": "KV cache",
     "BatchedTokens": "token budget",
     "MaxNumSeqs": "max-num-seqs",

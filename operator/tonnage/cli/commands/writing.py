@@ -1,7 +1,8 @@
-"""What plan and compare print alike: what they skipped, their data, their page."""
+"""What plan and compare print alike: what they skipped, how far they are, data, pages."""
 
 import importlib
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import click
 import yaml
 
+from tonnage.cli.answers.patience import Progress, is_compiled
 from tonnage.cli.console import Failure, needs_extra, remark
 from tonnage.cli.read.manifest import Resource
 
@@ -22,6 +24,11 @@ def mention(others: Iterable[Resource]) -> None:
             f"Note: {resource.location}: skipped {kind or 'an object without a kind'} "
             f"{resource.name}"
         )
+
+
+def search_progress() -> Progress:
+    """Return what tells on standard error how far a search is."""
+    return Progress(remark, is_compiled=is_compiled(), is_terminal=sys.stderr.isatty())
 
 
 def check_page(page_file: str | None, form: str) -> None:
