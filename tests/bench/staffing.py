@@ -19,7 +19,6 @@ from fleet import Outcome, outcome
 
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.serving.staffing import replicas_for
 from tonnage.sizing.workload import Routing
 
 FLEETS = (1, 2, 4, 8, 32)
@@ -44,11 +43,11 @@ def asked(case: Case, routing: Routing, num_replicas: int) -> float | None:
     Raises:
         SizingError: it has no answer.
     """
-    team = replace(size_with(case.request, case.split).team, routing=routing)
-    enough = team.goodput_requests_per_s(num_replicas)
-    too_few = team.goodput_requests_per_s(num_replicas - 1)
+    sizing = size_with(replace(case.request, routing=routing), case.split)
+    enough = sizing.sustained_requests_per_s(num_replicas)
+    too_few = sizing.sustained_requests_per_s(num_replicas - 1) if num_replicas > 1 else 0.0
     rate = (enough + too_few) / 2
-    return rate if rate > 0 and replicas_for(team, rate) == num_replicas else None
+    return rate if rate > 0 and sizing.replicas_for(rate) == num_replicas else None
 
 
 def row_of(case: Case, routing: Routing, num_replicas: int, *, num_requests: int) -> Row | None:

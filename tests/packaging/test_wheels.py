@@ -16,7 +16,9 @@ CARRIED = ("LICENSE", "README.md", "charts", "crds", "deploy", "operator", "pypr
 LEFT = shutil.ignore_patterns("__pycache__", "*.so", ".*_cache")
 EXAMPLE = ROOT / "deploy" / "examples" / "qwen3-8b-l4.yaml"
 HAS_COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) is not None
-EXTENSIONS = [f"{name}{EXTENSION_SUFFIXES[0]}" for name in ("routing", "schedule", "table")]
+EXTENSIONS = [
+    f"{name}{EXTENSION_SUFFIXES[0]}" for name in ("chance", "core", "routing", "schedule", "table")
+]
 READ_ONLY = """
 set -e
 mount --bind "$1" "$1"
@@ -27,8 +29,8 @@ exec unshare --user --map-user=65532 "$@"
 """
 """Starts a program as the user of the image, whom no passwd file knows, on read-only files."""
 IS_COMPILED = """
-from tonnage.engine import routing, schedule, table
-print([module.__file__.endswith(".so") for module in (routing, schedule, table)])
+from tonnage.engine import chance, core, routing, schedule, table
+print([module.__file__.endswith(".so") for module in (chance, core, routing, schedule, table)])
 """
 TRIES_TO_WRITE = """
 import os, pathlib, tonnage.engine
@@ -175,7 +177,7 @@ def test_a_wheel_that_is_not_compiled_installs_and_plans(pure_home):
     ended = start(sys.executable, "-c", IS_COMPILED, PYTHONPATH=str(pure_home))
     planned = plan(pure_home)
 
-    assert ended.stdout == "[False, False, False]\n", ended.stderr
+    assert ended.stdout == "[False, False, False, False, False]\n", ended.stderr
     assert planned.returncode == 0, planned.stderr
     assert "How many replicas?" in planned.stdout
 
@@ -184,7 +186,7 @@ def test_a_wheel_that_is_not_compiled_installs_and_plans(pure_home):
 def test_a_compiled_wheel_plans_the_same(pure_home, compiled_home):
     ended = start(sys.executable, "-c", IS_COMPILED, PYTHONPATH=str(compiled_home))
 
-    assert ended.stdout == "[True, True, True]\n", ended.stderr
+    assert ended.stdout == "[True, True, True, True, True]\n", ended.stderr
     assert plan(compiled_home).stdout == plan(pure_home).stdout
 
 

@@ -82,7 +82,7 @@ cdef class Rank:
     @cython.locals(table=RequestTable, remaining=integer, steps=integer, tokens=integer,
                    knot=integer)
     cdef void _first_token(self, integer number, integer step, double now_s) except *
-    @cython.locals(steps=integer, most=double, drawn=double)
+    @cython.locals(steps=integer, most_steps=integer, fewest_steps=integer, most=double, drawn=double)
     cdef integer _steps_of(self, integer tokens) except -1
     @cython.locals(total=double, index=integer)
     cdef double _normal(self) except? -1

@@ -32,6 +32,7 @@ NUMBER_BITS = 24
 """Of an entry of a heap: the step above, the request's number below."""
 NUMBER_MASK = (1 << NUMBER_BITS) - 1
 ROUNDING = 1e-9
+"""Parts of tokens and of blocks add up to whole ones within this."""
 MANY_TOKENS = 64
 """Of an answer: beyond them the steps with draft tokens are drawn together."""
 SLACK = 64
@@ -86,7 +87,7 @@ class Rank:
         self.memory_slope_s = 0.0
         self.compute_s = 0.0
         self.compute_slope_s = 0.0
-        self.random = (seed ^ SEED) & RANDOM_MASK
+        self.random = (SEED * (2 * seed + 1)) & RANDOM_MASK
         rate = limits.acceptance_rate
         powers = [rate**k for k in range(1, limits.tokens_verified)]
         self.accepted_above = array("d", powers)
@@ -187,7 +188,7 @@ class Rank:
         """Preempt the newest until the step has its blocks."""
         is_short = False
         self.decode_tokens = self.num_decoding * self.tokens_verified
-        while self._needed(step) + self._partial_need() > self.free_blocks:
+        while self._needed(step) + self._partial_need() > self.free_blocks + ROUNDING:
             self._preempt(self._newest(), step)
             self.decode_tokens = self.num_decoding * self.tokens_verified
             is_short = True
@@ -311,7 +312,7 @@ class Rank:
             if not self.is_whole:
                 tokens = min(tokens, cached + budget)
             reserve = self.watermark_blocks if self.num_running else 0
-            if self._blocks_for(tokens) + reserve + decoding > self.free_blocks:
+            if self._blocks_for(tokens) + reserve + decoding > self.free_blocks + ROUNDING:
                 return
             self.waiting.popleft()
             self.num_running += 1
@@ -330,7 +331,7 @@ class Rank:
         if not tables:
             return steps
         if self.is_drafting:
-            return max(1, min(steps, int(self.free_blocks / self.growing_blocks)))
+            return max(1, min(steps, int(self.free_blocks / self.growing_blocks + ROUNDING)))
         free = int(self.free_blocks) // tables
         rounds = min((steps + size - 1) // size, free // self.num_decoding)
         covered = rounds * size
@@ -446,7 +447,8 @@ class Rank:
         The first of many are drawn at once, from the normal distribution that counts of renewals
         approach; the last one by one, with what the last step gives beyond them.
         """
-        steps = 0
+        steps, most_steps = 0, tokens
+        fewest_steps = (tokens + self.tokens_verified - 1) // self.tokens_verified
         if tokens > MANY_TOKENS:
             most = (tokens - MANY_TOKENS) / self.tokens_per_step
             drawn = most + self._normal() * (most * self.steps_scv) ** 0.5
@@ -455,7 +457,7 @@ class Rank:
         while tokens > 0:
             tokens -= 1 + self._accepted()
             steps += 1
-        return steps
+        return max(fewest_steps, min(most_steps, steps))
 
     def _normal(self) -> float:
         """Return a standard normal number, near enough: a sum of twelve shares."""

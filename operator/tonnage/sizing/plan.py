@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.checks import check_request
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
 from tonnage.sizing.memory.budget import memory_budget
@@ -14,7 +13,7 @@ from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import rank_of, splits_for
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.request import Flags, SizingRequest, on_gpu
+from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.demand import Served, served
 from tonnage.sizing.serving.flags import (
     Chosen,
@@ -449,14 +448,20 @@ def _what_fails(outline: Outline) -> str:
     return f"one alone has a TPOT of {format_s(idle.tpot_s)}: a prompt beside it is too much"
 
 
-def alternatives(
-    request: SizingRequest, gpus: Iterable[Gpu], *, between: Between = nothing
-) -> list[Sizing]:
-    """Answer the request on other GPU classes, cheapest in GPUs first; the refused left out."""
-    answers = []
-    for gpu in gpus:
-        try:
-            answers.append(size(on_gpu(request, gpu), between=between))
-        except (SizingError, LookupError):
-            continue
-    return sorted(answers, key=lambda answer: answer.flags.parallelism.num_gpus)
+def fewest_gpus(request: SizingRequest) -> float:
+    """Return the GPUs below which no split within a node serves the demand, by fluid bounds.
+
+    Raises:
+        SizingError: none fits, or none keeps the SLO for one request alone.
+    """
+    refusals: list[SizingError] = []
+    splits = splits_for(request, num_gpus=None)
+    within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
+    rate = request.demand.requests_per_s or 0.0
+    taken = [
+        max(1, math.ceil(rate / outline.bound_requests_per_s)) * outline.num_gpus
+        for outline in outlines_of(request, within, refusals)
+    ]
+    if not taken:
+        raise refusals[-1] if refusals else InvalidParallelismError("no split within a node")
+    return min(taken)

@@ -63,10 +63,9 @@ def test_every_picture_says_what_it_shows_and_has_its_numbers_beside_it(page):
 def test_the_text_of_pictures_is_text(page):
     texts = {words(each) for each in tree(page).iter("text")}
 
-    (at,) = [text for text in texts if text.startswith("load line: ")]
-    assert at.endswith(" requests")
-    assert at.split()[2] in texts  # the number stands at its point too
+    (marked,) = (each for each in texts if each.startswith("load line: "))
     assert "KV cache" in texts
+    assert marked.split()[2] in texts
 
 
 def test_the_answer_is_the_heading(page):
@@ -80,7 +79,8 @@ def test_the_figures_that_most_people_look_for_come_first(page):
     names = [words(each) for each in tree(page).find(".//dl").iter("dt")]
 
     assert names[:3] == ["replicas", "GPUs", "max-num-seqs"]
-    assert "USD per million output tokens at capacity" in names
+    assert "TTFT p95 at the demand asked" in names
+    assert "USD per million output tokens asked for" in names
 
 
 def test_a_page_tells_the_chain_the_batches_and_the_origin_of_each_input(page):
@@ -146,7 +146,7 @@ def test_too_few_replicas_are_said_in_the_heading():
     section = tree(plan(text, options=["--html", "-"]).stdout).find("body/section")
 
     assert section.get("class") == "short"
-    assert re.search("need [0-9]+ replicas, maxReplicas allows 1", words(section.find("h2")))
+    assert "maxReplicas allows 1" in words(section.find("h2"))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from tonnage.engine import routing, schedule, table
+from tonnage.engine import chance, core, routing, schedule, table
 from tonnage.engine.limits import EngineLimits
 from tonnage.engine.step_costs import PrefillGrid, StepCosts, linear_costs
 from uncompiled import ENGINE, sources_beside
 
-COMPILED = {"routing": routing, "schedule": schedule, "table": table}
+COMPILED = {
+    "chance": chance,
+    "core": core,
+    "routing": routing,
+    "schedule": schedule,
+    "table": table,
+}
 EXTENSIONS = [name for name, module in COMPILED.items() if not str(module.__file__).endswith(".py")]
 COLUMNS = ["state", "emitted", "computed", "blocks", "start_step", "finish_step", "knot"]
 COLUMNS += ["knot_step", "preemptions", "started_s", "first_token_s", "ended_s"]
@@ -135,7 +141,7 @@ def outcome(run, modules):
     *columns, draws = requests_of(run)
     requests = modules["table"].RequestTable(*columns)
     engines = [
-        modules["schedule"].Engine(limits, costs, requests, seed=seed)
+        modules["core"].Engine(limits, costs, requests, seed=seed)
         for seed in range(run.num_engines)
     ]
     modules["routing"].serve(engines, requests, int(run.routing), draws)
@@ -177,14 +183,14 @@ def test_stepping_and_aborting_keep_the_digits():
         limits = limits_of(Run())
         prompts, outputs, cached, _, _ = requests_of(Run())
         requests = modules["table"].RequestTable(prompts, outputs, cached, [0.0] * NUM_REQUESTS)
-        engine = modules["schedule"].Engine(limits, costs_of(Run(), limits), requests)
+        engine = modules["core"].Engine(limits, costs_of(Run(), limits), requests)
         for number in range(90):
             engine.submit(number)
         steps_s = [engine.step() for _ in range(60)]
         for number in (0, 3, 89):
             engine.abort(number)
         steps_s += [engine.step() for _ in range(60)]
-        late = requests.late_starts(0, 0.05), requests.slow_outputs(0, 0.01)
+        late = requests.late_starts(0, 90, 0.05), requests.slow_outputs(0, 90, 0.01)
         return steps_s, late, list(requests.ended_s), engine.num_outstanding
 
     with sources_beside() as uncompiled:

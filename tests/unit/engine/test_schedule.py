@@ -287,7 +287,7 @@ def test_the_longer_of_reads_and_work_counts_in_each_step():
 # Draft tokens
 
 
-def test_where_every_draft_token_is_right_a_step_gives_all_of_them_and_one():
+def test_where_every_draft_token_is_right_an_answer_takes_the_fewest_steps():
     rows = table((0, 16, 11))
     engine = an_engine(rows, costs(1.0), num_draft_tokens=3, acceptance_rate=1.0)
     emitted = []
@@ -295,7 +295,8 @@ def test_where_every_draft_token_is_right_a_step_gives_all_of_them_and_one():
         engine.step()
         emitted.append(engine.emitted(0))
 
-    assert emitted == [1, 5, 9, 11]  # none beyond the end of the answer
+    # Ten tokens at four a step are three steps, and each gives as many: 3.33, 6.67, 10.
+    assert emitted == [1, 4, 7, 11]
     assert ends_s(engine) == [4.0]
 
 
@@ -323,9 +324,21 @@ def test_a_step_gives_as_many_tokens_as_the_acceptance_rate_says(drafted, rate):
     assert found == pytest.approx(expected, abs=4 * error)
 
 
+@pytest.mark.parametrize("rate", [0.01, 0.99])
+def test_a_step_gives_a_token_at_least_and_never_more_than_are_verified(rate):
+    rows = table(*[(0, 1, 120)] * 1000)
+    small = limits(max_num_seqs=1, num_draft_tokens=3, acceptance_rate=rate)
+    advanced(Engine(small, costs(0.01), rows))
+
+    spans = [rows.ended_s[number] - rows.first_token_s[number] for number in range(rows.size)]
+    steps = [round(span_s / 0.01) for span_s in spans]
+    assert min(steps) >= math.ceil(119 / 4)
+    assert max(steps) <= 119
+
+
 def test_draft_tokens_take_from_the_token_budget_and_need_blocks():
-    # Two that decode take 4 tokens each of 16; 16 tokens of a block of 16 are full, so drafts of
-    # each need a block of their own.
+    # Two that decode have 4 tokens each verified; none is right, so each grows by a sixteenth of a
+    # block in a step. 24 tokens of the third's prompt take two blocks.
     rows = table((0, 16, 9), (0, 16, 9), (0, 40, 1))
     engine = Engine(limits(max_num_batched_tokens=32, num_draft_tokens=3), costs(), rows)
     (rank,) = engine.ranks
@@ -336,7 +349,7 @@ def test_draft_tokens_take_from_the_token_budget_and_need_blocks():
     engine.step()
 
     assert (rank.decode_tokens, rank.prefill_tokens) == (8, 24)
-    assert rank.num_blocks - rank.free_blocks == 2 * 2 + 2
+    assert rank.num_blocks - rank.free_blocks == 2 * (1 + 1 / 16) + 2
 
 
 # Laws
@@ -368,17 +381,18 @@ def as_table(gaps):
     return table(*rows)
 
 
-def tokens_held(engine, number):
-    """Tokens of a request that are in the cache: all that are known but the last one.
-
-    None: it holds no block at all.
-    """
+def blocks_held(engine, the_limits, number):
+    """Blocks of a request: of all its tokens that are known but the last one."""
     requests = engine.table
     if requests.ended_s[number] or not any(number in rank.order for rank in engine.ranks):
-        return None
-    if number in [n for rank in engine.ranks for n in rank.decoding()]:
-        return requests.prompt_tokens[number] + engine.emitted(number) - 1
-    return requests.computed[number]
+        return 0
+    if number not in [n for rank in engine.ranks for n in rank.decoding()]:
+        return the_limits.blocks_for(requests.computed[number])
+    if the_limits.num_draft_tokens:  # grows by a share of a block in each step
+        steps = engine.step_number - requests.start_step[number]
+        grown = steps * requests.rate[number] / the_limits.block_size * the_limits.num_tables
+        return the_limits.blocks_for(requests.computed[number]) + grown
+    return the_limits.blocks_for(requests.prompt_tokens[number] + engine.emitted(number) - 1)
 
 
 @given(small_limits, arrivals)
@@ -387,22 +401,22 @@ def test_blocks_are_conserved_and_every_step_keeps_its_limits(the_limits, gaps):
     engine = Engine(the_limits, costs(), requests, is_logged=True)
     for _ in stepped(engine):
         used = sum(rank.num_blocks - rank.free_blocks for rank in engine.ranks)
-        tokens = [tokens_held(engine, number) for number in range(requests.size)]
-        held = [the_limits.blocks_for(each) for each in tokens if each is not None]
-        # Wrong drafts may have taken a block that their sequence keeps.
-        beyond = len(held) * the_limits.num_tables * (the_limits.num_draft_tokens > 0)
+        held = [blocks_held(engine, the_limits, number) for number in range(requests.size)]
 
-        assert sum(held) <= used <= sum(held) + beyond
+        assert used == pytest.approx(sum(held), abs=1e-9)
         for rank in engine.ranks:
-            assert rank.free_blocks >= 0
+            assert rank.free_blocks >= -1e-9
             assert rank.num_running <= the_limits.max_num_seqs
             assert rank.decode_tokens + rank.prefill_tokens <= the_limits.max_num_batched_tokens
             decoding = rank.decoding()
             assert rank.num_decoding == len(decoding)
-            assert rank.context_tokens == sum(
+            context = sum(
                 requests.prompt_tokens[number] + engine.emitted(number) for number in decoding
             )
-    assert all(rank.free_blocks == rank.num_blocks for rank in engine.ranks)
+            parts = len(decoding) * (the_limits.num_draft_tokens > 0)  # of a token are not emitted
+            assert context - 1e-9 <= rank.context_tokens <= context + parts + 1e-9
+    for rank in engine.ranks:
+        assert rank.free_blocks == pytest.approx(rank.num_blocks, abs=1e-9)
 
 
 @given(small_limits, arrivals)
@@ -413,7 +427,8 @@ def test_every_request_ends_once_with_all_its_tokens(the_limits, gaps):
     for _ in stepped(engine):
         for rank in engine.ranks:
             for number in rank.emitting():
-                assert engine.emitted(number) > emitted[number]
+                got = engine.emitted(number) - emitted[number]
+                assert got > 0
                 emitted[number] = engine.emitted(number)
             finished += rank.finished
 
@@ -457,6 +472,10 @@ def variants():
         "windows": (windowed(80, per_step_s=0.01, **dear), {}),
         "reads and work": (windowed(40, compute=work, per_step_s=0.01, **dear), {}),
         "ranks": (windowed(80, compute=work, per_step_s=0.01, **dear), {"num_ranks": 3}),
+        "drafts": (
+            windowed(80, per_step_s=0.01, **dear),
+            {"num_draft_tokens": 2, "acceptance_rate": 0.6},
+        ),
         "chunks": (costs(0.01, **dear), {"admits_whole_prompts": False}),
     }
 
@@ -468,6 +487,8 @@ def test_many_steps_at_once_end_when_they_do_one_by_one(seed, variant):
     figures, rows = crowded(seed)
     if variant == "ranks":  # which rank is chosen depends on when exactly one asks
         rows = [(0.0, *row[1:]) for row in rows]
+    if variant == "drafts":
+        figures["max_num_batched_tokens"] = max(60, figures["max_num_batched_tokens"])
     the_limits = limits(**figures, **changes)
     fast = advanced(Engine(the_limits, prices, table(*rows)))
     slow = Engine(the_limits, prices, table(*rows))

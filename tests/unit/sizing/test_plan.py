@@ -20,9 +20,14 @@ from fleet_builders import SPEC, a_model, a_request_of
 from tonnage.catalog.gpu import Price
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
-from tonnage.sizing.errors import DoesNotFitError, InvalidParallelismError, SLOInfeasibleError
+from tonnage.sizing.errors import (
+    DoesNotFitError,
+    InvalidParallelismError,
+    SizingError,
+    SLOInfeasibleError,
+)
 from tonnage.sizing.memory.ceiling import Need, ways_out
-from tonnage.sizing.plan import alternatives, requests_per_s_asked, size, size_with
+from tonnage.sizing.plan import fewest_gpus, requests_per_s_asked, size, size_with
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Demand, Flags, as_textbook
 from tonnage.sizing.split import Parallelism
@@ -363,13 +368,15 @@ class TestTheStatus:
         assert status.slo_concurrency is None
 
 
-def test_other_classes_are_listed_smallest_first_without_those_that_refuse():
-    small = a_gpu(name="SMALL", memory_bytes=16 * GB)
+def test_the_fewest_gpus_are_a_bound_of_what_a_plan_takes():
+    asked = a_sizing_request(demand=Demand(requests_per_s=40))
+    found = size(asked)
+
+    assert 0 < fewest_gpus(asked) <= found.replicas * found.parallelism.num_gpus
+
+
+def test_a_class_on_which_nothing_fits_has_no_bound():
     tiny = a_gpu(name="TINY", memory_bytes=1 * GB)
 
-    answers = alternatives(a_sizing_request(slo=OFFLINE), [small, tiny, a_gpu()])
-
-    assert [(each.request.gpu.name, each.flags.parallelism.num_gpus) for each in answers] == [
-        ("TEST-80GB", 1),
-        ("SMALL", 2),
-    ]
+    with pytest.raises(SizingError):
+        fewest_gpus(a_sizing_request(gpu=tiny))

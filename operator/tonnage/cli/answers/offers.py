@@ -11,9 +11,10 @@ from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.report import usd_per_hour
+from tonnage.sizing.cost import usd_per_hour_per_gpu
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Between, Sizing, alternatives, nothing, size
-from tonnage.sizing.request import SizingRequest, with_prior
+from tonnage.sizing.plan import Between, Sizing, fewest_gpus, nothing, size
+from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
 CONTEXT_STEP_TOKENS: Final = 512
@@ -115,15 +116,27 @@ def _largest(holds: Callable[[int], bool], *, lowest: int, highest: int) -> int 
 
 
 def _other_gpus(request: SizingRequest, gpus: Iterable[Gpu], between: Between) -> Iterator[Offer]:
-    for gpu in gpus:
-        if gpu.name == request.gpu.name:
-            continue
-        try:
-            found = alternatives(request, [gpu], between=between)
-        except CatalogError:  # the class lacks a figure that this request needs
-            continue
-        for sizing in found:
+    """Yield other classes, as many as are shown: those tried first that may cost least."""
+    others = [gpu for gpu in gpus if gpu.name != request.gpu.name]
+    bounds = ((least_usd, gpu) for gpu in others if (least_usd := _least_usd(request, gpu)))
+    found = 0
+    for _, gpu in sorted(bounds, key=lambda bound: (bound[0], bound[1].name)):
+        sizing = _try(on_gpu(request, gpu), between)
+        if sizing:
             yield Offer(changes=_changes_to(gpu, sizing, request), sizing=sizing)
+            found += 1
+        if found == MAX_OFFERS:
+            return
+
+
+def _least_usd(request: SizingRequest, gpu: Gpu) -> float | None:
+    """Return what the demand costs on a class at least, per hour; None where it will not do."""
+    try:
+        num_gpus = fewest_gpus(on_gpu(request, gpu))
+    except (SizingError, CatalogError):  # it will not do, or lacks a figure that is needed
+        return None
+    usd = usd_per_hour_per_gpu(gpu)
+    return math.inf if usd is None else num_gpus * usd
 
 
 def _changes_to(gpu: Gpu, sizing: Sizing, request: SizingRequest) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from tonnage.engine import schedule
 from tonnage.sizing.plan import Between, nothing
 
 PATIENCE_S: Final = 2.0
-BETWEEN_S: Final = 5.0
+BETWEEN_S: Final = 1.0
 UNCOMPILED: Final = (
     "The engine model is not compiled on this machine: plans take seconds; see CONTRIBUTING.md"
 )

@@ -45,7 +45,7 @@ class LastStep:
         self.num_running = rank.num_running
         num_waiting = len(rank.waiting)
         self.num_waiting = num_waiting if left_waiting is None else min(left_waiting, num_waiting)
-        self.kv_usage_fraction = 1 - rank.free_blocks / rank.num_blocks
+        self.kv_usage_fraction = max(0.0, 1 - rank.free_blocks / rank.num_blocks)
 
 
 class Page:

@@ -15,7 +15,9 @@ from tonnage.engine.chance import Chance, lognormal, scaled
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.workload import Workload
 
-SEED = 20_26
+SEED = 36
+"""Of those tried, the one whose arrivals make queues wait most like any others
+(``tests/bench/arrival_seed.py``)."""
 NORMAL = NormalDist()
 
 
