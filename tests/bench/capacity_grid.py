@@ -69,7 +69,7 @@ MOST_CONTEXT_TOKENS = 32_768
 WORTH, WORTH_SLOTS, WORTH_REQUESTS = 0.1, (8, 2, 32), 1000
 """Of the rate of one request after the other, alone: the least goodput of a workload."""
 MARGIN = 1.5
-"""A TTFT limit is at least so many times what the longest prompt promised takes alone."""
+"""A TTFT limit is at least so many times what the longest prompt takes alone."""
 DATA_PARALLEL, FEW, BURSTS = "DP ranks", "1-7 slots", "bursts"
 OVERFLOW, SPECULATION, WINDOWED = "overflow", "speculation", "windowed or hybrid"
 PLAIN = "none of these"

@@ -132,7 +132,7 @@ def _request_numbers(case: Case) -> dict[str, float]:
     alone = Step(num_sequences=1, context_tokens=0)
     beside = replace(
         alone,
-        prefill_tokens=prompt * nominal.num_queues,
+        prefill_tokens=prompt * nominal.dp_size,
         prefill_context_tokens=prompt / 2,
     )
     idle, busy = nominal.step(alone), nominal.step(beside)

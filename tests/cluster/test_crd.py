@@ -1,4 +1,4 @@
-"""The CRD on the real API server: installs, shows, prunes, and keeps what was promised fixed."""
+"""The CRD on the real API server: installs, shows, prunes, and keeps immutable fields."""
 
 import json
 from datetime import UTC, datetime

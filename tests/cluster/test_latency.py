@@ -16,7 +16,7 @@ pytestmark = site_lab.pytestmark
 NUM_CHANGES = 50
 LONGEST_PAUSE_S = 0.3
 LOOSE_S = 10.0
-"""No promise: what would mean that the watch does not wake the loop."""
+"""No guarantee: what would mean that the watch does not wake the loop."""
 
 
 def cpu(tenant):

@@ -12,7 +12,7 @@ from tonnage.cluster.kube import PODS
 
 pytestmark = site_lab.pytestmark
 
-HEALED_IMAGE = "vllm/vllm-openai:v0.33.0"
+SPECIFIED_IMAGE = "vllm/vllm-openai:v0.33.0"
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +118,10 @@ def test_deleting_the_object_needs_no_operator(running):
         running.site.start_operator()
 
 
-def test_an_edited_template_is_healed(running):
+def test_drift_of_the_template_is_corrected(running):
     before = running.wait_ready()
     running.kubectl("set", "image", f"deployment/{NAME}", "vllm=vllm/vllm-openai:v0.32.0")
-    until(lambda: container(running.deployment())["image"] == HEALED_IMAGE, "the image is back")
+    until(lambda: container(running.deployment())["image"] == SPECIFIED_IMAGE, "the image is back")
     running.kubectl(
         "patch", f"deployment/{NAME}", "--type=json", "-p",
         json.dumps([{"op": "replace", "path": "/spec/template/spec/containers/0/args/4",

@@ -489,7 +489,7 @@ def test_what_was_learned_outlives_the_kill(story):
     assert max(each.efficiency for each in first_after) < (prior + HIDDEN) / 2
 
 
-def test_the_promises_are_kept_after_the_surge(story):
+def test_the_slo_targets_are_met_after_the_surge(story):
     assert kept(story, "after", ttft_s=TTFT_S) >= 0.95
     assert kept(story, "after", tpot_s=TPOT_S) >= 0.95
 

@@ -116,7 +116,7 @@ def each(row: int, path: str, *values: Any, field: str = "", shows: tuple[str, .
 
 
 SCALING, DEMAND, MODEL, PODS = "spec.scaling", "spec.demand", "spec.model", "spec.pods"
-GUESSES = "spec.engine.speculative"
+SPECULATIVE = "spec.engine.speculative"
 TTFT = "spec.slo.timeToFirstToken.p95"
 RATE_FORM = ("positive whole number", '"0.5"')
 DURATION_FORM = ("50ms, 2s or 5m", "at most 1h")
@@ -157,9 +157,9 @@ REFUSED: tuple[BadInput, ...] = (
     *each(9, "spec.engine.args", ["--seed=1", "--seed=2"], ["--seed=1", "--seed"],
           field="spec.engine", shows=("must not be repeated",)),
     *each(4, f"{DEMAND}.arrivalScv", 0, -1, 0.5, 101, "4"),
-    *each(4, f"{GUESSES}.acceptedPercent", -1, 101, 0.8, "80", ABSENT),
-    *each(2, f"{GUESSES}.tokens", 0, -1, 17, 1.5, "2", ABSENT),
-    *each(9, f"{GUESSES}.method", "eagle", "draft_model", "", "../x", ABSENT),
+    *each(4, f"{SPECULATIVE}.acceptedPercent", -1, 101, 0.8, "80", ABSENT),
+    *each(2, f"{SPECULATIVE}.tokens", 0, -1, 17, 1.5, "2", ABSENT),
+    *each(9, f"{SPECULATIVE}.method", "eagle", "draft_model", "", "../x", ABSENT),
     *each(9, "spec.engine.args", ["--speculative-config={}"], field="spec.engine.args.0"),
     *each(10, "spec.env", [{"name": "LD_PRELOAD", "value": "/x.so"}]),
     *each(10, "spec.engine.env", [{"name": "HF_TOKEN", "value": "hf_secret"}]),

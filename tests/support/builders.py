@@ -111,7 +111,7 @@ def decoding_only(context_tokens):
 
 
 def an_slo(*, ttft_s=None, tpot_s=None, quantile=0.95):
-    """Promises at one quantile; a limit left out is not promised."""
+    """SLO targets at one quantile; a limit left out is no target."""
     return Slo(
         ttft=(Target(quantile=quantile, limit_s=ttft_s),) if ttft_s else (),
         tpot=(Target(quantile=quantile, limit_s=tpot_s),) if tpot_s else (),

@@ -56,7 +56,7 @@ ABSENCE_MEANS = {
     "kv_cache_quant_algo",
 }  # fmt: skip
 """Keys that may be silent and say something by it, to at least one family."""
-TOWERS = {
+ENCODERS = {
     "vision_config", "audio_config", "downsample_ratio", "select_layer", "vision_feature_layer",
     "multimodal_projector_bias", "projector_hidden_size", "spatial_merge_size",
     "alignment_intermediate_size", "downsample_factor", "scale_factor",
@@ -75,8 +75,8 @@ class Mutation:
     """Not only silent about the key."""
 
     @property
-    def is_of_tower(self) -> bool:
-        return any(key in TOWERS for key in self.path)
+    def is_of_encoder(self) -> bool:
+        return any(key in ENCODERS for key in self.path)
 
 
 @cache

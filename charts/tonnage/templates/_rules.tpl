@@ -22,7 +22,7 @@
   resources: [configmaps]  # a model's config.json, by name
   verbs: [get]
 - apiGroups: [autoscaling]
-  resources: [horizontalpodautoscalers]  # to see a rival
+  resources: [horizontalpodautoscalers]  # to see a conflicting autoscaler
   verbs: [list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]

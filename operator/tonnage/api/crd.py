@@ -69,7 +69,7 @@ def render_crd() -> str:
 def _root_schema() -> Schema:
     return {
         "type": "object",
-        "description": "A model to serve, the hardware it runs on and the latency it promises.",
+        "description": "A model to serve, the hardware it runs on and its SLO targets.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},

@@ -34,14 +34,14 @@ _TAG_VERSION = ":v?[0-9]{1,4}[.][0-9]{1,4}([.+-][A-Za-z0-9._+-]{0,100})?$"
 
 
 class Speculative(ApiModel):
-    """Speculative decoding: tokens are guessed, and one step of the model judges them all."""
+    """Speculative decoding: draft tokens, which one step of the model verifies together."""
 
     method: Literal["mtp", "ngram"]
-    """mtp: draft layers of the checkpoint guess; ngram: a search in the text so far does."""
+    """mtp: draft layers of the checkpoint; ngram: a search in the text so far."""
     tokens: Annotated[int, Field(ge=1, le=16)]
-    """Guessed for each sequence in each step."""
+    """Draft tokens for each sequence in each step."""
     accepted_percent: Annotated[int, Field(ge=0, le=100)]
-    """How often a guess is right when those before it were: the model's and the traffic's."""
+    """How often a draft token is accepted when those before it were: by model and traffic."""
 
 
 class Engine(ApiModel):

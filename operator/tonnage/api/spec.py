@@ -70,18 +70,18 @@ class Percentiles(ApiModel):
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "Percentiles":
-        if not self.promised():
+        if not self.targets():
             raise ValueError("needs one of p50, p90, p95, p99")
         return self
 
-    def promised(self) -> dict[float, float]:
+    def targets(self) -> dict[float, float]:
         """Return {quantile: limit in seconds}."""
         given = {0.50: self.p50, 0.90: self.p90, 0.95: self.p95, 0.99: self.p99}
         return {quantile: seconds(limit) for quantile, limit in given.items() if limit is not None}
 
 
 class Slo(ApiModel):
-    """Latency promises. Without any, the model is served offline: at the memory ceiling."""
+    """SLO targets on latency. Without any, the model is served offline: at the memory ceiling."""
 
     time_to_first_token: Percentiles | None = None
     time_per_output_token: Percentiles | None = None
@@ -224,7 +224,7 @@ class Spec(ApiModel):
     model: Model
     hardware: Hardware
     context_length: Annotated[int, Field(ge=16, le=16_777_216)]
-    """The longest request promised, prompt and output: ``--max-model-len``."""
+    """The maximum length of a request, prompt and output: ``--max-model-len``."""
     slo: Slo | None = None
     demand: Demand | None = None
     scaling: Scaling

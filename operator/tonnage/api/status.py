@@ -62,13 +62,13 @@ class EstimateStatus(ApiModel):
     """The truth lies between low and high nine times in ten; both are the truth once measured."""
     kv_tokens_high: int | None = None
     concurrency_at_context_length: float
-    """Requests that the cache holds at the length promised."""
+    """Requests that the cache holds at the maximum length."""
     concurrency_at_typical_length: float
     """Requests that the cache holds at the lengths that occur."""
     slo_concurrency: float | None = None
     """Decoding requests at which TPOT meets its limit; absent offline."""
     requests_per_second: float
-    """That one replica sustains within every promise."""
+    """Goodput: that one replica sustains with every SLO target met."""
     tokens_per_second: float
     """Output tokens of one replica at that rate."""
     time_to_first_token_seconds: float

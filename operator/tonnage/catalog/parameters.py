@@ -20,7 +20,7 @@ def num_parameters(shape: ModelShape) -> int:
     """Return all parameters: tables, attention, feed-forward blocks, experts, routers, norms.
 
     Counts a tied table once. Leaves out what a text request does not touch: vision and audio
-    towers, and layers for speculative decoding.
+    encoders, and layers for speculative decoding.
     """
     layers = sum(
         group.num_layers * _layer_parameters(group, shape.hidden_size) for group in shape.groups

@@ -243,9 +243,9 @@ class ModelShape:
     """Of the norms outside the layers."""
     rotary_elements: int = 0
     """Sines and cosines of all positions: in 16 bits on every rank."""
-    tower_parameters: int = 0
+    encoder_parameters: int = 0
     """Of vision and audio encoders and what projects them, in 16 bits on every rank."""
-    num_uncounted_towers: int = 0
+    num_uncounted_encoders: int = 0
     """Of which the configuration does not say how large they are: ``notes`` names them."""
     table_parameters: int = 0
     """Of further embedding tables, which are split over the ranks: looked up, never read whole."""

@@ -15,7 +15,7 @@ from tonnage.catalog.parameters import attention_parameters, ffn_parts
 from tonnage.catalog.safetensors import Checkpoint, Tensor
 from tonnage.catalog.shape import LayerGroup, ModelShape, StateAttention
 from tonnage.catalog.stored_weights import StoredPart, StoredWeights
-from tonnage.catalog.tensor_parts import places
+from tonnage.catalog.tensor_parts import tensor_parts
 from tonnage.units import format_bytes
 
 WIDE_BYTES: Final = 2
@@ -33,8 +33,8 @@ def stored(checkpoint: Checkpoint, *, num_layers: int) -> StoredWeights:
     Counts bytes as the engine holds them: matrices in 32 or 64 bits are loaded in 16. Norms,
     routers and scales stay as they are.
     """
-    found = places((tensor.name for tensor in checkpoint.tensors), num_layers=num_layers)
-    part_of = {name: place.part for name, place in found.items()}
+    found = tensor_parts((tensor.name for tensor in checkpoint.tensors), num_layers=num_layers)
+    part_of = {name: tensor.part for name, tensor in found.items()}
     num_bytes, num_tensors = Counter[str](), Counter[str]()
     for tensor in checkpoint.tensors:
         part = part_of[tensor.name]
@@ -120,7 +120,7 @@ def counted_bytes(shape: ModelShape) -> dict[str, float]:
     total["embedding"] = table
     total["head"] = 0 if shape.tied_embeddings else table
     total["tables"] = shape.table_parameters * WIDE_BYTES
-    total["towers"] = shape.tower_parameters * WIDE_BYTES
+    total["encoders"] = shape.encoder_parameters * WIDE_BYTES
     total["replicated"] = shape.vector_parameters * WIDE_BYTES
     for group in shape.groups:
         for part, num_parameters in _layer_parameters(group, shape.hidden_size):

@@ -35,7 +35,7 @@ class StoredWeights:
     shared_experts: StoredPart = _NOTHING
     replicated: StoredPart = _NOTHING
     """Norms, routers and other small tensors that every rank holds whole."""
-    towers: StoredPart = _NOTHING
+    encoders: StoredPart = _NOTHING
     """Vision and audio encoders and what projects them."""
     draft: StoredPart = _NOTHING
     """Layers for speculative decoding: loaded only when asked for."""

@@ -5,7 +5,7 @@ to the matrix that they belong to, whatever the method that quantized it calls t
 
 Sources:
     [vllm-source] model_executor/models: the names that each model maps its checkpoints from, and
-    MultiModelKeys for what is a tower.
+    MultiModelKeys for what is an encoder.
 """
 
 import re
@@ -17,7 +17,7 @@ _LAYERS: Final = frozenset({"layers", "h", "blocks", "block"})
 _SKIPPED: Final = frozenset(
     {"talker", "token2wav", "code2wav", "inv_freq", "cos_cached", "sin_cached"}
 )
-_TOWERS: Final = frozenset(
+_ENCODERS: Final = frozenset(
     {
         "visual", "vision", "vision_tower", "vision_model", "vision_encoder", "vision_backbone",
         "vision_adapter", "vision_embedding", "vision_embedder", "vision_projection",
@@ -128,7 +128,7 @@ _STATE_MARK: Final = "A_log"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPart:
     """Where a tensor stands: its part, and the layer and module that decide about doubts."""
 
     part: str
@@ -136,50 +136,50 @@ class Place:
     module: str = ""
 
 
-def places(names: Iterable[str], *, num_layers: int) -> dict[str, Place]:
-    """Return the place of every tensor of a model with so many layers; further ones are drafts.
+def tensor_parts(names: Iterable[str], *, num_layers: int) -> dict[str, TensorPart]:
+    """Return the part of every tensor of a model with so many layers; further ones are drafts.
 
     Some names say what they are only beside others: an attention module with a decay is linear,
     and a dense block in a layer with experts is what all tokens share.
     """
-    found = {name: place_of(name, num_layers=num_layers) for name in names}
-    states = {place.module for name, place in found.items() if name.endswith(f".{_STATE_MARK}")}
-    sparse = {place.layer for place in found.values() if place.part == "experts"}
-    return {name: _settled(place, states, sparse) for name, place in found.items()}
+    found = {name: part_of_name(name, num_layers=num_layers) for name in names}
+    states = {tensor.module for name, tensor in found.items() if name.endswith(f".{_STATE_MARK}")}
+    sparse = {tensor.layer for tensor in found.values() if tensor.part == "experts"}
+    return {name: _settled(tensor, states, sparse) for name, tensor in found.items()}
 
 
-def _settled(place: Place, states: set[str], sparse: set[int | None]) -> Place:
-    if place.part == "attention" and place.module in states:
-        return Place("state_attention", place.layer, place.module)
-    if place.part == "dense_ffn" and place.layer in sparse:
-        return Place("shared_experts", place.layer, place.module)
-    return place
+def _settled(tensor: TensorPart, states: set[str], sparse: set[int | None]) -> TensorPart:
+    if tensor.part == "attention" and tensor.module in states:
+        return TensorPart("state_attention", tensor.layer, tensor.module)
+    if tensor.part == "dense_ffn" and tensor.layer in sparse:
+        return TensorPart("shared_experts", tensor.layer, tensor.module)
+    return tensor
 
 
-def place_of(name: str, *, num_layers: int) -> Place:
-    """Return the place that a name alone tells.
+def part_of_name(name: str, *, num_layers: int) -> TensorPart:
+    """Return the part that a name alone tells.
 
-    >>> place_of("model.layers.3.mlp.experts.7.up_proj.weight_scale_inv", num_layers=61).part
+    >>> part_of_name("model.layers.3.mlp.experts.7.up_proj.weight_scale_inv", num_layers=61).part
     'experts'
-    >>> place_of("model.layers.61.self_attn.o_proj.weight", num_layers=61).part
+    >>> part_of_name("model.layers.61.self_attn.o_proj.weight", num_layers=61).part
     'draft'
     """
     words = name.split(".")
     named = _named(words)
     if named is not None:
-        return Place(named)
+        return TensorPart(named)
     depth = _layer_at(words)
     if depth is None:
-        return Place(_outside(words))
+        return TensorPart(_outside(words))
     layer = int(words[depth])
-    return _inside(words, depth, layer) if layer < num_layers else Place("draft", layer)
+    return _inside(words, depth, layer) if layer < num_layers else TensorPart("draft", layer)
 
 
 def _named(words: list[str]) -> str | None:
     """Return the part that one word tells, wherever it stands."""
     if any(word.startswith("mtp") for word in words):
         return "draft"
-    told = ((_SKIPPED, "skipped"), (_TOWERS, "towers"), (_TABLES, "tables"))
+    told = ((_SKIPPED, "skipped"), (_ENCODERS, "encoders"), (_TABLES, "tables"))
     return next((part for known, part in told if not known.isdisjoint(words)), None)
 
 
@@ -199,20 +199,20 @@ def _outside(words: list[str]) -> str:
     return _first(words, _OUTSIDE) or "other"
 
 
-def _inside(words: list[str], depth: int, layer: int) -> Place:
+def _inside(words: list[str], depth: int, layer: int) -> TensorPart:
     inner = words[depth + 1 :]
     at = next((at for at, word in enumerate(inner) if word in _BLOCKS), None)
     module = ".".join(words[: depth + 2 + (at or 0)])
     if any(_NORM.search(word) or _STREAM.match(word) for word in inner):
-        return Place("replicated", layer, module)
+        return TensorPart("replicated", layer, module)
     if at is None:
-        return Place("other", layer, module)
+        return TensorPart("other", layer, module)
     block, rest = _BLOCKS[inner[at]], inner[at + 1 :]
     if inner[at] == "mixer":
-        return Place(_first(rest, _IN_MIXER) or block, layer, module)
+        return TensorPart(_first(rest, _IN_MIXER) or block, layer, module)
     if block in {"dense_ffn", "experts"}:
-        return Place(_first(rest, _IN_FFN) or block, layer, module)
-    return Place(block, layer, module)
+        return TensorPart(_first(rest, _IN_FFN) or block, layer, module)
+    return TensorPart(block, layer, module)
 
 
 def _first(words: Iterable[str], known: Mapping[str, str]) -> str | None:

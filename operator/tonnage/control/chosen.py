@@ -140,7 +140,7 @@ def _request(
 
 
 def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:
-    """Keep the spread that the spec gives, around the measured mean, within what is promised."""
+    """Keep the spread that the spec gives, around the measured mean, within the maximum length."""
     prompt = request.workload.prompt
     if prompt.p99_tokens is None:
         return None

@@ -114,7 +114,7 @@ def slo_met(found: Assessment) -> Finding:
     before = found.memory.conditions.get("SLOMet")
     slack = HYSTERESIS if before and before.status == "True" else 0.0
     misses = [
-        f"{each.name}: {each.fraction:.1%} within the limit, promised {each.quantile:.0%}"
+        f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}"
         for each in shares
         if each.fraction < each.quantile - slack
     ]
@@ -122,7 +122,7 @@ def slo_met(found: Assessment) -> Finding:
         return Finding("SLOMet", "Unknown", "NoTraffic", "no finished requests to judge")
     if misses:
         return Finding("SLOMet", "False", "Missed", "; ".join(misses))
-    return Finding("SLOMet", "True", "Met", "every promise is kept")
+    return Finding("SLOMet", "True", "Met", "every SLO target is met")
 
 
 def ready(found: Assessment) -> Finding:

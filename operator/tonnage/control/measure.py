@@ -91,7 +91,7 @@ def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed
 
 
 def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
-    """Return the tokens of one rank's cache in requests of the promised length, as reported.
+    """Return the tokens of one rank's cache in requests of the maximum length, as reported.
 
     Engines before 0.24 report blocks, those of all their data-parallel ranks in one sum; how many
     tokens a block stands for follows from our own layout of the cache.

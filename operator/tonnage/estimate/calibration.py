@@ -25,7 +25,7 @@ class MemoryCalibration:
     """KV tokens of one data-parallel rank, as an engine with these flags reported them."""
 
     kv_tokens: float
-    """In requests of the promised length, as engines since 0.24 count them and plans do."""
+    """In requests of the maximum length, as engines since 0.24 count them and plans do."""
     changed_at_s: float = 0.0
 
 

@@ -36,7 +36,7 @@ class AtDemand:
 
 
 def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:
-    """Return what so many replicas do with the demand; None where no rate is asked or promised."""
+    """Return what so many replicas do with the demand; None without a rate asked for or an SLO."""
     rate = requests_per_s_asked(sizing)
     if not rate or sizing.request.slo.is_offline:
         return None
@@ -72,7 +72,7 @@ def latencies_written(sizing: Sizing, served: Served) -> Iterator[str]:
 
 
 def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
-    """Return the same as plain figures; None where no rate is asked or promised."""
+    """Return the same as plain figures; None without a rate asked for or an SLO."""
     found = at_demand(sizing, replicas)
     if found is None:
         return None

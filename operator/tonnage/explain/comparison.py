@@ -15,8 +15,8 @@ class SplitAnswer:
     """What one split would give, or why it will not do."""
 
     parallelism: Parallelism
-    requests_promised: float = 0.0
-    """Of the context length promised, that a replica holds at once."""
+    requests_longest: float = 0.0
+    """Of the maximum length, that a replica holds at once."""
     requests_per_s: float = 0.0
     refusal: str = ""
 
@@ -24,7 +24,7 @@ class SplitAnswer:
         if self.refusal:
             return f"{self.parallelism} will not do: {self.refusal}"
         return (
-            f"{self.parallelism} holds {significant(self.requests_promised)} requests and sustains "
+            f"{self.parallelism} holds {significant(self.requests_longest)} requests and sustains "
             f"{significant(self.requests_per_s)} requests/s"
         )
 
@@ -50,6 +50,6 @@ def _answers(sizing: Sizing) -> Iterator[SplitAnswer]:
         else:
             yield SplitAnswer(
                 parallelism=split,
-                requests_promised=other.memory_ceiling_promised,
+                requests_longest=other.memory_ceiling_longest,
                 requests_per_s=other.goodput_requests_per_s,
             )

@@ -59,8 +59,8 @@ def _fit(sizing: Sizing) -> Answer:
             f"KV pool = {budget} = {format_bytes(budget.kv_pool_bytes)}",
             f"KV bytes per token and GPU = {kv_bytes:,.0f} ({request.kv_format}, "
             f"{attention_name(sizing)})",
-            f"at the {request.context_tokens} tokens promised: "
-            f"{significant(sizing.memory_ceiling_promised)} requests; at the "
+            f"at the {request.context_tokens} tokens of contextLength: "
+            f"{significant(sizing.memory_ceiling_longest)} requests; at the "
             f"{significant(request.workload.mean_context_tokens)} tokens that occur: "
             f"{significant(sizing.memory_ceiling_typical)}",
             *_kv_range(sizing),
@@ -76,7 +76,7 @@ def _kv_range(sizing: Sizing) -> Iterator[str]:
     low, high = sizing.kv_tokens_range
     if low < high:
         yield (
-            f"KV tokens of a replica at the promised length = {sizing.kv_tokens:,.0f}, "
+            f"KV tokens of a replica at the maximum length = {sizing.kv_tokens:,.0f}, "
             f"9 times in 10 between {low:,.0f} and {high:,.0f}"
         )
 
@@ -104,7 +104,7 @@ def _bottleneck(sizing: Sizing) -> Answer:
 
 
 def _speculation(sizing: Sizing) -> Iterator[str]:
-    """Say what guessed tokens bring, and what the further passes of a draft layer take."""
+    """Say what draft tokens bring, and what the further passes of a draft layer take."""
     speculation, state = sizing.request.speculation, sizing.at_capacity
     if speculation is None:
         return
@@ -125,13 +125,13 @@ def _batch(sizing: Sizing) -> Answer:
     ceiling = sizing.slo_ceiling
     slo = "no TPOT target" if ceiling is None else f"TPOT allows {significant(ceiling)}"
     side = "below" if intensity(sizing) < ridge(sizing) else "above"
-    queues = sizing.replica.model.dp_size
+    num_ranks = sizing.replica.model.dp_size
     return Answer(
         question="What limits the batch?",
         answer=(
             f"{sizing.limited_by}, at {significant(state.num_decoding)} decoding requests, "
-            f"{side} the ridge (where weights alone would put it: {significant(at_ridge * queues)}"
-            f" requests); max-num-seqs "
+            f"{side} the ridge (where weights alone would put it: "
+            f"{significant(at_ridge * num_ranks)} requests); max-num-seqs "
             f"{sizing.flags.max_num_seqs}"
         ),
         lines=(

@@ -17,7 +17,7 @@ from tonnage.estimate.samples import Scrape, Series, join
 from tonnage.fleet.store import Snapshot
 from tonnage.fleet.views import AutoscalerView, deployment_view
 from tonnage.settings import Settings
-from tonnage.sizing.expected import promised
+from tonnage.sizing.expected import slo_of
 
 LOG = logging.getLogger("tonnage.observe")
 CONFIG_AGE_S = 300
@@ -74,7 +74,7 @@ class Observer:
         ]
         if not specs:
             return Scrape()
-        slos = [promised(spec) for spec in specs]
+        slos = [slo_of(spec) for spec in specs]
         asked = queries(
             self.settings,
             ttft_limits_s={target.limit_s for slo in slos for target in slo.ttft},

@@ -111,7 +111,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class AssetPaths:
     """Folders of one machine and user."""
 
     sources: Path
@@ -129,13 +129,13 @@ def packaged(name: str, source: str) -> Path:
     return carried if carried.is_dir() else package.parents[1] / source
 
 
-def places(environment: Mapping[str, str] = os.environ) -> Places:
+def asset_paths(environment: Mapping[str, str] = os.environ) -> AssetPaths:
     """Return the folders to use, as this environment asks."""
     sources = packaged("local", "deploy/local")
     home = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tonnage"
     chosen = environment.get("TONNAGE_ASSETS")
     programs = Path(chosen) if chosen else home / "assets" / digest(sources, toolchain.release())
-    return Places(
+    return AssetPaths(
         sources=sources,
         programs=programs,
         scratch=home / "build",
@@ -144,7 +144,7 @@ def places(environment: Mapping[str, str] = os.environ) -> Places:
 
 
 def kubebuilder_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return ``$KUBEBUILDER_ASSETS`` if it holds all three programs that it promises."""
+    """Return ``$KUBEBUILDER_ASSETS`` if it holds all three programs."""
     folder = Path(environment.get("KUBEBUILDER_ASSETS") or os.devnull)
     return folder if all(_runs(folder / name) for name in KUBEBUILDER_NAMES) else None
 
@@ -159,7 +159,7 @@ def digest(sources: Path, go_release: str) -> str:
     return state.hexdigest()[:_NUM_DIGEST_CHARACTERS]
 
 
-def find(name: str, where: Places) -> Path | None:
+def find(name: str, where: AssetPaths) -> Path | None:
     """Return a program that is already here."""
     tool = TOOLS[name]
     candidates = [where.programs / name]
@@ -180,14 +180,14 @@ def _suits(tool: Tool, path: Path) -> bool:
 
 
 def ensure(
-    names: Sequence[str] = tuple(TOOLS), *, where: Places | None = None, step: Step = silent
+    names: Sequence[str] = tuple(TOOLS), *, where: AssetPaths | None = None, step: Step = silent
 ) -> dict[str, Path]:
     """Return the paths of programs, built first where they are missing.
 
     Raises:
         LabError: one of them can neither be found nor built.
     """
-    where = places() if where is None else where
+    where = asset_paths() if where is None else where
     if missing := [name for name in names if find(name, where) is None]:
         with _only_builder(where, step):
             for name in missing:
@@ -196,7 +196,7 @@ def ensure(
     return {name: _found(name, where) for name in names}
 
 
-def _found(name: str, where: Places) -> Path:
+def _found(name: str, where: AssetPaths) -> Path:
     path = find(name, where)
     if path is None:
         raise LabError(f"{name} was built, but is not in {where.programs}")
@@ -204,7 +204,7 @@ def _found(name: str, where: Places) -> Path:
 
 
 @contextmanager
-def _only_builder(where: Places, step: Step) -> Iterator[None]:
+def _only_builder(where: AssetPaths, step: Step) -> Iterator[None]:
     """Let one process build at a time; a second one then finds everything made."""
     where.programs.mkdir(parents=True, exist_ok=True)
     where.scratch.mkdir(parents=True, exist_ok=True)
@@ -217,16 +217,16 @@ def _only_builder(where: Places, step: Step) -> Iterator[None]:
         yield
 
 
-def _obtain(tool: Tool, where: Places, step: Step) -> None:
+def _obtain(tool: Tool, where: AssetPaths, step: Step) -> None:
     if find(tool.name, where) is not None:
         return
     if _from_debian(tool, where, step):
         return
     with step(f"building {tool.name} {version(tool, where.sources)}"):
-        _place(tool, where, lambda temporary: _build(tool, where, temporary))
+        _write_once(tool, where, lambda temporary: _build(tool, where, temporary))
 
 
-def _place(tool: Tool, where: Places, write: Callable[[Path], object]) -> None:
+def _write_once(tool: Tool, where: AssetPaths, write: Callable[[Path], object]) -> None:
     """Let a program appear whole or not at all."""
     temporary = where.programs / f".{tool.name}.partial"
     write(temporary)
@@ -254,7 +254,7 @@ def stamp(tool: Tool, release: str) -> str:
     return " ".join(["-s -w", *(f"-X {value}" for value in values)])
 
 
-def _build(tool: Tool, where: Places, output: Path) -> None:
+def _build(tool: Tool, where: AssetPaths, output: Path) -> None:
     go = toolchain.go(where.scratch)
     flags = ["-p", str(os.cpu_count() or 1), "-ldflags", stamp(tool, version(tool, where.sources))]
     run(
@@ -264,7 +264,7 @@ def _build(tool: Tool, where: Places, output: Path) -> None:
     )
 
 
-def _from_debian(tool: Tool, where: Places, step: Step) -> bool:
+def _from_debian(tool: Tool, where: AssetPaths, step: Step) -> bool:
     """Unpack the tool from Debian's package; say whether that gave one that runs here."""
     if tool.debian_package is None:
         return False
@@ -278,5 +278,5 @@ def _from_debian(tool: Tool, where: Places, step: Step) -> bool:
         return False  # the build is the way for everybody else
     if not _suits(tool, program):
         return False
-    _place(tool, where, lambda temporary: shutil.copy2(program, temporary))
+    _write_once(tool, where, lambda temporary: shutil.copy2(program, temporary))
     return True

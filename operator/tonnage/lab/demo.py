@@ -51,11 +51,11 @@ class Example:
 
     @property
     def limits_s(self) -> tuple[float, float]:
-        """The promises on TTFT and TPOT at p95."""
+        """The SLO targets on TTFT and TPOT at p95."""
         slo = self.model.spec.slo
         if slo is None or slo.time_to_first_token is None or slo.time_per_output_token is None:
             return float("inf"), float("inf")
-        first, each = slo.time_to_first_token.promised(), slo.time_per_output_token.promised()
+        first, each = slo.time_to_first_token.targets(), slo.time_per_output_token.targets()
         return first[0.95], each[0.95]
 
     @property
@@ -252,7 +252,7 @@ def _summarize(
             since_s=story.began_s + from_s,
             until_s=story.began_s + to_s,
         )
-        kept = "no request" if share is None else f"{share:.1%} of requests kept both promises"
+        kept = "no request" if share is None else f"{share:.1%} of requests met both SLO targets"
         console.print(f"{name:18} {kept}", highlight=False)
     efficiencies = [each.efficiency for each in story.samples if each.efficiency]
     if efficiencies:

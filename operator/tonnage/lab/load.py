@@ -182,8 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--exponential", action="store_true", help="lengths vary; else all are equal")
     add("--routing", type=Routing, choices=list(Routing), default=Routing.RANDOM)
     add("--seed", type=int, default=0)
-    add("--ttft", type=float, default=float("inf"), help="promised seconds to the first token")
-    add("--tpot", type=float, default=float("inf"), help="promised seconds per output token")
+    add("--ttft", type=float, default=float("inf"), help="SLO target: seconds to the first token")
+    add("--tpot", type=float, default=float("inf"), help="SLO target: seconds per output token")
     add("--records", type=Path, help="write one JSON line per request here")
     return parser
 

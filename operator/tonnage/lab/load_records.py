@@ -1,4 +1,4 @@
-"""What became of each request, and how many met their promise. Pure."""
+"""What became of each request, and how many met their SLO targets. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ def attainment(
     since_s: float = -math.inf,
     until_s: float = math.inf,
 ) -> float | None:
-    """Return the share of the requests due in a window that met both promises.
+    """Return the share of the requests due in a window that met both SLO targets.
 
     A request that failed met none. None when no request was due.
     """

@@ -15,7 +15,7 @@ DEMAND: Final = "#0b6e99"
 CAPACITY: Final = "#b0bec5"
 READY: Final = "#2f855a"
 WARM: Final = "#c05621"
-PROMISED: Final = "#9b2c2c"
+TARGET: Final = "#9b2c2c"
 WINDOW_S: Final = 15.0
 HEIGHTS: Final = (3, 2, 1.4, 1.6, 1.8)
 PERCENT: Final = 100
@@ -29,7 +29,7 @@ def draw(
     limits_s: tuple[float, float],
     hidden_efficiency: float,
 ) -> None:
-    """Write the picture. ``limits_s``: the promises on TTFT and TPOT, judged at p95."""
+    """Write the picture. ``limits_s``: the SLO targets on TTFT and TPOT, at p95."""
     figure = Figure(figsize=(9, 10), layout="constrained")
     axes = figure.subplots(len(HEIGHTS), 1, sharex=True, height_ratios=list(HEIGHTS))
     _demand(axes[0], story.samples)
@@ -102,7 +102,7 @@ def _attainment(
             if share is not None
         ]
         axes.plot([x for x, _ in known], [y for _, y in known], color=color, label=label)
-    axes.axhline(95, color=PROMISED, linestyle="--", linewidth=1, label="promised")
+    axes.axhline(95, color=TARGET, linestyle="--", linewidth=1, label="target")
     axes.set_ylabel("% of requests")
 
 

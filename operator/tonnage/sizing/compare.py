@@ -50,7 +50,7 @@ class Choice:
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
-        """Output tokens within every promise."""
+        """Output tokens with every SLO target met."""
         return self.sizing.output_tokens_per_s / self.sizing.flags.parallelism.num_gpus
 
     @property

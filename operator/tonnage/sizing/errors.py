@@ -18,7 +18,7 @@ class SLOInfeasibleError(SizingError):
 
 
 class ContextTooLongError(SizingError):
-    """The context length promised exceeds the positions that the model was made for."""
+    """The maximum length exceeds the positions that the model was made for."""
 
 
 class InvalidSpeculationError(SizingError):

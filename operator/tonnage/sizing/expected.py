@@ -1,4 +1,4 @@
-"""What a spec expects: the traffic, the latency promises, and how the engine is to decode."""
+"""What a spec expects: the traffic, the SLO targets, and how the engine is to decode."""
 
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
@@ -11,19 +11,19 @@ GUESSED_PROMPT_TOKENS = 2048
 GUESSED_OUTPUT_TOKENS = 512
 
 
-def promised(spec: Spec) -> Slo:
-    """Return the latency promises of a spec."""
+def slo_of(spec: Spec) -> Slo:
+    """Return the SLO targets of a spec."""
     if spec.slo is None:
         return Slo()
     ttft, tpot = spec.slo.time_to_first_token, spec.slo.time_per_output_token
     return Slo(
         ttft=tuple(
             Target(quantile=quantile, limit_s=limit_s)
-            for quantile, limit_s in (ttft.promised() if ttft else {}).items()
+            for quantile, limit_s in (ttft.targets() if ttft else {}).items()
         ),
         tpot=tuple(
             Target(quantile=quantile, limit_s=limit_s)
-            for quantile, limit_s in (tpot.promised() if tpot else {}).items()
+            for quantile, limit_s in (tpot.targets() if tpot else {}).items()
         ),
     )
 
@@ -49,7 +49,7 @@ def expected_workload(spec: Spec) -> Workload:
 
 
 def expected_speculation(spec: Spec) -> Speculation | None:
-    """Return how the engine is to guess tokens, and how many are expected to be right."""
+    """Return how the engine drafts tokens, and how many are expected to be accepted."""
     given = spec.engine.speculative if spec.engine else None
     if given is None:
         return None

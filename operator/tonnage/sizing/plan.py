@@ -98,8 +98,8 @@ class Sizing:
         return state_at(self.replica, self.request.workload, self.goodput_requests_per_s)
 
     @property
-    def memory_ceiling_promised(self) -> float:
-        """Requests of the promised context length that a replica admits at once."""
+    def memory_ceiling_longest(self) -> float:
+        """Requests of the maximum length that a replica admits at once."""
         return self.replica.requests_reserved(self.request.context_tokens)
 
     @property
@@ -113,8 +113,8 @@ class Sizing:
 
     @property
     def kv_tokens(self) -> float:
-        """Tokens that the cache of a replica holds in requests of the promised length."""
-        return self.memory_ceiling_promised * self.request.context_tokens
+        """Tokens that the cache of a replica holds in requests of the maximum length."""
+        return self.memory_ceiling_longest * self.request.context_tokens
 
     @property
     def kv_tokens_range(self) -> tuple[float, float]:
@@ -159,10 +159,10 @@ def size(request: SizingRequest, *, between: Between = nothing) -> Sizing:
     parallelism. More than a node is tried only when nothing smaller fits.
 
     Raises:
-        ContextTooLongError: the model has fewer positions than are promised.
+        ContextTooLongError: the model has fewer positions than contextLength.
         InvalidKvCacheError, UnsupportedEngineError: the engine has no such cache for the model.
         InvalidParallelismError: the engine refuses every split of the GPUs asked for.
-        DoesNotFitError: no split leaves room for one request of the promised length.
+        DoesNotFitError: no split leaves room for one request of the maximum length.
         SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
     """
     check_request(request)

@@ -13,7 +13,7 @@ from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
     expected_workload,
-    promised,
+    slo_of,
 )
 from tonnage.sizing.workload import Slo, Workload
 from tonnage.units import format_bytes, format_si, significant
@@ -71,7 +71,7 @@ def without(inputs: Iterable[Input], *figures: Figure) -> tuple[Input, ...]:
 
 
 def replaced(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
-    """Return the inputs with each of those changed in the place of the one it replaces.
+    """Return the inputs with each of those put where the one it replaces was.
 
     What is changed but was not there is left out: the answer does not stand on it.
     """
@@ -82,7 +82,7 @@ def replaced(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
 def spec_inputs(spec: Spec) -> Iterator[Input]:
     """Yield what a spec says, or leaves to be guessed, in the order of the plan."""
     yield _given(Figure.CONTEXT, f"{spec.context_length} tokens")
-    yield _given(Figure.SLO, _promises_written(promised(spec)))
+    yield _given(Figure.SLO, _targets_written(slo_of(spec)))
     yield lengths_input(expected_workload(spec), Origin.GIVEN if spec.demand else Origin.GUESSED)
     speculation = expected_speculation(spec)
     if speculation:
@@ -95,9 +95,9 @@ def _given(figure: Figure, value: str) -> Input:
     return Input(figure=figure, value=value, origin=Origin.GIVEN)
 
 
-def _promises_written(slo: Slo) -> str:
-    promises = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
-    return ", ".join(promises) or "none: offline"
+def _targets_written(slo: Slo) -> str:
+    targets = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
+    return ", ".join(targets) or "none: offline"
 
 
 def _demand_written(demand: Demand | None) -> str:
@@ -119,7 +119,7 @@ def _arrivals_input(spec: Spec) -> Input:
 
 
 def demand_input(requests_per_s: float) -> Input:
-    """Return the demand where a rate is given in place of the spec's."""
+    """Return the demand where a rate is given instead of the spec's."""
     return _given(Figure.DEMAND, f"{significant(requests_per_s)} requests/s")
 
 
@@ -162,7 +162,7 @@ def speed_input(speed: SpeedConstants, origin: Origin) -> Input:
 
 
 def textbook_speed_input() -> Input:
-    """Return what takes the place of the speed's constants in napkin arithmetic."""
+    """Return what replaces the speed's constants in napkin arithmetic."""
     return _given(Figure.TEXTBOOK_SPEED, "1, no overhead")
 
 

@@ -15,7 +15,7 @@ from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
     expected_workload,
-    promised,
+    slo_of,
 )
 from tonnage.sizing.provenance import (
     Figure,
@@ -88,7 +88,7 @@ class SizingRequest:
 
     @property
     def cache_rules(self) -> CacheRules:
-        """How the engine cuts the cache; layers with a state keep one for each guessed token."""
+        """How the engine cuts the cache; layers with a state keep one for each draft token."""
         rules = self.switches.rules(self.engine.constants.cache)
         drafted = self.speculation.num_draft_tokens if self.speculation else 0
         return replace(rules, state_blocks=rules.state_blocks + drafted)
@@ -144,7 +144,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         kv_format=kv_cache_format(spec.model.kv_cache, known.shape),
         context_tokens=spec.context_length,
         workload=expected_workload(spec),
-        slo=promised(spec),
+        slo=slo_of(spec),
         demand=expected_demand(spec.demand),
         num_gpus=spec.hardware.gpus_per_replica,
         max_replicas=spec.scaling.max_replicas,
@@ -171,9 +171,9 @@ def with_prior(request: SizingRequest) -> SizingRequest:
 def _engine_digest(spec: Spec) -> str:
     if spec.engine is None:
         return ""
-    guess = spec.engine.speculative
-    guessed = (guess.method, str(guess.tokens)) if guess else ()
-    return digest_of((spec.engine.image or "", *spec.engine.args, *guessed))
+    drafts = spec.engine.speculative
+    drafted = (drafts.method, str(drafts.tokens)) if drafts else ()
+    return digest_of((spec.engine.image or "", *spec.engine.args, *drafted))
 
 
 def digest_of(parts: Iterable[str]) -> str:

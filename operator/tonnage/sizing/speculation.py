@@ -1,4 +1,4 @@
-"""Speculative decoding: tokens are guessed cheaply, and one step of the model judges them all."""
+"""Speculative decoding: cheap draft tokens, which one step of the model verifies together."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,14 +8,14 @@ Method = Literal["mtp", "ngram"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """How many tokens are guessed in each step, and how many of them are right."""
+    """How many draft tokens each step verifies, and how many of them are accepted."""
 
     method: Method
-    """mtp: draft layers of the checkpoint guess; ngram: a search in the text so far does."""
+    """mtp: draft layers of the checkpoint; ngram: a search in the text so far."""
     num_draft_tokens: int
     """For each sequence in each step."""
     acceptance_rate: float
-    """Chance that a guess is right when all before it were."""
+    """Chance that a draft token is accepted when all before it were."""
 
     @property
     def tokens_per_step(self) -> float:
@@ -43,7 +43,7 @@ class Speculation:
 
     @property
     def tokens_verified(self) -> int:
-        """Of each sequence in a step: the guesses, and the one behind the last of them."""
+        """Of each sequence in a step: the draft tokens, and the one behind the last of them."""
         return 1 + self.num_draft_tokens
 
     def __str__(self) -> str:
@@ -56,12 +56,12 @@ class Speculation:
 def tokens_per_step(*, num_draft_tokens: int, acceptance_rate: float) -> float:
     """Return the tokens that a sequence gets from a step in the mean.
 
-    The guesses up to the first wrong one, and one more from the model itself::
+    The draft tokens up to the first that is rejected, and one of the model itself::
 
         1 + a + a^2 + ... + a^k = (1 - a^(k + 1)) / (1 - a)
 
-    ``acceptance_rate``: of each guess when all before it were right, the same for each. What an
-    engine counts as accepted over drafted is ``(tokens_per_step - 1) / k``, which is less.
+    ``acceptance_rate``: of a draft token when all before it were accepted, the same for each. What
+    an engine counts as accepted over drafted is ``(tokens_per_step - 1) / k``, which is less.
 
     Sources:
         [leviathan2022] equation 1.

@@ -1,4 +1,4 @@
-"""What is asked of a replica: the shape of the traffic and the promises on its latency."""
+"""What is asked of a replica: the shape of the traffic and the SLO targets."""
 
 import math
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """The promises on time to first token and time per output token. Both empty: offline."""
+    """The SLO targets on time to first token and time per output token. Both empty: offline."""
 
     ttft: tuple[Target, ...] = ()
     tpot: tuple[Target, ...] = ()

@@ -17,7 +17,7 @@ from tonnage.catalog.gpu import (
 )
 from tonnage.units import GB, GIB
 
-PROMISED = [
+EXPECTED = [
     "B200", "H200", "H100", "H100-PCIe", "A100-80GB", "A100-40GB", "L40S", "A10G", "L4", "RTX-4090",
 ]  # fmt: skip
 PRECISIONS = {"bf16", "fp8", "int8", "fp4"}
@@ -38,8 +38,8 @@ def gpu(request: pytest.FixtureRequest) -> Gpu:
     return built_in_gpus()[request.param]
 
 
-@pytest.mark.parametrize("name", PROMISED)
-def test_the_promised_classes_are_there(name: str) -> None:
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_expected_classes_are_there(name: str) -> None:
     assert find_gpu(name, built_in_gpus()).name == name
 
 

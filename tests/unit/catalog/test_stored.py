@@ -12,7 +12,7 @@ from tonnage.catalog.parameters import num_parameters
 from tonnage.catalog.shape import StateAttention
 from tonnage.catalog.stored import apply_checkpoint, counted_bytes, stored
 from tonnage.catalog.stored_weights import StoredPart
-from tonnage.catalog.tensor_parts import places
+from tonnage.catalog.tensor_parts import tensor_parts
 
 # Names as the publishers of these families wrote them; {L} is a layer, ... the rest of the name.
 PARTS = {
@@ -82,7 +82,7 @@ PARTS = {
         model.layers.0.layer_scalar  model.layers.0.altup.modality_router.weight
         model.per_layer_model_projection.weight  model.layers.0.moe.router_bias
     """,
-    "towers": """
+    "encoders": """
         visual.blocks.0.attn.qkv.weight  model.visual.merger.mlp.0.weight
         vision_tower.vision_model.encoder.layers.40.mlp.fc1.weight
         model.vision_tower.transformer.layers.0.attention.q_proj.weight
@@ -112,14 +112,14 @@ NAMES = [(name, part) for part, names in PARTS.items() for name in names.split()
 
 @pytest.mark.parametrize(("name", "part"), NAMES, ids=[name for name, _ in NAMES])
 def test_a_name_tells_the_part_of_a_model_of_four_layers(name, part):
-    assert places([name], num_layers=4)[name].part == part
+    assert tensor_parts([name], num_layers=4)[name].part == part
 
 
 def test_attention_with_a_decay_is_linear_and_its_neighbour_is_not():
     names = ["model.layers.0.self_attn.A_log", "model.layers.0.self_attn.q_proj.weight"]
     other = "model.layers.1.self_attn.q_proj.weight"
 
-    found = places([*names, other], num_layers=4)
+    found = tensor_parts([*names, other], num_layers=4)
 
     assert [found[name].part for name in names] == ["state_attention", "state_attention"]
     assert found[other].part == "attention"
@@ -128,7 +128,7 @@ def test_attention_with_a_decay_is_linear_and_its_neighbour_is_not():
 def test_a_dense_block_beside_experts_is_shared_and_one_in_another_layer_is_not():
     names = ["model.layers.1.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"]
 
-    found = places([*names, "model.layers.1.experts.up_proj"], num_layers=4)
+    found = tensor_parts([*names, "model.layers.1.experts.up_proj"], num_layers=4)
 
     assert [found[name].part for name in names] == ["shared_experts", "dense_ffn"]
 
@@ -263,7 +263,7 @@ def test_weights_that_differ_are_said_part_by_part():
         "weights differ: 9.5 GiB in the files, 15.0 GiB by config.json: "
         "embedding 501.0 MiB and 1002.0 MiB; head 501.0 MiB and 1002.0 MiB; "
         "attention 1.2 GiB and 2.5 GiB; dense_ffn 5.2 GiB and 10.5 GiB; "
-        "replicated 260.0 KiB and 0 B; towers 2.0 GiB and 0 B"
+        "replicated 260.0 KiB and 0 B; encoders 2.0 GiB and 0 B"
     )
 
 

@@ -185,7 +185,7 @@ class TestOffline:
         assert first["plan"]["replicas"] == pytest.approx(11_574 / per_s, abs=1)
         assert first["plan"]["limitedBy"] == "KVCache"
 
-    def test_promises_no_ttft(self):
+    def test_has_no_ttft_target(self):
         text = compare(self.TEXT, options=["--gpu", "H100"], COLUMNS="120").stdout
 
         assert "offline, at the memory ceiling" in text

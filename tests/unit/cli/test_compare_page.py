@@ -74,11 +74,11 @@ def test_draws_the_slo(root):
     assert "SLO: TPOT p95 50.0 ms" in texts_of(root)
 
 
-def test_offline_promises_nothing_and_draws_no_slo():
+def test_offline_has_no_target_and_draws_no_slo():
     root = tree(compare_page(a_comparison(OFFLINE)))
 
     assert not [text for text in texts_of(root) if text.startswith("SLO")]
-    assert "nothing is promised about TPOT" in words(root)
+    assert "there is no TPOT target" in words(root)
 
 
 def test_draws_the_cheapest_and_the_own_class_where_all_are_compared():

@@ -275,7 +275,7 @@ class TestRoofline:
 
 
 class TestThroughput:
-    def test_a_promise_is_a_line_and_what_is_beyond_it_is_shaded(self):
+    def test_a_target_is_a_line_and_what_is_beyond_it_is_shaded(self):
         slo = Slo(tpot=(Target(quantile=0.95, limit_s=0.05),))
         (axes,) = drawn(throughput_figure, [a_course("A", [0.01, 0.1])], slo, WIDE).axes
         (beyond,) = axes.patches
@@ -283,7 +283,7 @@ class TestThroughput:
         assert set(line_at(axes, "SLO: TPOT p95 50.0 ms").get_xdata()) == {0.05}
         assert beyond.get_x() == 0.05
 
-    def test_of_promises_with_one_limit_only_the_strictest_is_drawn(self):
+    def test_of_targets_with_one_limit_only_the_strictest_is_drawn(self):
         slo = Slo(
             tpot=(
                 Target(quantile=0.5, limit_s=0.05),
@@ -328,8 +328,8 @@ class TestThroughput:
         ),
         st.sampled_from(SCREENS),
     )
-    def test_texts_never_overlap(self, courses, promised, screen):
-        slo = Slo(tpot=tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in promised))
+    def test_texts_never_overlap(self, courses, targets, screen):
+        slo = Slo(tpot=tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in targets))
         named = [a_course(f"RTX-PRO-6000-{n}", each) for n, each in enumerate(courses)]
 
         assert_reads_well(drawn(throughput_figure, named, slo, screen))

@@ -156,7 +156,7 @@ def test_the_ways_out_lead_out():
     assert "plan" in as_json(other)
 
 
-def test_an_infeasible_promise_says_what_can_be_reached():
+def test_an_infeasible_target_says_what_can_be_reached():
     result = plan(TOO_SLOW)
 
     assert result.exit_code == 2
@@ -230,7 +230,7 @@ def test_an_encoder_that_cannot_be_counted_is_said_without_being_asked(tmp_path)
     path.write_text(json.dumps(config))
     result = plan(LLAMA, options=["--model-config", path])
 
-    assert "other towers need memory beside it" in " ".join(result.stdout.split())
+    assert "other encoders need memory beside it" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ class TestLiveFlagsThatTheEstimateRefuses:
         assert found.refusal is None
         assert found.sizing.flags == self.TIGHT
         assert found.template is None
-        assert found.sizing.memory_ceiling_promised == pytest.approx(1)
+        assert found.sizing.memory_ceiling_longest == pytest.approx(1)
         assert found.decision is not None
 
     def test_say_so_in_the_plan(self):
@@ -387,7 +387,7 @@ class TestMeasuredLengths:
 
         assert (workload.prompt.mean_tokens, workload.output_tokens) == (4000, 1000)
 
-    def test_no_prompt_is_taken_to_be_longer_than_the_promised_context(self):
+    def test_no_prompt_is_taken_to_be_longer_than_the_maximum_length(self):
         # 7,000 over 4,000, around 6,000: 10,500 tokens do not fit into 8,192.
         assert self.request(prompt_tokens=6000).workload.prompt.p99_tokens == 8192
 
@@ -399,9 +399,9 @@ class TestOutOfReach:
         flags, sizing = CHOSEN, a_sizing()
         slow = SpeedCalibration(bandwidth_efficiency=0.25)
         known = Calibrations(speed={speed_key(sizing.request, flags): slow})
-        promises = {"timePerOutputToken": {"p95": "18ms"}}
-        model = a_model(slo=promises)
-        state = a_state(a_manifest(slo=promises), live=running(flags, model))
+        slo = {"timePerOutputToken": {"p95": "18ms"}}
+        model = a_model(slo=slo)
+        state = a_state(a_manifest(slo=slo), live=running(flags, model))
         return assessed(state, fleet=a_fleet(state, calibrations=known))
 
     def test_it_is_sized_for_throughput_and_says_why(self):

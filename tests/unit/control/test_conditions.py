@@ -296,7 +296,7 @@ class TestSloMet:
     def test_says_what_was_missed_by_how_much(self):
         message = shown(engines=with_attainment(0.5))["SLOMet"].message
 
-        assert message == "TTFT: 50.0% within the limit, promised 95%"
+        assert message == "TTFT: 50.0% within the limit, target 95%"
 
     def test_is_unknown_without_traffic(self):
         assert said("SLOMet") == ("Unknown", "NoTraffic")

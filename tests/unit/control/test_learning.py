@@ -286,7 +286,7 @@ def split_on_h200(model_id, version, split, *, context_tokens):
 
 
 class TestReportedTokens:
-    """Figures of one rank in requests of the promised length, from the labels of each version."""
+    """Figures of one rank in requests of the maximum length, from the labels of each version."""
 
     @pytest.mark.parametrize("version", ["0.24", "0.33"])
     def test_are_what_the_engine_says_where_it_says_them(self, version):

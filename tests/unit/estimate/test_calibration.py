@@ -254,7 +254,7 @@ class TestKeys:
         assert speed_key(request, flags) == "361a4d2f84730fb21388"
         assert memory_key(request, flags) == "6fd264df06cb818ee10b"
 
-    def test_memory_is_learned_apart_for_each_promised_length(self):
+    def test_memory_is_learned_apart_for_each_maximum_length(self):
         other = a_sizing_request(context_tokens=4096)
 
         assert memory_key(other, some_flags()) != memory_key(a_sizing_request(), some_flags())

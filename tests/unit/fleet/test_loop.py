@@ -62,7 +62,7 @@ class TestAtRest:
 
         assert [tick(restarted, world) for _ in range(3)] == [[]] * 3
 
-    def test_nothing_is_written_when_the_picture_wakes_it_often(self):
+    def test_nothing_is_written_when_the_store_wakes_it_often(self):
         loop, world = served()
 
         assert [tick(loop, world, after_s=1) for _ in range(20)] == [[]] * 20

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tonnage.lab import assets
-from tonnage.lab.assets import TOOLS, Places
+from tonnage.lab.assets import TOOLS, AssetPaths
 
 GO = "go1.26.8 linux/amd64"
 
@@ -25,8 +25,8 @@ def some_sources(folder: Path, version: str = "v1.2.3") -> Path:
     return folder
 
 
-def some_places(folder: Path, *, kubebuilder: Path | None = None) -> Places:
-    return Places(
+def some_paths(folder: Path, *, kubebuilder: Path | None = None) -> AssetPaths:
+    return AssetPaths(
         sources=folder / "sources",
         programs=folder / "programs",
         scratch=folder / "scratch",
@@ -53,24 +53,24 @@ def test_the_digest_sees_checksums_and_the_file_they_are_in(tmp_path: Path):
 
 
 def test_an_asset_folder_of_ones_own_choice_is_taken_as_it_is(tmp_path: Path):
-    where = assets.places({"TONNAGE_ASSETS": str(tmp_path)})
+    where = assets.asset_paths({"TONNAGE_ASSETS": str(tmp_path)})
 
     assert where.programs == tmp_path
 
 
 def test_the_default_is_below_the_cache_folder_of_the_user(tmp_path: Path):
-    where = assets.places({"XDG_CACHE_HOME": str(tmp_path)})
+    where = assets.asset_paths({"XDG_CACHE_HOME": str(tmp_path)})
 
     assert where.programs.parent == tmp_path / "tonnage" / "assets"
     assert where.scratch == tmp_path / "tonnage" / "build"
 
 
-def test_kubebuilder_assets_win_for_the_three_programs_they_promise(tmp_path: Path):
+def test_kubebuilder_assets_win_for_the_three_programs_they_hold(tmp_path: Path):
     given = tmp_path / "given"
     for name in ("kube-apiserver", "etcd", "kubectl", "kwok"):
         a_program(given / name)
     environment = {"KUBEBUILDER_ASSETS": str(given)}
-    where = some_places(tmp_path, kubebuilder=assets.kubebuilder_folder(environment))
+    where = some_paths(tmp_path, kubebuilder=assets.kubebuilder_folder(environment))
     for name in ("etcd", "kwok"):
         a_program(where.programs / name)
 
@@ -91,7 +91,7 @@ def test_kubebuilder_assets_unset_is_no_folder():
 
 
 def test_a_file_that_is_not_executable_is_no_program(tmp_path: Path):
-    where = some_places(tmp_path)
+    where = some_paths(tmp_path)
     a_program(where.programs / "etcd").chmod(0o644)
 
     assert assets.find("etcd", where) is None
@@ -100,7 +100,7 @@ def test_a_file_that_is_not_executable_is_no_program(tmp_path: Path):
 def test_a_prometheus_on_the_path_must_know_kubernetes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    where = some_places(tmp_path)
+    where = some_paths(tmp_path)
     on_path = a_program(tmp_path / "bin" / "prometheus", "#!/bin/sh\n# file_sd only\n")
     monkeypatch.setenv("PATH", str(on_path.parent))
     without = assets.find("prometheus", where)
@@ -111,7 +111,7 @@ def test_a_prometheus_on_the_path_must_know_kubernetes(
 
 
 def test_what_is_here_is_not_built(tmp_path: Path):
-    where = some_places(tmp_path)
+    where = some_paths(tmp_path)
     etcd = a_program(where.programs / "etcd")
 
     found = assets.ensure(["etcd"], where=where, step=fail_on_any_step)

@@ -21,8 +21,8 @@ from tonnage.lab.runner.environment import (
     references,
 )
 from tonnage.lab.runner.mounts import Bind, script, submounts
-from tonnage.lab.runner.place import Devices, num_gpus
 from tonnage.lab.runner.probes import Exec, HttpGet, Tally, TcpSocket, parse
+from tonnage.lab.runner.sandbox import Devices, num_gpus
 from tonnage.lab.runner.status import (
     ContainerStatus,
     PodSituation,

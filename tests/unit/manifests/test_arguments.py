@@ -99,9 +99,9 @@ class TestWriting:
 
         assert as_read(arguments(model, kv_format=kv_format)).kv_cache_dtype == written
 
-    def test_what_is_to_be_guessed_is_said_in_the_engines_own_words(self):
-        guess = {"method": "mtp", "tokens": 2, "acceptedPercent": 80}
-        written = arguments(a_model(engine={"version": "0.33", "speculative": guess}))
+    def test_what_is_to_be_drafted_is_said_in_the_engines_own_words(self):
+        drafts = {"method": "mtp", "tokens": 2, "acceptedPercent": 80}
+        written = arguments(a_model(engine={"version": "0.33", "speculative": drafts}))
 
         config = written[written.index("--speculative-config") + 1]
         assert json.loads(config) == {"method": "mtp", "num_speculative_tokens": 2}

@@ -1,4 +1,4 @@
-"""GPU classes compared: order, bills worked out by hand, stages, what is to be validated."""
+"""GPU classes compared: order, bills worked out by hand, aspects, what is to be validated."""
 
 import math
 import re
@@ -11,7 +11,7 @@ import yaml
 from builders import a_gpu, a_sizing_request, an_slo
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Price, built_in_gpus
-from tonnage.explain.stages import stages
+from tonnage.explain.choosing import aspects
 from tonnage.explain.validation import unconfirmed
 from tonnage.explain.words import explain
 from tonnage.sizing.compare import Choice, best_choice, select
@@ -378,11 +378,11 @@ class TestTheStages:
         named = re.search(r"five-stage GPU selection \(([^)]*)\)", table)[1]
         choice = best_choice(a_sizing_request())
 
-        assert [stage.name for stage in stages(choice)] == named.split(", ")
+        assert [aspect.name for aspect in aspects(choice)] == named.split(", ")
 
     def test_hold_the_figures_of_the_sizing(self):
         choice = Choice(sizing=at_rate(2.0), replicas=3)
-        found = {stage.name: stage.to_dict() for stage in stages(choice)}
+        found = {aspect.name: aspect.to_dict() for aspect in aspects(choice)}
 
         assert found["workload"]["requestsPerSecond"] == 4
         assert found["workload"]["outputTokensPerSecond"] == 2000
@@ -392,9 +392,9 @@ class TestTheStages:
         assert found["cost"]["usdPerHour"] == 12
         assert found["cost"]["basis"] == "rented"
 
-    def test_leave_out_what_has_no_price_and_no_promise(self):
+    def test_leave_out_what_has_no_price_and_no_target(self):
         sizing = size(a_sizing_request(gpu=a_class("FREE", None), slo=OFFLINE, demand=Demand()))
-        found = {stage.name: stage for stage in stages(Choice(sizing=sizing, replicas=1))}
+        found = {aspect.name: aspect for aspect in aspects(Choice(sizing=sizing, replicas=1))}
 
         assert found["cost"].to_dict()["price"] == "unknown"
         assert "timeToFirstTokenSeconds" not in found["throughput"].to_dict()

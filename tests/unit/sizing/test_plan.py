@@ -62,7 +62,7 @@ class TestMemory:
         sizing = size(as_textbook(a_sizing_request(slo=OFFLINE)))
 
         # (80e9 - 16.06e9) B / (8192 * 131,072 B) = 59.5
-        assert sizing.memory_ceiling_promised == pytest.approx(59.55, rel=1e-3)
+        assert sizing.memory_ceiling_longest == pytest.approx(59.55, rel=1e-3)
 
     def test_each_slot_costs_the_sampler_memory(self):
         few, many = (

@@ -1,4 +1,4 @@
-"""Speculation: what guessed tokens cost and bring, by hand and by publication."""
+"""Speculation: what draft tokens cost and bring, by hand and by publication."""
 
 import random
 from dataclasses import replace
@@ -28,7 +28,7 @@ rates = numbers(0, 1)
 drafts = st.integers(1, 8)
 
 
-def guessing(tokens=3, rate=0.8, method="ngram"):
+def speculating(tokens=3, rate=0.8, method="ngram"):
     return Speculation(method=method, num_draft_tokens=tokens, acceptance_rate=rate)
 
 
@@ -44,7 +44,7 @@ class TestTokensPerStep:
         ("tokens", "rate", "expected"),
         [(1, 0.85, 1.85), (3, 0.8, 1 + 0.8 + 0.64 + 0.512), (5, 0, 1), (5, 1, 6)],
     )
-    def test_counts_the_guesses_up_to_the_first_wrong_one_and_one_more(
+    def test_counts_the_draft_tokens_up_to_the_first_rejected_and_one_more(
         self, tokens, rate, expected
     ):
         found = tokens_per_step(num_draft_tokens=tokens, acceptance_rate=rate)
@@ -52,7 +52,7 @@ class TestTokensPerStep:
         assert found == pytest.approx(expected)
 
     def test_never_make_an_answer_in_less_than_a_step(self):
-        assert guessing(16, 1).steps(1) == guessing(3, 0.8).steps(1) == 1
+        assert speculating(16, 1).steps(1) == speculating(3, 0.8).steps(1) == 1
 
     @given(drafts, rates)
     def test_is_what_drawing_them_gives(self, tokens, rate):
@@ -71,7 +71,7 @@ class TestDraftLayers:
         one_gpu = Parallelism()
 
         added = (
-            rank_of(replace(plain, speculation=guessing(1, method="mtp")), one_gpu).weights_bytes
+            rank_of(replace(plain, speculation=speculating(1, method="mtp")), one_gpu).weights_bytes
             - rank_of(plain, one_gpu).weights_bytes
         )
 
@@ -79,15 +79,15 @@ class TestDraftLayers:
 
     def test_keep_a_cache_of_their_own(self):
         # 61 layers and one for drafting: each adds (512 + 64) elements of two bytes a token.
-        request = a_request_of("DeepSeek-V3", speculation=guessing(1, method="mtp"))
+        request = a_request_of("DeepSeek-V3", speculation=speculating(1, method="mtp"))
 
         rank = rank_of(request, Parallelism(tensor=8))
 
         assert sum(share.bytes_per_token for share in rank.kv) == 62 * 576 * 2
 
-    def test_run_once_for_each_guess(self):
+    def test_run_once_for_each_draft_token(self):
         one, three = (
-            a_model(shard=with_draft(), speculation=guessing(tokens)).step(a_step())
+            a_model(shard=with_draft(), speculation=speculating(tokens)).step(a_step())
             for tokens in (1, 3)
         )
 
@@ -99,9 +99,9 @@ class TestDraftLayers:
     @pytest.mark.parametrize(
         ("model", "speculation", "words"),
         [
-            ("Llama-3.1-8B-Instruct", guessing(1, method="mtp"), "no draft layers"),
-            ("MiniMax-M2.5", guessing(4, method="mtp"), "4 tokens of 3 draft layers"),
-            ("DeepSeek-V4-Flash", guessing(1, method="mtp"), "compressed attention"),
+            ("Llama-3.1-8B-Instruct", speculating(1, method="mtp"), "no draft layers"),
+            ("MiniMax-M2.5", speculating(4, method="mtp"), "4 tokens of 3 draft layers"),
+            ("DeepSeek-V4-Flash", speculating(1, method="mtp"), "compressed attention"),
         ],
     )
     def test_that_are_missing_or_not_understood_are_refused_by_name(
@@ -113,13 +113,13 @@ class TestDraftLayers:
             size(request)
 
     def test_of_a_model_that_does_not_fit_leave_the_reason_as_it_is(self):
-        request = a_request_of("DeepSeek-V3", gpu="L4", speculation=guessing(1, method="mtp"))
+        request = a_request_of("DeepSeek-V3", gpu="L4", speculation=speculating(1, method="mtp"))
 
         with pytest.raises(DoesNotFitError, match="GiB"):
             size(request)
 
     def test_are_not_planned_for_in_a_pipeline(self):
-        request = a_sizing_request(speculation=guessing())
+        request = a_sizing_request(speculation=speculating())
 
         with pytest.raises(InvalidParallelismError, match="PP2"):
             size_with(request, Parallelism(pipeline=2))
@@ -137,13 +137,13 @@ def with_draft():
 class TestStep:
     def test_shares_the_reads_among_the_tokens_verified_and_not_the_work(self):
         step = Step(num_sequences=10, context_tokens=20_000)
-        plain, verified = a_model(), a_model(speculation=guessing(3))
+        plain, verified = a_model(), a_model(speculation=speculating(3))
 
         assert verified.step(step).decode_bytes == plain.step(step).decode_bytes
         assert verified.step(step).decode_flop == 4 * plain.step(step).decode_flop
 
     def test_leaves_less_of_the_budget_for_prompts(self):
-        replica = a_replica(speculation=guessing(3), max_batched_tokens=1000)
+        replica = a_replica(speculation=speculating(3), max_batched_tokens=1000)
 
         assert replica.prefill_room(200) == 1000 - 200 * 4
 
@@ -153,7 +153,7 @@ class TestSteadyState:
         # Memory-bound: a step takes as long as without, and gives 2.952 tokens.
         workload = a_workload(prompt=Lengths(mean_tokens=1), output_tokens=500)
         plain = steady_state(a_replica(), workload, 10)
-        faster = steady_state(a_replica(speculation=guessing(3)), workload, 10)
+        faster = steady_state(a_replica(speculation=speculating(3)), workload, 10)
 
         assert faster.step_s == pytest.approx(plain.step_s, rel=1e-3)
         assert faster.tpot_s == pytest.approx(plain.tpot_s / 2.952, rel=1e-3)
@@ -166,7 +166,7 @@ class TestSteadyState:
         low, high = sorted((one, other))
         slow, fast = (
             steady_state(
-                a_replica(shard=with_draft(), speculation=guessing(tokens, rate)),
+                a_replica(shard=with_draft(), speculation=speculating(tokens, rate)),
                 a_workload(),
                 num_decoding,
             )
@@ -176,27 +176,27 @@ class TestSteadyState:
         assert fast.requests_per_s >= slow.requests_per_s * (1 - 1e-9)
 
     @given(drafts, numbers(1, 200))
-    def test_of_guesses_that_are_all_wrong_is_never_faster_than_none(self, tokens, num_decoding):
-        wrong = a_replica(shard=with_draft(), speculation=guessing(tokens, 0))
+    def test_of_drafts_that_are_all_rejected_is_never_faster_than_none(self, tokens, num_decoding):
+        wrong = a_replica(shard=with_draft(), speculation=speculating(tokens, 0))
 
         none = steady_state(a_replica(), a_workload(), num_decoding)
         assert steady_state(wrong, a_workload(), num_decoding).step_s >= none.step_s * (1 - 1e-9)
 
 
 class TestPlan:
-    def test_of_a_good_guesser_needs_fewer_replicas(self):
+    def test_of_good_drafts_needs_fewer_replicas(self):
         slo = an_slo(ttft_s=4, tpot_s=0.025)
         demand = Demand(requests_per_s=60)
         request = a_request_of("DeepSeek-V3", slo=slo, demand=demand)
         split = Parallelism(tensor=8)
 
         plain = size_with(request, split)
-        drafted = size_with(replace(request, speculation=guessing(1, 0.85, method="mtp")), split)
+        drafted = size_with(replace(request, speculation=speculating(1, 0.85, method="mtp")), split)
 
         assert drafted.replicas < plain.replicas
 
     def test_leaves_slots_that_the_token_budget_can_verify(self):
-        sizing = size(a_sizing_request(speculation=guessing(16, 0.9), slo=an_slo()))
+        sizing = size(a_sizing_request(speculation=speculating(16, 0.9), slo=an_slo()))
 
         assert sizing.flags.max_num_seqs * 17 <= sizing.flags.max_num_batched_tokens
 

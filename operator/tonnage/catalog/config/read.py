@@ -20,7 +20,7 @@ from tonnage.catalog.config.architectures.traits import (
     outer_vector_parameters,
     vector_parameters,
 )
-from tonnage.catalog.config.encoders.towers import read_towers
+from tonnage.catalog.config.encoders.kinds import read_encoders
 from tonnage.catalog.config.formats.mixed import is_mixed, mixed_weights, with_expert_format
 from tonnage.catalog.config.formats.modules import Layer
 from tonnage.catalog.config.formats.quantization import (
@@ -84,7 +84,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
             differs_by_window=architecture.turns_by_window,
         )
     weights, cache = _formats(config, block, architecture, layers)
-    towers = read_towers(config, text_path=block.path, text_width=keys.hidden_size)
+    encoders = read_encoders(config, text_path=block.path, text_width=keys.hidden_size)
     return ModelShape(
         name=name,
         hidden_size=keys.hidden_size,
@@ -97,12 +97,12 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         digest=digest(config),
         vector_parameters=outer_vectors,
         rotary_elements=rotary,
-        tower_parameters=towers.num_parameters,
-        num_uncounted_towers=towers.num_uncounted,
+        encoder_parameters=encoders.num_parameters,
+        num_uncounted_encoders=encoders.num_uncounted,
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,
-        notes=(*towers.notes, *_notes(name, weights)),
+        notes=(*encoders.notes, *_notes(name, weights)),
     )
 
 

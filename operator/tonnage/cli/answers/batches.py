@@ -14,7 +14,7 @@ from tonnage.units import format_s, significant
 MAX_BATCHES: Final = 12
 BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
 BATCH_NOTE: Final = (
-    "over: by the mean at a steady batch; the load line is where percentiles meet the SLO"
+    "over: by the mean at a steady batch; the load line is where percentiles meet the targets"
 )
 BOUNDS: Final = {
     "MemoryBandwidth": "memory",
@@ -48,7 +48,7 @@ class BatchRow:
     cells: tuple[str, ...]
     is_load_line: bool
     over: tuple[str, ...]
-    """Limits that this batch breaks, judged at the promised percentile."""
+    """Limits that this batch breaks, at the percentile of the SLO target."""
     remark: str
 
 

@@ -8,8 +8,8 @@ from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.answers.plan_words import counted
 from tonnage.cli.console import printable
+from tonnage.explain.choosing import aspects
 from tonnage.explain.report import bottleneck
-from tonnage.explain.stages import stages
 from tonnage.explain.validation import Unconfirmed, unconfirmed
 from tonnage.sizing.compare import Choice, RefusedClass
 from tonnage.sizing.plan import requests_per_s_asked
@@ -54,18 +54,18 @@ def in_short(choice: Choice) -> str:
 
 
 def as_written(found: Compared) -> str:
-    """Return what the manifest's own class and split would do, and its place in the ranking."""
+    """Return what the manifest's own class and split would do, and its rank."""
     own = found.as_written
     if isinstance(own, RefusedClass):
         return f"As the manifest stands, {own.gpu.name} will not do: {printable(own.message)}"
     same = next((each for each in found.selection.choices if each.gpu == own.gpu), None)
     if same is None:
         return f"As the manifest stands, {own.gpu.name}: {in_short(own)}"
-    place = f"rank {found.selection.choices.index(same) + 1}"
+    rank = f"rank {found.selection.choices.index(same) + 1}"
     if in_short(same) == in_short(own):
-        return f"As the manifest stands, {own.gpu.name}: {place}, just as below"
+        return f"As the manifest stands, {own.gpu.name}: {rank}, just as below"
     return (
-        f"As the manifest stands, {own.gpu.name}: {in_short(own)}; {place} is the same class with "
+        f"As the manifest stands, {own.gpu.name}: {in_short(own)}; {rank} is the same class with "
         "its best split"
     )
 
@@ -136,10 +136,10 @@ def to_write(choice: Choice) -> str:
     return f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}"
 
 
-def class_stages(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
-    """Yield (stage, figures in words); of what is to be validated only what others do not share."""
-    *earlier, last = stages(choice)
-    yield from ((stage.name, str(stage)) for stage in earlier)
+def class_aspects(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
+    """Yield (aspect, figures in words); of what is to be validated only what others lack."""
+    *earlier, last = aspects(choice)
+    yield from ((aspect.name, str(aspect)) for aspect in earlier)
     own = [each for each in unconfirmed(choice.sizing) if each not in in_common(found)]
     said = "; ".join(f"{each.name}: {each.value}" for each in own)
     yield last.name, said or "as for every class, below"

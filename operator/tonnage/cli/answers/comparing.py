@@ -9,8 +9,8 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.answers.planning import code_of, identity
+from tonnage.explain.choosing import aspects
 from tonnage.explain.report import estimate_status, plan_status, rounded
-from tonnage.explain.stages import stages
 from tonnage.explain.validation import unconfirmed
 from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
 from tonnage.sizing.errors import SizingError
@@ -34,7 +34,7 @@ class Compared:
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
-        """The classes to be shown with all their stages: those named, else the cheapest."""
+        """The classes to be shown with all their aspects: those named, else the cheapest."""
         choices = self.selection.choices
         if self.are_named:
             return choices
@@ -110,7 +110,7 @@ def _ranked(number: int, choice: Choice) -> dict[str, Any]:
         **_statuses(choice),
         "tokensPerSecondPerGpu": rounded(choice.tokens_per_s_per_gpu),
         "withinMaxReplicas": choice.is_within_bounds,
-        "stages": {stage.name: stage.to_dict() for stage in stages(choice)},
+        "stages": {aspect.name: aspect.to_dict() for aspect in aspects(choice)},
         "batches": [_batch(choice, row) for row in batch_rows(choice.sizing)],
         "toValidate": [
             {

@@ -4,16 +4,57 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.sizing.plan import Between
+from tonnage.engine import schedule
+from tonnage.sizing.plan import Between, nothing
 
 PATIENCE_S: Final = 2.0
 BETWEEN_S: Final = 1.0
+UNCOMPILED: Final = (
+    "The engine model is not compiled on this machine: plans take seconds; see CONTRIBUTING.md"
+)
+
+
+def is_compiled() -> bool:
+    """Whether the engine model runs as an extension module; a source runs some 25 times slower."""
+    return not str(schedule.__file__).endswith(".py")
+
+
+class Progress:
+    """Tells how far a search is; before that, once, that the engine model is not compiled.
+
+    On a terminal that is said when a search begins, else with the first word on progress: a script
+    that gets its answer at once hears nothing.
+    """
+
+    def __init__(
+        self, tell: Callable[[str], None], *, is_compiled: bool, is_terminal: bool
+    ) -> None:
+        self._tell, self._is_terminal = tell, is_terminal
+        self._is_known = is_compiled
+
+    def begin(self) -> None:
+        if self._is_terminal:
+            self._say_uncompiled()
+
+    def tell(self, message: str) -> None:
+        self._say_uncompiled()
+        self._tell(message)
+
+    def _say_uncompiled(self) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self._tell(UNCOMPILED)
 
 
 def watched(
-    gpus: Sequence[Gpu], *, clock: Callable[[], float], tell: Callable[[str], None]
+    gpus: Sequence[Gpu],
+    *,
+    clock: Callable[[], float],
+    tell: Callable[[str], None],
+    begin: Callable[[], None] = nothing,
 ) -> Iterator[Gpu]:
     """Yield the classes; once that takes long, tell from time to time how far it is."""
+    begin()
     speaks_at = clock() + PATIENCE_S
     for number, gpu in enumerate(gpus):
         if (now := clock()) >= speaks_at:
@@ -22,12 +63,19 @@ def watched(
         yield gpu
 
 
-def counting(*, clock: Callable[[], float], tell: Callable[[str], None]) -> Between:
+def counting(
+    *,
+    clock: Callable[[], float],
+    tell: Callable[[str], None],
+    begin: Callable[[], None] = nothing,
+) -> Between:
     """Return what to call before each run of the engine model: it tells how many there were."""
     num_runs, speaks_at = 0, clock() + PATIENCE_S
 
     def between() -> None:
         nonlocal num_runs, speaks_at
+        if not num_runs:
+            begin()
         if (now := clock()) >= speaks_at:
             tell(f"Searching for goodput: {num_runs} runs of the engine model so far")
             speaks_at = now + BETWEEN_S

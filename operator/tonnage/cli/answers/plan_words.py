@@ -17,7 +17,7 @@ from tonnage.units import format_s, significant
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
 NOES: Final = {
     "DoesNotFit": "it does not fit into the memory",
-    "SLOInfeasible": "the promised latencies are out of reach, with any number of replicas",
+    "SLOInfeasible": "the SLO targets are out of reach, with any number of replicas",
     "ContextTooLong": "the model was not made for so long a context",
     "InvalidParallelism": "it cannot be split over that many GPUs",
 }

@@ -138,7 +138,7 @@ def request_of(
 
 def _with_notes(request: SizingRequest) -> SizingRequest:
     """Return the request with what its model's configuration left open among its inputs."""
-    origin = Origin.GUESSED if request.shape.num_uncounted_towers else Origin.LOOKED_UP
+    origin = Origin.GUESSED if request.shape.num_uncounted_encoders else Origin.LOOKED_UP
     notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
     return replace(request, inputs=(*request.inputs, *notes))
 

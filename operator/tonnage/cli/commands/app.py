@@ -31,7 +31,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "explain": Entry(
         module="tonnage.cli.commands.explain",
-        summary="Show why a ModelDeployment has its replicas.",
+        summary="Show why a ModelDeployment has its replicas, or what terms mean.",
     ),
     "top": Entry(
         module="tonnage.cli.commands.top", summary="Show the ModelDeployments of a cluster, live."
@@ -54,6 +54,7 @@ Examples:
   tonnage crd | kubectl apply -f -     install the CustomResourceDefinition
   tonnage top -A                       all ModelDeployments of a cluster, live
   tonnage explain llama -n serving     why a ModelDeployment has its replicas
+  tonnage explain --glossary           what the terms mean
   tonnage lab demo                     the operator on a test cluster on this machine
 
 \b

@@ -22,8 +22,14 @@ from tonnage.cli.commands.options import (
     requests_per_second_option,
     textbook_option,
 )
-from tonnage.cli.commands.writing import check_page, mention, write_page, written
-from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
+from tonnage.cli.commands.writing import (
+    check_page,
+    mention,
+    search_progress,
+    write_page,
+    written,
+)
+from tonnage.cli.console import NO, OK, Failure, complain, output, show
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.manifest import Manifests, Resource, load, parse
 from tonnage.cli.read.references import checked_text, config_of, target_of
@@ -34,10 +40,10 @@ from tonnage.sizing.request import SizingRequest
 
 HELP: Final = """Rank GPU classes for one ModelDeployment by cost. Needs no cluster.
 
-For each class, the parallelism with the fewest GPUs that serves the demand within the promises is
-used (offline: at the memory ceiling). Prints five stages: workload, memory, throughput by batch
-size, cost, and what has to be confirmed by measurement. Prices are rental prices, or purchase
-prices with amortization if a file in --gpus sets them.
+For each class, the parallelism with the fewest GPUs that serves the demand and meets the SLO
+targets is used (offline: at the memory ceiling). Prints, for each class, workload, memory,
+throughput by batch size, cost, and what has to be confirmed by measurement. Prices are rental
+prices, or purchase prices with amortization if a file in --gpus sets them.
 
 \b
 Examples:
@@ -85,10 +91,11 @@ def compare(  # noqa: PLR0913  (one argument per option)
     resource = _the_one(manifests, names)
     config = checked_text(config_file, option="--model-config") if config_file else None
     deployment, request = _request(resource, manifests, terms, config)
+    progress = search_progress()
     found = compare_classes(
         deployment,
         request,
-        watched(gpus, clock=time.monotonic, tell=remark),
+        watched(gpus, clock=time.monotonic, tell=progress.tell, begin=progress.begin),
         are_named=bool(classes),
     )
     if page_file is not None:

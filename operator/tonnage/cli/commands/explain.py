@@ -1,41 +1,71 @@
-"""``tonnage explain``: why a live object runs as it does, from its status alone."""
+"""``tonnage explain``: why a live object runs as it does, from its status alone; the glossary."""
 
 import json
 
 import click
 
 from tonnage.cli.answers.chain import chain
+from tonnage.cli.answers.glossary import glossary
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
 from tonnage.cli.console import output, show
 from tonnage.cli.read.live import connect, read_one
 from tonnage.cli.text.chain import explained
+from tonnage.cli.text.glossary import terms
 
 HELP = f"""Show how the operator arrived at the replicas of a ModelDeployment.
 
 Reads the status of the object: metrics, calibration, capacity of one replica, limits on the number
-of replicas, and the last decisions. Changes nothing.
+of replicas, and the last decisions. Changes nothing. With --glossary instead of NAME, prints the
+terms of plans and status; that needs no cluster.
 
 \b
 Examples:
   tonnage explain llama -n serving
+  tonnage explain --glossary
   tonnage explain llama -o json | jq .correction
 
 {CLUSTER_EXIT_CODES}"""
 
 
 @click.command(help=HELP)
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option(
+    "--glossary",
+    "is_glossary",
+    is_flag=True,
+    help="Print what the terms mean, with vLLM's flags and metrics, instead of an object.",
+)
 @click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
 @click.option(
     "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 @access_options
-def explain(
-    *, name: str, namespace: str | None, form: str, context: str | None, kubeconfig: str | None
+def explain(  # noqa: PLR0913  (one argument per option)
+    *,
+    name: str | None,
+    is_glossary: bool,
+    namespace: str | None,
+    form: str,
+    context: str | None,
+    kubeconfig: str | None,
 ) -> None:
+    if is_glossary and name is not None:
+        raise click.UsageError("give NAME or --glossary, not both")
+    if is_glossary:
+        _print_glossary(form)
+        return
+    if name is None:
+        raise click.UsageError("give the NAME of a ModelDeployment, or --glossary")
     cluster = connect(kubeconfig=kubeconfig, context=context)
     links = chain(read_one(cluster, namespace=namespace or cluster.namespace, name=name))
     if form == "json":
         click.echo(json.dumps(links, indent=2, ensure_ascii=False))
     else:
         show(output(), explained(links))
+
+
+def _print_glossary(form: str) -> None:
+    if form == "json":
+        click.echo(json.dumps(glossary(), indent=2, ensure_ascii=False))
+    else:
+        show(output(), terms(glossary()))

@@ -22,7 +22,13 @@ from tonnage.cli.commands.options import (
     requests_per_second_option,
     textbook_option,
 )
-from tonnage.cli.commands.writing import check_page, mention, write_page, written
+from tonnage.cli.commands.writing import (
+    check_page,
+    mention,
+    search_progress,
+    write_page,
+    written,
+)
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
 from tonnage.cli.read.checkpoint import checkpoint_in
 from tonnage.cli.read.classes import known_gpus
@@ -102,11 +108,12 @@ def plan(  # noqa: PLR0913  (one argument per option)
     requests_per_s: float | None,
 ) -> None:
     check_page(page_file, form)
+    progress = search_progress()
     terms = Terms(
         gpus=known_gpus(gpus_folder),
         is_textbook=textbook,
         requests_per_s=requests_per_s,
-        between=counting(clock=time.monotonic, tell=remark),
+        between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
     )
     manifests = load(names)
     inputs = _Inputs(

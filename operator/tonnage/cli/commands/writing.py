@@ -1,7 +1,8 @@
-"""What plan and compare print alike: what they skipped, their data, their page."""
+"""What plan and compare print alike: what they skipped, how far they are, data, pages."""
 
 import importlib
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import click
 import yaml
 
+from tonnage.cli.answers.patience import Progress, is_compiled
 from tonnage.cli.console import Failure, needs_extra, remark
 from tonnage.cli.read.manifest import Resource
 
@@ -19,8 +21,14 @@ def mention(others: Iterable[Resource]) -> None:
     for resource in others:
         kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
         remark(
-            f"Note: {resource.place}: skipped {kind or 'an object without a kind'} {resource.name}"
+            f"Note: {resource.location}: skipped {kind or 'an object without a kind'} "
+            f"{resource.name}"
         )
+
+
+def search_progress() -> Progress:
+    """Return what tells on standard error how far a search is."""
+    return Progress(remark, is_compiled=is_compiled(), is_terminal=sys.stderr.isatty())
 
 
 def check_page(page_file: str | None, form: str) -> None:

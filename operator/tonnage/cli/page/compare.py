@@ -9,7 +9,7 @@ from tonnage.cli.answers.compare_words import (
     RANKING,
     WORDS,
     as_written,
-    class_stages,
+    class_aspects,
     headline,
     in_short,
     notes,
@@ -42,7 +42,7 @@ VALIDATED: Final = (
 
 
 def compare_page(found: Compared) -> str:
-    """Return the whole page: the answer, both pictures, the ranking, each class in its stages."""
+    """Return the whole page: the answer, both pictures, the ranking, the aspects of each class."""
     deployment = found.deployment
     return document(
         "compare.html.j2",
@@ -70,7 +70,7 @@ def _ranked(found: Compared) -> dict[str, object]:
         "notes": list(notes(found)),
         "throughput": throughput_picture(courses, found.request.slo, name="compare-throughput"),
         "load_lines": load_lines(courses),
-        "promises_tpot": bool(found.request.slo.tpot),
+        "has_tpot_target": bool(found.request.slo.tpot),
         "num_hidden": len(found.selection.choices) - len(choices),
         "cost": cost_picture(priced[:MAX_BARS], colors, name="compare-cost") if priced else None,
         "num_dearer": max(0, len(priced) - MAX_BARS),
@@ -109,7 +109,7 @@ def _class(found: Compared, choice: Choice) -> dict[str, object]:
         "gpu": choice.gpu.name,
         "in_short": in_short(choice),
         "to_write": to_write(choice),
-        "stages": facts(class_stages(found, choice)),
+        "aspects": facts(class_aspects(found, choice)),
         "batches": _batches(choice.sizing),
     }
 

@@ -22,7 +22,7 @@ CORNERS: Final = ((1, -1), (-1, 1), (-1, -1), (1, 1))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A place in a plot, in the units of its axes, and the room that its marker takes."""
+    """A point in a plot, in the units of its axes, and the room that its marker takes."""
 
     x: float
     y: float
@@ -56,7 +56,7 @@ class Labels:
         ``color``: of the point, where that tells it apart; its label may then be nearer to another.
         """
         own = self._around(point)
-        for across, up, away in _places(point.radius_px):
+        for across, up, away in _offsets(point.radius_px):
             label = self._axes.annotate(
                 text,
                 (point.x, point.y),
@@ -98,7 +98,7 @@ def _distance(one: Bbox, other: Bbox) -> float:
     return math.hypot(across, up)
 
 
-def _places(radius_px: float) -> Iterator[tuple[int, int, tuple[float, float]]]:
+def _offsets(radius_px: float) -> Iterator[tuple[int, int, tuple[float, float]]]:
     """Yield where a label may stand: to the right, up, and by how much; close by at first."""
     near = radius_px + GAP_PX + 1
     for across, up in AROUND:

@@ -104,14 +104,14 @@ def roofline_figure(roofline: Roofline, screen: Screen) -> Figure:
     _scales(axes, roofline, screen)
     handles = [*_roof(axes, roofline), *_ceilings(axes, roofline), *_batches(axes, roofline)]
     add_legend(figure, handles, screen, plot_px=PLOT_PX)
-    labels = Labels(axes, [_place(batch) for batch in roofline.points])
+    labels = Labels(axes, [_point(batch) for batch in roofline.points])
     for batch in sorted(roofline.points, key=lambda each: not each.row.is_load_line):
         number = requests_written(batch.row.state.num_decoding)
-        labels.write(number, _place(batch), color=GOOD if batch.row.is_load_line else None)
+        labels.write(number, _point(batch), color=GOOD if batch.row.is_load_line else None)
     return figure
 
 
-def _place(batch: Batch) -> Point:
+def _point(batch: Batch) -> Point:
     size = LOAD_LINE_PX if batch.row.is_load_line else DOT_PX
     return Point(x=batch.intensity_flop_per_byte, y=batch.flop_per_s, radius_px=size / 2)
 
@@ -194,8 +194,8 @@ def _batches(axes: Axes, roofline: Roofline) -> Iterator[Line2D]:
 
 
 def _of(batches: Iterable[Batch]) -> tuple[list[float], list[float]]:
-    places = [_place(batch) for batch in batches]
-    return [place.x for place in places], [place.y for place in places]
+    points = [_point(batch) for batch in batches]
+    return [point.x for point in points], [point.y for point in points]
 
 
 def _meaning(batch: Batch) -> str:

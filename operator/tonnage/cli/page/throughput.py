@@ -54,7 +54,7 @@ class Batch:
     tokens_per_s_per_gpu: float
 
     @property
-    def place(self) -> Point:
+    def point(self) -> Point:
         size = LOAD_LINE_PX if self.row.is_load_line else DOT_PX
         return Point(x=self.tpot_s, y=self.tokens_per_s_per_gpu, radius_px=size / 2)
 
@@ -133,18 +133,18 @@ def _cells(course: Course, batch: Batch) -> Iterator[str]:
 
 def throughput_figure(courses: Sequence[Course], slo: Slo, screen: Screen) -> Figure:
     """Draw a line for each class; the number of requests at its load line where there is room."""
-    promises = strictest(slo)
+    targets = strictest(slo)
     figure = screen.figure(PLOT_PX)
     axes = figure.add_subplot()
-    _scales(axes, courses, promises, screen)
+    _scales(axes, courses, targets, screen)
     handles = [
         axes.axvline(
             each.limit_s, color=BAD, linestyle="--", linewidth=1.4, label=f"SLO: TPOT {each}"
         )
-        for each in promises
+        for each in targets
     ]
-    if promises:
-        axes.axvspan(promises[0].limit_s, axes.get_xlim()[1], color=BAD, alpha=0.06, linewidth=0)
+    if targets:
+        axes.axvspan(targets[0].limit_s, axes.get_xlim()[1], color=BAD, alpha=0.06, linewidth=0)
     classes = [_line(axes, *each) for each in zip(courses, SERIES, strict=False)]
     add_legend(figure, [*classes, *handles], screen, plot_px=PLOT_PX)
     batches = [
@@ -152,25 +152,25 @@ def throughput_figure(courses: Sequence[Course], slo: Slo, screen: Screen) -> Fi
         for each, (color, _) in zip(courses, SERIES, strict=False)
         for batch in each.batches
     ]
-    labels = Labels(axes, [batch.place for batch, _ in batches])
+    labels = Labels(axes, [batch.point for batch, _ in batches])
     for batch, color in batches:
         if batch.row.is_load_line:
             number = requests_written(batch.row.state.num_decoding)
-            labels.write(number, batch.place, color=color)
+            labels.write(number, batch.point, color=color)
     return figure
 
 
 def strictest(slo: Slo) -> list[Target]:
-    """Return the promises on TPOT, of those with the same limit only the one that binds."""
+    """Return the targets on TPOT, of those with the same limit only the one that binds."""
     found = {each.limit_s: each for each in sorted(slo.tpot, key=lambda each: each.quantile)}
     return [found[limit_s] for limit_s in sorted(found)]
 
 
 def _scales(
-    axes: Axes, courses: Sequence[Course], promises: Sequence[Target], screen: Screen
+    axes: Axes, courses: Sequence[Course], targets: Sequence[Target], screen: Screen
 ) -> None:
     batches = [batch for each in courses for batch in each.batches]
-    times = [batch.tpot_s for batch in batches] + [each.limit_s for each in promises]
+    times = [batch.tpot_s for batch in batches] + [each.limit_s for each in targets]
     rates = [batch.tokens_per_s_per_gpu for batch in batches]
     across = (min(times) / MARGIN, max(times) * MARGIN)
     up = (min(rates) / MARGIN, max(rates) * MARGIN)
@@ -182,8 +182,8 @@ def _scales(
 def _line(axes: Axes, course: Course, series: tuple[str, str]) -> Line2D:
     """Draw a class: hollow where a limit is broken, large at the load line."""
     color, marker = series
-    places = [batch.place for batch in course.batches]
-    xs, ys = [place.x for place in places], [place.y for place in places]
+    points = [batch.point for batch in course.batches]
+    xs, ys = [point.x for point in points], [point.y for point in points]
     (line,) = axes.plot(
         xs, ys, color=color, marker=marker, markersize=DOT_PX, label=short(course.name)
     )

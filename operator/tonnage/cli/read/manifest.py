@@ -57,7 +57,7 @@ class Resource:
         return self.kind, self.namespace, self.name
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.source}:{self.line}"
 
     @property
@@ -139,9 +139,9 @@ def _resources(name: str, problems: list[str]) -> list[Resource]:
         return []
 
 
-def _mapping(content: object, place: str) -> Mapping[str, Any]:
+def _mapping(content: object, location: str) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
-        raise ManifestError(f"{place}: not a Kubernetes object but {str(content)[:40]!r}")
+        raise ManifestError(f"{location}: not a Kubernetes object but {str(content)[:40]!r}")
     return content
 
 
@@ -205,7 +205,9 @@ def _sorted(resources: list[Resource], problems: list[str]) -> Manifests:
         earlier = seen.setdefault(resource.key, resource) if kind else resource
         if earlier is not resource:
             name = f"{resource.kind} {resource.namespace}/{resource.name}"
-            problems.append(f"{resource.place}: {name} stands twice, first in {earlier.place}")
+            problems.append(
+                f"{resource.location}: {name} stands twice, first in {earlier.location}"
+            )
             continue
         found[kind].append(resource)
     return Manifests(

@@ -37,8 +37,8 @@ def config_of(deployment: ModelDeployment, resource: Resource, manifests: Manife
     data = config_map.content.get("data")
     text = data.get(reference.key) if isinstance(data, Mapping) else None
     if not isinstance(text, str):
-        raise ManifestError(f"{where}: {config_map.place}: ConfigMap has no key {reference.key}")
-    check_json(text, source=f"{config_map.place}: {reference.key}")
+        raise ManifestError(f"{where}: {config_map.location}: ConfigMap has no key {reference.key}")
+    check_json(text, source=f"{config_map.location}: {reference.key}")
     return text
 
 
@@ -51,9 +51,9 @@ def target_of(
     name = deployment.spec.scale_target.name
     found = manifests.deployments.get(("Deployment", deployment.namespace, name))
     if found is None:
-        place = f"{resource.source}:{resource.line_of('spec.scaleTarget')}"
+        location = f"{resource.source}:{resource.line_of('spec.scaleTarget')}"
         raise ManifestError(
-            f"{place}: spec.scaleTarget: Deployment {deployment.namespace}/{name} is not in these "
-            "files; engine version and flags are read from it, so add its manifest with -f"
+            f"{location}: spec.scaleTarget: Deployment {deployment.namespace}/{name} is not in "
+            "these files; engine version and flags are read from it, so add its manifest with -f"
         )
     return scale_target(found)

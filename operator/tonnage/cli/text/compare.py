@@ -1,4 +1,4 @@
-"""GPU classes compared, as text for a person: the ranking, then the stages of each class."""
+"""GPU classes compared, as text for a person: the ranking, then the aspects of each class."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +16,7 @@ from tonnage.cli.answers.compare_words import (
     TAKES,
     WORDS,
     as_written,
-    class_stages,
+    class_aspects,
     headline,
     in_short,
     notes,
@@ -98,8 +98,8 @@ def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
     yield _indented(Text(to_write(choice)))
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for stage, said in class_stages(found, choice):
-        grid.add_row(Text(stage), Text(said, style=DIM))
+    for aspect, said in class_aspects(found, choice):
+        grid.add_row(Text(aspect), Text(said, style=DIM))
     yield _indented(grid)
     yield Padding(batch_table(choice.sizing), (1, 0, 0, INDENT), expand=False)
 

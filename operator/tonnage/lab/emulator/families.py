@@ -52,7 +52,7 @@ DRAFT_COUNTERS: Final = {
 }
 ACCEPTED_BY_POSITION: Final = (
     "spec_decode_num_accepted_tokens_per_pos",
-    "Draft tokens that were right, by their place in the draft.",
+    "Draft tokens that were right, by their position in the draft.",
     "position",
 )
 """Only with ``--speculative-config``."""

@@ -176,7 +176,7 @@ class EngineSeries:
     work: StepWork | None
     draft_counters: Mapping[str, Counter]
     accepted: Sequence[Counter]
-    """Draft tokens that were right, by their place; empty where nothing is drafted."""
+    """Draft tokens that were right, by their position; empty where nothing is drafted."""
 
     def count_step(self, step: RankStep) -> None:
         """Note one engine step; one that found nothing to do on this rank is none."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 from tonnage.lab.runner import probes
 from tonnage.lab.runner.environment import NotStartableError
 from tonnage.lab.runner.node import rfc3339
-from tonnage.lab.runner.place import Place
 from tonnage.lab.runner.probes import Probe, Target
 from tonnage.lab.runner.process import ContainerProcess, Launch
+from tonnage.lab.runner.sandbox import Sandbox
 from tonnage.lab.runner.status import ContainerStatus, Running, Terminated, Waiting
 
 logger = logging.getLogger(__name__)
@@ -43,10 +43,15 @@ class ContainerWorker:
     """Runs one container until it is told to stop or has ended for good."""
 
     def __init__(
-        self, container: Json, place: Place, *, restart_count: int, on_change: Callable[[], None]
+        self,
+        container: Json,
+        sandbox: Sandbox,
+        *,
+        restart_count: int,
+        on_change: Callable[[], None],
     ) -> None:
         self._container = container
-        self._place = place
+        self._sandbox = sandbox
         self._on_change = on_change
         self._stop = asyncio.Event()
         self._process: ContainerProcess | None = None
@@ -73,9 +78,9 @@ class ContainerWorker:
         """Start it, and start it again as the pod's restart policy says."""
         while not self._stop.is_set():
             try:
-                image = self._place.image_of(self._container)
+                image = self._sandbox.image_of(self._container)
                 wanted = self._probes()
-                launch = await self._place.launch(self._container, image)
+                launch = await self._sandbox.launch(self._container, image)
                 process = self._start(launch)
             except NotStartableError as error:
                 await self._show_and_retry(error)
@@ -109,8 +114,8 @@ class ContainerWorker:
             return probes.parse(
                 probe,
                 self._container,
-                host=self._place.probe_host,
-                period_scale=self._place.runtime.config.probe_period_scale,
+                host=self._sandbox.probe_host,
+                period_scale=self._sandbox.runtime.config.probe_period_scale,
             )
 
         return _Probes(
@@ -175,8 +180,8 @@ class ContainerWorker:
 
     def _kill(self, process: ContainerProcess, probe: str) -> None:
         """Stop a container whose probe failed; ``run`` starts the next one."""
-        logger.info("%s: %s probe failed", self._place.log(self.status.name), probe)
-        grace_s = self._place.pod["spec"].get("terminationGracePeriodSeconds", 30)
+        logger.info("%s: %s probe failed", self._sandbox.log(self.status.name), probe)
+        grace_s = self._sandbox.pod["spec"].get("terminationGracePeriodSeconds", 30)
         self._killing = asyncio.create_task(process.stop(grace_s))
 
     def _check(self, process: ContainerProcess, probe: Probe) -> probes.Check:
@@ -190,7 +195,7 @@ class ContainerWorker:
     ) -> bool:
         match target:
             case probes.HttpGet():
-                session = self._place.runtime.session
+                session = self._sandbox.runtime.session
                 return await probes.ask_http(session, target, timeout_s=timeout_s)
             case probes.TcpSocket():
                 return await probes.ask_tcp(target, timeout_s=timeout_s)
@@ -200,7 +205,7 @@ class ContainerWorker:
     def _restarts(self, exit_code: int) -> bool:
         if self._stop.is_set():
             return False
-        match self._place.pod["spec"].get("restartPolicy", "Always"):
+        match self._sandbox.pod["spec"].get("restartPolicy", "Always"):
             case "Always":
                 return True
             case "OnFailure":
@@ -210,7 +215,7 @@ class ContainerWorker:
 
     async def _back_off(self) -> None:
         delay_s = RESTART_DELAYS_S[min(self._num_failures, len(RESTART_DELAYS_S) - 1)]
-        delay_s *= self._place.runtime.config.restart_delay_scale
+        delay_s *= self._sandbox.runtime.config.restart_delay_scale
         self._num_failures += 1
         last = self.status.state
         if delay_s:
@@ -239,18 +244,18 @@ class ContainerWorker:
         hook = (self._container.get("lifecycle") or {}).get("preStop")
         if not hook:
             return
-        limit_s = self._place.runtime.config.pre_stop_limit_s
+        limit_s = self._sandbox.runtime.config.pre_stop_limit_s
         limit_s = grace_s if limit_s is None else min(limit_s, grace_s)
         try:
             async with asyncio.timeout(limit_s):
                 await self._run_hook(process, hook)
         except TimeoutError:
-            logger.info("%s: preStop was cut off", self._place.log(self.status.name))
+            logger.info("%s: preStop was cut off", self._sandbox.log(self.status.name))
 
     async def _run_hook(self, process: ContainerProcess, hook: Json) -> None:
         """Run a hook; the container's own end cuts it short."""
         if "sleep" in hook:
             await asyncio.wait([process.exited], timeout=hook["sleep"]["seconds"])
             return
-        target = probes.parse_target(hook, self._container, host=self._place.probe_host)
+        target = probes.parse_target(hook, self._container, host=self._sandbox.probe_host)
         await self._ask(process, target, None)

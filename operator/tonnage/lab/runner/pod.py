@@ -1,4 +1,4 @@
-"""One pod: settled in its place, its containers run, its status reported, its end."""
+"""One pod: its sandbox set up, its containers run, its status reported, its end."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from tonnage.lab.runner.api import STRATEGIC_MERGE_PATCH, ApiError
 from tonnage.lab.runner.container import RETRY_S, ContainerWorker, timestamp
 from tonnage.lab.runner.environment import NotStartableError, PodFacts
 from tonnage.lab.runner.network import NetworkError, PodNetwork
-from tonnage.lab.runner.place import Place, Runtime, num_gpus
+from tonnage.lab.runner.sandbox import Runtime, Sandbox, num_gpus
 from tonnage.lab.runner.source import ObjectSource
 from tonnage.lab.runner.status import PodSituation, pod_status
 
@@ -42,7 +42,7 @@ class PodWorker:
         self._start_time = (pod.get("status") or {}).get("startTime") or timestamp()
         self._reported: Json = {}
         self._number: int | None = None
-        self._place: Place | None = None
+        self._sandbox: Sandbox | None = None
         self._workers: list[ContainerWorker] = []
         if pod["metadata"].get("deletionTimestamp"):
             self.update(pod)
@@ -95,18 +95,18 @@ class PodWorker:
         return phase not in ("Succeeded", "Failed") and not self._end.is_set()
 
     async def _live(self) -> None:
-        place = self._place = await self._settle()
+        sandbox = self._sandbox = await self._set_up()
         counts = self._restart_counts()
         self._workers = [
             ContainerWorker(
                 container,
-                place,
+                sandbox,
                 restart_count=counts.get(container["name"], 0),
                 on_change=self._changed.set,
             )
             for container in self._pod["spec"]["containers"]
         ]
-        running = asyncio.create_task(self._run_containers(place))
+        running = asyncio.create_task(self._run_containers(sandbox))
         running.add_done_callback(self._note_fault)
         await self._end.wait()
         await asyncio.gather(*(worker.stop(self._grace_s) for worker in self._workers))
@@ -121,12 +121,12 @@ class PodWorker:
         statuses = (self._pod.get("status") or {}).get("containerStatuses") or []
         return {each["name"]: each["restartCount"] + 1 for each in statuses if each.get("started")}
 
-    async def _settle(self) -> Place:
+    async def _set_up(self) -> Sandbox:
         """Find a network, an address and devices."""
         network = None if self._pod["spec"].get("hostNetwork") else await self._network()
         host_ip = self._runtime.block.host_ip
         devices = self._runtime.devices[self._pod["spec"]["nodeName"]]
-        return Place(
+        return Sandbox(
             pod=self._pod,
             runtime=self._runtime,
             network=network,
@@ -152,32 +152,32 @@ class PodWorker:
             else:
                 return network
 
-    async def _run_containers(self, place: Place) -> None:
-        renew_after_s = await self._prepare(place)
+    async def _run_containers(self, sandbox: Sandbox) -> None:
+        renew_after_s = await self._prepare(sandbox)
         if self._end.is_set():
             return
         async with asyncio.TaskGroup() as group:
-            renewal = group.create_task(self._renew_tokens(place, renew_after_s))
+            renewal = group.create_task(self._renew_tokens(sandbox, renew_after_s))
             runs = [group.create_task(worker.run()) for worker in self._workers]
             await asyncio.wait(runs)
             renewal.cancel()
 
-    async def _prepare(self, place: Place) -> float | None:
+    async def _prepare(self, sandbox: Sandbox) -> float | None:
         """Write the volumes, as soon as all they need is there."""
         while not self._end.is_set():
             try:
-                return await place.source.write_volumes(place.facts, place.folders)
+                return await sandbox.source.write_volumes(sandbox.facts, sandbox.folders)
             except NotStartableError as error:
                 for worker in self._workers:
                     worker.wait_for(error)
             await asyncio.sleep(RETRY_S)
         return None
 
-    async def _renew_tokens(self, place: Place, renew_after_s: float | None) -> None:
+    async def _renew_tokens(self, sandbox: Sandbox, renew_after_s: float | None) -> None:
         while renew_after_s is not None:
             await asyncio.sleep(renew_after_s)
             try:
-                renew_after_s = await place.source.write_tokens(place.folders)
+                renew_after_s = await sandbox.source.write_tokens(sandbox.folders)
             except NotStartableError as error:
                 logger.warning("%s: token: %s", self._name, error)
                 renew_after_s = RETRY_S
@@ -212,13 +212,13 @@ class PodWorker:
 
     def _status(self) -> dict[str, Any]:
         """Return the status now; conditions keep the times of what was reported last."""
-        place = self._place
+        sandbox = self._sandbox
         pod = {**self._pod, "status": self._reported} if self._reported else self._pod
         return pod_status(
             PodSituation(
                 pod=pod,
                 containers=[worker.status for worker in self._workers],
-                pod_ip=place.facts.pod_ip if place else "",
+                pod_ip=sandbox.facts.pod_ip if sandbox else "",
                 host_ip=self._runtime.block.host_ip,
                 start_time=self._start_time,
                 now=timestamp(),
@@ -246,9 +246,9 @@ class PodWorker:
     async def _clean_up(self) -> None:
         if self._number is not None:
             await asyncio.to_thread(self._runtime.block.remove, self._number)
-        if self._place is None:
+        if self._sandbox is None:
             return
         devices = self._runtime.devices[self._pod["spec"]["nodeName"]]
-        for taken in self._place.gpus.values():
+        for taken in self._sandbox.gpus.values():
             devices.give_back(taken)
-        await asyncio.to_thread(volumes.remove, self._place.folder)
+        await asyncio.to_thread(volumes.remove, self._sandbox.folder)

@@ -16,8 +16,8 @@ from tonnage.lab.runner.api import Api
 from tonnage.lab.runner.config import NodeConfig, RunnerConfig
 from tonnage.lab.runner.mounts import submounts
 from tonnage.lab.runner.node import NodeKeeper
-from tonnage.lab.runner.place import Devices, Runtime
 from tonnage.lab.runner.pod import PodWorker
+from tonnage.lab.runner.sandbox import Devices, Runtime
 from tonnage.lab.runner.watch import Follower, Watch
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ COUNTED_SPREAD = 0.01
 STORED_SPREAD = 0.002
 """Of weights summed up from the headers of their files."""
 GRAPHS = "CUDA graphs"
-UNCOUNTED_TOWER_BYTES = 2.5 * GIB
+UNCOUNTED_ENCODER_BYTES = 2.5 * GIB
 """Of an encoder whose size is not known: in the catalogue none is larger."""
 TOTAL_SPREAD = 0.005
 """Of the memory that drivers report for boards of one class: 23.53 to 23.65 GiB of an RTX 4090."""
@@ -95,15 +95,15 @@ def budget_parts(
 
 
 def _weights_spread_bytes(shape: ModelShape, shard: Shard) -> float:
-    """Return how far the weights may be off; towers by what splitting them would spare a rank."""
+    """Return how far the weights may be off; encoders by what splitting them would spare a rank."""
     spared = 1 - 1 / shard.parallelism.tensor
     if shape.stored:
-        towers_bytes = shape.stored.towers.num_bytes
-        return math.hypot(shard.weights_bytes * STORED_SPREAD, towers_bytes * spared)
+        encoders_bytes = shape.stored.encoders.num_bytes
+        return math.hypot(shard.weights_bytes * STORED_SPREAD, encoders_bytes * spared)
     return math.hypot(
         shard.weights_bytes * COUNTED_SPREAD,
-        shape.tower_parameters * WIDE_BYTES * spared,
-        shape.num_uncounted_towers * UNCOUNTED_TOWER_BYTES,
+        shape.encoder_parameters * WIDE_BYTES * spared,
+        shape.num_uncounted_encoders * UNCOUNTED_ENCODER_BYTES,
     )
 
 

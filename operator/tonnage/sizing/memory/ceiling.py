@@ -144,7 +144,7 @@ class MemoryBudget:
 
 
 def sequences_held(*, pool_bytes: float, bytes_per_sequence: float) -> float:
-    """Return how many sequences the pool holds. Not rounded: callers floor what they promise."""
+    """Return how many sequences the pool holds. Not rounded: callers floor it."""
     return max(0.0, pool_bytes) / bytes_per_sequence
 
 
@@ -158,7 +158,7 @@ def min_gpus(*, num_bytes: float, bytes_per_gpu: float) -> int:
 
 
 def check_fits(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> None:
-    """Refuse a budget that may leave nothing, or less than one request of the promised length.
+    """Refuse a budget that may leave nothing, or less than one request of the maximum length.
 
     Raises:
         DoesNotFitError: with the whole budget in numbers.

@@ -36,20 +36,21 @@ def beside_layers_parameters(
 ) -> float:
     """Return what stands outside the layers, beside embedding and head.
 
-    Norms and rotary tables are on every rank, further tables are split. Towers count whole on every
-    rank. vLLM splits most of their matrices (0.11 to 0.33, without ``mm-encoder-tp-mode``), and
-    profiles the encoder with the largest image or video, whose size no config.json tells: what a
-    rank is spared stands for that profile. On one GPU the profile is not counted.
+    Norms and rotary tables are on every rank, further tables are split. Encoders count
+    whole on every rank. vLLM splits most of their matrices (0.11 to 0.33, without
+    ``mm-encoder-tp-mode``), and profiles the encoder with the largest image or video, whose size no
+    config.json tells: what a rank is spared stands for that profile. On one GPU the profile is not
+    counted.
 
     Sources:
         [vllm-source] config/multimodal.py, v1/worker/gpu_model_runner.py;
-        [kv-logs] Qwen 3.8 27B on two GPUs, Qwen 3 VL 235B on eight: with whole towers the pools
+        [kv-logs] Qwen 3.8 27B on two GPUs, Qwen 3 VL 235B on eight: with whole encoders the pools
         printed are met within 0.1 GiB, with split ones missed by 0.4 to 0.9.
     """
-    towers = shape.tower_parameters * stored.factor("towers")
+    encoders = shape.encoder_parameters * stored.factor("encoders")
     tables = shape.table_parameters * stored.factor("tables") / parallelism.tensor
     norms = shape.vector_parameters * stored.factor("replicated")
-    return towers + norms + shape.rotary_elements + (0 if shape.tables_on_host else tables)
+    return encoders + norms + shape.rotary_elements + (0 if shape.tables_on_host else tables)
 
 
 def absorbed_bytes(

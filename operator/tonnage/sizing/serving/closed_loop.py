@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import (
     SteadyState,
-    places,
     prefill_context_tokens,
+    running_limit,
     steady_state,
     steps_of_answer,
 )
@@ -41,7 +41,7 @@ class ClosedLoop:
 def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> ClosedLoop:
     """Return the steady state that so many waiting users settle into.
 
-    As many run as have a place in the cache and a slot; the others wait for one. Users fall into
+    As many run as have room in the cache and a slot; the others wait for one. Users fall into
     step: answers that end together bring prompts that come together, and each waits for a share
     of the others. With n running, and a share ``rho`` of the time spent on the work ``S`` of
     their prompts::
@@ -71,7 +71,7 @@ def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> Clo
 
 def num_at_once(replica: Replica, workload: Workload, concurrency: float) -> float:
     """Return how many of so many requests run at once; one does even where none fits."""
-    return min(concurrency, places(replica, workload))
+    return min(concurrency, running_limit(replica, workload))
 
 
 def running_state(replica: Replica, workload: Workload, num_running: float) -> SteadyState:

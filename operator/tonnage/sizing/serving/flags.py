@@ -226,7 +226,7 @@ def replica_under(request: SizingRequest, shard: Shard, flags: Flags) -> Replica
     """Return the engine group under these flags.
 
     Raises:
-        DoesNotFitError: the cache does not hold one request of the promised length, by an
+        DoesNotFitError: the cache does not hold one request of the maximum length, by an
             estimate for flags that nothing runs with yet.
     """
     replica = _without_cache(request, shard, flags)
@@ -268,7 +268,7 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
 
 
 def request_bytes(request: SizingRequest, replica: Replica) -> float:
-    """Return the cache of one rank that one request of the promised length may need."""
+    """Return the cache of one rank that one request of the maximum length may need."""
     return replica.blocks_reserved(request.context_tokens) * replica.layout.bytes_per_block
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from tonnage.sizing.serving.load_line import tpot_ceiling
-from tonnage.sizing.serving.steady import places
+from tonnage.sizing.serving.steady import running_limit
 from tonnage.sizing.serving.trial import Outcome, Run, Trial
 from tonnage.sizing.workload import Slo, Workload
 
@@ -149,7 +149,7 @@ def requests_needed(slo: Slo, length: Length = Length.FULL) -> int:
 def requests_to_fill(trial: Trial) -> int:
     """Return how many requests it takes to fill the batches of a trial, and to drain them."""
     replica, workload = trial.replica, trial.workload
-    running = places(replica, workload)
+    running = running_limit(replica, workload)
     allowed = tpot_ceiling(replica, workload, trial.slo)
     wanted = PER_SLOT * trial.num_replicas * min(running, allowed or running, MOST_FILLED)
     filling = LEAST_FILLED

@@ -48,7 +48,7 @@ def _per_step(replica: Replica, workload: Workload) -> float:
 
 
 def most_decoding(replica: Replica, workload: Workload) -> tuple[str, float]:
-    """Return the place that runs out first, and the mean number decoding when it does."""
+    """Return the limit that is met first, and the mean number decoding when it does."""
     ranks = replica.model.dp_size
     held = replica.sequences_held(workload.mean_context_tokens)
     slots = (replica.max_num_seqs or math.inf) * ranks
@@ -82,7 +82,7 @@ def top_requests_per_s(replica: Replica, workload: Workload) -> float:
 
 
 def bound_requests_per_s(replica: Replica, workload: Workload, slo: Slo) -> float:
-    """Return the rate at which the mean TPOT meets its limit, or a place runs out."""
+    """Return the rate at which the mean TPOT meets its limit, or slots or cache run out."""
     _, num_decoding = most_decoding(replica, workload)
     ceiling = tpot_ceiling(replica, workload, slo)
     if ceiling is not None:
@@ -100,7 +100,7 @@ def tpot_ceiling(replica: Replica, workload: Workload, slo: Slo) -> float | None
 
 @lru_cache(maxsize=256)
 def _ceiling(replica: Replica, workload: Workload, limit_s: float) -> float:
-    """Return it for a replica without places, which have no part in it."""
+    """Return it for a replica without slots and cache, which have no part in it."""
 
     def excess(num_decoding: float) -> float:
         return math.log(steady_state(replica, workload, num_decoding).tpot_s / limit_s)

@@ -43,5 +43,5 @@ def crossing(excess: Callable[[float], float], high: float, *, close: float = CL
 
 
 def excess_of(missed: float, quantile: float) -> float:
-    """Return the logarithm of misses over those that a promise at this quantile allows."""
+    """Return the logarithm of misses over those that a target at this quantile allows."""
     return math.log(missed / (1 - quantile)) if missed > 0 else -math.inf

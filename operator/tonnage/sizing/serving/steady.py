@@ -120,7 +120,7 @@ def together(chunks_per_step: float) -> float:
     return chunks_per_step / -math.expm1(-chunks_per_step) if chunks_per_step > 0 else 1.0
 
 
-def places(replica: Replica, workload: Workload) -> float:
+def running_limit(replica: Replica, workload: Workload) -> float:
     """Return what all ranks of a replica run at once: slots, or as many as the cache holds."""
     slots = (replica.max_num_seqs or math.inf) * replica.model.dp_size
     return min(slots, max(1.0, replica.sequences_held(workload.mean_context_tokens)))

@@ -20,7 +20,7 @@ class Step:
     context_tokens: float
     """Of all decoding sequences together."""
     tokens_per_sequence: float = 1.0
-    """Worked on for each decoding sequence: with speculation those that are judged."""
+    """Worked on for each decoding sequence: with speculation the tokens verified."""
     prefill_tokens: float = 0.0
     prefill_context_tokens: float = 0.0
     """Earlier tokens that a prefill token attends to, in the mean."""

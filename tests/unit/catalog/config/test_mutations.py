@@ -204,10 +204,10 @@ def is_same(found: ModelShape, original: ModelShape, mutation: Mutation) -> bool
     free: dict[str, Any] = {"digest": "", "notes": ()}
     if mutation.path[-1] in {"torch_dtype", "dtype"}:
         free["weight_format"] = original.weight_format
-    if mutation.is_of_tower:
-        free |= {"tower_parameters": 0, "num_uncounted_towers": 0}
+    if mutation.is_of_encoder:
+        free |= {"encoder_parameters": 0, "num_uncounted_encoders": 0}
         is_noted = any("not counted" in note for note in found.notes)
-        if found.tower_parameters != original.tower_parameters and mutation.is_wrong:
+        if found.encoder_parameters != original.encoder_parameters and mutation.is_wrong:
             assert is_noted, mutation.path
     return replace(found, **free) == replace(original, **free)
 

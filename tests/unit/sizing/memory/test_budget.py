@@ -8,7 +8,7 @@ from builders import a_layer_group, a_shape, a_sizing_request, an_expert_ffn
 from tonnage.catalog.config.formats.quantization import BF16, FP16, WEIGHT_FORMATS
 from tonnage.catalog.models import built_in_model, model_names
 from tonnage.catalog.stored_weights import StoredPart, StoredWeights
-from tonnage.sizing.memory.budget import UNCOUNTED_TOWER_BYTES, as_loaded, memory_budget
+from tonnage.sizing.memory.budget import UNCOUNTED_ENCODER_BYTES, as_loaded, memory_budget
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
@@ -67,28 +67,28 @@ def test_weights_summed_up_from_files_are_surer_than_counted_ones():
 
 
 def test_an_encoder_that_cannot_be_counted_makes_the_weights_unsure():
-    shape = a_shape(num_uncounted_towers=1)
+    shape = a_shape(num_uncounted_encoders=1)
 
-    assert part_of(shape, "weights").spread_bytes >= UNCOUNTED_TOWER_BYTES
+    assert part_of(shape, "weights").spread_bytes >= UNCOUNTED_ENCODER_BYTES
 
 
 def test_no_encoder_of_the_catalogue_is_larger_than_one_that_cannot_be_counted():
-    sizes = [2 * built_in_model(name).tower_parameters for name in model_names()]
+    sizes = [2 * built_in_model(name).encoder_parameters for name in model_names()]
 
-    assert max(sizes) <= UNCOUNTED_TOWER_BYTES
+    assert max(sizes) <= UNCOUNTED_ENCODER_BYTES
 
 
 def test_what_splitting_a_tower_would_spare_is_within_the_spread():
-    shape = a_shape(tower_parameters=1_000_000_000)
+    shape = a_shape(encoder_parameters=1_000_000_000)
 
     assert part_of(shape, "weights", tensor=4).spread_bytes >= 2e9 * 3 / 4
 
 
 def test_a_tower_in_the_files_counts_though_the_configuration_is_silent():
     without = a_shape(stored=StoredWeights())
-    with_tower = a_shape(stored=StoredWeights(towers=A_GIB))
+    with_encoder = a_shape(stored=StoredWeights(encoders=A_GIB))
 
-    more = budget_of(with_tower).bytes_of("weights") - budget_of(without).bytes_of("weights")
+    more = budget_of(with_encoder).bytes_of("weights") - budget_of(without).bytes_of("weights")
 
     assert more == GIB
 

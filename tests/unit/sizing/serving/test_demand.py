@@ -40,7 +40,7 @@ def test_more_demand_is_more_load_and_later():
 
 
 @pytest.mark.parametrize("routing", [SERVICE, POOLED])
-def test_at_goodput_the_percentile_promised_is_about_its_limit(routing):
+def test_at_goodput_the_percentile_of_the_target_is_about_its_limit(routing):
     rate = goodput(TRIAL, 10.0).requests_per_s
 
     found = served(TRIAL, rate, 1, routing)

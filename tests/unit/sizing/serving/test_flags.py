@@ -24,7 +24,7 @@ from tonnage.units import GB, GIB
 RUNNING_SEQS = 256
 ONE_GPU = Parallelism()
 REQUEST_BYTES = 8192 * 131_072
-"""Of ``a_shape``: one request of the promised length, 1 GiB."""
+"""Of ``a_shape``: one request of the maximum length, 1 GiB."""
 
 
 def flags_that_run(**changes):
@@ -88,7 +88,7 @@ class TestSlots:
         sizing = size_with(request, Parallelism(tensor=num_gpus))
 
         assert sizing.flags.max_num_seqs < 64
-        assert sizing.memory_ceiling_promised >= 1
+        assert sizing.memory_ceiling_longest >= 1
 
 
 def a_built_in_request(model_id, gpu, version, **changes):
@@ -242,7 +242,7 @@ class TestFlagsThatRun:
         sizing = size(replace(self.SHORT, flags=flags_that_run()))
 
         assert sizing.replica.kv_pool_bytes == REQUEST_BYTES
-        assert sizing.memory_ceiling_promised == 1
+        assert sizing.memory_ceiling_longest == 1
 
     def test_say_by_how_much_the_estimate_is_wrong(self):
         sizing = size(replace(self.SHORT, flags=flags_that_run()))

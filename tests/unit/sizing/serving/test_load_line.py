@@ -119,7 +119,7 @@ class TestTheStateAtARate:
         # A token for each of 500 sequences: the budget holds no more.
         assert state.num_decoding == 500
 
-    def test_of_nothing_promised_has_the_top_for_its_bound(self):
+    def test_without_targets_has_the_top_for_its_bound(self):
         assert bound_requests_per_s(a_replica(), a_workload(), Slo()) == top_requests_per_s(
             a_replica(), a_workload()
         )

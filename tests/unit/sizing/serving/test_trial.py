@@ -148,8 +148,8 @@ class TestTheLimits:
         assert limits.num_blocks == 8192 // 16
 
     def test_never_have_more_slots_than_tokens(self):
-        guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
-        replica = a_replica(max_batched_tokens=100, speculation=guess, max_num_seqs=64)
+        drafts = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
+        replica = a_replica(max_batched_tokens=100, speculation=drafts, max_num_seqs=64)
 
         assert engine_limits(a_trial(replica=replica)).max_num_seqs == 25
 

@@ -144,9 +144,9 @@ class TestDataParallelRanks:
 
 
 def test_the_passes_of_a_draft_layer_are_in_it():
-    guess = Speculation(method="mtp", num_draft_tokens=3, acceptance_rate=0.8)
+    drafts = Speculation(method="mtp", num_draft_tokens=3, acceptance_rate=0.8)
     draft = a_shard(dense_read_bytes=1e9, kv=(KvShare(bytes_per_token=4_096),), num_layers=1)
-    model = a_model(shard=a_shard(draft=draft), speculation=guess)
+    model = a_model(shard=a_shard(draft=draft), speculation=drafts)
 
     # 16 GB, twice 1 GB more, and of 20 sequences 131,072 and twice 4,096 bytes for each token.
     by_hand_s = (16e9 + 2e9 + 20 * 5_000 * (131_072 + 2 * 4_096)) / 3e12

@@ -146,7 +146,7 @@ def _index_norm(layer: GroupedAttention | LatentAttention) -> int:
 
 
 def _compressed_vectors(layer: CompressedAttention) -> int:
-    """Return norms and scores of the attention; norm and place biases of each compressor.
+    """Return norms and scores of the attention; norm and position biases of each compressor.
 
     Sources:
         [vllm-source] models/deepseek_v4: attention.py and compressor.py.

@@ -62,7 +62,7 @@ def idefics3(keys: EncoderKeys, text_width: int) -> int:
 
 
 def glm4v(keys: EncoderKeys, _text_width: int) -> int:
-    """An encoder with places and gated blocks; what merges neighbours, and four matrices.
+    """An encoder with positions and gated blocks; what merges neighbours, and four matrices.
 
     Blocks are ``out_hidden_size`` wide inside, the projector ``intermediate_size``.
 
@@ -70,7 +70,7 @@ def glm4v(keys: EncoderKeys, _text_width: int) -> int:
         [vllm-source] model_executor/models/glm4_1v.py.
     """
     width, output = needed(keys, "hidden_size"), needed(keys, "out_hidden_size")
-    patches = linear(keys.temporal_patch_size * keys.patch_elements, width) + keys.places * width
+    patches = linear(keys.temporal_patch_size * keys.patch_elements, width) + keys.positions * width
     block = 4 * width * width + 3 * width * output + 2 * width
     merged = keys.spatial_merge_size**2 * width
     gated = 3 * output * needed(keys, "intermediate_size")
@@ -86,14 +86,14 @@ def mistral3(keys: EncoderKeys, text_width: int) -> int:
 
 
 def llama4(keys: EncoderKeys, text_width: int) -> int:
-    """An encoder with places and one extra token; what merges neighbours, and one matrix.
+    """An encoder with positions and one extra token; what merges neighbours, and one matrix.
 
     Sources:
         [vllm-source] model_executor/models/mllama4.py.
     """
     width, inner = needed(keys, "hidden_size"), needed(keys, "intermediate_size")
     output = needed(keys, "projector_output_dim")
-    embedding = width * (keys.patch_elements + keys.places + 2) + 2 * biased_norm(width)
+    embedding = width * (keys.patch_elements + keys.positions + 2) + 2 * biased_norm(width)
     merger = inner * needed(keys, "projector_input_dim") + output * output
     projector = needed(keys, "vision_output_dim") * text_width
     return (
@@ -105,7 +105,7 @@ def llama4(keys: EncoderKeys, text_width: int) -> int:
 
 
 def qwen2_vl(keys: EncoderKeys, text_width: int) -> int:
-    """An encoder without places, as wide inside as ``mlp_ratio`` says.
+    """An encoder without positions, as wide inside as ``mlp_ratio`` says.
 
     Sources:
         [vllm-source] model_executor/models/qwen2_vl.py.
@@ -119,7 +119,7 @@ def qwen2_vl(keys: EncoderKeys, text_width: int) -> int:
 
 
 def qwen2_5_vl(keys: EncoderKeys, text_width: int) -> int:
-    """An encoder without places, with gated blocks and norms without bias.
+    """An encoder without positions, with gated blocks and norms without bias.
 
     Sources:
         [vllm-source] model_executor/models/qwen2_5_vl.py.
@@ -132,7 +132,7 @@ def qwen2_5_vl(keys: EncoderKeys, text_width: int) -> int:
 
 
 def qwen3_vl(keys: EncoderKeys, text_width: int) -> int:
-    """An encoder with places, and a further merger for each layer that is passed on.
+    """An encoder with positions, and a further merger for each layer that is passed on.
 
     Sources:
         [vllm-source] model_executor/models/qwen3_vl.py.
@@ -152,7 +152,7 @@ def qwen3_vl(keys: EncoderKeys, text_width: int) -> int:
 
 
 def minimax_m3(keys: EncoderKeys, text_width: int) -> int:
-    """CLIP without places and extra token; two matrices, and two more that merge neighbours.
+    """CLIP without positions and extra token; two matrices, and two more that merge neighbours.
 
     Sources:
         [vllm-source] models/minimax_m3/common/vision_tower.py.
@@ -168,7 +168,7 @@ def minimax_m3(keys: EncoderKeys, text_width: int) -> int:
 
 
 def internvl(keys: EncoderKeys, text_width: int) -> int:
-    """An encoder with places, one extra token and scaled residuals; a norm and two matrices.
+    """An encoder with positions, one extra token and scaled residuals; a norm and two matrices.
 
     Sources:
         [vllm-source] model_executor/models: intern_vit.py and internvl.py.
@@ -180,7 +180,7 @@ def internvl(keys: EncoderKeys, text_width: int) -> int:
     query_norms = 2 * width * keys.qk_normalization
     norm_biases = 2 * width * (keys.norm_type == "rms_norm")
     block = biased_block(width, needed(keys, "intermediate_size")) + 2 * width
-    embedding = linear(keys.patch_elements, width) + (keys.places + 2) * width
+    embedding = linear(keys.patch_elements, width) + (keys.positions + 2) * width
     layers = layers_read(keys) * (block - no_bias + query_norms - norm_biases)
     merged = round(1 / keys.downsample_ratio) ** 2 * width
     projector = biased_norm(merged) + linear(merged, text_width) + linear(text_width, text_width)
@@ -188,7 +188,7 @@ def internvl(keys: EncoderKeys, text_width: int) -> int:
 
 
 def moonvit(keys: EncoderKeys, text_width: int) -> int:
-    """Kimi's encoder: learned places, and norms with bias or without, as the file says.
+    """Kimi's encoder: learned positions, and norms with bias or without, as the file says.
 
     Sources:
         [vllm-source] model_executor/models/kimi_k25_vit.py.
@@ -200,8 +200,8 @@ def moonvit(keys: EncoderKeys, text_width: int) -> int:
         attended, width, keys.attn_bias
     )
     block = linear(width, inner, keys.linear_bias) + linear(inner, width, keys.linear_bias)
-    places = needed(keys, "init_pos_emb_height") * needed(keys, "init_pos_emb_width")
-    embedding = linear(keys.patch_elements, width, keys.patch_embed_proj_bias) + places * width
+    positions = needed(keys, "init_pos_emb_height") * needed(keys, "init_pos_emb_width")
+    embedding = linear(keys.patch_elements, width, keys.patch_embed_proj_bias) + positions * width
     layers = needed(keys, "num_hidden_layers") * (attention + block + 2 * norm)
     return embedding + layers + norm + _moonvit_projector(keys, text_width)
 
@@ -217,7 +217,7 @@ def _moonvit_projector(keys: EncoderKeys, text_width: int) -> int:
 
 
 def gemma4(keys: EncoderKeys, text_width: int) -> int:
-    """An encoder with places along both axes, gated blocks and norms within; one matrix.
+    """An encoder with positions along both axes, gated blocks and norms within; one matrix.
 
     Sources:
         [transformers] models/gemma4/modeling_gemma4.py, which vLLM loads this encoder from.
@@ -226,13 +226,13 @@ def gemma4(keys: EncoderKeys, text_width: int) -> int:
     heads = needed(keys, "num_attention_heads") + needed(keys, "num_key_value_heads")
     attention = 2 * width * heads * head_dim + 2 * head_dim
     block = attention + 3 * width * needed(keys, "intermediate_size") + 4 * width
-    places = 2 * needed(keys, "position_embedding_size")
-    embedding = (keys.patch_elements + places) * width
+    positions = 2 * needed(keys, "position_embedding_size")
+    embedding = (keys.patch_elements + positions) * width
     return embedding + needed(keys, "num_hidden_layers") * block + width * text_width
 
 
 def gemma4_unified(keys: EncoderKeys, text_width: int) -> int:
-    """No encoder: one matrix from large patches, norms, places along both axes, one matrix.
+    """No encoder: one matrix from large patches, norms, positions along both axes, one matrix.
 
     Sources:
         [transformers] models/gemma4_unified/modeling_gemma4_unified.py.
@@ -240,8 +240,8 @@ def gemma4_unified(keys: EncoderKeys, text_width: int) -> int:
     width = needed(keys, "mm_embed_dim")
     elements = keys.num_channels * needed(keys, "model_patch_size") ** 2
     embedding = biased_norm(elements) + linear(elements, width) + 2 * biased_norm(width)
-    places = 2 * needed(keys, "mm_posemb_size") * width
-    return embedding + places + needed(keys, "output_proj_dims") * text_width
+    positions = 2 * needed(keys, "mm_posemb_size") * width
+    return embedding + positions + needed(keys, "output_proj_dims") * text_width
 
 
 def gemma4_unified_audio(keys: EncoderKeys, text_width: int) -> int:

@@ -88,7 +88,7 @@ class EncoderKeys(Block):
     num_mel_bins: Size | None = None
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """Patches of one image of the size that the encoder was made for."""
         return (_side(self, "image_size") // _side(self, "patch_size")) ** 2
 

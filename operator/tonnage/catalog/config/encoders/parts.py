@@ -18,7 +18,7 @@ def llava_encoder(keys: EncoderKeys) -> int:
 
 def siglip(keys: EncoderKeys) -> int:
     width = needed(keys, "hidden_size")
-    embedding = linear(keys.patch_elements, width) + keys.places * width
+    embedding = linear(keys.patch_elements, width) + keys.positions * width
     return embedding + layers_read(keys) * biased_block(width, needed(keys, "intermediate_size"))
 
 
@@ -28,7 +28,7 @@ def normed_siglip(keys: EncoderKeys) -> int:
 
 def _clip(keys: EncoderKeys) -> int:
     width = needed(keys, "hidden_size")
-    embedding = (keys.patch_elements + keys.places + 2) * width + biased_norm(width)
+    embedding = (keys.patch_elements + keys.positions + 2) * width + biased_norm(width)
     return embedding + layers_read(keys) * biased_block(width, needed(keys, "intermediate_size"))
 
 

@@ -15,7 +15,6 @@ from tonnage.catalog.config.keys.state import KimiDelta, StateKeys
 from tonnage.catalog.config.keys.types import (
     Block,
     Experts,
-    Flags,
     Fraction,
     Heads,
     LayerIndex,
@@ -25,6 +24,7 @@ from tonnage.catalog.config.keys.types import (
     SizeOrNone,
     Sizes,
     Tokens,
+    ZerosAndOnes,
 )
 from tonnage.catalog.gpu import CatalogError
 
@@ -52,7 +52,7 @@ class RopeScaling(Block):
 class SparseAttention(Block):
     """The layers of MiniMax M3 that choose the blocks of tokens to attend to."""
 
-    sparse_attention_freq: Flags
+    sparse_attention_freq: ZerosAndOnes
     sparse_num_index_heads: Heads
     sparse_index_dim: Size
     sparse_topk_blocks: Size
@@ -101,7 +101,7 @@ class DecoderKeys(FamilyKeys, StateKeys):
     max_window_layers: LayerIndex | None = None
     sliding_window_pattern: Layers | None = None
     attention_chunk_size: Tokens | None = None
-    no_rope_layers: Flags | None = None
+    no_rope_layers: ZerosAndOnes | None = None
     no_rope_layer_interval: Layers = 4
 
     num_experts: Experts | None = Field(
@@ -119,7 +119,7 @@ class DecoderKeys(FamilyKeys, StateKeys):
     moe_latent_size: Size | None = None
     latent_moe_use_norm: bool = False
     first_k_dense_replace: LayerIndex | None = None
-    moe_layer_freq: Layers | Flags | None = None
+    moe_layer_freq: Layers | ZerosAndOnes | None = None
     decoder_sparse_step: Layers = 1
     mlp_only_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
     moe_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
@@ -137,7 +137,7 @@ class DecoderKeys(FamilyKeys, StateKeys):
     num_global_key_value_heads: Heads | None = None
     attention_k_eq_v: bool = False
 
-    hybrid_layer_pattern: Flags | None = None
+    hybrid_layer_pattern: ZerosAndOnes | None = None
     swa_num_attention_heads: Heads | None = None
     swa_num_key_value_heads: Heads | None = None
     swa_head_dim: Size | None = None

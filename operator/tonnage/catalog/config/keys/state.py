@@ -8,22 +8,22 @@ from tonnage.catalog.config.keys.types import (
     Block,
     Heads,
     LayerIndex,
+    LayerIndices,
     Layers,
     Names,
-    Places,
     Size,
     StateType,
 )
 
 
 class KimiDelta(Block):
-    """The layers of Kimi's linear attention; places count from one."""
+    """The layers of Kimi's linear attention; indices count from one."""
 
     num_heads: Heads
     head_dim: Size
     short_conv_kernel_size: Layers
-    kda_layers: Places
-    full_attn_layers: Places
+    kda_layers: LayerIndices
+    full_attn_layers: LayerIndices
     use_full_rank_gate: bool = False
 
 
@@ -66,7 +66,7 @@ class StateKeys(Block):
 
     hc_count: Heads | None = None
     hc_lowrank: Size | None = None
-    ple_layer_ids: Places | None = None
+    ple_layer_ids: LayerIndices | None = None
     ple_embed_dim: Size | None = None
     ple_conv_kernel_size: Layers | None = None
     ngram_size: Annotated[int, Field(ge=2, le=100)] | None = None

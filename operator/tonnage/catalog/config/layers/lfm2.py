@@ -10,7 +10,7 @@ from tonnage.catalog.shape import Attention, DenseFfn, Ffn, StateAttention
 def short_convolutions(keys: DecoderKeys) -> list[Attention]:
     """Convolutions over every channel, and attention where ``layer_types`` says so.
 
-    Older files list the places of attention, counted from zero, in ``full_attn_idxs``.
+    Older files list the indices of attention, counted from zero, in ``full_attn_idxs``.
 
     Sources:
         [vllm-source] model_executor/layers/mamba/short_conv.py.
@@ -30,8 +30,8 @@ def short_convolutions(keys: DecoderKeys) -> list[Attention]:
         return [convolution if kind == "conv" else full for kind in keys.layer_types]
     if keys.full_attn_idxs is None:
         raise ModelConfigError("layer_types is missing, and full_attn_idxs too")
-    places = set(keys.full_attn_idxs)
-    return [full if layer in places else convolution for layer in range(keys.num_hidden_layers)]
+    indices = set(keys.full_attn_idxs)
+    return [full if layer in indices else convolution for layer in range(keys.num_hidden_layers)]
 
 
 def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:

@@ -88,8 +88,8 @@ def kimi_delta(keys: DecoderKeys) -> list[Attention]:
     block = keys.linear_attn_config
     if block is None:
         raise ModelConfigError("linear_attn_config is missing")
-    places = sorted(block.kda_layers + block.full_attn_layers)
-    if places != list(range(1, keys.num_hidden_layers + 1)):
+    indices = sorted(block.kda_layers + block.full_attn_layers)
+    if indices != list(range(1, keys.num_hidden_layers + 1)):
         raise ModelConfigError(
             "linear_attn_config.kda_layers and full_attn_layers do not name each of the "
             f"{keys.num_hidden_layers} layers once"
@@ -106,8 +106,8 @@ def kimi_delta(keys: DecoderKeys) -> list[Attention]:
     )
     gated = bool(keys.mla_use_output_gate)
     full: list[Attention] = [replace(layer, has_output_gate=gated) for layer in latent(keys)]
-    for place in block.kda_layers:
-        full[place - 1] = state
+    for index in block.kda_layers:
+        full[index - 1] = state
     return full
 
 
@@ -195,8 +195,8 @@ def bamba_mixers(keys: DecoderKeys) -> list[Attention]:
     if keys.attn_layer_indices is None:
         raise ModelConfigError("attn_layer_indices is missing")
     full, state = grouped(keys), mamba2(keys)
-    places = set(keys.attn_layer_indices)
-    return [full if layer in places else state for layer in range(keys.num_hidden_layers)]
+    indices = set(keys.attn_layer_indices)
+    return [full if layer in indices else state for layer in range(keys.num_hidden_layers)]
 
 
 def _type_bytes(name: str | None) -> int:

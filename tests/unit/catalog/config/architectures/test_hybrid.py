@@ -477,7 +477,7 @@ def test_the_bytes_of_flash_next_are_those_of_the_checkpoint() -> None:
     narrow = experts * shape.weight_format.bytes_per_parameter
     wide = 2 * (num_parameters(shape) - experts)
 
-    # 168 GiB, of which a draft layer of 2.61 and a tower of 0.45 billion parameters in 16 bits
+    # 168 GiB, of which a draft layer of 2.61 and an encoder of 0.45 billion parameters in 16 bits
     # are not counted here.
     assert (narrow + wide) / GIB == pytest.approx(168 - 2 * 3.06 * GB / GIB, rel=0.005)
 

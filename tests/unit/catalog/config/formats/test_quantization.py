@@ -234,7 +234,7 @@ def test_a_quantization_config_that_is_no_object_is_refused() -> None:
         shape_from_config(config, name="m")
 
 
-def test_a_name_that_promises_quantization_without_the_block_is_noted() -> None:
+def test_a_name_that_names_quantization_without_the_block_is_noted() -> None:
     shape = shape_from_config(built_in_config(DENSE), name="someone/Llama-3.1-8B-NVFP4")
 
     assert shape.weight_format.name == "bf16"

@@ -1,4 +1,4 @@
-"""The five stages of choosing a GPU class, as figures: what one class gives in each of them."""
+"""The five aspects by which a GPU class is chosen, as figures of one class."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NEARLY: Final = 0.995
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure of a stage: its name as data has it, its value, and both as a person reads it."""
+    """One figure: its name as data has it, its value, and both as a person reads it."""
 
     name: str
     value: float | str
@@ -26,8 +26,8 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One stage and its figures. What is unknown, or does not apply, is left out."""
+class Aspect:
+    """One aspect and its figures. What is unknown, or does not apply, is left out."""
 
     name: str
     figures: tuple[Figure, ...]
@@ -39,9 +39,9 @@ class Stage:
         return {figure.name: figure.value for figure in self.figures}
 
 
-def stages(choice: Choice) -> tuple[Stage, ...]:
-    """Return the stages for one class, in order."""
-    return tuple(Stage(name=name, figures=tuple(each(choice))) for name, each in STAGES.items())
+def aspects(choice: Choice) -> tuple[Aspect, ...]:
+    """Return the aspects of one class, in order; JSON calls them stages."""
+    return tuple(Aspect(name=name, figures=tuple(each(choice))) for name, each in ASPECTS.items())
 
 
 def _workload(choice: Choice) -> Iterator[Figure]:
@@ -55,10 +55,10 @@ def _workload(choice: Choice) -> Iterator[Figure]:
     yield _figure("promptTokens", prompt, f"{significant(prompt)} prompt tokens")
     yield _figure("cachedPromptFraction", cached, f"{cached:.0%} of them cached")
     yield _figure("outputTokens", output, f"{significant(output)} output tokens")
-    promises = [f"TTFT {each}" for each in request.slo.ttft]
-    promises += [f"TPOT {each}" for each in request.slo.tpot]
-    written = ", ".join(promises) or "nothing promised (offline)"
-    yield Figure(name="promises", value=written, written=written)
+    targets = [f"TTFT {each}" for each in request.slo.ttft]
+    targets += [f"TPOT {each}" for each in request.slo.tpot]
+    value = ", ".join(targets) or "nothing promised (offline)"
+    yield Figure(name="promises", value=value, written=", ".join(targets) or "no SLO (offline)")
 
 
 def _demand(sizing: Sizing) -> Iterator[Figure]:
@@ -81,7 +81,7 @@ def _memory(choice: Choice) -> Iterator[Figure]:
     """Does it fit, and how many requests?"""
     sizing, split = choice.sizing, choice.sizing.flags.parallelism
     weights, pool = sizing.shard.weights_bytes, sizing.replica.kv_pool_bytes
-    held, typical = sizing.memory_ceiling_promised, sizing.memory_ceiling_typical
+    held, typical = sizing.memory_ceiling_longest, sizing.memory_ceiling_typical
     context = sizing.request.context_tokens
     mean = sizing.request.workload.mean_context_tokens
     yield Figure(name="split", value=str(split), written=f"split {split}")
@@ -98,7 +98,7 @@ def _memory(choice: Choice) -> Iterator[Figure]:
 
 
 def _throughput(choice: Choice) -> Iterator[Figure]:
-    """How fast within the promises, and what is in the way?"""
+    """How fast within the SLO targets, and what is in the way?"""
     sizing, state = choice.sizing, choice.sizing.at_capacity
     first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
     per_s, per_gpu = sizing.output_tokens_per_s, choice.tokens_per_s_per_gpu
@@ -152,7 +152,7 @@ def _validation(choice: Choice) -> Iterator[Figure]:
         yield Figure(name=each.name, value=each.value, written=each.name)
 
 
-STAGES: Final[dict[str, Callable[[Choice], Iterator[Figure]]]] = {
+ASPECTS: Final[dict[str, Callable[[Choice], Iterator[Figure]]]] = {
     "workload": _workload,
     "memory": _memory,
     "throughput": _throughput,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tonnage.catalog.config.encoders.towers import read_towers
+from tonnage.catalog.config.encoders.kinds import read_encoders
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.models import built_in_config, built_in_model
 from tonnage.catalog.parameters import num_parameters
@@ -161,11 +161,11 @@ KIMI_K3_VISION = built_in_config("moonshotai/Kimi-K3")["vision_config"]
 
 
 def all_parameters(shape: ModelShape) -> int:
-    return num_parameters(shape) + shape.tower_parameters
+    return num_parameters(shape) + shape.encoder_parameters
 
 
-def towers(model_type: str, *, text_width: int, **outer: Any) -> tuple[int, tuple[str, ...]]:
-    found = read_towers(
+def encoders(model_type: str, *, text_width: int, **outer: Any) -> tuple[int, tuple[str, ...]]:
+    found = read_encoders(
         {"model_type": model_type, "text_config": {}, **outer},
         text_path=("text_config",),
         text_width=text_width,
@@ -219,20 +219,20 @@ def test_two_bytes_each_are_the_weights_that_vllm_printed(model: str, measured_g
 def test_an_encoder_is_what_a_published_total_has_beside_its_text_part(model_type: str) -> None:
     text_width, outer, text_billions, billions = PUBLISHED[model_type]
 
-    found, _ = towers(model_type, text_width=text_width, **outer)
+    found, _ = encoders(model_type, text_width=text_width, **outer)
 
     assert found / GB == pytest.approx(billions - text_billions, abs=0.01)
 
 
 def test_smaller_relatives_are_counted_alike() -> None:
-    siglip = 412_926_192  # 27 layers of 1152 and 4304, 26 x 26 places, the last norm
+    siglip = 412_926_192  # 27 layers of 1152 and 4304, 26 x 26 positions, the last norm
     merged = 4 * 1152
     gated = (merged + 1) * 36_864 + (36_864 // 2 + 1) * 12_288
     outer = {"vision_config": SIGLIP}
 
-    assert towers("cohere2_vision", text_width=12_288, **outer)[0] == siglip + gated
-    assert towers("smolvlm", text_width=2048, **outer)[0] == siglip + merged * 2048
-    assert towers("smolvlm", text_width=2048, scale_factor=3, **outer)[0] == (
+    assert encoders("cohere2_vision", text_width=12_288, **outer)[0] == siglip + gated
+    assert encoders("smolvlm", text_width=2048, **outer)[0] == siglip + merged * 2048
+    assert encoders("smolvlm", text_width=2048, scale_factor=3, **outer)[0] == (
         siglip + 9 * 1152 * 2048
     )
 
@@ -246,14 +246,14 @@ def test_layers_behind_the_one_that_is_read_are_not_loaded() -> None:
         for layer in (-1, -2)
     }
 
-    assert by_layer[-1].tower_parameters - by_layer[-2].tower_parameters == one_layer
+    assert by_layer[-1].encoder_parameters - by_layer[-2].encoder_parameters == one_layer
     # All of CLIP-L at 336 pixels but the norm behind its last layer, two matrices, one vector.
-    assert by_layer[-1].tower_parameters == 303_507_456 - 2 * 1024 + 20_979_712 + 4096
+    assert by_layer[-1].encoder_parameters == 303_507_456 - 2 * 1024 + 20_979_712 + 4096
 
 
 def test_gemma_4_hears_and_sees() -> None:
-    seen, _ = towers("gemma4", text_width=2560, vision_config=GEMMA_4_E4B_VISION)
-    both, notes = towers(
+    seen, _ = encoders("gemma4", text_width=2560, vision_config=GEMMA_4_E4B_VISION)
+    both, notes = encoders(
         "gemma4",
         text_width=2560,
         vision_config=GEMMA_4_E4B_VISION,
@@ -274,7 +274,7 @@ def test_kimi_k3_has_an_encoder_without_biases_and_wider_inside() -> None:
     projector = 4096 * 4096 + 4096 * 7168 + 7168
     embedding = 3 * 14 * 14 * 1024 + 64 * 64 * 1024
 
-    found, _ = towers("kimi_k3", text_width=7168, vision_config=KIMI_K3_VISION)
+    found, _ = encoders("kimi_k3", text_width=7168, vision_config=KIMI_K3_VISION)
 
     assert found == embedding + 27 * layer + 1024 + projector
 
@@ -282,7 +282,7 @@ def test_kimi_k3_has_an_encoder_without_biases_and_wider_inside() -> None:
 def test_intern_vit_has_the_published_size() -> None:
     projector = 2 * 4096 + 4096 * 3584 + 3584 + 3584 * 3584 + 3584
 
-    found, _ = towers(
+    found, _ = encoders(
         "internvl_chat", text_width=3584, downsample_ratio=0.5, vision_config=INTERN_VIT_300M
     )
 
@@ -297,7 +297,7 @@ def test_an_encoder_that_cannot_be_counted_is_a_note_that_names_the_gap(key: str
     shape = shape_from_config(config, name="m")
 
     reason = "it is missing" if key == "vision_config" else f"{key} is missing"
-    assert shape.tower_parameters == 0
+    assert shape.encoder_parameters == 0
     assert shape.notes == (
         f"vision_config is not counted and needs memory beside the rest: {reason}",
     )
@@ -329,16 +329,16 @@ def test_an_encoder_that_cannot_be_counted_is_a_note_that_names_the_gap(key: str
 def test_an_encoder_that_is_not_understood_is_a_note(
     model_type: str, vision: object, reason: str
 ) -> None:
-    found, notes = towers(model_type, text_width=4096, vision_config=vision)
+    found, notes = encoders(model_type, text_width=4096, vision_config=vision)
 
     assert found == 0
     assert reason in notes[0]
 
 
 def test_a_wrapper_of_unknown_encoders_says_that_they_need_memory() -> None:
-    assert towers("gemma3n", text_width=2048) == (
+    assert encoders("gemma3n", text_width=2048) == (
         0,
-        ("only text_config counts: other towers need memory beside it",),
+        ("only text_config counts: other encoders need memory beside it",),
     )
 
 
@@ -350,13 +350,13 @@ def test_a_block_that_is_null_means_no_encoder() -> None:
 
 def test_what_cannot_be_counted_is_counted_as_that() -> None:
     config = {"model_type": "gemma3n", "text_config": {}}
-    gap = read_towers(config, text_path=("text_config",), text_width=2048)
+    gap = read_encoders(config, text_path=("text_config",), text_width=2048)
 
     assert (gap.num_parameters, gap.num_uncounted) == (0, 1)
-    assert all(built_in_model(model).num_uncounted_towers == 0 for model in EXACT)
+    assert all(built_in_model(model).num_uncounted_encoders == 0 for model in EXACT)
 
 
 def test_a_text_model_has_no_towers() -> None:
     shape = built_in_model("meta-llama/Llama-3.1-8B-Instruct")
 
-    assert (shape.tower_parameters, shape.notes) == (0, ())
+    assert (shape.encoder_parameters, shape.notes) == (0, ())

@@ -64,7 +64,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Sandbox:
     """One pod's."""
 
     pod: Json

@@ -28,7 +28,7 @@ OUTER_KEYS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tower:
+class Encoder:
     """One encoder of a kind of multimodal model."""
 
     count: Callable[[EncoderKeys, int], int]
@@ -40,7 +40,7 @@ class Tower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Towers:
+class Encoders:
     """The encoders of one model together."""
 
     num_parameters: int = 0
@@ -49,23 +49,23 @@ class Towers:
     """What was counted, and what could not be."""
 
 
-_QWEN3_VL = (Tower(count=counts.qwen3_vl),)
-_QWEN3_5 = (Tower(count=counts.qwen3_vl, defaults={"deepstack_visual_indexes": []}),)
-_GLM4V = (Tower(count=counts.glm4v),)
-_MOONVIT = (Tower(count=counts.moonvit),)
+_QWEN3_VL = (Encoder(count=counts.qwen3_vl),)
+_QWEN3_5 = (Encoder(count=counts.qwen3_vl, defaults={"deepstack_visual_indexes": []}),)
+_GLM4V = (Encoder(count=counts.glm4v),)
+_MOONVIT = (Encoder(count=counts.moonvit),)
 
-TOWERS: Mapping[str, tuple[Tower, ...]] = {
-    "aya_vision": (Tower(count=counts.aya_vision, defaults={"downsample_factor": 2}),),
+ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
+    "aya_vision": (Encoder(count=counts.aya_vision, defaults={"downsample_factor": 2}),),
     "cohere2_vision": (
-        Tower(
+        Encoder(
             count=counts.cohere2_vision,
             defaults={"downsample_factor": 2, "alignment_intermediate_size": 36_864},
         ),
     ),
-    "gemma3": (Tower(count=counts.gemma3),),
+    "gemma3": (Encoder(count=counts.gemma3),),
     "gemma4": (
-        Tower(count=counts.gemma4),
-        Tower(
+        Encoder(count=counts.gemma4),
+        Encoder(
             count=counts.gemma4_audio,
             key=AUDIO,
             is_optional=True,
@@ -79,14 +79,14 @@ TOWERS: Mapping[str, tuple[Tower, ...]] = {
         ),
     ),
     "gemma4_unified": (
-        Tower(count=counts.gemma4_unified),
-        Tower(count=counts.gemma4_unified_audio, key=AUDIO, is_optional=True),
+        Encoder(count=counts.gemma4_unified),
+        Encoder(count=counts.gemma4_unified_audio, key=AUDIO, is_optional=True),
     ),
     "glm4v": _GLM4V,
     "glm4v_moe": _GLM4V,
-    "idefics3": (Tower(count=counts.idefics3, defaults={"scale_factor": 2}),),
+    "idefics3": (Encoder(count=counts.idefics3, defaults={"scale_factor": 2}),),
     "internvl": (
-        Tower(
+        Encoder(
             count=counts.internvl,
             defaults={
                 "attention_bias": False,
@@ -96,48 +96,48 @@ TOWERS: Mapping[str, tuple[Tower, ...]] = {
             },
         ),
     ),
-    "internvl_chat": (Tower(count=counts.internvl, defaults={"select_layer": -1}),),
+    "internvl_chat": (Encoder(count=counts.internvl, defaults={"select_layer": -1}),),
     "kimi_k25": _MOONVIT,
     "kimi_k3": _MOONVIT,
     "kimi_vl": _MOONVIT,
-    "llama4": (Tower(count=counts.llama4),),
-    "llava": (Tower(count=counts.llava, defaults={"vision_feature_layer": -2}),),
-    "llava_next": (Tower(count=counts.llava_next, defaults={"vision_feature_layer": -2}),),
-    "llava_onevision": (Tower(count=counts.llava_next, defaults={"vision_feature_layer": -1}),),
-    "minimax_m3_vl": (Tower(count=counts.minimax_m3),),
-    "mistral3": (Tower(count=counts.mistral3),),
+    "llama4": (Encoder(count=counts.llama4),),
+    "llava": (Encoder(count=counts.llava, defaults={"vision_feature_layer": -2}),),
+    "llava_next": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -2}),),
+    "llava_onevision": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -1}),),
+    "minimax_m3_vl": (Encoder(count=counts.minimax_m3),),
+    "mistral3": (Encoder(count=counts.mistral3),),
     "qwen2_5_omni": (
-        Tower(count=counts.qwen2_5_vl),
-        Tower(count=counts.qwen2_5_omni_audio, key=AUDIO),
+        Encoder(count=counts.qwen2_5_vl),
+        Encoder(count=counts.qwen2_5_omni_audio, key=AUDIO),
     ),
-    "qwen2_5_vl": (Tower(count=counts.qwen2_5_vl),),
-    "qwen2_vl": (Tower(count=counts.qwen2_vl),),
+    "qwen2_5_vl": (Encoder(count=counts.qwen2_5_vl),),
+    "qwen2_vl": (Encoder(count=counts.qwen2_vl),),
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
     "qwen3_vl": _QWEN3_VL,
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen4_exp": _QWEN3_5,
-    "smolvlm": (Tower(count=counts.idefics3, defaults={"scale_factor": 2}),),
+    "smolvlm": (Encoder(count=counts.idefics3, defaults={"scale_factor": 2}),),
 }
 
 
-def read_towers(
+def read_encoders(
     config: Mapping[str, object], *, text_path: Sequence[str], text_width: int
-) -> Towers:
+) -> Encoders:
     """Count the encoders that stand beside the text part; what cannot be counted is a note."""
     if not text_path:
-        return Towers()
-    towers = TOWERS.get(str(config.get("model_type")), ())
-    if not towers:
+        return Encoders()
+    encoders = ENCODERS.get(str(config.get("model_type")), ())
+    if not encoders:
         where = ".".join(text_path)
-        note = f"only {where} counts: other towers need memory beside it"
-        return Towers(num_uncounted=1, notes=(note,))
+        note = f"only {where} counts: other encoders need memory beside it"
+        return Encoders(num_uncounted=1, notes=(note,))
     outer = config
     for key in text_path[:-1]:
         inner = outer[key]
         outer = inner if isinstance(inner, Mapping) else {}
-    found = list(_counted(towers, outer, text_path[:-1], text_width))
-    return Towers(
+    found = list(_counted(encoders, outer, text_path[:-1], text_width))
+    return Encoders(
         num_parameters=sum(number or 0 for number, _ in found),
         num_uncounted=sum(number is None for number, _ in found),
         notes=tuple(note for _, note in found),
@@ -145,15 +145,15 @@ def read_towers(
 
 
 def _counted(
-    towers: Sequence[Tower], outer: Mapping[str, object], path: Sequence[str], text_width: int
+    encoders: Sequence[Encoder], outer: Mapping[str, object], path: Sequence[str], text_width: int
 ) -> Iterator[tuple[int | None, str]]:
     """Yield (parameters, note); None: they cannot be counted."""
-    for tower in towers:
-        if outer.get(tower.key, None if tower.is_optional else "missing") is None:
+    for encoder in encoders:
+        if outer.get(encoder.key, None if encoder.is_optional else "missing") is None:
             continue
-        where = ".".join((*path, tower.key))
+        where = ".".join((*path, encoder.key))
         try:
-            number = tower.count(_keys(tower, outer), text_width)
+            number = encoder.count(_keys(encoder, outer), text_width)
         except ModelConfigError as error:
             yield None, f"{where} is not counted and needs memory beside the rest: {error}"
         else:
@@ -161,12 +161,12 @@ def _counted(
             yield number, f"{where} counts with {millions} parameters in 16 bits"
 
 
-def _keys(tower: Tower, outer: Mapping[str, object]) -> EncoderKeys:
-    block = outer.get(tower.key)
+def _keys(encoder: Encoder, outer: Mapping[str, object]) -> EncoderKeys:
+    block = outer.get(encoder.key)
     if not isinstance(block, Mapping):
         raise ModelConfigError("it is missing" if block is None else f"{block!r:.100} is no object")
     beside = {key: outer[key] for key in OUTER_KEYS if key in outer}
     try:
-        return EncoderKeys.model_validate({**tower.defaults, **block, **beside})
+        return EncoderKeys.model_validate({**encoder.defaults, **block, **beside})
     except ValidationError as error:
         raise ModelConfigError(first_problem(error)) from error

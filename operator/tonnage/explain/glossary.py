@@ -1,0 +1,171 @@
+"""The terms of plans, status and pages, each in a line or two, with what vLLM calls it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One term: what it is, with its unit or formula, and the engine's own name for it."""
+
+    meaning: str
+    vllm: str = ""
+    """The flag of ``vllm serve`` or the Prometheus metric that it corresponds to."""
+
+
+GLOSSARY: Final[Mapping[str, Term]] = {
+    "acceptance rate": Term(
+        meaning="how often a draft token is accepted when those before it were; tokens per step "
+        "= 1 + a + ... + a^k with k draft tokens",
+        vllm="vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    ),
+    "arrival SCV": Term(
+        meaning="squared coefficient of variation of the times between requests: 1 for Poisson "
+        "arrivals, more for bursts",
+    ),
+    "bandwidth efficiency": Term(
+        meaning="share of the nominal memory bandwidth that the memory part of a step achieves; "
+        "learned from what the engines report",
+    ),
+    "capacity": Term(
+        meaning="what a replica does at its goodput: requests/s, output tokens/s and latencies",
+    ),
+    "chunked prefill": Term(
+        meaning="a prompt is prefilled in chunks, beside decoding, so that no step has more tokens "
+        "than the token budget",
+        vllm="--enable-chunked-prefill",
+    ),
+    "decoding": Term(
+        meaning="requests that receive their answer, one token of each per step (more with "
+        "accepted draft tokens)",
+        vllm="vllm:num_requests_running, less those in prefill",
+    ),
+    "demand": Term(
+        meaning="requests/s that arrive, with the lengths of their prompts and answers: from the "
+        "spec, once there is traffic measured",
+        vllm="vllm:request_success_total and the queue's growth",
+    ),
+    "draft tokens": Term(
+        meaning="tokens proposed cheaply for each sequence in each step (speculative decoding)",
+        vllm="--speculative-config num_speculative_tokens",
+    ),
+    "drift": Term(
+        meaning="the Deployment's template differs from what the operator wrote; it is corrected "
+        "once (condition Drifted)",
+    ),
+    "encoder": Term(
+        meaning="part of a multimodal model that reads images or sound; its weights are on every "
+        "rank",
+        vllm="--mm-encoder-tp-mode",
+    ),
+    "engine emulator": Term(
+        meaning="a process with the flags, endpoints and metrics of vLLM and no GPU, for the lab",
+    ),
+    "engine model": Term(
+        meaning="a simulation of vLLM's scheduler, step by step, that finds the goodput",
+    ),
+    "FLOP per byte": Term(
+        meaning="arithmetic intensity: work for each byte that is read from the GPU's memory",
+    ),
+    "full use": Term(meaning="every replica at its load line"),
+    "goodput": Term(
+        meaning="highest rate in requests/s of one replica at which every SLO target is met; its "
+        "standard error is that of the simulated requests",
+    ),
+    "KV cache": Term(
+        meaning="keys and values that attention keeps of each token of the requests that run; in "
+        "bytes of a GPU, or in tokens of a replica",
+        vllm="vllm:cache_config_info, vllm:kv_cache_usage_perc",
+    ),
+    "load line": Term(
+        meaning="highest load within the memory ceiling and every SLO target; replicas are "
+        "counted at it",
+    ),
+    "max-num-batched-tokens": Term(
+        meaning="the token budget: most tokens of prompts and answers in one step",
+        vllm="--max-num-batched-tokens",
+    ),
+    "max-num-seqs": Term(
+        meaning="slots: most requests that run at once, on each data-parallel rank",
+        vllm="--max-num-seqs",
+    ),
+    "maximum length": Term(
+        meaning="contextLength: most tokens of one request, prompt and output together",
+        vllm="--max-model-len",
+    ),
+    "MBU": Term(
+        meaning="memory bandwidth utilization: bytes that a step must read and write / step time / "
+        "nominal bandwidth, while the engine is busy",
+    ),
+    "memory ceiling": Term(
+        meaning="requests that the KV cache holds at once, at the lengths that occur: KV tokens / "
+        "mean context of a running request",
+        vllm="Maximum concurrency in the start-up log, which is for the maximum length",
+    ),
+    "origin": Term(
+        meaning="where a figure comes from: given in the manifest, looked up in the catalogue, "
+        "guessed, or measured",
+    ),
+    "preemption": Term(
+        meaning="a running request loses its cache for want of blocks, and is computed again",
+        vllm="vllm:num_preemptions_total",
+    ),
+    "prefill": Term(meaning="reading a prompt, before its first token"),
+    "prefix cache": Term(
+        meaning="KV blocks of earlier prompts that are used again; cachedPromptPercent is the "
+        "share of prompt tokens that it holds",
+        vllm="--enable-prefix-caching, vllm:prompt_tokens_by_source_total",
+    ),
+    "queue": Term(
+        meaning="requests that have arrived and do not run yet", vllm="vllm:num_requests_waiting"
+    ),
+    "replica": Term(
+        meaning="one running engine, on all the GPUs that it is split over: TP x PP x DP",
+    ),
+    "ridge": Term(
+        meaning="FLOP per byte at which memory and arithmetic of a GPU take equally long: peak "
+        "FLOP/s / bandwidth",
+    ),
+    "routing": Term(
+        meaning="how requests find a replica: Service (at random) or LeastOutstanding (a router "
+        "sends each where fewest are in flight)",
+    ),
+    "SLO": Term(
+        meaning="service level objective: the latency targets, on TTFT and TPOT; none means "
+        "offline, at the memory ceiling",
+    ),
+    "SLO attainment": Term(
+        meaning="share of the requests that met a target",
+        vllm="vllm:time_to_first_token_seconds_bucket, "
+        "vllm:request_time_per_output_token_seconds_bucket",
+    ),
+    "SLO ceiling": Term(
+        meaning="decoding requests with which the mean step takes as long as the TPOT target",
+    ),
+    "SLO target": Term(
+        meaning="a latency limit and the share of requests that must meet it (p95: 95 of 100)",
+    ),
+    "split": Term(
+        meaning="how a replica is spread over GPUs: TP tensor, PP pipeline, DP data parallel",
+        vllm="--tensor-parallel-size, --pipeline-parallel-size, --data-parallel-size",
+    ),
+    "step": Term(
+        meaning="one pass of the model over the batch: a token for each decoding request, and "
+        "chunks of prompts",
+        vllm="vllm:iteration_tokens_total_count",
+    ),
+    "TPOT": Term(
+        meaning="time per output token in seconds: (last token - first token) / (tokens - 1)",
+        vllm="vllm:request_time_per_output_token_seconds",
+    ),
+    "TTFT": Term(
+        meaning="time to first token in seconds: from the request to the first token of its answer",
+        vllm="vllm:time_to_first_token_seconds",
+    ),
+    "verified tokens": Term(
+        meaning="tokens of a sequence that one step computes with speculative decoding: its draft "
+        "tokens and one more",
+    ),
+}
+"""In the order in which they are shown: by letter, whatever the case."""

@@ -1,0 +1,42 @@
+"""``tonnage explain --glossary``: the terms, without a cluster."""
+
+import json
+
+from cli_builders import run
+from tonnage.cli.page.document import WORDS
+from tonnage.explain.glossary import GLOSSARY
+
+
+def test_prints_every_term_with_its_meaning_and_the_engines_name():
+    result = run("explain", "--glossary")
+    text = " ".join(result.stdout.split())
+
+    assert result.exit_code == 0
+    for name, term in GLOSSARY.items():
+        assert f"{name} {term.meaning}" in text
+    assert "vLLM: vllm:time_to_first_token_seconds" in text
+
+
+def test_as_json_is_a_list_of_terms():
+    entries = json.loads(run("explain", "--glossary", "-o", "json").stdout)
+
+    assert [entry["term"] for entry in entries] == list(GLOSSARY)
+    first = next(entry for entry in entries if entry["term"] == "max-num-seqs")
+    assert first["vllm"] == "--max-num-seqs"
+
+
+def test_one_of_name_and_glossary_is_needed():
+    neither, both = run("explain"), run("explain", "llama", "--glossary")
+
+    assert neither.exit_code == both.exit_code == 2
+    assert "give the NAME of a ModelDeployment, or --glossary" in neither.stderr
+    assert "give NAME or --glossary, not both" in both.stderr
+
+
+def test_help_says_where_it_is():
+    assert "tonnage explain --glossary" in run("--help").stdout
+    assert "tonnage explain --glossary" in run("explain", "--help").stdout
+
+
+def test_every_word_of_a_page_is_in_it():
+    assert set(WORDS) <= set(GLOSSARY)

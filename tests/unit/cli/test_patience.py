@@ -1,0 +1,84 @@
+"""What is said while a search takes long, and of an engine model that is not compiled."""
+
+import pytest
+
+from cli_builders import llama, run
+from tonnage.cli.answers import patience
+from tonnage.cli.answers.patience import UNCOMPILED, Progress, counting, watched
+from tonnage.cli.commands import writing
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def a_search(said, seconds, *, is_compiled=False, is_terminal=False):
+    """Call what is called before each run, at these times; the first is when it is made."""
+    times = iter(seconds)
+    progress = Progress(said.append, is_compiled=is_compiled, is_terminal=is_terminal)
+    between = counting(clock=lambda: next(times), tell=progress.tell, begin=progress.begin)
+    for _ in seconds[1:]:
+        between()
+
+
+class TestAnUncompiledEngineModel:
+    def test_is_said_once_before_the_first_word_on_progress(self, said):
+        a_search(said, [0, 1, 3, 9])
+
+        assert said == [
+            UNCOMPILED,
+            "Searching for goodput: 1 runs of the engine model so far",
+            "Searching for goodput: 2 runs of the engine model so far",
+        ]
+
+    def test_is_not_said_of_a_quick_search_into_a_file(self, said):
+        a_search(said, [0, 0.1, 1.9])
+
+        assert said == []
+
+    def test_is_said_at_once_on_a_terminal(self, said):
+        a_search(said, [0, 0.1, 0.2], is_terminal=True)
+
+        assert said == [UNCOMPILED]
+
+    def test_is_not_said_where_nothing_is_searched(self, said):
+        a_search(said, [0], is_terminal=True)
+
+        assert said == []
+
+    def test_is_not_said_of_a_compiled_one(self, said):
+        a_search(said, [0, 0.1, 3], is_compiled=True, is_terminal=True)
+
+        assert said == ["Searching for goodput: 1 runs of the engine model so far"]
+
+    def test_is_said_by_a_comparison_when_it_begins(self, said):
+        progress = Progress(said.append, is_compiled=False, is_terminal=True)
+
+        list(watched([], clock=lambda: 0.0, tell=progress.tell, begin=progress.begin))
+
+        assert said == [UNCOMPILED]
+
+
+@pytest.mark.parametrize(
+    ("file", "is_compiled"),
+    [("engine/schedule.cpython-311-x86_64-linux-gnu.so", True), ("engine/schedule.py", False)],
+)
+def test_an_extension_module_is_compiled(monkeypatch, file, is_compiled):
+    monkeypatch.setattr(patience.schedule, "__file__", file)
+
+    assert patience.is_compiled() is is_compiled
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_a_command_that_takes_long_says_it_once_on_standard_error(monkeypatch, command):
+    monkeypatch.setattr(writing, "is_compiled", lambda: False)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0)
+    unseen = llama(("{mean: 4000, p99: 7000}", "{mean: 3100, p99: 7000}"))  # nothing remembers it
+    only = ["--gpu", "H200"] if command == "compare" else []
+
+    result = run(command, "-f", "-", *only, text=unseen)
+
+    assert result.exit_code == 0
+    assert result.stderr.count(UNCOMPILED) == 1
+    assert UNCOMPILED not in result.stdout

@@ -1,0 +1,27 @@
+"""The glossary: in order, short, and of the terms that are shown."""
+
+import pytest
+
+from tonnage.estimate.metrics import TABLE
+from tonnage.explain.glossary import GLOSSARY
+
+NAMES = list(GLOSSARY)
+METRICS = {name for query in TABLE.values() for name in (query.metric, *query.fallbacks)}
+
+
+def test_terms_are_in_the_order_of_a_dictionary():
+    assert sorted(NAMES, key=str.lower) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_meaning_fits_in_two_lines(name):
+    assert 10 < len(GLOSSARY[name].meaning) <= 160
+
+
+@pytest.mark.parametrize("name", ["goodput", "SLO target", "load line", "memory ceiling", "MBU"])
+def test_what_a_plan_speaks_of_is_explained(name):
+    assert name in GLOSSARY
+
+
+def test_the_queue_is_the_metric_that_is_asked_for():
+    assert GLOSSARY["queue"].vllm in METRICS
