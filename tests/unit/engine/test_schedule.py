@@ -337,8 +337,8 @@ def test_a_step_gives_a_token_at_least_and_never_more_than_are_verified(rate):
 
 
 def test_draft_tokens_take_from_the_token_budget_and_need_blocks():
-    # Two that decode have 4 tokens each verified; none is right, so each grows by a sixteenth of a
-    # block in a step. 24 tokens of the third's prompt take two blocks.
+    # Two that decode have 4 tokens each verified; none is right, so in each of their 8 steps each
+    # grows by an eighth of the second block that it needs. 24 tokens of the third's prompt take two.
     rows = table((0, 16, 9), (0, 16, 9), (0, 40, 1))
     engine = Engine(limits(max_num_batched_tokens=32, num_draft_tokens=3), costs(), rows)
     (rank,) = engine.ranks
@@ -349,7 +349,7 @@ def test_draft_tokens_take_from_the_token_budget_and_need_blocks():
     engine.step()
 
     assert (rank.decode_tokens, rank.prefill_tokens) == (8, 24)
-    assert rank.num_blocks - rank.free_blocks == 2 * (1 + 1 / 16) + 2
+    assert rank.num_blocks - rank.free_blocks == 2 * (1 + 1 / 8) + 2
 
 
 # Laws
@@ -388,10 +388,13 @@ def blocks_held(engine, the_limits, number):
         return 0
     if number not in [n for rank in engine.ranks for n in rank.decoding()]:
         return the_limits.blocks_for(requests.computed[number])
-    if the_limits.num_draft_tokens:  # grows by a share of a block in each step
-        steps = engine.step_number - requests.start_step[number]
-        grown = steps * requests.rate[number] / the_limits.block_size * the_limits.num_tables
-        return the_limits.blocks_for(requests.computed[number]) + grown
+    if the_limits.num_draft_tokens:  # grows evenly to what it holds at its end
+        begun = the_limits.blocks_for(requests.computed[number])
+        end = the_limits.blocks_for(
+            requests.prompt_tokens[number] + requests.output_tokens[number] - 1
+        )
+        first, last = requests.start_step[number], requests.finish_step[number] + 1
+        return begun + (end - begun) * (engine.step_number - first) / (last - first)
     return the_limits.blocks_for(requests.prompt_tokens[number] + engine.emitted(number) - 1)
 
 
