@@ -192,3 +192,12 @@ class TestByHand:
 
         assert state_at(replica, a_workload(), 1e6).num_decoding == 4 * 500 / 4
         assert tpot_ceiling(replica, a_workload(), an_slo(tpot_s=60)) == 4 * 500 / 4
+
+    def test_a_limit_that_a_full_budget_just_keeps_leaves_the_budget(self):
+        # 100 sequences take 5.3333 + 17.3227 ms.
+        small = a_replica(max_batched_tokens=100)
+
+        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0228)) == 100
+        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0225)) == pytest.approx(
+            99.1, abs=0.05
+        )
