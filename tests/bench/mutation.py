@@ -30,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -39,6 +40,7 @@ import grimp
 import hypothesis
 import parso
 import pytest
+from cosmic_ray.ast import ast_nodes, get_ast_from_path
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator
@@ -124,6 +126,10 @@ class Mutant:
     operator: str
     source: str
 
+    def __str__(self) -> str:
+        where = f"{self.path.relative_to(ROOT)}:{self.line}"
+        return f"{where} {self.operator}\n{self.diff}"
+
     @property
     def diff(self) -> str:
         lines = difflib.unified_diff(
@@ -137,22 +143,35 @@ class Mutant:
         return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
 
-def mutants_of(path: Path) -> Iterator[Mutant]:
-    source = path.read_text()
-    module = ".".join(path.relative_to(ROOT / "operator").with_suffix("").parts)
-    for operator in (
-        *(get_operator(name)() for name in NAMES),
-        SwapMinMax(),
-        FloatByATenth(),
-        NotIn(),
-    ):
-        occurrence = 0
-        while (changed := mutate_code(source, operator, occurrence)) is not None:
-            occurrence += 1
-            if changed != source and not is_signature(changed_line(source, changed)):
-                yield Mutant(
-                    module=module, path=path, operator=type(operator).__name__, source=changed
-                )
+def mutants_of(paths: Sequence[Path], every: int = 1) -> Iterator[Mutant]:
+    """Yield one in so many of the mutants of some modules."""
+    operators = (*(get_operator(name)() for name in NAMES), SwapMinMax(), FloatByATenth(), NotIn())
+    changes = [
+        (path, operator, occurrence)
+        for path in paths
+        for operator in operators
+        for occurrence in range(positions(path, operator))
+    ]
+    for path, operator, occurrence in changes[::every]:
+        source = path.read_text()
+        changed = mutate_code(source, operator, occurrence)
+        if changed not in (None, source) and not is_signature(changed_line(source, changed)):
+            yield Mutant(
+                module=".".join(path.relative_to(ROOT / "operator").with_suffix("").parts),
+                path=path,
+                operator=type(operator).__name__,
+                source=changed,
+            )
+
+
+def positions(path: Path, operator: Operator) -> int:
+    """Return how many changes an operator can make."""
+    return sum(len(list(operator.mutation_positions(node))) for node in ast_nodes(tree_of(path)))
+
+
+@cache
+def tree_of(path: Path) -> object:
+    return get_ast_from_path(path)
 
 
 def changed_line(source: str, changed: str) -> str:
@@ -260,7 +279,7 @@ def baseline(files: Sequence[str]) -> tuple[list[str], float]:
 def survivors(
     mutants: Sequence[Mutant], package: str, without: Sequence[str], *, limit_s: float, jobs: int
 ) -> tuple[list[Mutant], int]:
-    """Return the mutants that no test noticed, and how many ran out of time."""
+    """Return the mutants that no test noticed, told as they are found, and how many took long."""
     left, running = list(mutants), {}
     survived, late = [], 0
     while left or running:
@@ -280,7 +299,7 @@ def survivors(
                 continue
             elif status == 0:
                 survived.append(mutant)
-                click.echo(f"survived {len(survived)}, {len(left)} left", err=True)
+                click.echo(f"\n{mutant}")
             del running[pid]
     return survived, late
 
@@ -322,13 +341,10 @@ def main(package: str, *, module: str | None, every: int, limit_s: float, jobs: 
         click.echo(f"left out, fails already: {test}")
     folder = ROOT / "operator/tonnage" / PACKAGES[package]
     paths = [path for path in sorted(folder.glob("*.py")) if module in (None, path.stem)]
-    mutants = [each for path in paths for each in mutants_of(path)][::every]
+    mutants = list(mutants_of(paths, every))
     limit_s = limit_s or 10 + 4 * took_s
     click.echo(f"{len(mutants)} mutants; all tests take {took_s:.1f} s", err=True)
     survived, late = survivors(mutants, package, failing, limit_s=limit_s, jobs=jobs)
-    for each in survived:
-        where = each.path.relative_to(ROOT)
-        click.echo(f"\n{where}:{each.line} {each.operator}\n{each.diff}")
     tried, missed = (Counter(each.path.stem for each in group) for group in (mutants, survived))
     click.echo(f"\n{'module':16}{'mutants':>9}{'killed':>9}{'survived':>9}")
     for name, number in (*sorted(tried.items()), ("all", len(mutants))):

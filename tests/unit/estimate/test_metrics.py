@@ -13,6 +13,7 @@ from tonnage.estimate.metrics import (
     TABLE,
     bucket_matcher,
     expression,
+    prometheus_duration,
     queries,
 )
 from tonnage.settings import Settings
@@ -107,6 +108,13 @@ def alternatives(promql, parsed):
         return [*alternatives(promql, parsed.lhs), *alternatives(promql, parsed.rhs)]
     assert isinstance(parsed, promql.AggregateExpr)
     return [parsed]
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "text"), [(0.0001, "1ms"), (0.0014, "1ms"), (0.0026, "3ms")]
+)
+def test_no_window_is_shorter_than_a_millisecond(duration_s, text):
+    assert prometheus_duration(duration_s) == text
 
 
 class TestBuckets:

@@ -130,3 +130,28 @@ def test_a_burst_over_four_ranks_is_a_quarter_on_each():
     assert burst_ttft_s(ranks, a_workload(), 32, quantile=1.0) == pytest.approx(
         prefill_in_order_s(ranks, a_workload(), 8)
     )
+
+
+def test_fewer_users_than_ranks_wait_for_nobody():
+    ranks = a_served_replica(shard=a_shard(parallelism=Parallelism(data=4)))
+    bunched = with_constants(ranks, bunching_fraction=0.9)
+
+    assert (
+        closed_loop(ranks, a_workload(), 2).ttft_s == closed_loop(bunched, a_workload(), 2).ttft_s
+    )
+
+
+def test_what_a_step_exchanges_without_a_prompt_is_not_its_work():
+    # Two all-reduces a layer take their latency in every step; 32 ms of work are on two GPUs.
+    pair = a_replica(shard=a_shard(parallelism=Parallelism(tensor=2)))
+    slow = with_constants(pair, per_all_reduce_s=1e-3)
+
+    assert prefill_work_s(slow, a_workload()) == pytest.approx(prefill_work_s(pair, a_workload()))
+
+
+def test_a_burst_of_requests_that_do_not_fit_is_served_one_by_one():
+    ranks = a_served_replica(shard=a_shard(parallelism=Parallelism(data=4)), kv_pool_bytes=1e6)
+
+    first_s = burst_ttft_s(ranks, a_workload(), 8, quantile=0.5)
+
+    assert burst_ttft_s(ranks, a_workload(), 8, quantile=1.0) - first_s >= 500 * 5e-3

@@ -175,3 +175,29 @@ class TestByHand:
             "BatchedTokens",
             pytest.approx(400 / 5),
         )
+
+    def test_prompts_of_several_chunks_hold_their_slot_for_each(self):
+        # 2,000 tokens in what n sequences leave of 520: n * (1 + 2,000 / (520 - n) / 500) = 21.
+        replica = a_replica(max_batched_tokens=520, max_num_seqs=21)
+
+        name, num_decoding = most_decoding(replica, a_workload())
+
+        assert (name, num_decoding) == ("MaxNumSeqs", pytest.approx(20.8332, rel=1e-5))
+        assert num_decoding * (1 + 4 / (520 - num_decoding)) == pytest.approx(21)
+
+    def test_four_ranks_verify_four_budgets_of_drafts_at_most(self):
+        guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
+        ranks = a_shard(parallelism=Parallelism(data=4))
+        replica = a_replica(shard=ranks, max_batched_tokens=500, speculation=guess)
+
+        assert state_at(replica, a_workload(), 1e6).num_decoding == 4 * 500 / 4
+        assert tpot_ceiling(replica, a_workload(), an_slo(tpot_s=60)) == 4 * 500 / 4
+
+    def test_a_limit_that_a_full_budget_just_keeps_leaves_the_budget(self):
+        # 100 sequences take 5.3333 + 17.3227 ms.
+        small = a_replica(max_batched_tokens=100)
+
+        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0228)) == 100
+        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0225)) == pytest.approx(
+            99.1, abs=0.05
+        )

@@ -61,6 +61,10 @@ def test_no_more_ranks_prefill_together_than_there_are():
     assert ranks_together(1e-9, 8) == pytest.approx(1)
 
 
+def test_without_any_prefill_one_rank_would_do_it():
+    assert ranks_together(0, 8) == 1
+
+
 def test_of_twenty_sequences_is_this():
     # A step computes 20 * 2,000 / 500 = 80 prompt tokens at 16 us each, and reads 16 GB and
     # 20 * 2,500 tokens of 131,072 B at 3 TB/s: 7.5179 ms.

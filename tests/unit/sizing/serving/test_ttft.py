@@ -6,6 +6,7 @@ import pytest
 
 from builders import a_replica, a_shard, a_workload
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
+from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.serving.ttft import own_prefill_s, serving_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
@@ -41,6 +42,18 @@ def test_what_is_cached_is_not_computed():
     own_s = own_prefill_s(a_replica(), warm, state, 4_000)
 
     assert own_s == pytest.approx(1_000 * 16e-6 + 7.517867e-3, rel=1e-6)
+
+
+def test_each_new_token_attends_to_the_cached_ones_and_half_of_the_new():
+    # 1,000 new of 4,000 tokens look back at 3,500 each in the mean, at 1 MFLOP a pair: 3.5 ms
+    # beside their 16 ms; and the one in each of 20 sequences is hidden behind its reads.
+    attending = a_shard(kv=(KvShare(bytes_per_token=131_072, flop_per_pair=1e6),))
+    replica, warm = a_replica(shard=attending), a_workload(cached_fraction=0.75)
+    state = steady_state(replica, warm, num_decoding=20)
+
+    own_s = own_prefill_s(replica, warm, state, 4_000)
+
+    assert own_s == pytest.approx(0.016 + 0.0035 + 7.517867e-3, rel=1e-6)
 
 
 def test_a_typical_one_waits_for_half_a_step():
