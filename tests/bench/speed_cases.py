@@ -9,7 +9,7 @@ from speed_eras import NOW, Era, Row
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import default_batched_tokens, find_engine
-from tonnage.catalog.engine_speed import SpeedTable, prior_speed
+from tonnage.catalog.engine_speed import SpeedConstants, SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.sizing.memory.budget import budget_parts
@@ -19,8 +19,10 @@ from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags
 from tonnage.sizing.serving.burst import burst_ttft_s
 from tonnage.sizing.serving.closed_loop import ClosedLoop, closed_loop, num_at_once, running_state
-from tonnage.sizing.serving.steady import Replica, mixed_step, prefill_context_tokens
+from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.serving.steady import mixed_step, prefill_context_tokens
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
@@ -182,9 +184,11 @@ def replica_of(
         parts=budget_parts(shape, shard, flags, engine.memory, has_nvlink=has_nvlink),
     )
     return Replica(
-        shard=shard,
-        speeds=speeds(gpu, shape.weight_format.compute),
-        constants=prior_speed(gpu, shape.weight_format, has_experts=shape.has_experts),
+        model=StepTimeModel(
+            shard=shard,
+            speeds=speeds(gpu, shape.weight_format.compute),
+            constants=prior_speed(gpu, shape.weight_format, has_experts=shape.has_experts),
+        ),
         kv_pool_bytes=max(1.0, budget.kv_pool_bytes),
         max_batched_tokens=batched_tokens,
         block_tokens=default_block_tokens(shape),
@@ -206,7 +210,12 @@ def with_constants(case: Case, table: SpeedTable, era: Era) -> Case:
         all_reduce_growth=constants.all_reduce_growth + era.exchange_growth,
         per_sequence_s=constants.per_sequence_s * era.sequence_factor,
     )
-    return replace(case, replica=replace(case.replica, constants=constants), era=era)
+    return replace(case, replica=with_speed(case.replica, constants), era=era)
+
+
+def with_speed(replica: Replica, constants: SpeedConstants) -> Replica:
+    """Return the replica with other constants of its step time."""
+    return replace(replica, model=replace(replica.model, constants=constants))
 
 
 def predicted(case: Case) -> float:

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 from scipy.special import betaln
-from speed_cases import FIRST_TOKENS, STEPS, Case, decode_step, loop_step, num_chunks
+from speed_cases import (
+    FIRST_TOKENS,
+    STEPS,
+    Case,
+    decode_step,
+    loop_step,
+    num_chunks,
+    with_speed,
+)
 from speed_columns import Columns, Labels
 from speed_eras import era_name
 from speed_priors import (
@@ -67,7 +75,7 @@ def sample_of(case: Case) -> Sample:
 
 def _step_numbers(case: Case, step: Step) -> dict[str, float]:
     """Return the seconds of a step at nominal speeds, by what moves or computes."""
-    nominal = _nominal(case.replica)
+    nominal = _nominal(case.replica).model
     shard = nominal.shard
     unit = nominal.step(step)
     empty = nominal.step(replace(step, context_tokens=0))
@@ -104,7 +112,7 @@ def _nominal(replica: Replica) -> Replica:
     link = replica.model.constants.link_efficiency
     exposed = replica.model.constants.prefill_exposed_fraction
     constants = replace(TEXTBOOK_SPEED, link_efficiency=link, prefill_exposed_fraction=exposed)
-    return replace(replica, constants=constants)
+    return with_speed(replica, constants)
 
 
 def _kernel_numbers(case: Case) -> dict[str, float]:
@@ -127,7 +135,7 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
 
 
 def _request_numbers(case: Case) -> dict[str, float]:
-    nominal, workload = _nominal(case.replica), case.workload
+    nominal, workload = _nominal(case.replica).model, case.workload
     prompt = workload.prompt.mean_tokens
     alone = Step(num_sequences=1, context_tokens=0)
     beside = replace(

@@ -10,7 +10,15 @@ from typing import Any
 import yaml
 from fit_speed import SPREADS, fit, read_samples
 from rivals_speed import rival_speeds
-from speed_cases import FIRST_TOKENS, STEPS, case_of, number, predicted, with_constants
+from speed_cases import (
+    FIRST_TOKENS,
+    STEPS,
+    case_of,
+    number,
+    predicted,
+    with_constants,
+    with_speed,
+)
 from speed_eras import NOW, Row, era_name
 from speed_files import eras_of, table_of
 from speed_formula import Sample
@@ -81,7 +89,7 @@ def naive_values(rows: Iterable[Row], models: Mapping[str, Any]) -> dict[str, ob
     for row in rows:
         try:
             case = case_of(row, models)
-            replica = replace(case.replica, constants=NAIVE)
+            replica = with_speed(case.replica, NAIVE)
             values[row["id"]] = predicted(replace(case, replica=replica))
         except (CatalogError, KeyError):
             continue

@@ -106,7 +106,13 @@ def a_built_in_request(model_id, gpu, version, **changes):
 
 
 def searched(request, split=ONE_GPU):
-    return FlagSearch(request, rank_of(request, split), lambda: None).best()
+    return best_of(request, split, lambda: None)
+
+
+def best_of(request, split, between):
+    shard = rank_of(request, split)
+    search, widest = FlagSearch(request, shard, between), largest_fitting(request, shard)
+    return search.refined(search.coarse(widest), widest)
 
 
 def serves(request, flags, split=ONE_GPU):
@@ -221,7 +227,7 @@ class TestTheSearch:
             attempts += 1
             left[0] = 3
             try:
-                found = FlagSearch(request, rank_of(request, Parallelism()), between).best()
+                found = best_of(request, Parallelism(), between)
             except TimeoutError:
                 continue
 

@@ -296,8 +296,8 @@ def test_the_standard_error_is_how_far_other_draws_stray(monkeypatch, arrival_sc
 @pytest.mark.parametrize(
     ("q", "length", "expected"),
     [
-        # 1,000 of which may be late: a twentieth of 20,000; never below 8,000 or above 50,000.
-        (0.95, Length.FULL, 20_000),
+        # 900 of which may be late: a twentieth of 18,000; never below 8,000 or above 50,000.
+        (0.95, Length.FULL, 18_000),
         (0.5, Length.FULL, 8_000),
         (0.99, Length.FULL, 50_000),
         (0.95, Length.COARSE, 2_000),

@@ -156,8 +156,8 @@ class TestByHand:
 
     def test_drafts_take_their_tokens_of_the_budget(self):
         # Of each sequence 4 tokens to verify, and 2,000 prompt tokens in its steps.
-        guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
-        replica = a_replica(max_batched_tokens=500, speculation=guess)
+        drafts = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
+        replica = a_replica(max_batched_tokens=500, speculation=drafts)
 
         name, num_decoding = most_decoding(replica, a_workload())
 
@@ -188,7 +188,7 @@ class TestByHand:
     def test_four_ranks_verify_four_budgets_of_drafts_at_most(self):
         guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
         ranks = a_shard(parallelism=Parallelism(data=4))
-        replica = a_replica(shard=ranks, max_batched_tokens=500, speculation=guess)
+        replica = a_replica(shard=ranks, max_batched_tokens=500, speculation=drafts)
 
         assert state_at(replica, a_workload(), 1e6).num_decoding == 4 * 500 / 4
         assert tpot_ceiling(replica, a_workload(), an_slo(tpot_s=60)) == 4 * 500 / 4

@@ -5,9 +5,9 @@ import pytest
 from builders import a_replica, a_shard, a_workload
 from tonnage.sizing.serving.steady import (
     mixed_step,
-    places,
     prefill_context_tokens,
     ranks_together,
+    running_limit,
     steady_state,
 )
 from tonnage.sizing.speculation import Speculation
@@ -80,9 +80,9 @@ def test_of_twenty_sequences_is_this():
 def test_of_drafts_has_fewer_steps_and_more_tokens_in_each():
     # 1 + 1/2 + 1/4 + 1/8 tokens a step: 1 to 4 of them with chances 1/2, 1/4, 1/8, 1/8, a second
     # moment of 4.625. The last step gives (4.625 / 1.875 - 1) / 2 = 0.7333 tokens too many.
-    guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
+    drafts = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
 
-    state = steady_state(a_replica(speculation=guess), a_workload(), num_decoding=20)
+    state = steady_state(a_replica(speculation=drafts), a_workload(), num_decoding=20)
 
     steps = 500.7333 / 1.875
     assert state.tpot_s == pytest.approx(state.step_s / 1.875)
@@ -110,14 +110,14 @@ class TestPlaces:
     def test_are_the_slots_of_all_ranks(self):
         ranks = a_replica(shard=a_shard(parallelism=Parallelism(data=4)), max_num_seqs=16)
 
-        assert places(ranks, a_workload()) == 64
+        assert running_limit(ranks, a_workload()) == 64
 
     def test_are_what_the_cache_holds_where_that_is_less(self):
         # 50 GB over 157 blocks of 16 tokens of 131,072 B.
-        assert places(a_replica(max_num_seqs=1_000), a_workload()) == pytest.approx(
+        assert running_limit(a_replica(max_num_seqs=1_000), a_workload()) == pytest.approx(
             151.859, rel=1e-5
         )
-        assert places(a_replica(), a_workload()) == pytest.approx(151.859, rel=1e-5)
+        assert running_limit(a_replica(), a_workload()) == pytest.approx(151.859, rel=1e-5)
 
     def test_are_one_where_none_fits(self):
-        assert places(a_replica(kv_pool_bytes=1e6), a_workload()) == 1
+        assert running_limit(a_replica(kv_pool_bytes=1e6), a_workload()) == 1
