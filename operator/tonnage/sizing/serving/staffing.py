@@ -57,8 +57,11 @@ class Staffing:
         if self.each(1) <= 0:
             raise SLOInfeasibleError("a replica keeps the SLO at no rate: no number of them helps")
         number = max(1, math.ceil(requests_per_s * (1 - ROUNDING) / most))
+        largest, last = self.each_requests_per_s[-1]
         while not self.sustains(requests_per_s, number):
-            number += 1  # it starts from what the largest fleets serve: soon
+            if number > largest and last <= 0:
+                raise SLOInfeasibleError("fleets that large keep the SLO at no rate")
+            number += 1  # it starts from what the best fleets serve: soon
         return number
 
 
@@ -72,16 +75,19 @@ def staffing_of(
     """Return what each of N replicas serves, ``alone_requests_per_s`` being that of one.
 
     A random split of Poisson arrivals by chance leaves Poisson arrivals to each, and the same
-    goodput, however many there are.
+    goodput, however many there are. One of arrivals more regular than those is the burstier the
+    more there are, and each serves less.
     """
     is_pooled = routing is Routing.LEAST_OUTSTANDING
     known = [(1, alone_requests_per_s)]
     is_same = trial.slo.is_offline or not (is_pooled or trial.arrival_scv != 1)
+    farther = max if is_pooled or trial.arrival_scv > 1 else min
     if alone_requests_per_s > 0 and not is_same:
         for number in FLEETS[1:]:
             fleet = of_fleet(trial, number, routing)
-            found = goodput(fleet, known[-1][1], length=Length.MEDIUM, between=between)
-            known.append((number, max(known[-1][1], found.requests_per_s)))
+            guess = known[-1][1] or alone_requests_per_s
+            found = goodput(fleet, guess, length=Length.MEDIUM, between=between)
+            known.append((number, farther(known[-1][1], found.requests_per_s)))
     return Staffing(each_requests_per_s=tuple(known), is_pooled=is_pooled)
 
 

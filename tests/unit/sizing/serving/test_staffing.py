@@ -100,6 +100,16 @@ class TestBetweenTwoSizes:
         assert found.each(100) == 2.0
 
 
+def test_each_of_more_replicas_serves_less_of_arrivals_that_come_like_a_clock():
+    """A split by chance makes them the more random the more there are, up to Poisson."""
+    found = dict(staffed(scv=0.01).each_requests_per_s)
+    poisson = dict(staffed(scv=1.0).each_requests_per_s)
+
+    assert found[1] > 1.05 * found[32]
+    assert found[32] == pytest.approx(poisson[1], rel=0.03)
+    assert all(found[few] >= found[many] for few, many in pairwise(FLEETS))
+
+
 class TestReplicas:
     @given(
         st.lists(numbers(0.1, 10), min_size=1, max_size=5),
@@ -122,6 +132,10 @@ class TestReplicas:
     def test_are_refused_where_one_serves_nothing(self):
         with pytest.raises(SLOInfeasibleError, match="no number of them helps"):
             Staffing(each_requests_per_s=((1, 0.0),)).replicas_for(1.0)
+
+    def test_are_refused_where_so_many_serve_nothing(self):
+        with pytest.raises(SLOInfeasibleError, match="fleets that large"):
+            Staffing(each_requests_per_s=((1, 1.0), (2, 0.0))).replicas_for(50.0)
 
     def test_do_not_grow_by_what_a_search_leaves_open(self):
         found = Staffing(each_requests_per_s=((1, 0.9999),))
