@@ -152,7 +152,9 @@ def _tried(
         finalist = finalist_of(outline, between=between)
         each = finalist.requests_per_s or outline.bound_requests_per_s
         gpus = max(min_replicas * outline.num_gpus, _least_gpus(outline, each))
-        fewest = min(fewest, gpus)
+        most = outline.request.max_replicas
+        if most is None or gpus <= most * outline.num_gpus:
+            fewest = min(fewest, gpus)
         yield gpus, finalist
 
 

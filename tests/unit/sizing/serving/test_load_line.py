@@ -162,7 +162,7 @@ class TestByHand:
         name, num_decoding = most_decoding(replica, a_workload())
 
         assert name == "BatchedTokens"
-        assert num_decoding == pytest.approx(500 / (4 + 2_000 / guess.steps(500)))
+        assert num_decoding == pytest.approx(500 / (4 + 2_000 / drafts.steps(500)))
 
     def test_every_rank_has_slots_and_a_budget_of_its_own(self):
         ranks = a_shard(parallelism=Parallelism(data=4))
@@ -186,7 +186,7 @@ class TestByHand:
         assert num_decoding * (1 + 4 / (520 - num_decoding)) == pytest.approx(21)
 
     def test_four_ranks_verify_four_budgets_of_drafts_at_most(self):
-        guess = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
+        drafts = Speculation(method="ngram", num_draft_tokens=3, acceptance_rate=0.5)
         ranks = a_shard(parallelism=Parallelism(data=4))
         replica = a_replica(shard=ranks, max_batched_tokens=500, speculation=drafts)
 
