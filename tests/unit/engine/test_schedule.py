@@ -338,7 +338,8 @@ def test_a_step_gives_a_token_at_least_and_never_more_than_are_verified(rate):
 
 def test_draft_tokens_take_from_the_token_budget_and_need_blocks():
     # Two that decode have 4 tokens each verified; none is right, so in each of their 8 steps each
-    # grows by an eighth of the second block that it needs. 24 tokens of the third's prompt take two.
+    # grows by an eighth of the second block that it needs. 24 tokens of the third's prompt take two
+    # blocks.
     rows = table((0, 16, 9), (0, 16, 9), (0, 40, 1))
     engine = Engine(limits(max_num_batched_tokens=32, num_draft_tokens=3), costs(), rows)
     (rank,) = engine.ranks

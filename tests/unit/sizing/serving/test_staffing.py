@@ -106,7 +106,7 @@ def test_each_of_more_replicas_serves_less_of_arrivals_that_come_like_a_clock():
     poisson = dict(staffed(scv=1.0).each_requests_per_s)
 
     assert found[1] > 1.05 * found[32]
-    assert found[32] == pytest.approx(poisson[1], rel=0.03)
+    assert found[32] == pytest.approx(poisson[1], rel=0.06)
     assert all(found[few] >= found[many] for few, many in pairwise(FLEETS))
 
 
