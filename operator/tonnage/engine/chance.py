@@ -73,7 +73,7 @@ class Chance:
             boost = (1.0 - self.share()) ** (1.0 / shape)
             shape += 1.0
         d = shape - 1.0 / 3.0
-        c: float = 1.0 / (9.0 * d) ** 0.5
+        c: float = 1.0 / math.sqrt(9.0 * d)
         while True:
             x = self._normal()
             v = 1.0 + c * x
@@ -89,7 +89,7 @@ class Chance:
             x, y = 2.0 * self.share() - 1.0, 2.0 * self.share() - 1.0
             square = x * x + y * y
             if 0.0 < square < 1.0:
-                scale: float = (-2.0 * math.log(square) / square) ** 0.5
+                scale: float = math.sqrt(-2.0 * math.log(square) / square)
                 return x * scale
 
 

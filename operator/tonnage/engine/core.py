@@ -9,6 +9,7 @@ Sources:
     100 ms old, here they are not).
 """
 
+import math
 from array import array
 
 from tonnage.engine.limits import EngineLimits, LimitsError
@@ -215,7 +216,7 @@ class Engine:
         elapsed_s = at_s - self.now_s
         # Not by the usual root: where what rounding leaves of a slope is all, that is noise.
         lead = self.first_s - self.more_s / 2
-        root = max(0.0, lead * lead + 2 * self.more_s * elapsed_s) ** 0.5
+        root = math.sqrt(max(0.0, lead * lead + 2 * self.more_s * elapsed_s))
         passed = 2 * elapsed_s / (lead + root) if lead + root > 0 else 0.0
         kept = int(max(1.0, min(self.steps, passed)))
         while kept < self.steps and self._sum_s(kept) < elapsed_s:

@@ -16,6 +16,7 @@ Sources:
     [vllm-source] v1/core/sched/scheduler.py schedule.
 """
 
+import math
 from array import array
 from collections import deque
 from heapq import heapify, heappop, heappush
@@ -491,7 +492,7 @@ class Rank:
         fewest_steps = (tokens + self.tokens_verified - 1) // self.tokens_verified
         if tokens > MANY_TOKENS:
             most = (tokens - MANY_TOKENS) / self.tokens_per_step
-            drawn = most + self._normal() * (most * self.steps_scv) ** 0.5
+            drawn = most + self._normal() * math.sqrt(most * self.steps_scv)
             steps = int(max(1.0, drawn) + 0.5)
             tokens = MANY_TOKENS
         while tokens > 0:

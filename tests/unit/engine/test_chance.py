@@ -8,6 +8,7 @@ from statistics import fmean, pvariance
 import pytest
 
 from tonnage.engine.chance import Chance, lognormal, scaled
+from uncompiled import sources_beside
 
 
 def test_the_generator_is_xorshift64_star():
@@ -72,3 +73,12 @@ def test_scaled_values_leave_the_others_alone():
 
     assert list(scaled(values, 2)) == [2.0, 5.0]
     assert list(values) == [1.0, 2.5]
+
+
+@pytest.mark.parametrize("shape", [0.02, 0.25, 0.7, 1.0, 5.0])
+def test_gaps_have_the_same_digits_compiled_or_not(shape):
+    """A root written as a power is compiled as one of complex numbers, with other last digits."""
+    with sources_beside() as sources:
+        gaps = sources["chance"].Chance(7).gamma_gaps(2_000, shape)
+
+    assert list(Chance(7).gamma_gaps(2_000, shape)) == list(gaps)

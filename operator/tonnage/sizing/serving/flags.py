@@ -113,6 +113,8 @@ class FlagSearch:
     def _climbed(self, best: Chosen, most: int) -> Chosen:
         """Go on with longer runs to more slots or fewer, then to fewer that serve as much."""
         rate = best.goodput.requests_per_s
+        if not rate:  # longer runs found none
+            return best
         start = seqs = _used(best)
         lowest = self._late(best, rate)
         for neighbour in (_more, _fewer):
@@ -127,7 +129,7 @@ class FlagSearch:
         if seqs != start:
             best = self._tried(best, rate, Length.MEDIUM)
             rate = best.goodput.requests_per_s
-        while (tried := _fewer(seqs)) >= 1:
+        while rate and (tried := _fewer(seqs)) >= 1:
             if self._late(self._with(best, max_num_seqs=tried), TIE * rate) > 1:
                 break
             seqs = tried
