@@ -112,9 +112,22 @@ class FlagSearch:
 
     def _climbed(self, best: Chosen, most: int) -> Chosen:
         """Go on with longer runs to more slots or fewer, then to fewer that serve as much."""
-        rate = best.goodput.requests_per_s
-        if not rate:  # longer runs found none
+        if not best.goodput.requests_per_s:  # longer runs found none
             return best
+        seqs = self._least_late(best, most)
+        if seqs != _used(best):
+            moved = self._with(best, max_num_seqs=seqs)
+            best = self._tried(moved, best.goodput.requests_per_s, Length.MEDIUM)
+        rate = best.goodput.requests_per_s
+        while rate and (tried := _fewer(seqs)) >= 1:
+            if self._late(self._with(best, max_num_seqs=tried), TIE * rate) > 1:
+                break
+            seqs = tried
+        return self._with(best, max_num_seqs=seqs)
+
+    def _least_late(self, best: Chosen, most: int) -> int:
+        """Return the slots with the fewest late requests at the rate found: uphill, either way."""
+        rate = best.goodput.requests_per_s
         start = seqs = _used(best)
         lowest = self._late(best, rate)
         for neighbour in (_more, _fewer):
@@ -124,16 +137,8 @@ class FlagSearch:
                     break
                 seqs, lowest = tried, late
             if seqs != start:
-                break
-        best = self._with(best, max_num_seqs=seqs)
-        if seqs != start:
-            best = self._tried(best, rate, Length.MEDIUM)
-            rate = best.goodput.requests_per_s
-        while rate and (tried := _fewer(seqs)) >= 1:
-            if self._late(self._with(best, max_num_seqs=tried), TIE * rate) > 1:
-                break
-            seqs = tried
-        return self._with(best, max_num_seqs=seqs)
+                return seqs
+        return seqs
 
     def _late(self, chosen: Chosen, rate: float) -> float:
         """Return the late requests over those allowed at a rate, for the target missed most."""
