@@ -11,12 +11,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tonnage.sizing.errors import SLOInfeasibleError
-from tonnage.sizing.serving.goodput import Length, goodput
-from tonnage.sizing.serving.trial import Trial
+from tonnage.sizing.serving.goodput import (
+    Length,
+    goodput,
+    on_grid,
+    requests_needed,
+    requests_to_fill,
+)
+from tonnage.sizing.serving.trial import Run, Trial
 from tonnage.sizing.workload import Routing
 
 FLEETS = (1, 2, 4, 8, 32)
 """Replicas that are simulated together; more serve as much each as the last."""
+OVERLOAD = 20.0
+"""Of what one replica serves within its targets: a rate at which requests always wait."""
 ROUNDING = 5e-4
 """What the search for a rate leaves open: it must not take one more replica."""
 
@@ -83,12 +91,27 @@ def staffing_of(
     is_same = trial.slo.is_offline or not (is_pooled or trial.arrival_scv != 1)
     farther = max if is_pooled or trial.arrival_scv > 1 else min
     if alone_requests_per_s > 0 and not is_same:
+        most = most_requests_per_s(trial, alone_requests_per_s, between=between)
         for number in FLEETS[1:]:
             fleet = of_fleet(trial, number, routing)
             guess = known[-1][1] or alone_requests_per_s
             found = goodput(fleet, guess, length=Length.MEDIUM, between=between)
-            known.append((number, farther(known[-1][1], found.requests_per_s)))
+            known.append((number, min(most, farther(known[-1][1], found.requests_per_s))))
     return Staffing(each_requests_per_s=tuple(known), is_pooled=is_pooled)
+
+
+def most_requests_per_s(
+    trial: Trial, alone_requests_per_s: float, *, between: Callable[[], None] = lambda: None
+) -> float:
+    """Return what a replica serves with requests always waiting, and however long they wait.
+
+    A run of many replicas may end before their batches are full: no run of it tells.
+    """
+    between()
+    alone = on_grid(replace(trial, num_replicas=1))
+    count = requests_needed(trial.slo, Length.COARSE) + requests_to_fill(alone)
+    run = Run(alone, OVERLOAD * alone_requests_per_s, count)
+    return max(alone_requests_per_s, count / run.engines[0].busy_s)
 
 
 def of_fleet(trial: Trial, num_replicas: int, routing: Routing) -> Trial:

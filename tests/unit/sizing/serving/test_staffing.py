@@ -11,9 +11,15 @@ from builders import a_replica, a_workload, an_slo
 from strategies import numbers
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.serving.goodput import Length, goodput
-from tonnage.sizing.serving.staffing import FLEETS, Staffing, of_fleet, staffing_of
+from tonnage.sizing.serving.staffing import (
+    FLEETS,
+    Staffing,
+    most_requests_per_s,
+    of_fleet,
+    staffing_of,
+)
 from tonnage.sizing.workload import Lengths, Routing, Slo
-from trials import a_trial
+from trials import a_server_of, a_trial
 
 TRIAL = a_trial(
     replica=a_replica(max_num_seqs=8),
@@ -108,6 +114,11 @@ def test_each_of_more_replicas_serves_less_of_arrivals_that_come_like_a_clock():
     assert found[1] > 1.05 * found[32]
     assert found[32] == pytest.approx(poisson[1], rel=0.06)
     assert all(found[few] >= found[many] for few, many in pairwise(FLEETS))
+
+
+def test_no_fleet_serves_more_than_its_slots_let_through():
+    # One slot and steps of 100 ms: ten requests a second, however many wait.
+    assert most_requests_per_s(a_server_of(0.1), 5.0) == pytest.approx(10, rel=0.01)
 
 
 class TestReplicas:
