@@ -49,6 +49,8 @@ BOUND_DOUBT = 1.15
 """What a replica may serve more than the fluid bound says: it knows no whole sequences."""
 FINALISTS = 4
 """Splits that are tried by short runs, at most, of those of one number of GPUs."""
+HOPE = 1.3
+"""Times what short runs find for one replica, that each of many may serve."""
 NEAR = 0.93
 """Of the most that short runs found: splits that serve as much are simulated in full."""
 
@@ -184,21 +186,26 @@ def size(request: SizingRequest, *, between: Between = nothing) -> Sizing:
 def _smallest(request: SizingRequest, splits: Iterable[Parallelism], between: Between) -> Sizing:
     found: list[Sizing] = []
     skipped: list[Outline] = []
+    too_few: list[Finalist] = []
     refusals: list[SizingError] = []
     for num_gpus, each in itertools.groupby(splits, key=lambda split: split.num_gpus):
-        if num_gpus > request.gpu.gpus_per_node and found:
+        if num_gpus > request.gpu.gpus_per_node and (found or too_few or skipped):
             break
         outlines = list(outlines_of(request, each, refusals))
-        if outlines and not any(map(_may_be_enough, outlines)) and found:
+        if not any(_may_be_enough(request, each.bound_requests_per_s) for each in outlines):
             skipped += outlines
             continue
-        best = _best_of(outlines, refusals, between)
+        finalists = _finalists(outlines, between)
+        if not any(_may_be_enough(request, HOPE * each.requests_per_s) for each in finalists):
+            too_few += finalists
+            continue
+        best = _best_of(finalists, refusals, between)
         if best and _is_enough(best):
             return staffed(best)
         found += [best] if best else []
+    most = _best_of([*too_few, *_finalists(skipped, between)], refusals, between)
+    found += [most] if most else []
     if found:
-        most = _best_of(skipped, refusals, between)
-        found += [most] if most else []
         return staffed(max(found, key=lambda sizing: sizing.goodput_requests_per_s))
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
@@ -266,6 +273,10 @@ class Finalist:
 
     @property
     def requests_per_s(self) -> float:
+        """By short runs; where there are none, offline, by the fluid bound."""
+        request, bound = self.outline.request, self.outline.bound_requests_per_s
+        if request.slo.is_offline or request.flags is not None:
+            return bound
         return self.coarse.goodput.requests_per_s
 
 
@@ -278,18 +289,14 @@ def finalist_of(outline: Outline, *, between: Between) -> Finalist:
 
 
 def _best_of(
-    outlines: list[Outline], refusals: list[SizingError], between: Between
+    finalists: list[Finalist], refusals: list[SizingError], between: Between
 ) -> Sizing | None:
-    """Try the splits that may serve most by short runs, and simulate those that come near."""
-    ranked = sorted(outlines, key=lambda outline: -outline.bound_requests_per_s)
-    if len(ranked) == 1 or (ranked and ranked[0].request.slo.is_offline):
-        found = [Finalist(outline=outline, coarse=outline.widest) for outline in ranked]
-    else:
-        found = _coarse(ranked, between)
-    most = max((finalist.requests_per_s for finalist in found), default=0.0)
-    near = [each for each in found if each.requests_per_s >= NEAR * most]
+    """Simulate the splits that come near the most that short runs found."""
+    most = max((finalist.requests_per_s for finalist in finalists), default=0.0)
     best: Sizing | None = None
-    for finalist in near:
+    for finalist in finalists:
+        if finalist.requests_per_s < NEAR * most:
+            continue
         try:
             sizing = simulated(finalist, between=between)
         except SizingError as refusal:
@@ -300,9 +307,10 @@ def _best_of(
     return best
 
 
-def _coarse(ranked: list[Outline], between: Between) -> list[Finalist]:
+def _finalists(outlines: list[Outline], between: Between) -> list[Finalist]:
     """Try splits in the order of their bounds, until none may serve more than what is found."""
     found: list[Finalist] = []
+    ranked = sorted(outlines, key=lambda outline: -outline.bound_requests_per_s)
     for outline in ranked[:FINALISTS]:
         most = max((finalist.requests_per_s for finalist in found), default=0.0)
         if outline.bound_requests_per_s <= most:
@@ -311,9 +319,10 @@ def _coarse(ranked: list[Outline], between: Between) -> list[Finalist]:
     return found
 
 
-def _may_be_enough(outline: Outline) -> bool:
-    most, rate = outline.request.max_replicas, outline.request.demand.requests_per_s
-    return most is None or not rate or rate <= most * outline.bound_requests_per_s
+def _may_be_enough(request: SizingRequest, requests_per_s: float) -> bool:
+    """Tell whether maxReplicas that serve so much each may serve the demand."""
+    most, rate = request.max_replicas, request.demand.requests_per_s
+    return most is None or not rate or rate <= most * requests_per_s
 
 
 def _is_enough(sizing: Sizing) -> bool:
@@ -388,7 +397,8 @@ def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodpu
         )
     bound = bound_requests_per_s(chosen.replica, request.workload, request.slo)
     guess = chosen.goodput.requests_per_s
-    found = goodput(trial_of(request, chosen.replica), guess or bound, between=between)
+    trial = trial_of(request, chosen.replica)
+    found = goodput(trial, guess or bound, near=chosen.goodput, between=between)
     if request.flags is None and found.limited_by == "MaxNumSeqs":
         return replace(found, limited_by="TimeToFirstToken")  # more slots would serve less
     return found

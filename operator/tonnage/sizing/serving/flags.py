@@ -31,7 +31,7 @@ GAIN = 1.01
 """What another number of slots must bring."""
 TIE = 0.999
 """Share of the goodput that counts as the same: the smaller flag is taken."""
-BUDGET_GAIN = 1.03
+BUDGET_GAIN = 1.06
 """What another token budget than the engine's default must bring."""
 BUDGETS_TOKENS = (2_048, 4_096, 16_384)
 

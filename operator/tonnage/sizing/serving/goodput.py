@@ -94,17 +94,21 @@ def goodput(
     guess: float,
     *,
     length: Length = Length.FULL,
+    near: Goodput | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> Goodput:
     """Return the highest rate of each replica of a trial that keeps every target; 0 where none.
 
-    ``guess``: where to begin, in requests per second of one replica. ``between`` is called before
-    each run; what it raises ends the search, which goes on from there when it is asked again.
+    ``guess``: where to begin, in requests per second of one replica. ``near``: what other runs
+    found, so that no short ones are needed to come near. ``between`` is called before each run;
+    what it raises ends the search, which goes on from there when it is asked again.
     """
     trial = on_grid(trial)
     found = _recall(trial)
     best = Goodput(requests_per_s=guess, standard_error=0, limited_by="", outcome=None)
-    for level in dict.fromkeys((Length.COARSE, length)):
+    if near is not None and near.requests_per_s:
+        best = near
+    for level in (length,) if best is near else dict.fromkeys((Length.COARSE, length)):
         known = found.goodput.get(level)
         if known is None:
             search = _Search(trial, found, between, length=level, steepness=best.steepness)
@@ -113,7 +117,8 @@ def goodput(
         if not best.requests_per_s:
             return best
     if length is Length.FULL and best.standard_error > LARGE_ERROR:
-        return goodput(trial, best.requests_per_s, length=Length.LONG, between=between)
+        rate = best.requests_per_s
+        return goodput(trial, rate, length=Length.LONG, near=best, between=between)
     return best
 
 
@@ -198,12 +203,12 @@ class _Search:
         outcome = self.outcome(near)
         worst = outcome.worst
         is_by_target = worst is not None and worst.ratio >= outcome.backlog
-        error = worst.standard_error / self._steepness if worst and is_by_target else 0.0
+        error = worst.standard_error / self._mean_steepness if worst and is_by_target else 0.0
         return Goodput(
             requests_per_s=rate,
             standard_error=min(1.0, error),
             limited_by=limited_by(self._trial, outcome),
-            steepness=self._steepness,
+            steepness=self._mean_steepness,
             outcome=outcome,
         )
 
@@ -214,17 +219,23 @@ class _Search:
         return excess
 
     def _highest(self, guess: float) -> float:
-        """Return the rate: by a bracket and false position, or where a try came close."""
+        """Return the rate: by a bracket and false position, or where a try came close.
+
+        An end that stays twice counts half (the Illinois rule): where another target takes over,
+        the excess has a kink, and one end would stay for ever.
+        """
         low = high = at_low = at_high = 0.0
-        rate = guess
+        rate, side = guess, 0
         for step in range(STEPS):
             excess = self._excess(rate)
             if step and abs(excess) < CLOSE[self._length] * self._steepness:
                 return rate * math.exp(-excess / self._steepness)
             if excess <= 0:
                 low, at_low = rate, excess
+                at_high, side = at_high / 2 if side < 0 else at_high, -1
             else:
                 high, at_high = rate, excess
+                at_low, side = at_low / 2 if side > 0 else at_low, 1
             if low and high and high / low <= 1 + CLOSE[self._length]:
                 break
             if low and high:
@@ -243,12 +254,23 @@ class _Search:
 
     @property
     def _steepness(self) -> float:
-        """Growth of the excess with the logarithm of the rate, as far as it is known."""
-        points = [
-            (math.log(rate), excess) for rate, excess in self._points.items() if abs(excess) < CLEAR
-        ]
-        slope = _slope(points)
+        """Growth of the excess with the logarithm of the rate, between the nearest two."""
+        points = self._told
+        low = max((point for point in points if point[1] <= 0), default=None)
+        high = min((point for point in points if point[1] > 0), default=None)
+        slope = _slope([low, high] if low and high and low[0] < high[0] else points)
         return slope if slope > GENTLE else self._prior
+
+    @property
+    def _mean_steepness(self) -> float:
+        """The same over all that was tried: two runs that are close tell noise."""
+        slope = _slope(self._told)
+        return slope if slope > GENTLE else self._prior
+
+    @property
+    def _told(self) -> list[tuple[float, float]]:
+        tried = self._points.items()
+        return [(math.log(rate), excess) for rate, excess in tried if abs(excess) < CLEAR]
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
