@@ -3,6 +3,7 @@
 import math
 from array import array
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tonnage.sizing.serving.goodput import on_grid, requests_needed, requests_to_fill
 from tonnage.sizing.serving.staffing import FLEETS, of_fleet
@@ -44,6 +45,7 @@ class Served:
         return next(each for each in self.latencies if each.quantile == quantile)
 
 
+@lru_cache(maxsize=64)
 def served(trial: Trial, requests_per_s: float, num_replicas: int, routing: Routing) -> Served:
     """Return what requests meet at a rate on so many replicas of the kind that is tried."""
     is_pooled = routing is Routing.LEAST_OUTSTANDING

@@ -172,7 +172,7 @@ class Run:
     def __init__(self, trial: Trial, requests_per_s: float, count: int) -> None:
         """Serve so many requests at a rate, of all replicas together."""
         self.trial = trial
-        limits = engine_limits(trial)
+        self.limits = limits = engine_limits(trial)
         costs = _costs(trial.replica, limits.max_num_seqs)
         drawn = _requests(trial, count)
         self.table = drawn.table(requests_per_s)
@@ -194,7 +194,7 @@ class Run:
         span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
         busy_s = sum(engine.busy_s for engine in engines)
         held = sum(engine.context_s for engine in engines)
-        blocks = engine_limits(self.trial).num_blocks * self.trial.replica.model.dp_size
+        blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
         late = self.last - (self.last - self.first) // LAST
         wait_s = table.wait_s(late, self.last) / max(1, self.last - late)
         return Outcome(
