@@ -31,6 +31,14 @@ class Settings(BaseModel):
     pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "pod"
     """Label that holds the pod's name on the engine's series."""
     namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "namespace"
+    dcgm_pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "exported_pod"
+    """Label that holds the pod's name on the series of NVIDIA's DCGM exporter.
+
+    Prometheus calls it ``exported_pod`` unless it is told to honour the exporter's own labels.
+    """
+    dcgm_namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = (
+        "exported_namespace"
+    )
     scrape_interval_s: Positive = 15
     """How often Prometheus scrapes the engines: windows and staleness are multiples of it."""
     tick_s: Positive = 15
@@ -49,6 +57,15 @@ class Settings(BaseModel):
     """scaleOnly: no right to create or change a pod template; only scaleTarget works."""
     catalog_folder: str | None = None
     """Folder with TOML files of GPU classes that are added or overridden."""
+    calibration_folder: str | None = None
+    """Folder with files of ``tonnage calibrate``: what an engine of their key is expected to do."""
+    calibration_namespaces: Annotated[int, Field(ge=1, le=1000)] = 2
+    """So many other namespaces must have learned a constant before one believes it.
+
+    A tenant can make its engines say anything: what they say stays in its own namespace until as
+    many agree. Of two the mean is taken, of three or more the middle one, which no single one moves
+    far.
+    """
     max_gpus: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """GPU budget of all ModelDeployments together; growth beyond it is refused."""
     scale_down_window_s: Positive = 300
@@ -59,5 +76,11 @@ class Settings(BaseModel):
     """Time in which the replicas that are added drain a queue, from when they are Ready."""
     status_interval_s: Positive = 60
     """Least time between two status writes of an object for gauges alone."""
+    speed_range: Annotated[float, Field(ge=0, le=0.99)] = 0.8
+    """Plans stand on the slow end of the range that holds this share of engines.
+
+    Of the prior's range until an object is measured, then of what the evidence leaves in doubt. 0:
+    on the middle.
+    """
     probe_port: Annotated[int, Field(ge=1, le=65_535)] = 8081
     """Liveness, readiness and the operator's own metrics."""

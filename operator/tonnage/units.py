@@ -20,6 +20,10 @@ DAY_S: Final = 86_400
 HOURS_PER_MONTH: Final = 730.5
 
 _DURATION = re.compile(r"(?P<amount>[1-9][0-9]{0,6})(?P<unit>ms|s|m|h)")
+_ENGINE_INTEGER = re.compile(r"(?P<amount>[0-9]{1,18}(\.[0-9]{1,18})?)(?P<suffix>[kmgtKMGT])")
+_ENGINE_SCALES: Final = {
+    "k": KB, "m": MB, "g": GB, "t": TERA, "K": KIB, "M": MIB, "G": GIB, "T": KIB * GIB
+}  # fmt: skip
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
 
 
@@ -36,6 +40,22 @@ def seconds(duration: str) -> float:
     if not match:
         raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h")
     return int(match["amount"]) * _UNIT_S[match["unit"]]
+
+
+def engine_integer(text: str) -> int:
+    """Read an integer as vLLM does: ``k m g t`` are decimal, ``K M G T`` binary and of whole ones.
+
+    Raises:
+        ValueError: it has another form, such as ``10GiB``: the engine does not start with it.
+
+    >>> engine_integer("10737418240"), engine_integer("10G"), engine_integer("1.5g")
+    (10737418240, 10737418240, 1500000000)
+    """
+    match = _ENGINE_INTEGER.fullmatch(text.strip())
+    if not match:
+        return int(text)
+    amount, scale = match["amount"], _ENGINE_SCALES[match["suffix"]]
+    return int(float(amount) * scale) if match["suffix"].islower() else int(amount) * scale
 
 
 def round_up(number: int, multiple: int) -> int:

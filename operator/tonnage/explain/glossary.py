@@ -28,6 +28,10 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         meaning="share of the nominal memory bandwidth that the memory part of a step achieves; "
         "learned from what the engines report",
     ),
+    "calibration": Term(
+        meaning="what was learned from running engines, in place of the prior: speed, KV tokens, "
+        "cold starts, and the goodput factor of each object",
+    ),
     "capacity": Term(
         meaning="what a replica does at its goodput: requests/s, output tokens/s and latencies",
     ),
@@ -35,6 +39,11 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         meaning="a prompt is prefilled in chunks, beside decoding, so that no step has more tokens "
         "than the token budget",
         vllm="--enable-chunked-prefill",
+    ),
+    "cold start": Term(meaning="time from the creation of a replica's pod until it is Ready"),
+    "corroboration": Term(
+        meaning="constants that one namespace has learned are believed in another once so many "
+        "others agree (settings.calibrationNamespaces)",
     ),
     "decoding": Term(
         meaning="requests that receive their answer, one token of each per step (more with "
@@ -73,6 +82,10 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         meaning="highest rate in requests/s of one replica at which every SLO target is met; its "
         "standard error is that of the simulated requests",
     ),
+    "goodput factor": Term(
+        meaning="what kept and broken promises say beside the step time: times the goodput of one "
+        "object, between 0.4 and 1.5, fast down and slowly up",
+    ),
     "KV cache": Term(
         meaning="keys and values that attention keeps of each token of the requests that run; in "
         "bytes of a GPU, or in tokens of a replica",
@@ -103,19 +116,35 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "mean context of a running request",
         vllm="Maximum concurrency in the start-up log, which is for the maximum length",
     ),
+    "MFU": Term(
+        meaning="model FLOPs utilization: work of a step / step time / dense peak, while the "
+        "engine is busy",
+    ),
     "origin": Term(
         meaning="where a figure comes from: given in the manifest, looked up in the catalogue, "
         "guessed, or measured",
+    ),
+    "overhead factor": Term(
+        meaning="what a step takes beside reads and work, times that of the prior: host, kernels, "
+        "exchanges between GPUs; learned",
     ),
     "preemption": Term(
         meaning="a running request loses its cache for want of blocks, and is computed again",
         vllm="vllm:num_preemptions_total",
     ),
     "prefill": Term(meaning="reading a prompt, before its first token"),
+    "prefill efficiency": Term(
+        meaning="share of the dense peak that reading prompts achieves; learned from what the "
+        "engines report",
+    ),
     "prefix cache": Term(
         meaning="KV blocks of earlier prompts that are used again; cachedPromptPercent is the "
         "share of prompt tokens that it holds",
         vllm="--enable-prefix-caching, vllm:prompt_tokens_by_source_total",
+    ),
+    "prior": Term(
+        meaning="constants before anything is measured, fitted on public measurements; replicas "
+        "are planned for the slow end of its range",
     ),
     "queue": Term(
         meaning="requests that have arrived and do not run yet", vllm="vllm:num_requests_waiting"

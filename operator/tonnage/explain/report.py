@@ -183,7 +183,8 @@ def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     doubt = sizing.memory_doubt
     if doubt is None:
         return ()
-    message = f"the replicas run, so one request is taken to fit; by the estimate {doubt}"
+    fits = "the cache that is given" if sizing.budget.given_pool else "one request"
+    message = f"the replicas run, so {fits} is taken to fit; by the estimate {doubt}"
     return (Reason(code="MemoryEstimateBelowRunning", message=message),)
 
 

@@ -82,14 +82,8 @@ def _memory(sizing: Sizing) -> Iterator[Unconfirmed]:
     """Yield the cache and those parts beside it that are not counted but fitted."""
     if sizing.request.measured_kv_tokens is not None:
         return
-    low, high = sizing.kv_tokens_range
-    between = f", 9 times in 10 between {low:,.0f} and {high:,.0f}" if low < high else ""
-    yield Unconfirmed(
-        name="KV tokens",
-        value=f"{sizing.kv_tokens:,.0f} a replica{between}",
-        origin="estimated",
-        confirmed_by=FIRST_POD,
-    )
+    if sizing.budget.given_pool is None:
+        yield _kv_tokens(sizing)
     for part in sizing.budget.parts:
         if part.name != "weights" and part.spread_bytes:
             yield Unconfirmed(
@@ -99,3 +93,14 @@ def _memory(sizing: Sizing) -> Iterator[Unconfirmed]:
                 origin="estimated",
                 confirmed_by=ON_START,
             )
+
+
+def _kv_tokens(sizing: Sizing) -> Unconfirmed:
+    low, high = sizing.kv_tokens_range
+    between = f", 9 times in 10 between {low:,.0f} and {high:,.0f}" if low < high else ""
+    return Unconfirmed(
+        name="KV tokens",
+        value=f"{sizing.kv_tokens:,.0f} a replica{between}",
+        origin="estimated",
+        confirmed_by=FIRST_POD,
+    )

@@ -21,6 +21,7 @@ from tonnage.explain.report import (
 )
 from tonnage.explain.startup_log import printed_lines
 from tonnage.sizing.cost import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
+from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.burst import burst_ttft_s
 from tonnage.sizing.serving.closed_loop import closed_loop
@@ -47,16 +48,15 @@ def explain(sizing: Sizing) -> tuple[Answer, ...]:
 def _fit(sizing: Sizing) -> Answer:
     request, budget = sizing.request, sizing.budget
     kv_bytes = sum(share.bytes_per_token for share in sizing.shard.kv)
-    source = "measured on a running replica" if request.measured_kv_tokens else "estimated"
     return Answer(
         question="Does it fit?",
         answer=(
             f"yes, on {request.gpu.name} x {sizing.flags.parallelism.num_gpus} "
             f"({sizing.flags.parallelism}): {format_bytes(sizing.replica.kv_pool_bytes)} per GPU "
-            f"for the KV cache, {source}"
+            f"for the KV cache, {_source(sizing)}"
         ),
         lines=(
-            f"KV pool = {budget} = {format_bytes(budget.kv_pool_bytes)}",
+            _pool(budget),
             f"KV bytes per token and GPU = {kv_bytes:,.0f} ({request.kv_format}, "
             f"{attention_name(sizing)})",
             f"at the {request.context_tokens} tokens of contextLength: "
@@ -71,8 +71,22 @@ def _fit(sizing: Sizing) -> Answer:
     )
 
 
+def _source(sizing: Sizing) -> str:
+    """Say who says how large the cache is."""
+    given = sizing.budget.given_pool
+    if sizing.request.measured_kv_tokens is not None:
+        return "measured on a running replica"
+    return f"given: {given.flag}" if given else "estimated"
+
+
+def _pool(budget: MemoryBudget) -> str:
+    if budget.given_pool:
+        return f"KV pool = {budget}"
+    return f"KV pool = {budget} = {format_bytes(budget.kv_pool_bytes)}"
+
+
 def _kv_range(sizing: Sizing) -> Iterator[str]:
-    """Say how sure an estimated cache is; a measured one is what it is."""
+    """Say how sure an estimated cache is; a measured or given one is what it is."""
     low, high = sizing.kv_tokens_range
     if low < high:
         yield (

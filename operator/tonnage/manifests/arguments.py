@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.api.pods import Speculative
@@ -11,10 +11,18 @@ from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
+from tonnage.units import engine_integer
 
 SHUTDOWN_TIMEOUT_S = 45
 LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""
+LARGEST_BYTES = 9_223_372_036_854_775_807
+"""And memory in 64."""
+FLAGS_NEEDED = (
+    "must set --max-num-seqs and --max-num-batched-tokens explicitly, and every other flag that "
+    "decides capacity to a number that the engine reads"
+)
+"""Of a scale target: said where ``read_flags`` finds no flags."""
 HALF_TYPES = {True: "bfloat16", False: "float16"}
 """By whether the GPU has bf16 units."""
 BUCKETS = {"time_to_first_token": LATENCY_BOUNDS_S, "inter_token_latency": LATENCY_BOUNDS_S}
@@ -57,6 +65,10 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     yield from ("--max-num-seqs", str(flags.max_num_seqs))
     yield from ("--max-num-batched-tokens", str(flags.max_num_batched_tokens))
     yield from ("--gpu-memory-utilization", f"{flags.gpu_memory_utilization:g}")
+    if flags.kv_cache_bytes is not None:
+        yield from ("--kv-cache-memory-bytes", str(flags.kv_cache_bytes))
+    if flags.num_gpu_blocks is not None:
+        yield from ("--num-gpu-blocks-override", str(flags.num_gpu_blocks))
     yield from ("--kv-cache-dtype", _kv_cache_dtype(spec, serving))
     yield from ("--tensor-parallel-size", str(split.tensor))
     if split.pipeline > 1:
@@ -93,7 +105,8 @@ def _operation(serving: Serving) -> Iterator[str]:
 def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags | None:
     """Read the capacity flags of a live container; None when one that must be known is absent.
 
-    Both ``--flag value`` and ``--flag=value`` are understood.
+    Both ``--flag value`` and ``--flag=value`` are understood. A flag that is there and cannot be
+    read, such as one that stands for a variable, is as unknown as an absent one.
     """
     found = dict(_pairs(arguments))
     try:
@@ -109,10 +122,27 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
                 data=int(found.get("--data-parallel-size", found.get("-dp", 1))),
                 context=int(found.get("--decode-context-parallel-size", found.get("-dcp", 1))),
             ),
+            kv_cache_bytes=_kv_cache_bytes(found),
+            num_gpu_blocks=_num_gpu_blocks(found),
         )
     except (KeyError, ValueError):
         return None
     return flags if is_runnable(flags) else None
+
+
+def _kv_cache_bytes(found: Mapping[str, str]) -> int | None:
+    """Return the cache given in bytes; the engine takes 0 as not given.
+
+    Sources:
+        [vllm-source] v1/worker/gpu_worker.py determine_available_memory.
+    """
+    given = found.get("--kv-cache-memory-bytes", found.get("--kv-cache-memory"))
+    return None if given is None else engine_integer(given) or None
+
+
+def _num_gpu_blocks(found: Mapping[str, str]) -> int | None:
+    given = found.get("--num-gpu-blocks-override")
+    return None if given is None else int(given)
 
 
 def is_runnable(flags: Flags) -> bool:
@@ -121,20 +151,28 @@ def is_runnable(flags: Flags) -> bool:
     sizes = (split.tensor, split.pipeline, split.data, split.context)
     counts = (flags.max_num_seqs, flags.max_num_batched_tokens, *sizes)
     are_counts = all(1 <= count <= LARGEST_COUNT for count in counts)
-    return are_counts and 0 < flags.gpu_memory_utilization <= 1
+    return are_counts and _has_cache(flags) and 0 < flags.gpu_memory_utilization <= 1
+
+
+def _has_cache(flags: Flags) -> bool:
+    num_bytes, num_blocks = flags.kv_cache_bytes, flags.num_gpu_blocks
+    has_bytes = num_bytes is None or 1 <= num_bytes <= LARGEST_BYTES
+    return has_bytes and (num_blocks is None or 1 <= num_blocks <= LARGEST_COUNT)
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     for here, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         flag, equals, value = here.partition("=")
         if flag.startswith("-"):
-            yield flag, value if equals else following
+            # The engine takes both spellings.
+            yield flag.replace("_", "-"), value if equals else following
 
 
 CAPACITY_FLAGS = frozenset(
     {"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
      "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size",
-     "-dp", "--decode-context-parallel-size", "-dcp"}
+     "-dp", "--decode-context-parallel-size", "-dcp", "--kv-cache-memory-bytes",
+     "--kv-cache-memory", "--num-gpu-blocks-override"}
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.estimate.metrics import prometheus_duration
@@ -156,6 +157,8 @@ def write_flags(flags: Flags) -> str:
             "pipeline": split.pipeline,
             "data": split.data,
             **({"context": split.context} if split.context > 1 else {}),
+            **({"kvCacheBytes": flags.kv_cache_bytes} if flags.kv_cache_bytes else {}),
+            **({"numGpuBlocks": flags.num_gpu_blocks} if flags.num_gpu_blocks else {}),
         }
     )
 
@@ -174,7 +177,14 @@ def flags_from_annotation(text: str) -> Flags | None:
                 data=int(figures["data"]),
                 context=int(figures.get("context", 1)),
             ),
+            kv_cache_bytes=_count(figures.get("kvCacheBytes")),
+            num_gpu_blocks=_count(figures.get("numGpuBlocks")),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return flags if is_runnable(flags) else None
+
+
+def _count(figure: Any) -> int | None:
+    """Return a flag that annotations of before do not have, and of engines that profile."""
+    return None if figure is None else int(figure)

@@ -120,8 +120,8 @@ class Sizing:
 
     @property
     def kv_tokens_range(self) -> tuple[float, float]:
-        """Between which they lie nine times in ten; a measured number is what it is."""
-        if self.request.measured_kv_tokens is not None:
+        """Between which they lie nine times in ten; a measured or given number is what it is."""
+        if self.request.measured_kv_tokens is not None or self.budget.given_pool:
             return self.kv_tokens, self.kv_tokens
         left, spread = self.budget.kv_pool_bytes, self.budget.kv_pool_spread_bytes
         least = request_bytes(self.request, self.replica) if self.request.flags else 0.0

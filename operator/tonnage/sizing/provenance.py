@@ -110,12 +110,14 @@ def _demand_written(demand: Demand | None) -> str:
 
 def _arrivals_input(spec: Spec) -> Input:
     scv = spec.demand.arrival_scv if spec.demand else 1
-    words = "Poisson" if scv == 1 else f"bursts of squared variation {scv}"
-    return Input(
-        figure=Figure.ARRIVALS,
-        value=f"{words}, through a {spec.scaling.routing}",
-        origin=Origin.GUESSED if scv == 1 else Origin.GIVEN,
-    )
+    origin = Origin.GUESSED if scv == 1 else Origin.GIVEN
+    return arrivals_input(scv, spec.scaling.routing, origin)
+
+
+def arrivals_input(scv: float, routing: str, origin: Origin) -> Input:
+    """Return how burstily requests come, and what spreads them."""
+    words = "Poisson" if scv == 1 else f"bursts of squared variation {scv:g}"
+    return Input(figure=Figure.ARRIVALS, value=f"{words}, through a {routing}", origin=origin)
 
 
 def demand_input(requests_per_s: float) -> Input:
@@ -155,9 +157,10 @@ def engine_input(engine: KnownEngine) -> Input:
     )
 
 
-def speed_input(speed: SpeedConstants, origin: Origin) -> Input:
-    """Return the constant that is learned: a prior is looked up."""
+def speed_input(speed: SpeedConstants, origin: Origin, *, remark: str = "") -> Input:
+    """Return the constant that is learned: a prior is looked up. ``remark``: how else."""
     value = significant(speed.bandwidth_efficiency)
+    value = f"{value}, {remark}" if remark else value
     return Input(figure=Figure.SPEED, value=value, origin=origin)
 
 

@@ -48,6 +48,11 @@ class Flags:
     max_num_batched_tokens: int
     gpu_memory_utilization: float
     parallelism: Parallelism
+    kv_cache_bytes: int | None = None
+    """Of one GPU: with it the engine does not look at ``gpu_memory_utilization``. None: it profiles
+    what is left."""
+    num_gpu_blocks: int | None = None
+    """Of the cache of one rank, whatever memory was found for it. None: as many as that holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

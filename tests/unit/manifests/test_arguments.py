@@ -34,6 +34,8 @@ flags = st.builds(
         pipeline=st.sampled_from([1, 2]),
         data=st.sampled_from([1, 8]),
     ),
+    kv_cache_bytes=st.none() | st.integers(1, 2**63 - 1),
+    num_gpu_blocks=st.none() | st.integers(1, 2**31 - 1),
 )
 SOME = Flags(
     max_num_seqs=48,
@@ -193,6 +195,52 @@ class TestReading:
         assert read_flags(live, default_utilization=UTILIZATION).max_num_seqs == 9
 
     @pytest.mark.parametrize(
+        ("given", "num_bytes"),
+        [
+            (["--kv-cache-memory-bytes=10737418240"], 10_737_418_240),
+            (["--kv-cache-memory-bytes", "10G"], 10_737_418_240),
+            (["--kv-cache-memory=10G"], 10_737_418_240),
+            (["--kv_cache_memory_bytes=10G"], 10_737_418_240),
+            (["--kv-cache-memory-bytes=512M"], 536_870_912),
+            (["--kv-cache-memory-bytes=10g"], 10_000_000_000),
+            (["--kv-cache-memory-bytes=1.5g"], 1_500_000_000),
+            (["--kv-cache-memory-bytes=1G", "--kv-cache-memory-bytes=2G"], 2_147_483_648),
+            (["--kv-cache-memory-bytes=0"], None),
+            ([], None),
+        ],
+    )
+    def test_takes_the_bytes_of_the_cache_in_the_units_of_the_engine(self, given, num_bytes):
+        read = read_flags([*arguments(), *given], default_utilization=UTILIZATION)
+
+        assert read == replace(SOME, kv_cache_bytes=num_bytes)
+
+    @pytest.mark.parametrize(
+        "given", [["--num-gpu-blocks-override=5120"], ["--num-gpu-blocks-override", "5120"]]
+    )
+    def test_takes_the_blocks_of_the_cache(self, given):
+        read = read_flags([*arguments(), *given], default_utilization=UTILIZATION)
+
+        assert read == replace(SOME, num_gpu_blocks=5120)
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "--kv-cache-memory-bytes=10GiB",
+            "--kv-cache-memory-bytes=1.5G",
+            "--kv-cache-memory-bytes=-1",
+            "--kv-cache-memory-bytes=9223372036854775808",
+            f"--kv-cache-memory-bytes={'9' * 400}g",
+            "--kv-cache-memory-bytes=$(KV_BYTES)",
+            "--kv-cache-memory-bytes",
+            "--num-gpu-blocks-override=0",
+            "--num-gpu-blocks-override=5K",
+            "--num-gpu-blocks-override=2147483648",
+        ],
+    )
+    def test_is_unknown_where_the_engine_would_not_take_the_cache_that_is_given(self, given):
+        assert read_flags([*arguments(), given], default_utilization=UTILIZATION) is None
+
+    @pytest.mark.parametrize(
         "broken",
         [
             [],
@@ -223,6 +271,10 @@ class TestReading:
     ("more", "same"),
     [
         (["--max-num-seqs=99", "-tp", "4"], True),
+        (["--kv-cache-memory-bytes=10G"], True),
+        (["--kv-cache-memory", "10G"], True),
+        (["--kv_cache_memory_bytes=10G"], True),
+        (["--num-gpu-blocks-override=5120"], True),
         (["--enforce-eager"], False),
         (["--seed=7"], False),
         (["--kv-cache-dtype", "auto"], False),
@@ -249,6 +301,12 @@ class TestAnnotation:
             {"tensor": 0},
             {"data": None},
             {"maxNumSeqs": 1e999},
+            {"kvCacheBytes": 0},
+            {"kvCacheBytes": -1},
+            {"kvCacheBytes": 1e300},
+            {"kvCacheBytes": "10G"},
+            {"numGpuBlocks": 0},
+            {"numGpuBlocks": []},
             {"gpuMemoryUtilization": 10**400},
         ],
     )
@@ -256,6 +314,15 @@ class TestAnnotation:
         edited = json.dumps(json.loads(write_flags(SOME)) | change)
 
         assert flags_from_annotation(edited) is None
+
+    def test_of_a_version_that_knew_no_given_cache_is_read(self):
+        written = (
+            '{"maxNumSeqs": 48, "maxNumBatchedTokens": 8192, "gpuMemoryUtilization": 0.9, '
+            '"tensor": 2, "pipeline": 1, "data": 1}'
+        )
+
+        assert flags_from_annotation(written) == SOME
+        assert write_flags(SOME) == written
 
     @pytest.mark.parametrize("text", ["", "{", "null", "[]", "7", '"text"', "{}", "[" * 100_000])
     def test_of_somebody_else_is_none(self, text):

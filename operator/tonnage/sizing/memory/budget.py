@@ -8,12 +8,14 @@ from tonnage.catalog.engine_memory import Fitted, MemoryConstants
 from tonnage.catalog.shape import DenseFfn, Ffn, ModelShape, MoeFfn, WeightFormat
 from tonnage.sizing.memory.ceiling import (
     BudgetPart,
+    GivenPool,
     MemoryBudget,
     expert_workspace_bytes,
     forward_peak_bytes,
     hidden_bytes,
     logits_bytes,
 )
+from tonnage.sizing.memory.layout import cache_layout, default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
@@ -42,6 +44,7 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
             total_bytes=gpu.nominal_memory_bytes,
             utilization_fraction=flags.gpu_memory_utilization,
             parts=(BudgetPart(name="weights", num_bytes=shard.weights_bytes),),
+            given_pool=given_pool(request, shard, flags),
         )
     parts = budget_parts(
         as_loaded(request.shape, request.weights),
@@ -57,7 +60,32 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
         total_spread_bytes=gpu.memory_bytes * TOTAL_SPREAD,
         utilization_fraction=flags.gpu_memory_utilization,
         parts=parts,
+        given_pool=given_pool(request, shard, flags),
     )
+
+
+def given_pool(request: SizingRequest, shard: Shard, flags: Flags) -> GivenPool | None:
+    """Return the cache of one rank that the flags say; None: it is what the rest leaves.
+
+    Blocks count where both are given. The last part of a block is of no use.
+
+    Sources:
+        [vllm-source] v1/worker/gpu_worker.py determine_available_memory; v1/core/kv_cache_utils.py
+        get_kv_cache_configs.
+    """
+    num_bytes, num_blocks = flags.kv_cache_bytes, flags.num_gpu_blocks
+    each_bytes = cache_layout(
+        shard.kv,
+        block_tokens=default_block_tokens(request.shape) * shard.parallelism.context,
+        rules=request.cache_rules,
+    ).bytes_per_block
+    if num_blocks is not None:
+        flag = f"--num-gpu-blocks-override {num_blocks}"
+        return GivenPool(flag=flag, num_bytes=num_blocks * each_bytes)
+    if num_bytes is not None:
+        flag = f"--kv-cache-memory-bytes {num_bytes}"
+        return GivenPool(flag=flag, num_bytes=num_bytes // each_bytes * each_bytes)
+    return None
 
 
 def as_loaded(shape: ModelShape, weights: WeightFormat) -> ModelShape:

@@ -106,6 +106,16 @@ class BudgetPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPool:
+    """A cache whose size a flag of the engine says, whatever is left beside the rest."""
+
+    flag: str
+    """With its value, as on the command line."""
+    num_bytes: float
+    """Of the whole blocks that it comes to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
     """Where the memory of the fullest GPU goes, in bytes."""
 
@@ -115,19 +125,42 @@ class MemoryBudget:
     """All that the engine holds beside the cache, weights first."""
     total_spread_bytes: float = 0.0
     """By which boards of a class differ, and drivers."""
+    given_pool: GivenPool | None = None
+    """None: the cache is what the rest leaves of the usable memory."""
 
     @property
     def usable_bytes(self) -> float:
         return self.total_bytes * self.utilization_fraction
 
     @property
+    def unused_bytes(self) -> float:
+        """What the engine leaves alone. Negative: by how much a given cache is too large."""
+        if self.given_pool:
+            return self.total_bytes - self.parts_bytes - self.given_pool.num_bytes
+        return self.total_bytes - self.usable_bytes
+
+    @property
     def kv_pool_bytes(self) -> float:
         """What is left for the cache. Negative: by how much the rest does not fit."""
-        return self.usable_bytes - sum(part.num_bytes for part in self.parts)
+        if self.given_pool:
+            return self.given_pool.num_bytes
+        return self.usable_bytes - self.parts_bytes
 
     @property
     def kv_pool_spread_bytes(self) -> float:
-        """The figures err independently of one another: their spreads add up as squares do."""
+        """The figures err independently of one another: their spreads add up as squares do.
+
+        A given cache has none: the rest may be more or less, it stays as large.
+        """
+        return 0.0 if self.given_pool else self.parts_spread_bytes
+
+    @property
+    def parts_bytes(self) -> float:
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def parts_spread_bytes(self) -> float:
+        """Of all that is held beside the cache, and of the memory that it is held in."""
         return math.hypot(self.total_spread_bytes, *(part.spread_bytes for part in self.parts))
 
     def bytes_of(self, name: str) -> float:
@@ -136,6 +169,9 @@ class MemoryBudget:
 
     def __str__(self) -> str:
         parts = [f"{format_bytes(part.num_bytes)} {part.name}" for part in self.parts]
+        if self.given_pool:
+            given = f"{format_bytes(self.given_pool.num_bytes)}, given by {self.given_pool.flag}"
+            return f"{given}, beside {', '.join(parts)} in {format_bytes(self.total_bytes)}"
         usable = (
             f"{format_bytes(self.usable_bytes)} usable ({self.utilization_fraction:.0%} of "
             f"{format_bytes(self.total_bytes)})"
@@ -170,6 +206,8 @@ def check_fits(budget: MemoryBudget, *, request_bytes: float, context_tokens: in
 
 def shortfall(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> str | None:
     """Say with the whole budget in numbers why it may not do; None: it does."""
+    if budget.given_pool:
+        return _given_shortfall(budget, request_bytes, context_tokens)
     left, spread = budget.kv_pool_bytes, budget.kv_pool_spread_bytes
     if left < request_bytes:
         return (
@@ -182,6 +220,37 @@ def shortfall(budget: MemoryBudget, *, request_bytes: float, context_tokens: int
             f"to {format_bytes(spread)}: there may be none"
         )
     return None
+
+
+def check_given(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> None:
+    """Refuse a given cache with which no engine can run, whatever is estimated beside it.
+
+    Raises:
+        DoesNotFitError: it holds no request of the maximum length, or the GPU cannot hold it.
+    """
+    lack = _too_small(budget, request_bytes, context_tokens)
+    if lack:
+        raise DoesNotFitError(lack)
+    if budget.kv_pool_bytes > budget.total_bytes + budget.total_spread_bytes:
+        raise DoesNotFitError(_too_large(budget))
+
+
+def _given_shortfall(budget: MemoryBudget, request_bytes: float, context_tokens: int) -> str | None:
+    lack = _too_small(budget, request_bytes, context_tokens)
+    return lack or (_too_large(budget) if budget.unused_bytes < 0 else None)
+
+
+def _too_small(budget: MemoryBudget, request_bytes: float, context_tokens: int) -> str | None:
+    if budget.kv_pool_bytes >= request_bytes:
+        return None
+    return (
+        f"KV cache of {budget}; one request of {context_tokens} tokens needs "
+        f"{format_bytes(request_bytes)} of KV cache per GPU"
+    )
+
+
+def _too_large(budget: MemoryBudget) -> str:
+    return f"KV cache of {budget}: {format_bytes(-budget.unused_bytes)} too much"
 
 
 def _remainder(budget: MemoryBudget) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.memory.budget import memory_budget
-from tonnage.sizing.memory.ceiling import check_fits, shortfall
+from tonnage.sizing.memory.ceiling import check_fits, check_given, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
@@ -234,7 +234,7 @@ def replica_under(request: SizingRequest, shard: Shard, flags: Flags) -> Replica
 
     Raises:
         DoesNotFitError: the cache does not hold one request of the maximum length, by an
-            estimate for flags that nothing runs with yet.
+            estimate for flags that nothing runs with yet, or as the flags give it.
     """
     replica = _without_cache(request, shard, flags)
     return replace(replica, kv_pool_bytes=_pool_bytes(request, replica, flags))
@@ -259,7 +259,8 @@ def _without_cache(request: SizingRequest, shard: Shard, flags: Flags) -> Replic
 def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float:
     """Return the cache of one rank: as a running engine reports it, else what the budget leaves.
 
-    An engine that runs has shown that it holds one request: it would not have started.
+    An engine that runs has shown that it holds one request: it would not have started. Not so with
+    a cache that is given and too small: what is asked now is more than what runs, or nothing does.
     """
     context, measured = request.context_tokens, request.measured_kv_tokens
     if measured is not None:
@@ -268,9 +269,10 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
         memory_budget(request, replica.model.shard, flags),
         request_bytes(request, replica),
     )
-    if request.flags:
+    if request.flags and budget.given_pool is None:
         return max(budget.kv_pool_bytes, needed)
-    check_fits(budget, request_bytes=needed, context_tokens=context)
+    check = check_given if request.flags else check_fits
+    check(budget, request_bytes=needed, context_tokens=context)
     return budget.kv_pool_bytes
 
 

@@ -10,6 +10,8 @@ from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import estimate_status, plan_status
+from tonnage.explain.startup_log import printed
+from tonnage.explain.validation import unconfirmed
 from tonnage.explain.words import explain
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.parallelism.draft import rank_of
@@ -280,6 +282,128 @@ class TestFlagsThatRun:
 
         assert sizing.memory_doubt is None
         assert sizing.kv_tokens == pytest.approx(20_000)
+
+
+class TestGivenCache:
+    """``--kv-cache-memory-bytes`` and ``--num-gpu-blocks-override``: the engine does not profile.
+
+    ``a_shape`` is Llama 3.1 8B: 131,072 bytes of cache a token, 2 MiB a block of 16.
+    """
+
+    TEN_GIB = flags_that_run(kv_cache_bytes=10_737_418_240)
+
+    @pytest.mark.parametrize(
+        ("given", "tokens"),
+        [
+            ({"kv_cache_bytes": 10_737_418_240}, 81_920),
+            ({"kv_cache_bytes": 10_000_000_000}, 76_288),  # 4,768 whole blocks
+            ({"num_gpu_blocks": 5120}, 81_920),
+            ({"num_gpu_blocks": 2048, "kv_cache_bytes": 10_737_418_240}, 32_768),
+        ],
+    )
+    def test_is_as_large_as_the_flag_says(self, given, tokens):
+        sizing = size(a_sizing_request(flags=flags_that_run(**given)))
+        status = estimate_status(sizing)
+
+        assert sizing.replica.kv_pool_bytes == sizing.budget.kv_pool_bytes == tokens * 131_072
+        assert status.kv_tokens == status.kv_tokens_low == status.kv_tokens_high == tokens
+        assert sizing.budget.kv_pool_spread_bytes == 0
+        assert printed(sizing).kv_tokens == tokens
+
+    def test_is_that_of_the_catalogues_llama(self):
+        llama = built_in_model("meta-llama/Llama-3.1-8B-Instruct")
+
+        assert size(a_sizing_request(shape=llama, flags=self.TEN_GIB)).kv_tokens == 81_920
+
+    def test_does_not_depend_on_utilization(self):
+        low, high = (
+            size(a_sizing_request(flags=replace(self.TEN_GIB, gpu_memory_utilization=share)))
+            for share in (0.3, 0.95)
+        )
+
+        assert low.kv_tokens == high.kv_tokens == 81_920
+        assert low.memory_doubt is high.memory_doubt is None
+
+    @pytest.mark.parametrize(
+        ("split", "tokens"),
+        [
+            (Parallelism(tensor=2), 163_840),  # half the heads on each GPU
+            (Parallelism(pipeline=2), 163_840),  # half the layers
+            (Parallelism(data=2), 163_840),  # a cache of its own on each
+        ],
+    )
+    def test_is_given_for_each_gpu(self, split, tokens):
+        flags = replace(self.TEN_GIB, parallelism=split)
+
+        assert size(a_sizing_request(flags=flags)).kv_tokens == tokens
+
+    @pytest.mark.parametrize(
+        ("split", "tokens"),
+        [
+            (Parallelism(tensor=2), 81_920),  # blocks of half the bytes
+            (Parallelism(pipeline=2), 81_920),
+            (Parallelism(data=2), 163_840),
+        ],
+    )
+    def test_in_blocks_has_as_many_on_each_rank(self, split, tokens):
+        flags = flags_that_run(num_gpu_blocks=5120, parallelism=split)
+
+        assert size(a_sizing_request(flags=flags)).kv_tokens == tokens
+
+    @pytest.mark.parametrize(
+        ("given", "flag"),
+        [
+            ({"kv_cache_bytes": 536_870_912}, "--kv-cache-memory-bytes 536870912"),
+            ({"num_gpu_blocks": 256}, "--num-gpu-blocks-override 256"),
+        ],
+    )
+    def test_is_refused_where_it_holds_no_request(self, given, flag):
+        request = a_sizing_request(flags=flags_that_run(**given))
+
+        with pytest.raises(DoesNotFitError) as refusal:
+            size(request)
+
+        assert str(refusal.value).startswith(f"KV cache of 512.0 MiB, given by {flag}, beside ")
+        assert "one request of 8192 tokens needs 1.0 GiB of KV cache" in str(refusal.value)
+
+    def test_is_refused_where_no_gpu_of_the_class_holds_it(self):
+        request = a_sizing_request(flags=flags_that_run(kv_cache_bytes=107_374_182_400))
+
+        with pytest.raises(DoesNotFitError, match=r"100\.0 GiB, given by .* GiB too much"):
+            size(request)
+
+    def test_is_doubted_where_the_rest_leaves_less(self):
+        # 70 GiB beside 15 GiB of weights, of 74.5 GiB.
+        sizing = size(a_sizing_request(flags=flags_that_run(kv_cache_bytes=75_161_927_680)))
+
+        [reason] = [
+            each
+            for each in plan_status(sizing).reasons
+            if each.code == "MemoryEstimateBelowRunning"
+        ]
+        assert sizing.kv_tokens == 573_440
+        assert "the cache that is given is taken to fit" in reason.message
+        assert "GiB too much" in reason.message
+
+    def test_that_is_measured_is_what_was_measured(self):
+        small = flags_that_run(kv_cache_bytes=536_870_912)
+        sizing = size(a_sizing_request(flags=small, measured_kv_tokens=20_000))
+
+        assert sizing.kv_tokens == pytest.approx(20_000)
+        assert "measured on a running replica" in explain(sizing)[0].answer
+
+    def test_is_said_to_be_given(self):
+        sizing = size(a_sizing_request(flags=self.TEN_GIB))
+        fit = explain(sizing)[0]
+
+        assert fit.answer.endswith(
+            "10.0 GiB per GPU for the KV cache, given: --kv-cache-memory-bytes 10737418240"
+        )
+        assert fit.lines[0].startswith(
+            "KV pool = 10.0 GiB, given by --kv-cache-memory-bytes 10737418240, beside 15.0 GiB "
+        )
+        assert not any("9 times in 10" in line for line in fit.lines)
+        assert "KV tokens" not in {each.name for each in unconfirmed(sizing)}
 
 
 @pytest.mark.parametrize(
