@@ -1,46 +1,196 @@
-"""Everything learned, as it is kept in one ConfigMap: versioned, size-capped, shared by key."""
+"""Everything learned, as one value: who may believe what, by namespace and key."""
 
 import hashlib
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from statistics import median
+from typing import Final, Literal, NamedTuple
 
-from tonnage.estimate.speed import HIGHEST, SpeedCalibration
+from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.units import PETA
 
-VERSION = 2
-"""Bumped when the meaning of a stored figure changes: older state is then dropped, not misread."""
-MAX_ENTRIES = 500
-"""Per kind; the oldest go first. About 100 bytes each: far below a ConfigMap's 1 MiB."""
-WRITE_THRESHOLD = 0.02
-KEY_LENGTH = 20
-LARGEST = PETA
-"""No figure that we write comes near."""
+WRITE_THRESHOLD: Final = 0.02
+KEY_LENGTH: Final = 20
+EVERYONE: Final = "*"
+"""In place of a namespace: believed by all, without another witness."""
+MIN_WINDOWS: Final = 4
+"""Rate windows that an entry stands on before it is a witness to other namespaces."""
+INHERITED_VARIANCE: Final = 0.15**2
+"""Of the logarithm of an efficiency that was learned with all overheads taken as known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCalibration:
-    """KV tokens of one data-parallel rank, as an engine with these flags reported them."""
+class Scope(NamedTuple):
+    """Whose entry, and about what: a tenant's engines are believed in its own namespace."""
 
-    kv_tokens: float
-    """In requests of the maximum length, as engines since 0.24 count them and plans do."""
-    changed_at_s: float = 0.0
+    namespace: str
+    key: str
+    """Digest: of ``speed_key`` or ``memory_key``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrations:
-    """Learned constants by key. Immutable: an update is a new value."""
+    """Learned constants. Immutable: an update is a new value."""
 
-    speed: Mapping[str, SpeedCalibration] = field(default_factory=dict)
-    memory: Mapping[str, MemoryCalibration] = field(default_factory=dict)
+    speed: Mapping[Scope, SpeedPosterior] = field(default_factory=dict)
+    memory: Mapping[Scope, MemoryReport] = field(default_factory=dict)
+    objects: Mapping[str, ObjectPosterior] = field(default_factory=dict)
+    """By UID of the ModelDeployment."""
+    inherited: Mapping[str, float] = field(default_factory=dict)
+    """Bandwidth efficiency by speed key, from a state that knew no other constant of speed."""
 
-    def with_speed(self, key: str, calibration: SpeedCalibration) -> "Calibrations":
-        return replace(self, speed={**self.speed, key: calibration})
+    def with_speed(self, scope: Scope, posterior: SpeedPosterior) -> "Calibrations":
+        return replace(self, speed={**self.speed, scope: posterior})
 
-    def with_memory(self, key: str, calibration: MemoryCalibration) -> "Calibrations":
-        return replace(self, memory={**self.memory, key: calibration})
+    def with_memory(self, scope: Scope, report: MemoryReport) -> "Calibrations":
+        return replace(self, memory={**self.memory, scope: report})
+
+    def with_object(self, uid: str, posterior: ObjectPosterior) -> "Calibrations":
+        return replace(self, objects={**self.objects, uid: posterior})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beliefs:
+    """What one namespace makes of everything learned."""
+
+    calibrations: Calibrations
+    namespace: str
+    corroborating: int
+    """So many other namespaces must have learned a constant before this one believes it."""
+
+    def speed(self, key: str) -> SpeedPosterior | None:
+        return speed_for(self.calibrations, self.namespace, key, corroborating=self.corroborating)
+
+    def own_speed(self, key: str) -> SpeedPosterior | None:
+        """Return what this namespace has seen itself."""
+        return _own_speed(self.calibrations, self.namespace, key)
+
+    def memory(self, key: str) -> MemoryReport | None:
+        return memory_for(self.calibrations, self.namespace, key, corroborating=self.corroborating)
+
+
+def speed_for(
+    calibrations: Calibrations, namespace: str, key: str, *, corroborating: int
+) -> SpeedPosterior | None:
+    """Return what engines of this key are taken to do in a namespace; None: the prior stands.
+
+    Its own entry, if that stands on a window; else the median of at least ``corroborating`` other
+    namespaces; else what everyone may believe.
+    """
+    own = _own_speed(calibrations, namespace, key)
+    if own is not None:
+        return own
+    others = [
+        posterior
+        for scope, posterior in calibrations.speed.items()
+        if _is_other(scope, namespace, key) and posterior.num_windows >= MIN_WINDOWS
+    ]
+    if len(others) >= corroborating:
+        return _median(others)
+    return calibrations.speed.get(Scope(EVERYONE, key))
+
+
+def _own_speed(calibrations: Calibrations, namespace: str, key: str) -> SpeedPosterior | None:
+    own = calibrations.speed.get(Scope(namespace, key))
+    return own if own is not None and own.num_windows > 0 else None
+
+
+def memory_for(
+    calibrations: Calibrations, namespace: str, key: str, *, corroborating: int
+) -> MemoryReport | None:
+    """Return the pool that engines of this key are taken to have in a namespace.
+
+    Its own entry; else the smallest of at least ``corroborating`` other namespaces; else what
+    everyone may believe. None: the estimate stands.
+    """
+    own = calibrations.memory.get(Scope(namespace, key))
+    if own is not None:
+        return own
+    others = [
+        report for scope, report in calibrations.memory.items() if _is_other(scope, namespace, key)
+    ]
+    if len(others) >= corroborating:
+        return min(others, key=lambda report: report.kv_tokens)
+    return calibrations.memory.get(Scope(EVERYONE, key))
+
+
+class Witnesses(NamedTuple):
+    """On whose evidence a namespace believes in a constant of speed."""
+
+    source: Literal["Prior", "Namespace", "OtherNamespaces", "Everyone"]
+    num_others: int
+    """Other namespaces that have learned the same key."""
+
+
+def witnesses(
+    calibrations: Calibrations, namespace: str, key: str, *, corroborating: int
+) -> Witnesses:
+    """Return whose evidence ``speed_for`` takes, by the same rules."""
+    own = calibrations.speed.get(Scope(namespace, key))
+    num_others = sum(
+        _is_other(scope, namespace, key) and posterior.num_windows >= MIN_WINDOWS
+        for scope, posterior in calibrations.speed.items()
+    )
+    if own is not None and own.num_windows > 0:
+        return Witnesses("Namespace", num_others)
+    if num_others >= corroborating:
+        return Witnesses("OtherNamespaces", num_others)
+    is_told = Scope(EVERYONE, key) in calibrations.speed
+    return Witnesses("Everyone" if is_told else "Prior", num_others)
+
+
+def _is_other(scope: Scope, namespace: str, key: str) -> bool:
+    return scope.key == key and scope.namespace not in {namespace, EVERYONE}
+
+
+def _median(posteriors: Sequence[SpeedPosterior]) -> SpeedPosterior:
+    """Return the middle of what several namespaces say, with the doubt of the least certain.
+
+    How the constants depend on each other differs from load to load, so only variances are taken
+    over. It stands on no more evidence, and is no younger, than the weakest of them.
+    """
+    overhead, bandwidth, prefill = (
+        _middle(column) for column in zip(*(each.constants for each in posteriors), strict=True)
+    )
+    variances = [
+        max(column) for column in zip(*(each.variances for each in posteriors), strict=True)
+    ]
+    return SpeedPosterior(
+        overhead_factor=overhead,
+        bandwidth_efficiency=bandwidth,
+        prefill_efficiency=prefill,
+        covariance=(variances[0], 0.0, 0.0, variances[1], 0.0, variances[2]),
+        num_windows=min(each.num_windows for each in posteriors),
+        num_steps=min(each.num_steps for each in posteriors),
+        learned_at_s=min(each.learned_at_s for each in posteriors),
+    )
+
+
+def _middle(constants: Sequence[float]) -> float:
+    return math.exp(median(map(math.log, constants)))
+
+
+def inherited(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> SpeedPosterior:
+    """Return the prior of a speed key, moved to the bandwidth efficiency of an older state.
+
+    It stays a prior, of no window: what else makes a step long was taken as known then, so at
+    most the doubt about bandwidth becomes smaller.
+    """
+    efficiency = calibrations.inherited.get(key)
+    if efficiency is None:
+        return prior
+    overhead, with_bandwidth, with_prefill, bandwidth, of_both, prefill = prior.covariance
+    narrowed = min(bandwidth, INHERITED_VARIANCE)
+    share = math.sqrt(narrowed / bandwidth) if bandwidth > 0 else 1.0
+    covariance = (
+        overhead,
+        share * with_bandwidth,
+        with_prefill,
+        narrowed,
+        share * of_both,
+        prefill,
+    )
+    return replace(prior, bandwidth_efficiency=efficiency, covariance=covariance)
 
 
 def speed_key(request: SizingRequest, flags: Flags) -> str:
@@ -68,6 +218,8 @@ def memory_key(request: SizingRequest, flags: Flags) -> str:
         flags.max_num_batched_tokens,
         flags.gpu_memory_utilization,
         request.context_tokens,
+        *([f"bytes {flags.kv_cache_bytes}"] if flags.kv_cache_bytes else []),
+        *([f"blocks {flags.num_gpu_blocks}"] if flags.num_gpu_blocks else []),
     )
 
 
@@ -78,82 +230,3 @@ def _digest(*parts: object) -> str:
 def is_material(before: float | None, after: float) -> bool:
     """Tell whether a constant moved by more than 2 % since it was last written."""
     return before is None or abs(after - before) > WRITE_THRESHOLD * abs(before)
-
-
-def dump(calibrations: Calibrations) -> str:
-    """Write the state as JSON, the oldest entries beyond the cap left out."""
-    return json.dumps(
-        {
-            "version": VERSION,
-            "speed": {
-                key: {
-                    "bandwidthEfficiency": round(entry.bandwidth_efficiency, 5),
-                    "busySteps": round(entry.busy_steps),
-                    "changedAt": round(entry.changed_at_s),
-                }
-                for key, entry in _newest(calibrations.speed).items()
-            },
-            "memory": {
-                key: {"kvTokens": entry.kv_tokens, "changedAt": round(entry.changed_at_s)}
-                for key, entry in _newest(calibrations.memory).items()
-            },
-        },
-        sort_keys=True,
-    )
-
-
-Entry = TypeVar("Entry", SpeedCalibration, MemoryCalibration)
-
-
-def _newest(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    newest = sorted(entries.items(), key=lambda item: -item[1].changed_at_s)
-    return dict(newest[:MAX_ENTRIES])
-
-
-def load(text: str) -> Calibrations:
-    """Read the state back; entries that are not what we write are dropped, one by one.
-
-    Raises:
-        ValueError: no JSON object, or of another version.
-    """
-    try:
-        state = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("calibration is nested too deeply") from error
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise ValueError(f"calibration is not of version {VERSION}")
-    return Calibrations(
-        speed={
-            key: SpeedCalibration(
-                bandwidth_efficiency=entry["bandwidthEfficiency"],
-                busy_steps=entry["busySteps"],
-                changed_at_s=entry["changedAt"],
-            )
-            for key, entry in _entries(state, "speed", "bandwidthEfficiency", "busySteps")
-            if 0 < entry["bandwidthEfficiency"] <= HIGHEST
-        },
-        memory={
-            key: MemoryCalibration(kv_tokens=entry["kvTokens"], changed_at_s=entry["changedAt"])
-            for key, entry in _entries(state, "memory", "kvTokens")
-            if entry["kvTokens"] > 0
-        },
-    )
-
-
-def _entries(
-    state: Mapping[str, Any], kind: str, *fields: str
-) -> list[tuple[str, Mapping[str, float]]]:
-    found = state.get(kind)
-    entries = found.items() if isinstance(found, dict) else ()
-    return [
-        (key, entry)
-        for key, entry in entries
-        if isinstance(entry, dict)
-        and all(_is_figure(entry.get(name)) for name in (*fields, "changedAt"))
-    ]
-
-
-def _is_figure(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value <= LARGEST  # no NaN and no infinity either

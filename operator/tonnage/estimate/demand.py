@@ -4,21 +4,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage.estimate.samples import EngineSamples, LongSamples
+from tonnage.estimate.metrics import BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
+from tonnage.estimate.samples import ArrivalWindow, EngineSamples
 
-FRESH_SCRAPES = 3
-"""Samples older than so many scrape intervals are stale."""
-MIN_REQUESTS = 20
-"""Finished requests over the long window before lengths are believed."""
+EXTRAPOLATED_SCRAPES = 1.1
+"""How far Prometheus extrapolates to the end of a window, before it takes a series to end."""
+MAX_RELATIVE_ERROR = 0.03
+"""Standard error of a rate that is good enough: of 1,100 requests, where they come by chance."""
+SIGNIFICANT = 2.5
+"""Standard deviations by which a shorter window must differ to be believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLengths:
-    """Mean lengths of the requests that finished over the long window."""
+class ArrivalCount:
+    """The requests that came to all replicas of an object in a time."""
 
-    prompt_tokens: float
-    output_tokens: float
-    cached_fraction: float
+    requests: float
+    seconds: float
+    """Between the first scrape of the window and the last: what came outside was not counted."""
+
+    @property
+    def per_s(self) -> float:
+        return self.requests / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,72 +33,185 @@ class MeasuredDemand:
     """What arrives at the replicas of one object, now."""
 
     requests_per_s: float
+    standard_error_per_s: float
+    window_s: float
+    """In which it was counted."""
+    window_scrapes: int
+    """Of the queries that it was read from."""
     waiting: float
     running: float
     reporting: frozenset[str]
     """Pods of which every engine gave every figure that demand is made of."""
     is_complete: bool
     """Every replica that is Ready reported, freshly."""
+    preemptions_per_request: float | None = None
 
 
 def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
     """Tell whether these samples may be acted on."""
-    return samples.age_s is not None and samples.age_s <= FRESH_SCRAPES * scrape_interval_s
+    age_s = samples.age_s  # a sample from the future is none: its clock says nothing
+    return age_s is not None and -scrape_interval_s <= age_s <= FRESH_SCRAPES * scrape_interval_s
 
 
 def measure_demand(
     samples: Sequence[EngineSamples],
     *,
+    scrape_interval_s: float,
     ready_pods: frozenset[str],
-    stale_pods: frozenset[str] = frozenset(),
+    longest_s: float = math.inf,
+    dispersion: float = 1.0,
 ) -> MeasuredDemand | None:
-    """Return arrivals per second and the queue; None when no engine says either.
+    """Return arrivals per second and the queue; None when no fresh engine says either.
 
-    ``arrivals = completions + growth of (running + waiting) + rejections``: completions alone
-    cannot see saturation. A replica that does not report makes the figure incomplete: it may
-    raise the fleet, never lower it. ``stale_pods``: those with an engine that is silent by now.
+    A replica that does not report, or of which an engine has gone silent, makes the figure
+    incomplete: it may raise the fleet, never lower it. ``longest_s``: how far back a window may
+    reach; pods that are gone since took the requests that they served with them. ``dispersion``:
+    variance of the number of requests in a time over its mean, 1 where they come by chance.
     """
-    known = [each for each in samples if each.completions_per_s is not None]
-    if not known:
+    fresh = [each for each in samples if is_fresh(each, scrape_interval_s=scrape_interval_s)]
+    windows = _told_windows(fresh, longest_s / scrape_interval_s)
+    if not windows:
         return None
-    arrivals = sum(
-        (each.completions_per_s or 0.0)
-        + (each.backlog_growth_per_s or 0.0)
-        + (each.rejections_per_s or 0.0)
-        for each in known
-    )
-    silent = {each.pod for each in samples if not _says_all(each)}
-    reporting = frozenset(each.pod for each in known) - silent - stale_pods
+    counts = {
+        scrapes: count_arrivals(fresh, scrapes, scrape_interval_s=scrape_interval_s)
+        for scrapes in windows
+    }
+    chosen = _choose_window(counts, dispersion)
+    count = counts[chosen]
+    stale_pods = {
+        each.pod for each in samples if not is_fresh(each, scrape_interval_s=scrape_interval_s)
+    }
+    reporting = _reporting(fresh, chosen) - stale_pods
     return MeasuredDemand(
-        requests_per_s=max(0.0, arrivals),
-        waiting=sum(each.waiting or 0.0 for each in known),
-        running=sum(each.running or 0.0 for each in known),
+        requests_per_s=count.per_s,
+        standard_error_per_s=math.sqrt(dispersion * max(1.0, count.requests)) / count.seconds,
+        window_s=count.seconds,
+        window_scrapes=chosen,
+        waiting=sum(each.waiting or 0.0 for each in fresh),
+        running=sum(each.running or 0.0 for each in fresh),
         reporting=reporting,
         is_complete=ready_pods <= reporting,
+        preemptions_per_request=_preemptions_per_request(fresh),
     )
 
 
-def _says_all(each: EngineSamples) -> bool:
+def count_arrivals(
+    samples: Iterable[EngineSamples], scrapes: int, *, scrape_interval_s: float
+) -> ArrivalCount:
+    """Return how many requests came within a window, as far as there is one.
+
+    ``arrivals = completions + growth of (running + waiting) + rejections``: completions alone
+    cannot see saturation. No engine's arrivals are negative, whatever it reports: it cannot take
+    from what came to others. Where no engine is as old as the window, the time that was watched
+    counts.
+    """
+    known = [each for each in samples if _says_completions(each, scrapes)]
+    longest = max((_watched_scrapes(each, scrapes) for each in known), default=scrapes)
+    return ArrivalCount(
+        requests=sum(_arrivals(each, scrapes, scrape_interval_s) for each in known),
+        seconds=(longest - 1) * scrape_interval_s,
+    )
+
+
+def _watched_scrapes(each: EngineSamples, scrapes: int) -> float:
+    """Return how many scrapes an engine's window holds: no rate is of fewer than two."""
+    return min(scrapes, max(2.0, each.num_scrapes or scrapes))
+
+
+def _arrivals(each: EngineSamples, scrapes: int, interval_s: float) -> float:
+    """Return the requests that came to an engine from the first scrape of a window to the last.
+
+    Undoes how Prometheus extrapolates: to the whole window, or, of a series that began within it,
+    to the present, and half a scrape back where that leaves no counter below zero.
+    """
+    window = each.arrivals[scrapes]
+    seen, since_last = _watched_scrapes(each, scrapes) - 1, (each.age_s or 0.0) / interval_s
+    to_end = since_last if since_last < EXTRAPOLATED_SCRAPES else 0.5
+    is_young = scrapes - seen - to_end >= EXTRAPOLATED_SCRAPES
+    of_counter, of_gauge = (seen + to_end, seen + to_end + 0.5) if is_young else (scrapes, scrapes)
+    counted = (window.completions_per_s or 0.0) + (window.rejections_per_s or 0.0)
+    grown = window.backlog_growth_per_s or 0.0
+    per_s = counted * seen / of_counter + grown * seen / of_gauge
+    return max(0.0, per_s * scrapes * interval_s)
+
+
+def _told_windows(samples: Sequence[EngineSamples], longest_scrapes: float) -> list[int]:
+    """Return the windows over which most pods told everything, the shortest first.
+
+    One query that fails takes its own window away, not the figure. The shortest may always be used.
+    """
+    told = {
+        scrapes: len(_reporting(samples, scrapes))
+        for scrapes in WINDOWS
+        if scrapes <= max(longest_scrapes, WINDOWS[0])
+        and any(_says_completions(each, scrapes) for each in samples)
+    }
+    return [scrapes for scrapes, number in told.items() if number == max(told.values())]
+
+
+def _says_completions(each: EngineSamples, scrapes: int) -> bool:
+    return each.arrivals.get(scrapes, ArrivalWindow()).completions_per_s is not None
+
+
+def _reporting(samples: Iterable[EngineSamples], scrapes: int) -> frozenset[str]:
+    known = {each.pod for each in samples if _says_completions(each, scrapes)}
+    return frozenset(known - {each.pod for each in samples if not _says_all(each, scrapes)})
+
+
+def _says_all(each: EngineSamples, scrapes: int) -> bool:
     """Tell whether nothing is missing; the counter of rejections came with vLLM 0.32."""
-    figures = (each.completions_per_s, each.backlog_growth_per_s, each.waiting)
+    window = each.arrivals.get(scrapes, ArrivalWindow())
+    figures = (window.completions_per_s, window.backlog_growth_per_s, each.waiting)
     return all(figure is not None for figure in figures)
 
 
-def measure_lengths(samples: Iterable[LongSamples], *, window_s: float) -> MeasuredLengths | None:
-    """Return the mean lengths over the long window; None when too few requests finished."""
-    known = list(samples)
-    finished = sum(each.requests_per_s for each in known)
-    prompt = sum(each.prompt_tokens_per_s for each in known)
-    output = sum(each.output_tokens_per_s for each in known)
-    if finished * window_s < MIN_REQUESTS or prompt <= 0 or output <= 0:
-        return None
-    started = sum(each.started_prompt_tokens_per_s for each in known)
-    computed = sum(each.computed_prompt_tokens_per_s for each in known)
-    return MeasuredLengths(
-        prompt_tokens=prompt / finished,
-        output_tokens=output / finished,
-        cached_fraction=min(0.99, max(0.0, 1 - computed / started)) if started else 0.0,
+def _choose_window(counts: Mapping[int, ArrivalCount], dispersion: float) -> int:
+    """Return the longest window that no shorter one denies.
+
+    With few requests short windows say little: at 0.7 requests per second, 8 s read anything from
+    0.4 to 1.3, and one that reads high by chance would add a replica. But where a part of a window
+    differs from the rest by more than chance, the rest is past.
+    """
+    enough = dispersion / MAX_RELATIVE_ERROR**2
+    chosen = next((each for each in sorted(counts) if counts[each].requests >= enough), max(counts))
+    for shorter in sorted(counts, reverse=True):
+        if shorter < chosen and _differs(counts[shorter], counts[chosen], dispersion):
+            chosen = shorter
+    return chosen
+
+
+def _differs(part: ArrivalCount, whole: ArrivalCount, dispersion: float) -> bool:
+    """Tell whether a part of a time saw another rate than the rest of it, by more than chance.
+
+    Given all requests, as many fall into the part as a binomial draw says; the signed root of the
+    deviance is near normal down to a few requests, where the difference over its deviation is not.
+    """
+    if part.seconds >= whole.seconds:
+        return False
+    rest = max(0.0, whole.requests - part.requests)
+    share = part.seconds / whole.seconds
+    total = part.requests + rest
+    deviance = 2 * (
+        _log_ratio(part.requests, total * share) + _log_ratio(rest, total * (1 - share))
     )
+    return deviance > dispersion * SIGNIFICANT**2
+
+
+def _log_ratio(seen: float, expected: float) -> float:
+    return seen * math.log(seen / expected) if seen > 0 else 0.0
+
+
+def _preemptions_per_request(samples: Iterable[EngineSamples]) -> float | None:
+    """Return how often a request was preempted, of those that completed."""
+    pairs = [
+        (each.preemptions_per_s, completions)
+        for each in samples
+        if each.preemptions_per_s is not None
+        and (window := each.arrivals.get(BUSY_SCRAPES))
+        and (completions := window.completions_per_s) is not None
+    ]
+    completed = sum(completions for _, completions in pairs)
+    return sum(preemptions for preemptions, _ in pairs) / completed if completed else None
 
 
 def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:
@@ -100,7 +220,7 @@ def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> fl
     Interpolates linearly inside the bucket that the limit falls into, in each engine's own
     ladder: a bound that one lacks is not zero requests there. None without requests.
     """
-    told = [each for each in within if math.inf in each]
+    told = [each for each in within if math.inf in each and len(each) > 1]
     total = sum(each[math.inf] for each in told)
     if total <= 0:
         return None

@@ -2,18 +2,23 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tonnage.estimate.metrics import (
+    FAST_SCRAPES,
+    FRESH_SCRAPES,
+    SLOW_SCRAPES,
+    TABLE,
+    WINDOWS,
+    Query,
+)
 from tonnage.settings import Settings
-from tonnage.units import PETA
 
-LARGEST = PETA
-"""No rate or gauge of an engine comes near: what is beyond was not measured."""
+MAX_ENGINES = 64
+"""Of one pod; more than any node has data-parallel ranks."""
 PodKey = tuple[str, str]
 """(namespace, pod)"""
-EngineKey = tuple[str, str, str]
-"""(namespace, pod, engine); a series without engine belongs to the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,32 +31,66 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalWindow:
+    """What arrivals at one engine are made of, over one window. None: missing, never zero."""
+
+    completions_per_s: float | None = None
+    backlog_growth_per_s: float | None = None
+    """Growth of running + waiting, for whatever reason they wait."""
+    rejections_per_s: float | None = None
+    """vLLM counts them since 0.32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthWindow:
+    """The tokens of requests at one engine, over one window. None: missing, never zero."""
+
+    finished_per_s: float | None = None
+    """Requests; the two below are theirs."""
+    finished_prompt_tokens_per_s: float | None = None
+    finished_output_tokens_per_s: float | None = None
+    started_per_s: float | None = None
+    """Requests that got their first token; the two below are of their prompts."""
+    started_prompt_tokens_per_s: float | None = None
+    computed_prompt_tokens_per_s: float | None = None
+    """Of those started, without what a cache held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSamples:
-    """The figures of one engine (a data-parallel rank) of one pod. None: missing, never zero."""
+    """The figures of one engine (a data-parallel rank) of one pod. None: missing, never zero.
+
+    Those of no window of their own are means over ``BUSY_SCRAPES``.
+    """
 
     pod: str
     engine: str
     age_s: float | None = None
     """Since the newest scrape."""
     running: float | None = None
+    """At the newest scrape, like ``waiting``."""
     waiting: float | None = None
     """For capacity; requests deferred for other reasons do not count."""
+    num_scrapes: float | None = None
+    """That the longest window holds: fewer of an engine that is younger."""
+    arrivals: Mapping[int, ArrivalWindow] = field(default_factory=dict)
+    """By window in scrapes."""
+    lengths: Mapping[int, LengthWindow] = field(default_factory=dict)
+    """By window in scrapes: a fast and a slow one."""
     mean_running: float | None = None
     kv_usage_fraction: float | None = None
-    """Mean over the window."""
-    completions_per_s: float | None = None
-    backlog_growth_per_s: float | None = None
-    """Growth of running + waiting."""
-    rejections_per_s: float | None = None
-    prompt_tokens_per_s: float | None = None
     computed_prompt_tokens_per_s: float | None = None
-    """Without those that the prefix cache held."""
-    output_tokens_per_s: float | None = None
+    """Without those that a cache held."""
     token_gap_s_per_s: float | None = None
     """Rate of the sum of inter-token latencies."""
     token_gaps_per_s: float | None = None
     """Rate of their count."""
-    steps_per_s: float | None = None
+    num_resets: float | None = None
+    """Times that the counters fell: the engine began anew, or a scrape was none of it."""
+    prefill_s_per_s: float | None = None
+    """Rate of the sum of times from scheduled to first token, of requests that finished."""
+    prefills_per_s: float | None = None
+    """Rate of their count."""
     preemptions_per_s: float | None = None
     kv_tokens: float | None = None
     """Capacity of this rank in requests of the longest length, where the engine reports it."""
@@ -60,19 +99,11 @@ class EngineSamples:
     ttft_within: Mapping[float, float] = field(default_factory=dict)
     """Rate of requests by upper bound of TTFT in seconds, infinity for all."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongSamples:
-    """Counters of one engine over a long window: the lengths of requests."""
-
-    requests_per_s: float
-    """Finished ones; the two below are theirs, so that a ramp does not skew the means."""
-    prompt_tokens_per_s: float
-    output_tokens_per_s: float
-    started_prompt_tokens_per_s: float
-    computed_prompt_tokens_per_s: float
-    """Of those started, without what the prefix cache held."""
+    dram_active_fraction: float | None = None
+    """Of the cycles of the memory interface, mean over the pod's GPUs; with its first engine."""
+    read_bytes_per_s: float | None = None
+    """By the engine's own count of what each GPU reads; needs ``--enable-mfu-metrics``."""
+    write_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,86 +111,133 @@ class Scrape:
     """Everything that Prometheus said in one tick, by pod."""
 
     engines: Mapping[PodKey, tuple[EngineSamples, ...]] = field(default_factory=dict)
-    long: Mapping[PodKey, tuple[LongSamples, ...]] = field(default_factory=dict)
-
-
-def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
-    """Turn the answers of all queries into samples by pod."""
-    by_engine: dict[EngineKey, dict[str, list[Series]]] = defaultdict(lambda: defaultdict(list))
-    for name, answer in answers.items():
-        for series in answer:
-            labels = series.labels
-            namespace, pod = labels.get(settings.namespace_label), labels.get(settings.pod_label)
-            if namespace and pod:
-                by_engine[namespace, pod, labels.get("engine", "")][name].append(series)
-    _give_to_first_engine(by_engine)
-    engines: dict[PodKey, list[EngineSamples]] = defaultdict(list)
-    long: dict[PodKey, list[LongSamples]] = defaultdict(list)
-    for (namespace, pod, engine), found in by_engine.items():
-        engines[namespace, pod].append(_engine_samples(pod, engine, found))
-        long[namespace, pod].extend(_long_samples(found))
-    return Scrape(
-        engines={key: tuple(each) for key, each in engines.items()},
-        long={key: tuple(each) for key, each in long.items()},
-    )
-
-
-def _give_to_first_engine(by_engine: dict[EngineKey, dict[str, list[Series]]]) -> None:
-    """Count what a pod reports without engine, such as rejections, with its first engine."""
-    first: dict[PodKey, EngineKey] = {}
-    for key in sorted(by_engine):
-        if key[2]:
-            first.setdefault(key[:2], key)
-    for pod, key in first.items():
-        for name, series in by_engine.pop((*pod, ""), {}).items():
-            by_engine[key].setdefault(name, series)
+    dropped_engines: Mapping[PodKey, int] = field(default_factory=dict)
+    """How many engines beyond the most of one pod were left out, of the pods that had more."""
 
 
 Found = Mapping[str, Sequence[Series]]
+Engines = dict[str, dict[str, list[Series]]]
+"""By engine and by query."""
 
 
-def _one(found: Found, name: str, *, may_be_negative: bool = False) -> float | None:
-    """Return a figure, its own labels summed; None when there is none or one cannot be."""
-    values = [series.value for series in found.get(name, ())]
-    lowest = -LARGEST if may_be_negative else 0.0
-    are_usable = all(lowest <= value <= LARGEST for value in values)
-    return sum(values) if values and are_usable else None
-
-
-def _engine_samples(pod: str, engine: str, found: Found) -> EngineSamples:
-    running_growth, waiting_growth = (
-        _one(found, name, may_be_negative=True) for name in ("running_growth", "waiting_growth")
+def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
+    """Turn the answers of all queries into samples by pod; an answer that is missing may be."""
+    by_pod: dict[PodKey, Engines] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    namespace, pod = settings.namespace_label, settings.pod_label
+    for name in sorted(answers, key=lambda name: TABLE[name].is_of_gpu):
+        for series in answers[name]:
+            key = series.labels.get(namespace, ""), series.labels.get(pod, "")
+            is_engine = key in by_pod or not TABLE[name].is_of_gpu
+            if all(key) and is_engine:  # a GPU may serve a pod that is no engine
+                by_pod[key][series.labels.get("engine", "")][name].append(series)
+    kept = {key: _kept(engines) for key, engines in by_pod.items()}
+    return Scrape(
+        engines={
+            key: tuple(
+                _engine_samples(key[1], engine, each, settings.scrape_interval_s)
+                for engine, each in engines.items()
+            )
+            for key, engines in kept.items()
+        },
+        dropped_engines={
+            key: number
+            for key, engines in by_pod.items()
+            if (number := len(engines.keys() - {""}) - MAX_ENGINES) > 0
+        },
     )
+
+
+def _kept(engines: Engines) -> Mapping[str, Found]:
+    """Return the engines of one pod in order, no more than the most.
+
+    What a pod reports without engine, such as rejections, counts with its first one.
+    """
+    names = sorted(engines.keys() - {""}, key=lambda name: (len(name), name))[:MAX_ENGINES]
+    if not names:
+        return engines
+    of_pod = engines.get("", {})
+    return {name: engines[name] for name in names} | {names[0]: of_pod | engines[names[0]]}
+
+
+def _is_usable(value: float, query: Query) -> bool:
+    return query.least <= value <= query.largest
+
+
+def _usable(found: Found, name: str) -> list[float]:
+    """Return the values of a figure, none of them if one cannot be."""
+    values = [series.value for series in found.get(name, ())]
+    return values if all(_is_usable(value, TABLE[name]) for value in values) else []
+
+
+def _one(found: Found, name: str) -> float | None:
+    """Return a figure, its own labels summed; None when there is none."""
+    values = _usable(found, name)
+    return sum(values) if values else None
+
+
+def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
+    lengths = {scrapes: _lengths(found, scrapes) for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)}
     return EngineSamples(
         pod=pod,
         engine=engine,
-        age_s=_age_s(found),
+        age_s=_age_s(found, interval_s),
         running=_one(found, "running"),
         waiting=_one(found, "waiting"),
+        num_scrapes=_one(found, "scrapes"),
+        arrivals={scrapes: _arrivals(found, scrapes, interval_s) for scrapes in WINDOWS},
+        lengths=lengths,
         mean_running=_one(found, "mean_running"),
         kv_usage_fraction=_one(found, "kv_usage"),
-        completions_per_s=_one(found, "completions"),
-        backlog_growth_per_s=None
-        if running_growth is None or waiting_growth is None
-        else running_growth + waiting_growth,
-        rejections_per_s=_one(found, "rejections"),
-        prompt_tokens_per_s=_one(found, "prompt_tokens"),
-        computed_prompt_tokens_per_s=_one(found, "computed_prompt_tokens"),
-        output_tokens_per_s=_one(found, "output_tokens"),
+        computed_prompt_tokens_per_s=lengths[FAST_SCRAPES].computed_prompt_tokens_per_s,
         token_gap_s_per_s=_one(found, "token_gap_s"),
         token_gaps_per_s=_one(found, "token_gaps"),
-        steps_per_s=_one(found, "steps"),
+        num_resets=_one(found, "resets"),
+        prefill_s_per_s=_one(found, "prefill_s"),
+        prefills_per_s=_one(found, "prefills"),
         preemptions_per_s=_one(found, "preemptions"),
         kv_tokens=_cache_label(found, "kv_cache_size_tokens"),
         num_gpu_blocks=_cache_label(found, "num_gpu_blocks"),
         ttft_within=_buckets(found, "ttft"),
         tpot_within=_buckets(found, "tpot"),
+        dram_active_fraction=_mean(_usable(found, "dram_active")),
+        read_bytes_per_s=_one(found, "read_bytes"),
+        write_bytes_per_s=_one(found, "write_bytes"),
     )
 
 
-def _age_s(found: Found) -> float | None:
+def _age_s(found: Found, interval_s: float) -> float | None:
+    """Return the age of the newest scrape; where the last one failed, the most it can be."""
     ages = [series.evaluated_at_s - series.value for series in found.get("timestamp", ())]
-    return min(ages, default=None)
+    hidden_s = FRESH_SCRAPES * interval_s if found.get("running") else None
+    return min(ages, default=hidden_s)
+
+
+def _arrivals(found: Found, scrapes: int, interval_s: float) -> ArrivalWindow:
+    running, waiting = (_one(found, f"{name}_growth_{scrapes}") for name in ("running", "waiting"))
+    window_s = scrapes * interval_s  # a rate is per second already, a difference is not
+    return ArrivalWindow(
+        completions_per_s=_one(found, f"completions_{scrapes}"),
+        backlog_growth_per_s=None
+        if running is None or waiting is None
+        else (running + waiting) / window_s,
+        rejections_per_s=_one(found, f"rejections_{scrapes}"),
+    )
+
+
+def _lengths(found: Found, scrapes: int) -> LengthWindow:
+    started = _one(found, f"started_prompt_tokens_{scrapes}")
+    computed = _one(found, f"computed_prompt_tokens_{scrapes}")
+    cached = _one(found, f"cached_prompt_tokens_{scrapes}")
+    if computed is None and started is not None:
+        computed = max(0.0, started - (cached or 0.0))
+    return LengthWindow(
+        finished_per_s=_one(found, f"finished_{scrapes}"),
+        finished_prompt_tokens_per_s=_one(found, f"finished_prompt_tokens_{scrapes}"),
+        finished_output_tokens_per_s=_one(found, f"finished_output_tokens_{scrapes}"),
+        started_per_s=_one(found, f"started_{scrapes}"),
+        started_prompt_tokens_per_s=started,
+        computed_prompt_tokens_per_s=computed,
+    )
 
 
 def _cache_label(found: Found, name: str) -> float | None:
@@ -179,25 +257,15 @@ def _number(text: str | None) -> float | None:
     return value if 0 < value < math.inf else None
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
 def _buckets(found: Found, name: str) -> Mapping[float, float]:
     bounds = ((_bound(series.labels.get("le")), series.value) for series in found.get(name, ()))
-    return {le: value for le, value in bounds if le is not None and 0 <= value <= LARGEST}
+    query = TABLE[name]
+    return {le: value for le, value in bounds if le is not None and _is_usable(value, query)}
 
 
 def _bound(le: str | None) -> float | None:
     return math.inf if le == "+Inf" else _number(le)
-
-
-def _long_samples(found: Found) -> Iterable[LongSamples]:
-    finished = _one(found, "finished")
-    prompt, output = _one(found, "finished_prompt_tokens"), _one(found, "finished_output_tokens")
-    if finished is None or prompt is None or output is None:
-        return
-    started, computed = _one(found, "long_prompt_tokens"), _one(found, "long_computed_tokens")
-    yield LongSamples(
-        requests_per_s=finished,
-        prompt_tokens_per_s=prompt,
-        output_tokens_per_s=output,
-        started_prompt_tokens_per_s=started or 0.0,
-        computed_prompt_tokens_per_s=(started or 0.0) if computed is None else computed,
-    )

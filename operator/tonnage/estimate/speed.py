@@ -1,169 +1,278 @@
-"""Learning how much of the nominal bandwidth a step achieves, from busy time alone.
+"""What one engine did over a window, and what the formula says of it: the residual is evidence.
 
-Overhead, communication and prefill stay at their priors here: the memory part is what is left
-of the measured step time, and the efficiency is what makes the formula's memory part equal it.
-The correction is bounded, gated and slow, so that no bad scrape moves a fleet.
+An engine that is busy half of the time, or full of prompts, says as much about its speed as one
+that only decodes, if it is asked in the right state. A token, as it is made, meets the others that
+decode as a time average meets them, and itself beside: with arrivals at random and service shared,
+``n * P(n) / t(n) = token rate * P(n - 1)`` for any step time ``t(n)``. So the mean gap between
+tokens is the time of a step with ``mean decoding + 1`` sequences and the prompt tokens that arrive
+in it, idle time or not. The mean decoding is itself the sum of all gaps per second.
 """
 
+import math
 from dataclasses import dataclass, replace
+from statistics import fmean
 
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.samples import EngineSamples
-from tonnage.sizing.serving.steady import ranks_together
-from tonnage.sizing.split import Parallelism
+from tonnage.sizing.request import Flags
+from tonnage.sizing.serving.steady import prefill_context_tokens, ranks_together
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.step_time.utilization import observed_mbu_fraction
+from tonnage.sizing.workload import Workload
 
-LOWEST_OF_PRIOR = 0.4
-HIGHEST_OF_PRIOR = 1.25
-HIGHEST = 0.98
-OUTLIER_FACTOR = 1.5
-"""An observation beyond the band by more than this is an error, not a slow GPU."""
-GAIN = 0.4
-LARGEST_STEP = 0.08
-"""Of the prior, in one update."""
-MIN_STEPS = 50
-"""Engine steps in a window before it says anything about their time."""
-MIN_BUSY_FRACTION = 0.9
-"""Below, the window holds the edge of a burst, and means over it mix busy and idle."""
-MIN_SEQUENCES = 1.5
-"""Below, the engine is idle between requests: overhead decides, not memory."""
-ROUNDS = 40
-CLOSE = 1e-10
-MAX_PREFILL_FRACTION = 0.5
-"""Above, the prior of prefill decides what is left for memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyStep:
-    """The mean step of one engine over a window in which it was busy."""
-
-    step_s: float
-    num_steps: float
-    work: Step
-    busy_fraction: float
-    """Share of the window in which steps ran; what it says of speed is believed from 0.9 on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedCalibration:
-    """What was learned about one speed key. Zero busy steps: the prior."""
-
-    bandwidth_efficiency: float
-    busy_steps: float = 0.0
-    changed_at_s: float = 0.0
-    """Unix time of the last written change."""
+MIN_GAPS = 100
+"""Tokens after the first of their answers in a window, before it says anything."""
+MIN_PREFILLS = 3
+POINTS = 32
+"""Of a distribution of lengths at which steps are counted."""
+LEVEL_DEVIATIONS, LEVEL_SHARE = 2.5, 0.1
+"""By which those running may differ from one end of a window to the other: of the difference of two
+Poisson numbers, and of their mean."""
+MOST_APART = 2.0
+FULL = 0.9
+MOST_OVER_SLOTS = 1.25
+"""Mean decoding over the slots that the engine has: beyond, the counters cannot be right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptShape:
     """How the prompts of a workload meet the engine."""
 
+    new_tokens: float
+    """That are computed, in the mean."""
     context_tokens: float
     """Earlier tokens that a prompt token attends to, in the mean."""
-    chunk_tokens: float
-    """Prompt tokens that come together in one step."""
+    scv: float
+    """Squared coefficient of variation of their lengths."""
+    most_tokens: float
+    """Of one step."""
+    chunks: float
+    """Steps that the prompts take, in the mean, alone."""
 
 
-def busy_step(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyWindow:
+    """What one engine did over a window, per data-parallel rank, and the states it did it in."""
+
+    gap_s: float
+    """Between two tokens of a sequence, in the mean over tokens."""
+    num_gaps: float
+    step: Step
+    """That the mean token is made in."""
+    prefill_s: float | None
+    """From scheduled to first token, in the mean of finished requests."""
+    num_prefills: float
+    prefill_step: Step
+    """That holds the prompt of such a request alone."""
+    prompts: PromptShape
+    prompt_tokens_per_s: float
+    """That are computed."""
+    is_full: bool
+    """Nearly all slots were taken: prompts come as others end, not as they arrive."""
+
+
+def busy_window(
     samples: EngineSamples,
     *,
     window_s: float,
-    kv_tokens: float,
+    context_tokens: float,
     prompts: PromptShape,
-    parallelism: Parallelism,
-) -> BusyStep | None:
-    """Return the mean step of an engine; None when it was idle or a figure is missing.
+    flags: Flags,
+) -> BusyWindow | None:
+    """Return what a window shows; None where a figure is missing, or too little happened.
 
-    The step time is the mean gap between two outputs of a sequence, which knows no idle time. As
-    many sequences decode in a step as there are gaps, however many tokens each output has. An
-    engine is one data-parallel rank and each of its steps one microbatch, while the formula takes
-    the work of the whole replica: the other ranks are taken to do the same.
+    ``context_tokens``: of one running sequence, in the mean. The other data-parallel ranks are
+    taken to do the same as this one.
     """
-    gaps, gap_s, steps = samples.token_gaps_per_s, samples.token_gap_s_per_s, samples.steps_per_s
-    usage, prefill = samples.kv_usage_fraction, samples.computed_prompt_tokens_per_s
-    if not gaps or not gap_s or not steps or usage is None or prefill is None:
+    gaps, gap_s_per_s = samples.token_gaps_per_s, samples.token_gap_s_per_s
+    prefill = _prompt_tokens_per_s(samples, prompts, window_s)
+    if not gaps or not gap_s_per_s or prefill is None or gaps * window_s < MIN_GAPS:
         return None
-    sequences = gaps / steps
-    if steps * window_s < MIN_STEPS or sequences < MIN_SEQUENCES:
+    decoding, slots = gap_s_per_s, flags.max_num_seqs
+    if not _is_possible(samples, slots) or not _is_level(samples, slots, window_s):
         return None
-    batches = parallelism.data * parallelism.pipeline
-    busy_fraction = min(1.0, steps / parallelism.pipeline * gap_s / gaps)
-    return BusyStep(
-        busy_fraction=busy_fraction,
-        step_s=gap_s / gaps,
-        num_steps=steps * window_s,
-        work=Step(
-            num_sequences=sequences * batches,
-            context_tokens=usage / busy_fraction * kv_tokens * parallelism.data,
-            prefill_tokens=prefill / steps * batches,
-            prefill_context_tokens=prompts.context_tokens,
-            prefill_chunk_tokens=prompts.chunk_tokens,
-            prefill_ranks=ranks_together(
-                prefill / steps * batches / prompts.chunk_tokens, parallelism.data
-            )
-            if prompts.chunk_tokens
-            else None,
+    gap_s, ranks = gap_s_per_s / gaps, flags.parallelism.data
+    chunk = min(prompts.new_tokens, prompts.most_tokens)
+    beside = _step(decoding * ranks, context_tokens, prompts)
+    company = prefill * gap_s * ranks
+    return BusyWindow(
+        gap_s=gap_s,
+        num_gaps=gaps * window_s,
+        step=replace(
+            _step((decoding + 1) * ranks, context_tokens, prompts),
+            prefill_tokens=company,
+            prefill_chunk_tokens=chunk,
+            prefill_ranks=ranks_together(company / chunk, ranks),
         ),
+        prefill_s=_prefill_s(samples, window_s),
+        num_prefills=(samples.prefills_per_s or 0.0) * window_s,
+        prefill_step=replace(beside, prefill_tokens=chunk, prefill_ranks=1),
+        prompts=prompts,
+        prompt_tokens_per_s=prefill,
+        is_full=decoding > FULL * slots,
     )
 
 
-def observed_mbu(model: StepTimeModel, busy: BusyStep) -> float:
+def _step(num_sequences: float, context_tokens: float, prompts: PromptShape) -> Step:
+    return Step(
+        num_sequences=num_sequences,
+        context_tokens=max(1.0, num_sequences) * context_tokens,
+        prefill_context_tokens=prompts.context_tokens,
+    )
+
+
+def _prompt_tokens_per_s(
+    samples: EngineSamples, prompts: PromptShape, window_s: float
+) -> float | None:
+    """Return the prompt tokens that are computed, as told over a longer window than the rest.
+
+    Where that is not near what the prompts of this window make, what they make counts.
+    """
+    told, prefills = samples.computed_prompt_tokens_per_s, samples.prefills_per_s
+    if told is None or not prefills or prefills * window_s < MIN_PREFILLS:
+        return told
+    made = prefills * prompts.new_tokens
+    return told if made / MOST_APART <= told <= made * MOST_APART else made
+
+
+def _is_possible(samples: EngineSamples, slots: int) -> bool:
+    """Tell whether counters and gauges can be of one window of an engine with so many slots.
+
+    Where a counter fell, all that was ever counted is this window's. More decode than the gauge
+    of those running ever showed where a page was not the engine's.
+    """
+    decoding, running = samples.token_gap_s_per_s or 0.0, samples.mean_running
+    seen = max(decoding, samples.running or 0.0, running or 0.0)
+    if samples.num_resets or seen > MOST_OVER_SLOTS * slots:
+        return False
+    return running is None or decoding <= 2 * running + LEVEL_DEVIATIONS * math.sqrt(running + 1)
+
+
+def _is_level(samples: EngineSamples, max_num_seqs: int, window_s: float) -> bool:
+    """Tell whether as many ran when the window began as when it ended, but for chance.
+
+    Where the batch fills or drains, means over the window are not what the mean token meets.
+    """
+    arrivals = samples.arrivals.get(BUSY_SCRAPES)
+    if samples.running is None or arrivals is None or arrivals.backlog_growth_per_s is None:
+        return True
+    backlog = samples.running + (samples.waiting or 0.0)
+    before = min(max(0.0, backlog - window_s * arrivals.backlog_growth_per_s), max_num_seqs)
+    both = samples.running + before
+    chance = LEVEL_DEVIATIONS * math.sqrt(both + 1)
+    return abs(samples.running - before) <= chance + LEVEL_SHARE * both / 2
+
+
+def _prefill_s(samples: EngineSamples, window_s: float) -> float | None:
+    prefills, prefill_s = samples.prefills_per_s, samples.prefill_s_per_s
+    if not prefills or not prefill_s or prefills * window_s < MIN_PREFILLS:
+        return None
+    return prefill_s / prefills
+
+
+def predicted_gap_s(model: StepTimeModel, window: BusyWindow) -> float:
+    """Return the time of the mean token's step; a line in those decoding, unless experts bend it.
+
+    Then it is the mean of two numbers decoding that have the mean and variance of a Poisson one.
+    """
+    if not model.shard.experts:
+        return model.step(window.step).total_s
+    ranks = model.shard.parallelism.data
+    others = window.step.num_sequences / ranks - 1
+    apart = math.sqrt(others)
+    low, high = (others - apart, others + apart) if others >= 1 else (0.0, others + 1)
+    above = (others - low) / (high - low)
+    return (1 - above) * _step_s(model, window, ranks * (1 + low)) + above * _step_s(
+        model, window, ranks * (1 + high)
+    )
+
+
+def _step_s(model: StepTimeModel, window: BusyWindow, num_sequences: float) -> float:
+    each = window.step.context_tokens / window.step.num_sequences
+    step = replace(window.step, num_sequences=num_sequences, context_tokens=each * num_sequences)
+    return model.step(step).total_s
+
+
+def predicted_prefill_s(model: StepTimeModel, window: BusyWindow) -> float:
+    """Return the time from scheduled to first token of a mean prompt.
+
+    In its step are also the prompts that came during the step before. A prompt comes more likely in
+    a long step: with ``x`` prompts per second that take ``d`` each, they come during
+    ``gap + x * d^2 * (1 + scv)``.
+    """
+    prompts, step = window.prompts, window.prefill_step
+    bare_s = model.step(replace(step, prefill_tokens=0.0)).total_s
+    held_s = model.step(step).total_s
+    token_s = (held_s - bare_s) / step.prefill_tokens
+    own_s = token_s * prompts.new_tokens
+    prompts_per_s = window.prompt_tokens_per_s / prompts.new_tokens
+    longer_s = 0.0 if window.is_full else prompts_per_s * own_s**2 * (1 + prompts.scv)
+    company = window.prompt_tokens_per_s * (window.gap_s + longer_s)
+    steps = prompts.chunks + company / prompts.most_tokens
+    return steps * bare_s + own_s + token_s * company
+
+
+def prefill_share(model: StepTimeModel, window: BusyWindow) -> float:
+    """Return the share of the mean token's step that prompts take."""
+    time = model.step(window.step)
+    return time.prefill_s / time.total_s
+
+
+def observed_mbu(model: StepTimeModel, window: BusyWindow) -> float:
     """Return bytes per step over step time over nominal bandwidth, per rank, in busy time."""
-    time = model.step(busy.work)
-    stages = model.shard.parallelism.pipeline
+    time = model.step(window.step)
     return observed_mbu_fraction(
-        step_bytes=stages * time.decode_bytes,
-        step_s=busy.step_s,
+        step_bytes=model.shard.parallelism.pipeline * time.decode_bytes,
+        step_s=window.gap_s,
         memory_bytes_per_s=model.speeds.memory_bytes_per_s,
     )
 
 
-def observed_efficiency(model: StepTimeModel, busy: BusyStep) -> float | None:
-    """Return the bandwidth efficiency that explains a measured step; None: it cannot tell."""
-    time = model.step(busy.work)
-    decode_s = busy.step_s - (time.overhead_s + time.prefill_s + time.communication_s)
-    too_much_prefill = time.prefill_s > MAX_PREFILL_FRACTION * busy.step_s
-    is_edge = busy.busy_fraction < MIN_BUSY_FRACTION
-    if is_edge or decode_s <= 0 or too_much_prefill or not time.is_memory_bound:
-        return None
-    return _explaining(model, busy.work, decode_s)
+def observed_mfu(model: StepTimeModel, window: BusyWindow) -> float:
+    """Return work per step over step time over the dense peak, per rank, in busy time.
 
-
-def _explaining(model: StepTimeModel, work: Step, decode_s: float) -> float | None:
-    """Return the efficiency at which a step decodes in so many seconds; None: at no possible one.
-
-    The time of a step falls with the efficiency, at most in proportion: each round leaves the part
-    of the error that its products explain.
+    Of prompts only what is computed counts, and of that what decode's reads do not hide.
     """
-    constants = model.constants
-    efficiency = constants.bandwidth_efficiency
-    for _ in range(ROUNDS):
-        known = replace(constants, bandwidth_efficiency=efficiency)
-        time = replace(model, constants=known).step(work)
-        found_s = time.total_s - (time.overhead_s + time.prefill_s + time.communication_s)
-        efficiency *= found_s / decode_s
-        if abs(found_s / decode_s - 1) < CLOSE:
-            return efficiency
-    return None
+    time, constants = model.step(window.step), model.constants
+    peak = model.speeds.peak_flop_per_s
+    prefill_flop = time.prefill_s * peak * constants.prefill_efficiency
+    decode_flop = model.shard.parallelism.pipeline * time.decode_flop
+    return (decode_flop + prefill_flop) / window.gap_s / peak
 
 
-def learn(
-    known: SpeedCalibration, observed: float, *, prior: float, num_steps: float
-) -> SpeedCalibration:
-    """Move a calibration towards an observation, by a bounded step within a stated band.
+def with_speed(
+    constants: SpeedConstants, *, overhead: float, bandwidth: float, prefill: float
+) -> SpeedConstants:
+    """Return the constants with other overheads (a factor) and efficiencies.
 
-    The band is 0.4 to 1.25 times the prior and never above 0.98; observations beyond it by half
-    again are dropped. One update moves by 40 % of the difference, at most 8 % of the prior.
+    ``bandwidth`` and ``prefill`` are efficiencies; decode's products move with those of prefill,
+    which run on the same units.
     """
-    low, high = LOWEST_OF_PRIOR * prior, min(HIGHEST, HIGHEST_OF_PRIOR * prior)
-    if not low / OUTLIER_FACTOR <= observed <= high * OUTLIER_FACTOR:
-        return known
-    target = min(max(observed, low), high)
-    bound = LARGEST_STEP * prior
-    move = min(max(GAIN * (target - known.bandwidth_efficiency), -bound), bound)
+    products = prefill / constants.prefill_efficiency
     return replace(
-        known,
-        bandwidth_efficiency=known.bandwidth_efficiency + move,
-        busy_steps=known.busy_steps + num_steps,
+        constants,
+        bandwidth_efficiency=bandwidth,
+        prefill_efficiency=prefill,
+        compute_efficiency=constants.compute_efficiency * products,
+        per_step_s=overhead * constants.per_step_s,
+        per_kernel_s=overhead * constants.per_kernel_s,
+        per_scaled_product_s=overhead * constants.per_scaled_product_s,
+        per_experts_block_s=overhead * constants.per_experts_block_s,
+        per_sequence_s=overhead * constants.per_sequence_s,
+        per_all_reduce_s=overhead * constants.per_all_reduce_s,
+    )
+
+
+def prompt_shape(workload: Workload, *, max_batched_tokens: int) -> PromptShape:
+    """Return how the prompts of a workload meet an engine with such a token budget."""
+    lengths = [workload.prompt.quantile((at + 0.5) / POINTS) for at in range(POINTS)]
+    computed = 1 - workload.cached_fraction
+    return PromptShape(
+        new_tokens=max(1.0, workload.new_prompt_tokens),
+        context_tokens=prefill_context_tokens(workload),
+        scv=workload.prompt.scv,
+        most_tokens=max_batched_tokens,
+        chunks=fmean(max(1, math.ceil(computed * each / max_batched_tokens)) for each in lengths),
     )

@@ -1,6 +1,6 @@
-"""What was learned, as it is kept: round trips, what is dropped, and what shares a key."""
+"""What was learned, as a value: what shares a key, and what one namespace believes of another."""
 
-import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,61 +13,25 @@ from builders import (
     a_shape,
     a_sizing_request,
 )
+from measured_builders import a_posterior
 from strategies import numbers
 from tonnage.catalog.engine import find_engine
 from tonnage.estimate.calibration import (
-    MAX_ENTRIES,
+    EVERYONE,
+    Beliefs,
     Calibrations,
-    MemoryCalibration,
-    dump,
+    Scope,
+    inherited,
     is_material,
-    load,
+    memory_for,
     memory_key,
+    speed_for,
     speed_key,
 )
-from tonnage.estimate.speed import SpeedCalibration
+from tonnage.estimate.covariance import is_positive_semidefinite
+from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
-from tonnage.units import MIB
-
-TEN_YEARS_S = 315_360_000
-keys = st.text("0123456789abcdef", min_size=20, max_size=20)
-calibrations = st.builds(
-    Calibrations,
-    speed=st.dictionaries(
-        keys,
-        st.builds(
-            SpeedCalibration,
-            bandwidth_efficiency=numbers(0.01, 0.98).map(lambda value: round(value, 5)),
-            busy_steps=st.integers(0, 10**12).map(float),
-            changed_at_s=st.integers(0, TEN_YEARS_S).map(float),
-        ),
-        max_size=5,
-    ),
-    memory=st.dictionaries(
-        keys,
-        st.builds(
-            MemoryCalibration,
-            kv_tokens=numbers(1, 1e9),
-            changed_at_s=st.integers(0, TEN_YEARS_S).map(float),
-        ),
-        max_size=5,
-    ),
-)
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-
-
-def a_state(**changes):
-    state = {
-        "version": 2,
-        "speed": {"k": {"bandwidthEfficiency": 0.7, "busySteps": 100, "changedAt": 5}},
-        "memory": {"m": {"kvTokens": 70_000, "changedAt": 5}},
-    }
-    return state | changes
 
 
 def some_flags(**changes):
@@ -80,121 +44,189 @@ def some_flags(**changes):
     return replace(flags, **changes)
 
 
-class TestRoundTrip:
-    @given(calibrations)
-    def test_what_is_written_is_what_is_read(self, known):
-        assert load(dump(known)) == known
+def speeds(**by_namespace):
+    """Calibrations with an entry for the key `k` in each namespace."""
+    return Calibrations(speed={Scope(name, "k"): each for name, each in by_namespace.items()})
 
-    @given(calibrations)
-    def test_the_same_state_is_the_same_text(self, known):
-        turned = Calibrations(
-            speed=dict(reversed(known.speed.items())), memory=dict(reversed(known.memory.items()))
-        )
 
-        assert dump(turned) == dump(known)
-
-    def test_is_written_to_five_digits_and_whole_seconds(self):
-        speed = SpeedCalibration(bandwidth_efficiency=0.1234567, busy_steps=100.4, changed_at_s=5.4)
-        memory = MemoryCalibration(kv_tokens=70_000.5, changed_at_s=5.4)
-
-        written = json.loads(dump(Calibrations(speed={"k": speed}, memory={"m": memory})))
-
-        assert written == {
-            "version": 2,
-            "speed": {"k": {"bandwidthEfficiency": 0.12346, "busySteps": 100, "changedAt": 5}},
-            "memory": {"m": {"kvTokens": 70_000.5, "changedAt": 5}},
+def pools(**by_namespace):
+    return Calibrations(
+        memory={
+            Scope(name, "k"): MemoryReport(kv_tokens=tokens)
+            for name, tokens in by_namespace.items()
         }
-
-    def test_of_one_age_come_in_the_order_of_their_keys(self):
-        entries = {key: MemoryCalibration(kv_tokens=1) for key in ("b", "a")}
-
-        assert dump(Calibrations(memory=entries)).index('"a"') < dump(
-            Calibrations(memory=entries)
-        ).index('"b"')
-
-    def test_what_was_never_written_is_the_oldest(self):
-        assert SpeedCalibration(bandwidth_efficiency=0.7).changed_at_s == 0
-        assert MemoryCalibration(kv_tokens=1).changed_at_s == 0
-
-    def test_the_oldest_entries_go_first_when_there_are_too_many(self):
-        entries = {
-            f"{age:020}": MemoryCalibration(kv_tokens=1, changed_at_s=age)
-            for age in range(MAX_ENTRIES + 10)
-        }
-
-        kept = load(dump(Calibrations(memory=entries))).memory
-
-        assert sorted(kept) == [f"{age:020}" for age in range(10, MAX_ENTRIES + 10)]
-
-    def test_a_full_state_fits_into_a_config_map_with_room_to_spare(self):
-        speed = SpeedCalibration(
-            bandwidth_efficiency=0.123456789, busy_steps=1e12, changed_at_s=1.8e9
-        )
-        memory = MemoryCalibration(kv_tokens=123456789.123456, changed_at_s=1.8e9)
-        full = Calibrations(
-            speed={f"{each:020}": speed for each in range(MAX_ENTRIES)},
-            memory={f"{each:020}": memory for each in range(MAX_ENTRIES)},
-        )
-
-        assert len(dump(full)) < MIB / 4
-
-
-class TestWhatIsRefused:
-    @pytest.mark.parametrize("version", [0, 1, "2", None, [1]])
-    def test_another_version_is_not_misread(self, version):
-        with pytest.raises(ValueError, match="version 2"):
-            load(json.dumps(a_state(version=version)))
-
-    @pytest.mark.parametrize("text", ["", "{", "null", "[]", '"text"', "[" * 100_000])
-    def test_what_is_no_state_at_all_is_a_value_error(self, text):
-        with pytest.raises(ValueError, match=r".+"):
-            load(text)
-
-    @pytest.mark.parametrize(
-        "entry",
-        [
-            {},
-            None,
-            [0.7, 100, 5],
-            {"bandwidthEfficiency": 0.7, "busySteps": 100},
-            {"bandwidthEfficiency": "0.7", "busySteps": 100, "changedAt": 5},
-            {"bandwidthEfficiency": True, "busySteps": 100, "changedAt": 5},
-            {"bandwidthEfficiency": 0.7, "busySteps": -1, "changedAt": 5},
-            {"bandwidthEfficiency": 0.7, "busySteps": 10**400, "changedAt": 5},
-            {"bandwidthEfficiency": 0.0, "busySteps": 100, "changedAt": 5},
-            {"bandwidthEfficiency": 5.0, "busySteps": 100, "changedAt": 5},
-        ],
     )
-    def test_a_speed_that_is_none_is_dropped_and_the_others_stay(self, entry):
-        good = a_state()["speed"]["k"]
 
-        known = load(json.dumps(a_state(speed={"bad": entry, "good": good})))
 
-        assert list(known.speed) == ["good"]
+def efficiency_in(namespace, known, *, corroborating=2):
+    posterior = speed_for(known, namespace, "k", corroborating=corroborating)
+    return posterior and posterior.bandwidth_efficiency
 
-    @pytest.mark.parametrize("tokens", ["NaN", "Infinity", "-1", "0", "1e400", "1" + "0" * 400])
-    def test_an_amount_of_tokens_that_is_none_is_dropped(self, tokens):
-        text = json.dumps(a_state()).replace("70000", tokens)
 
-        assert load(text).memory == {}
-        assert list(load(text).speed) == ["k"]
+def tokens_in(namespace, known, *, corroborating=2):
+    report = memory_for(known, namespace, "k", corroborating=corroborating)
+    return report and report.kv_tokens
 
-    def test_figures_at_the_edge_of_what_can_be_are_kept(self):
-        edge = {"bandwidthEfficiency": 0.98, "busySteps": 1e15, "changedAt": 0}
 
-        known = load(
-            json.dumps(a_state(speed={"k": edge}, memory={"m": {"kvTokens": 1, "changedAt": 0}}))
+class TestUpdates:
+    def test_leave_the_value_before_as_it_was(self):
+        before = Calibrations()
+
+        after = (
+            before.with_speed(Scope("a", "k"), a_posterior())
+            .with_memory(Scope("a", "m"), MemoryReport(kv_tokens=1))
+            .with_object("u", ObjectPosterior(goodput_factor=0.9))
         )
 
-        assert known.speed["k"].busy_steps == 1e15
-        assert known.memory["m"].kv_tokens == 1
+        assert before == Calibrations()
+        assert after.speed == {("a", "k"): a_posterior()}
+        assert after.memory == {("a", "m"): MemoryReport(kv_tokens=1)}
+        assert after.objects == {"u": ObjectPosterior(goodput_factor=0.9)}
 
-    @given(json_values, json_values)
-    def test_garbage_in_the_sections_is_dropped(self, speed, memory):
-        known = load(json.dumps(a_state(speed=speed, memory=memory)))
 
-        assert all(0 < each.bandwidth_efficiency <= 1 for each in known.speed.values())
-        assert all(each.kv_tokens > 0 for each in known.memory.values())
+class TestSpeed:
+    def test_of_its_own_engines_is_what_a_namespace_believes(self):
+        known = speeds(
+            own=a_posterior(bandwidth_efficiency=0.5, num_windows=1),
+            b=a_posterior(bandwidth_efficiency=0.8),
+            c=a_posterior(bandwidth_efficiency=0.8),
+        )
+
+        assert efficiency_in("own", known) == 0.5
+
+    def test_of_an_entry_without_a_window_is_not_believed(self):
+        known = speeds(own=a_posterior(bandwidth_efficiency=0.5, num_windows=0))
+
+        assert efficiency_in("own", known) is None
+
+    def test_of_one_other_namespace_is_not_believed(self):
+        assert efficiency_in("own", speeds(b=a_posterior())) is None
+        assert efficiency_in("own", speeds(b=a_posterior()), corroborating=1) == pytest.approx(0.7)
+
+    def test_of_another_key_is_nothing(self):
+        known = speeds(b=a_posterior(), c=a_posterior())
+
+        assert speed_for(known, "own", "other", corroborating=2) is None
+
+    def test_of_several_namespaces_is_their_geometric_middle(self):
+        known = speeds(
+            b=a_posterior(bandwidth_efficiency=0.4, overhead_factor=1.0),
+            c=a_posterior(bandwidth_efficiency=0.9, overhead_factor=4.0),
+        )
+
+        found = speed_for(known, "own", "k", corroborating=2)
+
+        assert found.bandwidth_efficiency == pytest.approx(0.6)
+        assert found.overhead_factor == pytest.approx(2.0)
+        assert found.prefill_efficiency == pytest.approx(0.5)
+
+    def test_one_liar_among_three_does_not_move_it_beyond_the_honest_ones(self):
+        lie = a_posterior(bandwidth_efficiency=0.05)
+        known = speeds(
+            b=a_posterior(bandwidth_efficiency=0.70),
+            c=a_posterior(bandwidth_efficiency=0.72),
+            liar=lie,
+        )
+
+        assert efficiency_in("own", known, corroborating=3) == pytest.approx(0.70)
+
+    def test_of_namespaces_with_less_than_four_windows_is_no_witness(self):
+        known = speeds(b=a_posterior(num_windows=3), c=a_posterior(num_windows=4))
+
+        assert efficiency_in("own", known) is None
+
+    def test_has_the_doubt_and_the_evidence_of_the_weakest_witness(self):
+        known = speeds(
+            b=a_posterior(covariance=(0.04, 0.001, 0, 0.01, 0, 0.02), num_windows=5, surprise=2),
+            c=a_posterior(covariance=(0.01, 0, 0.002, 0.03, 0, 0.09), learned_at_s=2),
+        )
+
+        found = speed_for(known, "own", "k", corroborating=2)
+
+        assert found.covariance == (0.04, 0, 0, 0.03, 0, 0.09)
+        assert (found.num_windows, found.learned_at_s, found.surprise) == (5, 2, 0)
+
+    def test_that_everyone_may_believe_is_the_last_resort_and_no_witness(self):
+        everyone = {EVERYONE: a_posterior(bandwidth_efficiency=0.6)}
+        one = speeds(b=a_posterior(bandwidth_efficiency=0.8), **everyone)
+        two = speeds(
+            b=a_posterior(bandwidth_efficiency=0.8),
+            c=a_posterior(bandwidth_efficiency=0.8),
+            **everyone,
+        )
+
+        assert efficiency_in("own", one) == 0.6
+        assert efficiency_in("own", two) == pytest.approx(0.8)
+
+    @given(st.lists(numbers(0.05, 1.2), min_size=1, max_size=6))
+    def test_is_within_what_the_witnesses_say(self, efficiencies):
+        known = speeds(
+            **{
+                f"n{number}": a_posterior(bandwidth_efficiency=each)
+                for number, each in enumerate(efficiencies)
+            }
+        )
+
+        found = efficiency_in("own", known, corroborating=1)
+
+        assert min(efficiencies) * 0.999 <= found <= max(efficiencies) * 1.001
+
+
+class TestPool:
+    def test_of_its_own_engines_is_what_a_namespace_believes(self):
+        assert tokens_in("own", pools(own=100, b=50, c=50)) == 100
+
+    def test_of_several_namespaces_is_the_smallest(self):
+        assert tokens_in("own", pools(b=60, c=50)) == 50
+
+    def test_of_one_other_namespace_is_not_believed(self):
+        assert tokens_in("own", pools(b=16)) is None
+
+    def test_that_everyone_may_believe_is_the_last_resort(self):
+        assert tokens_in("own", pools(b=16, **{EVERYONE: 90})) == 90
+
+
+def test_beliefs_are_those_of_one_namespace():
+    known = replace(speeds(b=a_posterior()), memory=pools(b=50).memory)
+    of_b = Beliefs(calibrations=known, namespace="b", corroborating=2)
+    of_c = replace(of_b, namespace="c")
+
+    assert (of_b.speed("k"), of_b.memory("k").kv_tokens) == (a_posterior(), 50)
+    assert (of_c.speed("k"), of_c.memory("k")) == (None, None)
+
+
+class TestInherited:
+    PRIOR = a_posterior(
+        bandwidth_efficiency=0.8,
+        covariance=(0.09, 0.03, 0.02, 0.09, 0.01, 0.04),
+        num_windows=0,
+    )
+
+    def test_without_an_older_state_is_the_prior(self):
+        assert inherited(Calibrations(), "k", self.PRIOR) == self.PRIOR
+
+    def test_moves_the_prior_and_narrows_its_doubt_about_bandwidth_alone(self):
+        found = inherited(Calibrations(inherited={"k": 0.6}), "k", self.PRIOR)
+
+        assert (found.bandwidth_efficiency, found.num_windows) == (0.6, 0)
+        # A deviation of 0.3 becomes 0.15; the correlations stay.
+        assert found.covariance == pytest.approx((0.09, 0.015, 0.02, 0.0225, 0.005, 0.04))
+        assert is_positive_semidefinite(found.covariance)
+
+    def test_does_not_widen_a_doubt_that_is_narrower(self):
+        prior = replace(self.PRIOR, covariance=(0.09, 0, 0, 0.0001, 0, 0.04))
+
+        found = inherited(Calibrations(inherited={"k": 0.6}), "k", prior)
+
+        assert found.covariance == prior.covariance
+
+    def test_of_a_constant_without_doubt_has_none(self):
+        prior = replace(self.PRIOR, covariance=(0.0,) * 6)
+
+        found = inherited(Calibrations(inherited={"k": 0.6}), "k", prior)
+
+        assert not any(map(math.isnan, found.covariance))
+        assert found.covariance == prior.covariance
 
 
 class TestKeys:
@@ -240,12 +272,21 @@ class TestKeys:
             {"max_num_batched_tokens": 4096},
             {"gpu_memory_utilization": 0.9},
             {"parallelism": Parallelism()},
+            {"kv_cache_bytes": 10_737_418_240},
+            {"num_gpu_blocks": 5120},
         ],
     )
     def test_memory_is_learned_apart_for_every_flag_that_shares_it(self, changes):
         request = a_sizing_request()
 
         assert memory_key(request, some_flags(**changes)) != memory_key(request, some_flags())
+
+    def test_bytes_are_not_taken_for_blocks(self):
+        request = a_sizing_request()
+        in_bytes, in_blocks = some_flags(kv_cache_bytes=5120), some_flags(num_gpu_blocks=5120)
+
+        assert memory_key(request, in_bytes) != memory_key(request, in_blocks)
+        assert speed_key(request, in_bytes) == speed_key(request, in_blocks)
 
     def test_stay_the_same_from_version_to_version_of_the_operator(self):
         # Constants learned by the first versions are found by these.

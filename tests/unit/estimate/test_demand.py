@@ -1,29 +1,30 @@
-"""Arrivals, lengths and attainment, from figures that are there and from figures that are not."""
+"""Arrivals and attainment, from figures that are there and from figures that are not."""
 
 import math
+import random
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from measured_builders import an_engine, long_samples
+from measured_builders import an_engine
 from strategies import numbers
-from tonnage.estimate.demand import (
-    MeasuredLengths,
-    attainment,
-    is_fresh,
-    measure_demand,
-    measure_lengths,
-)
+from tonnage.estimate import demand
+from tonnage.estimate.demand import attainment, count_arrivals, is_fresh
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.samples import ArrivalWindow
 
 INF = math.inf
 READY = frozenset({"a"})
+SCRAPE_S = 15
 WITHIN = {1.0: 60.0, 2.0: 90.0, 2.5: 96.0, INF: 100.0}
 """Requests by upper bound of their latency, cumulative: 100 in all."""
 rates = st.none() | numbers(0, 1000)
 engines = st.builds(
     an_engine,
     pod=st.sampled_from(["a", "b", "c"]),
+    num_scrapes=st.none() | numbers(0, 60),
     completions_per_s=rates,
     backlog_growth_per_s=st.none() | numbers(-1000, 1000),
     rejections_per_s=rates,
@@ -32,50 +33,223 @@ engines = st.builds(
 )
 
 
+def measure_demand(samples, **options):
+    return demand.measure_demand(
+        samples, **{"scrape_interval_s": SCRAPE_S, "ready_pods": READY} | options
+    )
+
+
+def an_engine_with(windows, **changes):
+    """An engine with so many completions per second by window in scrapes."""
+    arrivals = {
+        scrapes: ArrivalWindow(completions_per_s=rate, backlog_growth_per_s=0, rejections_per_s=0)
+        for scrapes, rate in windows.items()
+    }
+    return an_engine(arrivals=arrivals, **changes)
+
+
 class TestArrivals:
     def test_are_completions_while_the_queue_stands_still(self):
-        demand = measure_demand([an_engine(completions_per_s=2)], ready_pods=READY)
+        demand = measure_demand([an_engine(completions_per_s=2)])
 
-        assert demand.requests_per_s == 2
+        assert demand.requests_per_s == pytest.approx(2)
         assert demand.is_complete
 
     def test_show_saturation_though_completions_stay_flat(self):
         # 2/s finish and the queue grows by 3/s: 5/s arrive.
         saturated = an_engine(completions_per_s=2, backlog_growth_per_s=3, waiting=90)
 
-        demand = measure_demand([saturated], ready_pods=READY)
+        demand = measure_demand([saturated])
 
-        assert demand.requests_per_s == 5
+        assert demand.requests_per_s == pytest.approx(5)
         assert demand.waiting == 90
 
     def test_count_the_requests_that_the_engine_turned_away(self):
         refusing = an_engine(completions_per_s=2, rejections_per_s=1.5)
 
-        assert measure_demand([refusing], ready_pods=READY).requests_per_s == 3.5
+        assert measure_demand([refusing]).requests_per_s == pytest.approx(3.5)
 
     def test_fall_while_a_queue_drains_without_arrivals(self):
         # 4/s finish out of a queue that shrinks by 3/s: 1/s arrives.
         draining = an_engine(completions_per_s=4, backlog_growth_per_s=-3)
 
-        assert measure_demand([draining], ready_pods=READY).requests_per_s == 1
+        assert measure_demand([draining]).requests_per_s == pytest.approx(1)
 
     def test_are_never_negative(self):
         restarted = an_engine(completions_per_s=0, backlog_growth_per_s=-5)
 
-        assert measure_demand([restarted], ready_pods=READY).requests_per_s == 0
+        assert measure_demand([restarted]).requests_per_s == 0
+
+    def test_of_an_engine_that_lies_take_nothing_from_those_of_others(self):
+        lying = an_engine("b", backlog_growth_per_s=-1e6)
+
+        alone = measure_demand([an_engine()])
+        assert measure_demand([an_engine(), lying]).requests_per_s == alone.requests_per_s
 
     def test_are_summed_over_pods_and_over_ranks(self):
         ranks = [an_engine(engine="0"), an_engine(engine="1"), an_engine("b", waiting=7)]
 
         demand = measure_demand(ranks, ready_pods=frozenset({"a", "b"}))
 
-        assert (demand.requests_per_s, demand.running, demand.waiting) == (6, 60, 7)
+        assert demand.requests_per_s == pytest.approx(6)
+        assert (demand.running, demand.waiting) == (60, 7)
 
-    @given(st.lists(engines, max_size=5))
-    def test_are_finite_and_not_negative_whatever_is_missing(self, samples):
-        demand = measure_demand(samples, ready_pods=READY)
+    @given(st.lists(engines, max_size=5), numbers(0, 2000), numbers(0.25, 16))
+    def test_are_finite_and_not_negative_whatever_is_missing(self, samples, longest_s, dispersion):
+        demand = measure_demand(samples, longest_s=longest_s, dispersion=dispersion)
 
-        assert demand is None or (demand.requests_per_s >= 0 and demand.waiting >= 0)
+        assert demand is None or (
+            0 <= demand.requests_per_s < INF
+            and 0 < demand.standard_error_per_s < INF
+            and demand.window_s > 0
+            and demand.waiting >= 0
+        )
+
+    def test_tell_how_often_requests_were_preempted(self):
+        crowded = an_engine("b", completions_per_s=6, preemptions_per_s=2)
+
+        assert measure_demand([an_engine(), crowded]).preemptions_per_request == 2 / 8
+        assert measure_demand([an_engine(preemptions_per_s=None)]).preemptions_per_request is None
+        assert measure_demand([an_engine(completions_per_s=0)]).preemptions_per_request is None
+
+
+class TestCount:
+    def test_is_of_the_time_between_the_first_scrape_and_the_last(self):
+        # Four scrapes are 45 s apart; Prometheus tells the rate of those.
+        count = count_arrivals([an_engine(completions_per_s=2)], 4, scrape_interval_s=15)
+
+        assert count.requests == pytest.approx(90)
+        assert count.seconds == 45
+
+    def test_of_a_young_engine_is_of_the_time_that_it_was_watched(self):
+        # 30 requests in 10 scrapes, the last 5 s ago, from none: Prometheus adds these 5 s to the
+        # 135 s and divides by the window of 900 s.
+        rate = 30 * (135 + 5) / 135 / 900
+        young = an_engine_with({60: rate}, num_scrapes=10, age_s=5)
+
+        count = count_arrivals([young], 60, scrape_interval_s=15)
+
+        assert count.requests == pytest.approx(30)
+        assert count.seconds == 135
+
+    def test_of_a_young_engine_knows_that_a_gauge_is_extrapolated_half_a_scrape_farther(self):
+        grown = 30 * (135 + 5 + 7.5) / 135 / 900
+        window = ArrivalWindow(completions_per_s=0, backlog_growth_per_s=grown)
+        young = an_engine(arrivals={60: window}, num_scrapes=10, age_s=5)
+
+        count = count_arrivals([young], 60, scrape_interval_s=15)
+
+        assert count.requests == pytest.approx(30)
+
+    def test_of_an_old_engine_beside_a_young_one_covers_the_whole_window(self):
+        young = an_engine("b", num_scrapes=10)
+
+        assert count_arrivals([an_engine(), young], 60, scrape_interval_s=15).seconds == 885
+
+    def test_of_an_engine_that_does_not_tell_its_scrapes_is_of_the_window(self):
+        count = count_arrivals([an_engine(num_scrapes=None)], 20, scrape_interval_s=15)
+
+        assert count.requests == pytest.approx(2 * 285)
+
+
+class TestWindow:
+    @pytest.mark.parametrize(
+        ("rate", "seconds"),
+        [
+            # 3 % of standard error take 1,111 requests.
+            (25.0, 45),
+            (24.0, 105),
+            (10.0, 285),
+            (3.0, 885),
+            (0.01, 885),
+        ],
+    )
+    def test_is_the_shortest_with_enough_requests(self, rate, seconds):
+        demand = measure_demand([an_engine(completions_per_s=rate)])
+
+        assert demand.window_s == seconds
+        assert demand.requests_per_s == pytest.approx(rate)
+
+    def test_has_a_standard_error_that_follows_from_the_requests(self):
+        demand = measure_demand([an_engine(completions_per_s=30)])
+
+        assert demand.standard_error_per_s == pytest.approx(math.sqrt(30 * 45) / 45)
+
+    def test_is_longer_where_requests_come_in_bursts(self):
+        # Four times the variance: 4,444 requests for the same error.
+        demand = measure_demand([an_engine(completions_per_s=30)], dispersion=4)
+
+        assert demand.window_s == 285
+        assert demand.standard_error_per_s == pytest.approx(math.sqrt(4 * 30 * 285) / 285)
+
+    def test_counts_the_requests_of_all_engines(self):
+        engines = [an_engine(pod, completions_per_s=2.5) for pod in "abcdefghij"]
+
+        assert measure_demand(engines).window_s == 45
+
+    @pytest.mark.parametrize(
+        "others", [{8: 0.08, 20: 0.06, 60: 0.04}, {8: 0.02, 20: 0.03, 60: 0.045}]
+    )
+    def test_that_is_short_is_not_believed_for_a_few_odd_requests(self, others):
+        # Two or three requests within a minute, of 40 in a quarter of an hour.
+        odd = an_engine_with({4: 0.05} | others)
+
+        assert measure_demand([odd]).window_s == 885
+
+    def test_that_is_short_is_believed_when_it_saw_a_step_up(self):
+        # From 0.05/s to 0.4/s a minute ago.
+        stepped = an_engine_with({4: 0.4, 8: 0.2, 20: 0.11, 60: 0.07})
+
+        assert measure_demand([stepped]).requests_per_s == pytest.approx(0.4)
+
+    def test_that_is_short_is_believed_when_the_load_stopped(self):
+        stopped = an_engine_with({4: 0, 8: 0, 20: 0.045, 60: 0.1})
+
+        assert measure_demand([stopped]).requests_per_s == 0
+
+    def test_is_not_longer_than_replicas_have_been_the_same(self):
+        # A pod that was taken away took the requests of its past with it.
+        demand = measure_demand([an_engine(completions_per_s=0.1)], longest_s=300)
+
+        assert demand.window_s == 285
+
+    def test_is_the_shortest_there_is_after_replicas_changed(self):
+        assert measure_demand([an_engine(completions_per_s=0.1)], longest_s=0).window_s == 45
+
+    def test_that_no_answer_came_for_is_left_out(self):
+        others = {scrapes: 30.0 for scrapes in WINDOWS if scrapes != 4}
+
+        demand = measure_demand([an_engine_with(others)])
+
+        assert demand.window_s == 105
+        assert demand.is_complete
+
+    def test_in_which_growth_is_missing_is_left_out(self):
+        blind = ArrivalWindow(completions_per_s=30)
+        samples = an_engine(completions_per_s=30)
+
+        demand = measure_demand([an_engine(arrivals=dict(samples.arrivals) | {4: blind})])
+
+        assert demand.window_s == 105
+        assert demand.is_complete
+
+    def test_keeps_a_true_rate_steady_though_short_windows_waver(self):
+        # At 0.7/s and scrapes every 2 s, four scrapes read 0.2 to 1.5.
+        found = sorted(abs(self.read(seed) / 0.7 - 1) for seed in range(200))
+
+        assert found[100] < 0.12
+        assert found[190] < 0.35
+
+    def read(self, seed):
+        chance = random.Random(seed)  # noqa: S311
+        times_s = list(accumulate(chance.expovariate(0.7) for _ in range(300)))
+        windows = {
+            scrapes: sum(120 - 2 * (scrapes - 1) < each <= 120 for each in times_s)
+            / (2 * (scrapes - 1))
+            for scrapes in WINDOWS
+        }
+        samples = an_engine_with(windows, age_s=0.5)
+        return measure_demand([samples], scrape_interval_s=2).requests_per_s
 
 
 class TestMissing:
@@ -83,19 +257,20 @@ class TestMissing:
         assert measure_demand([], ready_pods=frozenset()) is None
 
     def test_an_engine_without_completions_says_nothing(self):
-        assert measure_demand([an_engine(completions_per_s=None)], ready_pods=READY) is None
+        assert measure_demand([an_engine(completions_per_s=None)]) is None
 
     def test_an_idle_engine_is_a_measured_zero(self):
         idle = an_engine(completions_per_s=0, running=0, waiting=0)
 
-        demand = measure_demand([idle], ready_pods=READY)
+        demand = measure_demand([idle])
 
         assert (demand.requests_per_s, demand.is_complete) == (0, True)
+        assert demand.standard_error_per_s > 0
 
     def test_an_idle_engine_beside_a_busy_one_adds_nothing(self):
         idle = an_engine("b", completions_per_s=0)
 
-        assert measure_demand([an_engine(), idle], ready_pods=READY).requests_per_s == 2
+        assert measure_demand([an_engine(), idle]).requests_per_s == pytest.approx(2)
 
     @pytest.mark.parametrize("missing", ["completions_per_s", "waiting", "backlog_growth_per_s"])
     def test_a_ready_pod_that_lacks_a_figure_makes_the_demand_incomplete(self, missing):
@@ -104,16 +279,19 @@ class TestMissing:
         demand = measure_demand(samples, ready_pods=frozenset({"a", "b"}))
 
         assert not demand.is_complete
+        assert demand.reporting == {"a"}
 
     def test_one_rank_that_lacks_a_figure_makes_its_pod_incomplete(self):
         ranks = [an_engine(engine="0"), an_engine(engine="1", waiting=None)]
 
-        assert not measure_demand(ranks, ready_pods=READY).is_complete
+        assert not measure_demand(ranks).is_complete
 
-    def test_a_pod_with_a_stale_rank_is_incomplete(self):
-        demand = measure_demand([an_engine("a")], ready_pods=READY, stale_pods=frozenset({"a"}))
+    def test_a_pod_with_a_stale_rank_is_incomplete_and_the_rank_counts_no_more(self):
+        demand = measure_demand([an_engine(engine="0"), an_engine(engine="1", age_s=46)])
 
         assert not demand.is_complete
+        assert demand.requests_per_s == pytest.approx(2)
+        assert demand.running == 20
 
     def test_what_an_engine_does_not_say_adds_nothing(self):
         silent = an_engine(
@@ -124,18 +302,17 @@ class TestMissing:
             running=None,
         )
 
-        demand = measure_demand([silent], ready_pods=READY)
+        demand = measure_demand([silent])
 
-        assert (demand.requests_per_s, demand.waiting, demand.running) == (2, 0, 0)
+        assert demand.requests_per_s == pytest.approx(2)
+        assert (demand.waiting, demand.running) == (0, 0)
 
     def test_a_pod_that_is_not_ready_may_stay_silent(self):
-        assert measure_demand([an_engine("a")], ready_pods=READY).is_complete
+        assert measure_demand([an_engine("a")]).is_complete
 
     def test_an_engine_that_refuses_no_request_may_lack_the_counter(self):
         # It came with vLLM 0.32.
-        demand = measure_demand([an_engine(rejections_per_s=None)], ready_pods=READY)
-
-        assert demand.is_complete
+        assert measure_demand([an_engine(rejections_per_s=None)]).is_complete
 
 
 class TestFreshness:
@@ -147,61 +324,6 @@ class TestFreshness:
 
     def test_an_age_that_is_no_number_is_stale(self):
         assert not is_fresh(an_engine(age_s=math.nan), scrape_interval_s=15)
-
-
-class TestLengths:
-    def test_are_tokens_over_the_requests_that_finished(self):
-        lengths = measure_lengths([long_samples()], window_s=900)
-
-        assert lengths == MeasuredLengths(prompt_tokens=2000, output_tokens=500, cached_fraction=0)
-
-    def test_weigh_each_engine_by_its_requests(self):
-        short = long_samples(
-            requests_per_s=6, prompt_tokens_per_s=1200, output_tokens_per_s=600
-        )  # of 200 and 100 tokens
-
-        lengths = measure_lengths([long_samples(), short], window_s=900)
-
-        assert lengths.prompt_tokens == pytest.approx((2 * 2000 + 6 * 200) / 8)
-        assert lengths.output_tokens == pytest.approx((2 * 500 + 6 * 100) / 8)
-
-    def test_the_cached_share_is_what_was_started_and_not_computed(self):
-        warm = long_samples(started_prompt_tokens_per_s=4000, computed_prompt_tokens_per_s=1000)
-
-        assert measure_lengths([warm], window_s=900).cached_fraction == 0.75
-
-    @pytest.mark.parametrize(("computed", "cached"), [(0, 0.99), (5000, 0)])
-    def test_the_cached_share_stays_a_share(self, computed, cached):
-        odd = long_samples(computed_prompt_tokens_per_s=computed)
-
-        assert measure_lengths([odd], window_s=900).cached_fraction == cached
-
-    def test_are_not_believed_below_twenty_requests(self):
-        rare = {"prompt_tokens_per_s": 10, "output_tokens_per_s": 10}
-
-        assert measure_lengths([long_samples(requests_per_s=0.021, **rare)], window_s=900) is None
-        assert measure_lengths([long_samples(requests_per_s=0.023, **rare)], window_s=900)
-
-    @pytest.mark.parametrize("nothing", ["prompt_tokens_per_s", "output_tokens_per_s"])
-    def test_are_missing_where_no_tokens_were_counted(self, nothing):
-        assert measure_lengths([long_samples(**{nothing: 0})], window_s=900) is None
-
-    def test_are_believed_from_twenty_requests_exactly(self):
-        assert measure_lengths([long_samples(requests_per_s=2)], window_s=10)
-        assert measure_lengths([long_samples(requests_per_s=1.95)], window_s=10) is None
-
-    def test_of_a_token_in_two_seconds_are_lengths_too(self):
-        rare = long_samples(requests_per_s=0.5, prompt_tokens_per_s=0.5, output_tokens_per_s=0.5)
-
-        assert measure_lengths([rare], window_s=900).output_tokens == 1
-
-    def test_nothing_is_cached_where_nothing_was_started(self):
-        none = long_samples(started_prompt_tokens_per_s=0, computed_prompt_tokens_per_s=0)
-
-        assert measure_lengths([none], window_s=900).cached_fraction == 0
-
-    def test_are_missing_without_engines(self):
-        assert measure_lengths([], window_s=900) is None
 
 
 class TestAttainment:
@@ -222,6 +344,9 @@ class TestAttainment:
         assert attainment([], limit_s=2) is None
         assert attainment([{}], limit_s=2) is None
         assert attainment([{1.0: 0.0, INF: 0.0}], limit_s=2) is None
+
+    def test_is_unknown_where_the_total_is_all_there_is(self):
+        assert attainment([{INF: 5.0}], limit_s=1) is None
 
     def test_is_unknown_for_an_engine_that_does_not_give_the_total(self):
         assert attainment([{1.0: 5.0, 2.0: 6.0}], limit_s=1) is None

@@ -5,27 +5,19 @@ which is more than it can do, and another quiet minute. The recording is too lar
 repository.
 """
 
-import bisect
-import gzip
-import json
-import re
-from collections import defaultdict
 from pathlib import Path
-from statistics import fmean, linear_regression
+from statistics import fmean
 
 import pytest
+from recording import report
 
-from tonnage.estimate.demand import measure_demand, measure_lengths
-from tonnage.estimate.metrics import RATE_SCRAPES, TABLE
-from tonnage.estimate.samples import Series, join
-from tonnage.settings import Settings
+from recordings import read_watched
+from tonnage.estimate.demand import count_arrivals, measure_demand
+from tonnage.estimate.metrics import TABLE, WINDOWS
 
 RECORDING = Path(__file__).parents[4] / "shared" / "vllm" / "recording"
-SCRAPE_S = 2
-SETTINGS = Settings(prometheus_url="http://prometheus.test:9090", scrape_interval_s=SCRAPE_S)
-LINE = re.compile(r"(?P<name>[\w:]+)\{(?P<labels>.*)\} (?P<value>\S+)")
-LABEL = re.compile(r'(\w+)="([^"]*)"')
-METRICS = {name for query in TABLE.values() for name in (query.metric, *query.fallbacks)}
+NEWER_THAN_RECORDED = {"dram_active"}
+"""The exporter of GPUs: there was none."""
 
 pytestmark = pytest.mark.skipif(
     not RECORDING.exists(), reason=f"the recording of a real engine is not at {RECORDING}"
@@ -33,140 +25,113 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def scrapes():
-    """[(seconds, {(metric, labels): value})]"""
-    found = []
-    with gzip.open(RECORDING / "scrapes.txt.gz", "rt") as lines:
-        for line in lines:
-            if line.startswith("# scrape_at_s"):
-                found.append((float(line.split()[2]), {}))
-            elif (match := LINE.match(line)) and match["name"] in METRICS:
-                labels = tuple(LABEL.findall(match["labels"]))
-                found[-1][1][match["name"], labels] = float(match["value"])
-    return found
+def watched():
+    return read_watched(RECORDING)
 
 
 @pytest.fixture(scope="module")
-def requests():
-    text = (RECORDING / "requests.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+def found(watched):
+    return report(watched, watched.phases())
 
 
-def evaluated(query, scrapes, at_s):
-    """What Prometheus answers for one query of the table."""
-    window_s = query.scrapes * SCRAPE_S
-    start = bisect.bisect(scrapes, at_s - window_s, key=lambda scrape: scrape[0])
-    end = bisect.bisect(scrapes, at_s, key=lambda scrape: scrape[0])
-    points = defaultdict(list)
-    wanted = set(LABEL.findall(query.matchers))
-    for seconds, values in scrapes[start:end]:
-        for (metric, labels), value in values.items():
-            if metric == query.metric and wanted <= set(labels):
-                points[labels].append((seconds, value))
-    return [
-        Series(
-            labels={**dict(labels), "namespace": "test", "pod": "a"},
-            value=reduced(query.function, each),
-            evaluated_at_s=at_s,
-        )
-        for labels, each in points.items()
-    ]
+def seen(watched, at_s):
+    scrape_s = max(each for each in watched.recording.scrapes_s if each <= at_s)
+    [samples] = watched.seen(scrape_s)
+    return scrape_s, samples
 
 
-def reduced(function, points):
-    (first_s, first), (last_s, last) = points[0], points[-1]
-    match function:
-        case None:
-            return last
-        case "timestamp":
-            return last_s
-        case "avg_over_time":
-            return fmean(value for _, value in points)
-        case "deriv":
-            return linear_regression(*zip(*points, strict=True)).slope
-        case "rate":
-            return (last - first) / (last_s - first_s)
+def test_a_real_engine_has_every_metric_of_the_table(watched):
+    metrics = set(watched.recording.series)
+
+    lacking = {name for name, query in TABLE.items() if query.metric not in metrics}
+    assert lacking == NEWER_THAN_RECORDED
 
 
-def seen(scrapes, at_s):
-    """The samples of the one engine and its lengths at this moment."""
-    answers = {name: evaluated(query, scrapes, at_s) for name, query in TABLE.items()}
-    found = join(answers, SETTINGS)
-    [samples] = found.engines["test", "a"]
-    return samples, found.long["test", "a"]
-
-
-def moments(scrapes, first_s=RATE_SCRAPES * SCRAPE_S):
-    return [seconds for seconds, _ in scrapes if seconds >= first_s]
-
-
-def test_a_real_engine_has_every_metric_of_the_table(scrapes):
-    answers = {name: evaluated(query, scrapes, 120) for name, query in TABLE.items()}
-
-    assert [name for name, answer in answers.items() if not answer] == []
-
-
-def test_a_real_engine_gives_every_figure(scrapes):
-    samples, _ = seen(scrapes, 120)
+def test_a_real_engine_gives_every_figure(watched):
+    _, samples = seen(watched, 120)
 
     missing = [name for name in samples.__slots__ if getattr(samples, name) is None]
-    assert missing == []
+    assert missing == ["dram_active_fraction"]
 
 
-def estimates(scrapes, requests):
-    """[(estimated, true, completed)] requests/s at each scrape, over its four scrapes."""
-    arrivals_s = [each["arrival_s"] for each in requests]
-    times_s = [seconds for seconds, _ in scrapes]
-    for at_s in moments(scrapes):
-        samples, _ = seen(scrapes, at_s)
-        end = times_s.index(at_s)
-        start_s = times_s[end - RATE_SCRAPES + 1]
-        true = sum(start_s < each <= at_s for each in arrivals_s) / (at_s - start_s)
-        demand = measure_demand([samples], ready_pods=frozenset({"a"}))
-        yield demand.requests_per_s, true, samples.completions_per_s
+def test_phases_are_found_where_the_load_changed(watched):
+    # It changed at 60 s and at 150 s, and requests come by chance.
+    [_, (start_s, end_s), _] = watched.phases()
+
+    assert start_s == pytest.approx(60, abs=8)
+    assert end_s == pytest.approx(150, abs=8)
 
 
-def test_arrivals_are_estimated_within_six_tenths_of_a_request_per_second(scrapes, requests):
-    errors = [abs(estimated - true) for estimated, true, _ in estimates(scrapes, requests)]
+@pytest.mark.parametrize("phase", [0, 1, 2], ids=["quiet", "saturated", "quiet again"])
+def test_arrivals_are_those_of_the_log(found, phase):
+    rate = found["phases"][phase]["arrival_rate"]
 
-    assert max(errors) < 0.6
-    assert fmean(errors) < 0.12
-
-
-def test_completions_alone_would_be_three_times_as_wrong(scrapes, requests):
-    found = list(estimates(scrapes, requests))
-
-    ours = fmean(abs(estimated - true) for estimated, true, _ in found)
-    theirs = fmean(abs(completed - true) for _, true, completed in found)
-    assert theirs > 3 * ours
+    assert abs(rate["counted"]["error"]) < 0.02
+    assert abs(rate["as_read"]["windows_within"]["error"]) < 0.06
 
 
-def test_all_estimates_together_count_the_requests(scrapes, requests):
-    # Each scrape stands for its 2 s: the area under the estimates is the number of requests.
-    total = sum(estimated for estimated, _, _ in estimates(scrapes, requests)) * SCRAPE_S
+def test_every_count_is_that_of_the_log_but_for_requests_on_the_way(watched):
+    for scrapes in WINDOWS:
+        for scrape_s in watched.recording.scrapes_s[WINDOWS[-1] :: 5]:
+            _, samples = seen(watched, scrape_s)
+            count = count_arrivals([samples], scrapes, scrape_interval_s=2)
 
-    assert total == pytest.approx(len(requests), rel=0.05)
-
-
-def test_lengths_are_those_of_the_requests_that_finished(scrapes, requests):
-    # At the end everything has finished, and the long window of 120 s holds the busy phase.
-    at_s = moments(scrapes)[-1]
-    ended = [r for r in requests if r["arrival_s"] + r["e2e_s"] > at_s - 120]
-
-    lengths = measure_lengths(seen(scrapes, at_s)[1], window_s=120)
-
-    assert lengths.prompt_tokens == pytest.approx(fmean(r["prompt_tokens"] for r in ended), rel=0.1)
-    assert lengths.output_tokens == pytest.approx(fmean(r["output_tokens"] for r in ended), rel=0.1)
-    assert lengths.cached_fraction < 0.1
+            logged = watched.num_logged(scrape_s - count.seconds, scrape_s)
+            assert count.requests == pytest.approx(logged, abs=4.5)
 
 
-def test_the_step_time_is_the_gap_that_clients_see(scrapes, requests):
-    busy = [
-        (r["e2e_s"] - r["ttft_s"]) / (r["output_tokens"] - 1)
-        for r in requests
-        if 70 < r["arrival_s"] < 140 and r["output_tokens"] > 20
-    ]
-    gaps = [seen(scrapes, at_s)[0] for at_s in moments(scrapes) if 80 < at_s < 150]
+def test_completions_alone_would_miss_what_piles_up(watched):
+    # While the queue builds up, from 108 s to 122 s.
+    scrape_s, samples = seen(watched, 122)
+
+    logged = watched.num_logged(scrape_s - 14, scrape_s) / 14
+    demand = measure_demand([samples], scrape_interval_s=2, ready_pods=frozenset("a"))
+
+    assert samples.arrivals[8].completions_per_s < 0.75 * logged
+    assert demand.requests_per_s == pytest.approx(logged, rel=0.15)
+
+
+def test_a_short_window_would_read_anything(watched):
+    # At 0.3 requests/s, 6 s hold none, one or three.
+    short, chosen = [], []
+    for scrape_s in watched.scrapes_within(192, 212):
+        _, samples = seen(watched, scrape_s)
+        demand = measure_demand([samples], scrape_interval_s=2, ready_pods=frozenset("a"))
+        short.append(count_arrivals([samples], 4, scrape_interval_s=2).per_s)
+        chosen.append(demand.requests_per_s)
+
+    assert max(short) > 2.9 * min(short)
+    assert max(chosen) < 1.7 * min(chosen)
+
+
+def test_mean_lengths_are_those_of_the_log(found):
+    for part in (*found["phases"], found["whole"]):
+        assert abs(part["prompt_tokens"]["error"]) < 0.02
+        assert abs(part["output_tokens"]["error"]) < 0.02
+
+
+def test_mean_lengths_of_every_scrape_are_those_of_the_log_in_the_slow_window(found):
+    for spread in found["whole"]["lengths_as_read"].values():
+        assert spread["scrapes"] > 70
+        assert spread["largest_size"] < 0.02
+
+
+def test_the_queue_is_what_cannot_run_yet(found):
+    for phase in found["phases"]:
+        queue = phase["queue"]["waiting"]
+        assert queue["mean_size_of_error"] < 0.2
+        assert queue["estimated_most"] == pytest.approx(queue["log_most"], abs=1)
+
+
+def test_attainment_on_a_bound_is_that_of_the_log_and_between_bounds_near(found):
+    for phase in found["phases"]:
+        for share in phase["attainment"].values():
+            assert abs(share["error"]) < (0.01 if share["is_bucket_bound"] else 0.08)
+
+
+def test_the_step_time_is_the_gap_that_clients_see(watched):
+    busy = [each.tpot_s for each in watched.log if 70 < each.arrival_s < 140 and each.tpot_s]
+    gaps = [seen(watched, at_s)[1] for at_s in range(82, 150, 2)]
 
     step_s = fmean(each.token_gap_s_per_s / each.token_gaps_per_s for each in gaps)
 

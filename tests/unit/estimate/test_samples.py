@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tonnage.estimate.samples import Series, join
+from tonnage.estimate.samples import ArrivalWindow, LengthWindow, Series, join
 from tonnage.settings import Settings
 
 NOW_S = 1_000_000.0
@@ -37,17 +37,21 @@ class TestJoin:
             timestamp=[series(NOW_S - 7)],
             running=[series(3)],
             waiting=[series(2)],
-            running_growth=[series(-0.5)],
-            waiting_growth=[series(0.25)],
-            completions=[series(1, finished_reason="stop"), series(2, finished_reason="length")],
+            running_growth_8=[series(-60)],
+            waiting_growth_8=[series(30)],
+            completions_8=[series(1, finished_reason="stop"), series(2, finished_reason="length")],
+            completions_20=[series(5)],
             ttft=[series(1, le="2.0"), series(4, le="+Inf")],
         )
 
         assert (samples.pod, samples.engine) == ("a", "0")
         assert samples.age_s == 7
         assert (samples.running, samples.waiting) == (3, 2)
-        assert samples.backlog_growth_per_s == -0.25
-        assert samples.completions_per_s == 3
+        # Of 8 scrapes, 15 s apart: what left the batch and what joined the queue.
+        assert samples.arrivals[8].backlog_growth_per_s == -30 / 120
+        assert samples.arrivals[8].completions_per_s == 3
+        assert samples.arrivals[20].completions_per_s == 5
+        assert samples.arrivals[4] == ArrivalWindow()
         assert samples.ttft_within == {2.0: 1, math.inf: 4}
 
     def test_is_as_old_as_the_newest_scrape_of_an_engine(self):
@@ -72,16 +76,18 @@ class TestJoin:
         assert samples.ttft_within == {1.0: 1e15}
 
     def test_leaves_what_was_not_answered_missing(self):
-        samples = the_engine(running=[series(0)])
+        samples = the_engine(waiting=[series(0)])
 
-        assert samples.running == 0
-        assert samples.waiting is None
+        assert samples.waiting == 0
+        assert samples.running is None
         assert samples.age_s is None
         assert samples.kv_tokens is None
         assert samples.ttft_within == {}
 
     def test_growth_of_one_queue_alone_is_not_the_growth_of_both(self):
-        assert the_engine(running_growth=[series(1)]).backlog_growth_per_s is None
+        samples = the_engine(running_growth_4=[series(1)])
+
+        assert samples.arrivals[4].backlog_growth_per_s is None
 
     def test_keeps_namespaces_apart_that_have_a_pod_of_the_same_name(self):
         found = joined(running=[series(1, namespace="blue"), series(2, namespace="green")])
@@ -97,13 +103,13 @@ class TestJoin:
     def test_counts_what_has_no_engine_with_the_pod(self):
         # Rejections carry none; an old engine has the label nowhere.
         ranks = joined(
-            completions=[series(1, engine="0"), series(1, engine="1")],
-            rejections=[series(5, engine=None, reason="max_num_queued_reqs")],
+            completions_4=[series(1, engine="0"), series(1, engine="1")],
+            rejections_4=[series(5, engine=None, reason="max_num_queued_reqs")],
         ).engines["serving", "a"]
-        old = joined(completions=[series(1, engine=None)]).engines["serving", "a"]
+        old = joined(completions_4=[series(1, engine=None)]).engines["serving", "a"]
 
-        assert [each.rejections_per_s for each in ranks] == [5, None]
-        assert [each.completions_per_s for each in old] == [1]
+        assert [each.arrivals[4].rejections_per_s for each in ranks] == [5, None]
+        assert [each.arrivals[4].completions_per_s for each in old] == [1]
 
     def test_drops_series_of_nobody(self):
         found = joined(running=[series(1, pod=None), series(1, namespace=None)])
@@ -117,19 +123,30 @@ class TestJoin:
         assert joined(RELABELED, running=answer).engines["serving", "a"][0].running == 1
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 1e308])
-    @pytest.mark.parametrize("name", ["running", "completions", "kv_usage", "ttft"])
+    @pytest.mark.parametrize(
+        "name", ["running", "completions_4", "kv_usage", "ttft", "dram_active"]
+    )
     def test_a_value_that_cannot_be_is_missing(self, name, value):
         samples = the_engine(**{name: [series(value, le="2.0")]}, waiting=[series(1)])
 
-        figures = (samples.running, samples.completions_per_s, samples.kv_usage_fraction)
-        assert figures == (None, None, None)
+        assert samples.running is samples.kv_usage_fraction is samples.dram_active_fraction is None
+        assert samples.arrivals[4].completions_per_s is None
         assert samples.ttft_within == {}
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -1e308])
     def test_a_growth_that_cannot_be_is_missing(self, value):
-        samples = the_engine(running_growth=[series(value)], waiting_growth=[series(1)])
+        samples = the_engine(running_growth_4=[series(value)], waiting_growth_4=[series(1)])
 
-        assert samples.backlog_growth_per_s is None
+        assert samples.arrivals[4].backlog_growth_per_s is None
+
+    def test_a_figure_of_which_a_part_cannot_be_is_missing(self):
+        parts = [series(3, finished_reason="stop"), series(-1, finished_reason="abort")]
+
+        assert the_engine(completions_4=parts).arrivals[4].completions_per_s is None
+
+    @pytest.mark.parametrize(("value", "fraction"), [(1.0, 1.0), (1.001, None), (0.0, 0.0)])
+    def test_a_share_is_at_most_one(self, value, fraction):
+        assert the_engine(kv_usage=[series(value)]).kv_usage_fraction == fraction
 
     @pytest.mark.parametrize("le", ["", "two", "nan", None])
     def test_a_bound_that_is_none_is_dropped(self, le):
@@ -167,39 +184,111 @@ class TestCacheInfo:
 
 
 class TestLengths:
-    ANSWERS = ("finished", "finished_prompt_tokens", "finished_output_tokens")
+    def lengths(self, **answers):
+        return the_engine(**{f"{name}_60": [series(value)] for name, value in answers.items()})
 
-    def long(self, **answers):
-        [samples] = joined(**answers).long["serving", "a"]
-        return samples
-
-    def test_are_of_the_requests_that_finished(self):
-        samples = self.long(
-            finished=[series(2)],
-            finished_prompt_tokens=[series(400)],
-            finished_output_tokens=[series(50)],
-            long_prompt_tokens=[series(500)],
-            long_computed_tokens=[series(100)],
+    def test_are_of_requests_that_finished_and_of_those_that_started(self):
+        samples = self.lengths(
+            finished=2,
+            finished_prompt_tokens=400,
+            finished_output_tokens=50,
+            started=3,
+            started_prompt_tokens=600,
+            computed_prompt_tokens=100,
         )
 
-        assert samples.requests_per_s == 2
-        assert samples.prompt_tokens_per_s == 400
-        assert samples.output_tokens_per_s == 50
-        assert samples.started_prompt_tokens_per_s == 500
-        assert samples.computed_prompt_tokens_per_s == 100
+        assert samples.lengths[60] == LengthWindow(
+            finished_per_s=2,
+            finished_prompt_tokens_per_s=400,
+            finished_output_tokens_per_s=50,
+            started_per_s=3,
+            started_prompt_tokens_per_s=600,
+            computed_prompt_tokens_per_s=100,
+        )
+        assert samples.lengths[8] == LengthWindow()
 
-    @pytest.mark.parametrize("missing", ANSWERS)
-    def test_are_missing_when_one_counter_is(self, missing):
-        answers = {name: [series(1)] for name in self.ANSWERS if name != missing}
+    def test_of_an_engine_before_0_16_are_without_the_hits_of_its_cache(self):
+        samples = self.lengths(started_prompt_tokens=600, cached_prompt_tokens=450)
 
-        assert joined(**answers).long["serving", "a"] == ()
+        assert samples.lengths[60].computed_prompt_tokens_per_s == 150
+
+    def test_what_the_engine_says_it_computed_stands_above_the_hits(self):
+        # External caches and preempted prompts are in one of the figures alone.
+        samples = self.lengths(
+            started_prompt_tokens=600, computed_prompt_tokens=500, cached_prompt_tokens=450
+        )
+
+        assert samples.lengths[60].computed_prompt_tokens_per_s == 500
 
     def test_nothing_counts_as_cached_where_the_engine_does_not_say(self):
-        answers = {name: [series(1)] for name in self.ANSWERS}
+        window = self.lengths(started_prompt_tokens=600).lengths[60]
 
-        assert self.long(**answers).started_prompt_tokens_per_s == 0
-        assert self.long(**answers).computed_prompt_tokens_per_s == 0
+        assert window.computed_prompt_tokens_per_s == 600
 
-        samples = self.long(**answers, long_prompt_tokens=[series(500)])
+    def test_more_hits_than_prompts_leave_nothing_to_compute(self):
+        samples = self.lengths(started_prompt_tokens=600, cached_prompt_tokens=700)
 
-        assert samples.computed_prompt_tokens_per_s == 500
+        assert samples.lengths[60].computed_prompt_tokens_per_s == 0
+
+    def test_what_a_busy_engine_computes_is_of_the_fast_window(self):
+        samples = the_engine(
+            computed_prompt_tokens_8=[series(700)], computed_prompt_tokens_60=[series(100)]
+        )
+
+        assert samples.computed_prompt_tokens_per_s == 700
+
+
+class TestGpus:
+    def active(self, *values, **labels):
+        place = {"namespace": "serving", "pod": "a"} | labels
+        return [
+            Series(labels=place | {"UUID": f"GPU-{number}"}, value=value, evaluated_at_s=NOW_S)
+            for number, value in enumerate(values)
+        ]
+
+    def test_are_averaged_over_those_of_a_pod_and_told_with_its_first_engine(self):
+        found = joined(
+            running=[series(1, engine="1"), series(2, engine="0")],
+            dram_active=self.active(0.2, 0.6),
+        )
+
+        told = {each.engine: each.dram_active_fraction for each in found.engines["serving", "a"]}
+        assert told == {"0": pytest.approx(0.4), "1": None}
+
+    def test_of_pods_that_are_no_engines_make_none(self):
+        assert joined(dram_active=self.active(0.5)).engines == {}
+
+    def test_one_that_cannot_be_makes_the_mean_missing(self):
+        samples = the_engine(running=[series(1)], dram_active=self.active(0.5, 1.7))
+
+        assert samples.dram_active_fraction is None
+
+
+class TestEnginesOfAPod:
+    def test_are_at_most_64_and_the_rest_is_told(self):
+        found = joined(running=[series(1, engine=str(number)) for number in range(100)])
+
+        kept = [each.engine for each in found.engines["serving", "a"]]
+        assert kept == [str(number) for number in range(64)]
+        assert found.dropped_engines == {("serving", "a"): 36}
+
+    def test_of_others_are_all_there(self):
+        many = [series(1, engine=str(number)) for number in range(100)]
+
+        found = joined(running=[*many, series(1, pod="b")])
+
+        assert len(found.engines["serving", "b"]) == 1
+        assert list(found.dropped_engines) == [("serving", "a")]
+
+    def test_come_first_whatever_names_are_invented(self):
+        invented = [series(1, engine=f"x{number}") for number in range(100)]
+
+        found = joined(running=[*invented, series(7, engine="0")])
+
+        assert found.engines["serving", "a"][0].running == 7
+
+    def test_as_many_as_there_may_be_are_all_kept(self):
+        found = joined(running=[series(1, engine=str(number)) for number in range(64)])
+
+        assert len(found.engines["serving", "a"]) == 64
+        assert found.dropped_engines == {}

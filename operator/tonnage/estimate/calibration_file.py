@@ -1,0 +1,228 @@
+"""What a load test of one engine found, as a file that plans and the operator read: versioned JSON.
+
+The key stands in it in clear, so that a file for another engine is refused with words instead of a
+digest that does not match.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from tonnage.api.base import ApiModel
+from tonnage.estimate.covariance import repaired
+from tonnage.estimate.posterior import COVARIANCES, SpeedPosterior
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.split import Parallelism
+
+VERSION: Final = 1
+"""Bumped when the meaning of a figure changes: an older program then refuses the file."""
+Text = Annotated[str, Field(min_length=1, max_length=512)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+LATEST_S: Final = 253_402_300_799.0
+"""The last second that a date of four digits can tell."""
+Efficiency = Annotated[float, Field(gt=0, le=1)]
+Identity = tuple[object, ...]
+"""What two keys of the same engine have in common."""
+
+
+class CalibrationFileError(ValueError):
+    """The text is no calibration, or one for something else; the message says of what."""
+
+
+class SplitKey(ApiModel):
+    """A split over GPUs."""
+
+    tensor: Count = 1
+    pipeline: Count = 1
+    data: Count = 1
+    context: Count = 1
+
+
+class CalibrationKey(ApiModel):
+    """What the speed of an engine depends on."""
+
+    model: Text
+    model_digest: str
+    """Of its configuration; empty where the catalogue has none."""
+    weights: Text
+    kv_cache: Text
+    gpu: Text
+    parallelism: SplitKey
+    engine: Text
+    """Minor version of vLLM."""
+
+    def __str__(self) -> str:
+        split = Parallelism(**self.parallelism.model_dump(by_alias=False))
+        digest = f" ({self.model_digest})" if self.model_digest else ""
+        return (
+            f"{self.model}{digest}, weights {self.weights}, kvCache {self.kv_cache}, {self.gpu}, "
+            f"{split}, vLLM {self.engine}"
+        )
+
+    @property
+    def identity(self) -> Identity:
+        """Return what must be equal: two names of one configuration are one model."""
+        model = self.model_digest or self.model
+        return model, self.weights, self.kv_cache, self.gpu, self.parallelism, self.engine
+
+
+class LearnedConstants(ApiModel):
+    """The constants that were fitted."""
+
+    overhead_factor: Positive
+    """Times the prior's overheads."""
+    bandwidth_efficiency: Efficiency
+    prefill_efficiency: Efficiency
+    covariance: Annotated[tuple[float, ...], Field(min_length=COVARIANCES, max_length=COVARIANCES)]
+    """Of the logarithms of the three above: the upper triangle, row by row."""
+
+    @field_validator("covariance")
+    @classmethod
+    def _is_one(cls, covariance: tuple[float, ...]) -> tuple[float, ...]:
+        sound, is_one = repaired(covariance)
+        if not is_one:
+            raise ValueError(f"{list(covariance)} is no covariance of three figures")
+        return sound
+
+
+class ReportedCache(ApiModel):
+    """What the engine says of its KV cache."""
+
+    tokens: Positive
+    """Of one data-parallel rank."""
+    max_model_len: Count
+    gpu_memory_utilization: Positive | None = None
+
+
+class MeasuredPoint(ApiModel):
+    """One load of the sweep."""
+
+    kind: Literal["prefill", "decode"]
+    sequences: Count
+    """Decoding at once; of prefill 1."""
+    prompt_tokens: Count
+    seconds: Positive
+    """Of prefill until the first token, of decode for a step."""
+    prior_error_fraction: float
+    """Predicted over measured, less 1, before anything was fitted."""
+    error_fraction: float
+    """The same with the constants above."""
+
+
+class ObservedUtilization(ApiModel):
+    """The most of the nominal figures that a point used."""
+
+    mbu_fraction: float | None = None
+    mfu_fraction: float | None = None
+
+
+class Validation(ApiModel):
+    """How a replay of the user's own traffic agreed with what was predicted for it."""
+
+    date: Text
+    requests: Count
+    tpot_p95_error_fraction: float | None = None
+    """Predicted over measured, less 1; None: no answer had a second token."""
+    ttft_p95_error_fraction: float
+
+    def __str__(self) -> str:
+        tpot = self.tpot_p95_error_fraction
+        written = "not measured" if tpot is None else f"{tpot:+.1%}"
+        return (
+            f"validated by measurement: {self.date}, {self.requests} requests, TPOT p95 error "
+            f"{written}, TTFT p95 error {self.ttft_p95_error_fraction:+.1%}"
+        )
+
+
+class CalibrationFile(ApiModel):
+    """All that one run of ``tonnage calibrate`` leaves."""
+
+    version: Literal[1] = VERSION
+    date: Text
+    """ISO 8601."""
+    measured_at_s: Annotated[float, Field(ge=0, le=LATEST_S)]
+    """The same in Unix time."""
+    key: CalibrationKey
+    constants: LearnedConstants
+    cache: ReportedCache | None = None
+    requests: Count
+    steps: Count
+    """Decode steps that were timed."""
+    points: Annotated[tuple[MeasuredPoint, ...], Field(min_length=1, max_length=200)]
+    observed: ObservedUtilization
+    has_metrics: bool
+    """The engine's own figures were there to check what clients saw."""
+    remarks: tuple[str, ...] = ()
+    validation: Validation | None = None
+
+
+def key_of(request: SizingRequest, parallelism: Parallelism) -> CalibrationKey:
+    """Return the key of what a request asks for, on one split."""
+    return CalibrationKey(
+        model=request.shape.name,
+        model_digest=request.shape.digest,
+        weights=request.weights.name,
+        kv_cache=request.kv_format,
+        gpu=request.gpu.name,
+        parallelism=SplitKey(**asdict(parallelism)),
+        engine=request.engine.minor,
+    )
+
+
+def dump(file: CalibrationFile) -> str:
+    """Write a file."""
+    return json.dumps(file.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+
+def load(text: str) -> CalibrationFile:
+    """Read a file back.
+
+    Raises:
+        CalibrationFileError: no JSON object, of another version, or a field is wrong; names it.
+    """
+    try:
+        content: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CalibrationFileError(f"no JSON: {error}") from error
+    version = content.get("version") if isinstance(content, dict) else None
+    if version != VERSION:
+        raise CalibrationFileError(
+            f"no calibration of version {VERSION}: version is {str(version)[:20]}"
+        )
+    try:
+        return CalibrationFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CalibrationFileError(f"{where}: {first['msg']}") from error
+
+
+def check_key(file: CalibrationFile, asked: CalibrationKey) -> None:
+    """Refuse a calibration of something else.
+
+    Raises:
+        CalibrationFileError: with both keys.
+    """
+    if file.key.identity != asked.identity:
+        raise CalibrationFileError(f"the calibration is for {file.key}; asked is {asked}")
+
+
+def speed_posterior_of(file: CalibrationFile) -> SpeedPosterior:
+    """Return what the file says as the learner keeps it.
+
+    Each point of the sweep counts as one window.
+    """
+    learned = file.constants
+    first, second, third, fourth, fifth, sixth = learned.covariance
+    return SpeedPosterior(
+        overhead_factor=learned.overhead_factor,
+        bandwidth_efficiency=learned.bandwidth_efficiency,
+        prefill_efficiency=learned.prefill_efficiency,
+        covariance=(first, second, third, fourth, fifth, sixth),
+        num_windows=len(file.points),
+        num_steps=float(file.steps),
+        learned_at_s=file.measured_at_s,
+    )

@@ -1,0 +1,376 @@
+"""Learning the constants of a step: overhead, bandwidth and prefill, recursively and in doubt.
+
+An extended Kalman filter on the logarithms of three constants: a factor on the overheads, the
+bandwidth efficiency and the prefill efficiency. What a window shows (``estimate.speed``) is
+compared with what the constants say of the same state, and the difference is given to each constant
+as far as the step depends on it and it is in doubt. Overhead and slope so come apart as states
+differ, and stay tied where they do not: the covariance knows which. All of it is bounded: by a band
+around the prior, by a gate on what can be believed, by a limit on each step, and by doubt that
+grows with age.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.estimate.posterior import SpeedPosterior, Three
+from tonnage.estimate.speed import (
+    BusyWindow,
+    predicted_gap_s,
+    predicted_prefill_s,
+    prefill_share,
+    with_speed,
+)
+from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.units import HOUR_S
+
+Vector = Three
+Matrix = tuple[Vector, Vector, Vector]
+
+SHARES: Vector = (0.2, -0.5, -0.3)
+"""How the logarithm of a step at the load line follows those of the constants, typically."""
+DEVIATIONS: Vector = (2.0, 1.0, 2.0)
+"""Of the prior's constants, in proportion: overheads and prefill are known less than bandwidth."""
+BAND: Vector = (5.0, 2.5, 2.5)
+"""A constant stays within its prior divided and multiplied by so much."""
+DRIFT_PER_HOUR: Vector = (0.04, 0.03, 0.04)
+"""Deviation that an hour adds to what was known: 4 % after one hour, 20 % after a day."""
+NOISE = 0.02
+"""Of a mean gap that the formula predicts from a window, as a share of it."""
+PREFILL_NOISE = 0.04
+COMPANY_NOISE = 0.25
+"""Of a prefill, times the share of prompts in a step: who else is in it is not known."""
+MOST_POOLED = 4
+"""Pods beyond these make the median no surer: what they have in common stays."""
+GATE = 3.0
+"""Standard deviations beyond which a window teaches nothing by itself."""
+FORGETTING = 0.6
+SLOWER_REGIME, FASTER_REGIME = 2.0, 2.5
+"""Mean recent surprise at which the engine counts as changed: two windows in a row that are beyond
+the gate towards slower, three towards faster."""
+FORGOTTEN = 0.5
+"""Of the prior's variance, added when the regime has changed."""
+SAME_S, SOON_S = 600.0, 2400.0
+"""Steps towards a large change follow one another. An engine that changes again later, but before
+long, has not changed: the formula does not fit it."""
+MISFIT_GAIN, MOST_MISFIT = 0.3, 1.0
+MISFIT_KEPT = 0.98
+"""Of the square of what no constants explained, from window to window: half of it in 35 minutes."""
+LARGEST_STEP = 0.2
+"""Of a logarithm, in one window."""
+NUDGE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWindow:
+    """The engines of one pod over one window, and the model of what runs in it."""
+
+    pod: str
+    model: StepTimeModel
+    """With the prior's constants."""
+    engines: tuple[BusyWindow, ...]
+
+
+def prior_posterior(constants: SpeedConstants, *, spread_fraction: float) -> SpeedPosterior:
+    """Return what is known before anything is measured.
+
+    ``spread_fraction``: eight of ten measured steps lie within so much of the predicted one.
+    """
+    deviation = deviation_of(spread_fraction)
+    weighted = [share * each for share, each in zip(SHARES, DEVIATIONS, strict=True)]
+    scale = (deviation / math.hypot(*weighted)) ** 2
+    o, b, f = (scale * each**2 for each in DEVIATIONS)
+    return SpeedPosterior(
+        overhead_factor=1.0,
+        bandwidth_efficiency=constants.bandwidth_efficiency,
+        prefill_efficiency=constants.prefill_efficiency,
+        covariance=(o, 0.0, 0.0, b, 0.0, f),
+    )
+
+
+def deviation_of(spread_fraction: float) -> float:
+    """Return the deviation of the logarithm of steps, eight of ten of which lie within a spread."""
+    return math.log1p(spread_fraction) / quantile_z(0.8)
+
+
+def quantile_z(share: float) -> float:
+    """Return the standard deviations on either side that hold such a share of a normal."""
+    return NormalDist().inv_cdf((1 + share) / 2)
+
+
+def constants_of(posterior: SpeedPosterior, prior: SpeedConstants) -> SpeedConstants:
+    return with_speed(
+        prior,
+        overhead=posterior.overhead_factor,
+        bandwidth=posterior.bandwidth_efficiency,
+        prefill=posterior.prefill_efficiency,
+    )
+
+
+def deviation_of_step(posterior: SpeedPosterior) -> float:
+    """Return the doubt of a step's time at the load line, as a share of it.
+
+    With what no constants explain: that is known to be there, but not at which load.
+    """
+    return math.hypot(_deviation_by_constants(posterior), posterior.misfit)
+
+
+def _deviation_by_constants(posterior: SpeedPosterior) -> float:
+    return math.sqrt(max(0.0, _dot(SHARES, _times(_matrix(posterior), SHARES))))
+
+
+def slow_end(posterior: SpeedPosterior, *, share: float) -> SpeedPosterior:
+    """Return the constants at the slow end of the range that holds such a share of the truth.
+
+    All parts of a step take longer by the same factor. What no constants explain has no part in
+    it: broken promises say at which load it counts.
+    """
+    deviation = _deviation_by_constants(posterior)
+    factor = math.exp(quantile_z(share) * deviation) if share else 1.0
+    return replace(
+        posterior,
+        overhead_factor=posterior.overhead_factor * factor,
+        bandwidth_efficiency=posterior.bandwidth_efficiency / factor,
+        prefill_efficiency=posterior.prefill_efficiency / factor,
+    )
+
+
+def aged(known: SpeedPosterior, prior: SpeedPosterior, *, now_s: float) -> SpeedPosterior:
+    """Return what is known now of what was known then: doubt grows, up to the prior's."""
+    hours = max(0.0, now_s - known.learned_at_s) / HOUR_S if known.learned_at_s else 0.0
+    grown = _plus(_matrix(known), tuple(hours * each**2 for each in DRIFT_PER_HOUR))
+    return _with_matrix(known, _bounded(grown, prior.variances))
+
+
+def learned(
+    known: SpeedPosterior,
+    prior: SpeedPosterior,
+    pods: Sequence[PodWindow],
+    *,
+    now_s: float,
+) -> SpeedPosterior:
+    """Take in what the pods of a key did over one window; each pod has one vote.
+
+    Not more often than once a window: windows that overlap would count the same steps twice.
+    """
+    before = aged(known, prior, now_s=now_s)
+    after = _updated(before, prior, pods, _GAP, now_s)
+    if after is before:
+        return known
+    after = _updated(after, prior, pods, _PREFILL, now_s)
+    steps = sum(window.num_gaps / max(1.0, window.step.num_sequences) for window in _all(pods))
+    return replace(
+        after,
+        num_windows=known.num_windows + 1,
+        num_steps=known.num_steps + steps,
+        learned_at_s=now_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quantity:
+    """A figure that a window shows: as measured, as predicted, and how well both may agree."""
+
+    measured: Callable[[BusyWindow], float | None]
+    predicted: Callable[[StepTimeModel, BusyWindow], float]
+    variance: Callable[[StepTimeModel, BusyWindow], float]
+
+
+def _gap_variance(model: StepTimeModel, window: BusyWindow) -> float:
+    return NOISE**2 + prefill_share(model, window) ** 2 * _chance_of_prompts(window)
+
+
+def _chance_of_prompts(window: BusyWindow) -> float:
+    """Return the variance of the mean length of the prompts in a window, as a share of it."""
+    return (1 + window.prompts.scv) / max(1.0, window.num_prefills)
+
+
+def _prefill_variance(model: StepTimeModel, window: BusyWindow) -> float:
+    company = COMPANY_NOISE * prefill_share(model, window)
+    return PREFILL_NOISE**2 + company**2 + _chance_of_prompts(window)
+
+
+_GAP = _Quantity(
+    measured=lambda window: window.gap_s, predicted=predicted_gap_s, variance=_gap_variance
+)
+_PREFILL = _Quantity(
+    measured=lambda window: window.prefill_s,
+    predicted=predicted_prefill_s,
+    variance=_prefill_variance,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Vote:
+    """What one engine, pod or fleet says: the residual of a logarithm, and on what it depends."""
+
+    residual: float
+    slopes: Vector
+    variance: float
+
+
+def _updated(
+    known: SpeedPosterior,
+    prior: SpeedPosterior,
+    pods: Sequence[PodWindow],
+    of: _Quantity,
+    now_s: float,
+) -> SpeedPosterior:
+    """Return the posterior after one scalar update; the same one where nobody votes."""
+    votes = [vote for vote in (_pod_vote(known, pod, of) for pod in pods) if vote]
+    if not votes:
+        return known
+    vote = _median(votes)
+    variance = vote.variance / min(len(votes), MOST_POOLED) + known.misfit**2
+    vote = replace(vote, variance=variance)
+    matrix = _matrix(known)
+    spread = _times(matrix, vote.slopes)
+    total = _dot(vote.slopes, spread) + vote.variance
+    score = vote.residual / math.sqrt(total)
+    if of is _GAP:
+        known = replace(
+            known,
+            surprise=_surprise(known.surprise, score),
+            misfit=math.sqrt(MISFIT_KEPT) * known.misfit,
+        )
+        if abs(score) > GATE:
+            if not _is_new_regime(known.surprise):
+                return known
+            matrix, known = _forgotten(matrix, prior), _in_new_regime(known, vote.residual, now_s)
+            spread = _times(matrix, vote.slopes)
+            total = _dot(vote.slopes, spread) + vote.variance
+    elif abs(score) > GATE:  # prompts vary more than is known of them: a bounded step, no surer
+        bounded = vote.residual * GATE / abs(score)
+        return _moved(known, prior, [each / total * bounded for each in spread])
+    gains = tuple(each / total for each in spread)
+    moved = _moved(known, prior, [gain * vote.residual for gain in gains])
+    return _with_matrix(moved, _reduced(matrix, gains, spread))
+
+
+def _forgotten(matrix: Matrix, prior: SpeedPosterior) -> Matrix:
+    """Return the doubt after the engine has changed."""
+    first = prior.variances
+    return _bounded(_plus(matrix, tuple(FORGOTTEN * each for each in first)), first)
+
+
+def _in_new_regime(known: SpeedPosterior, residual: float, now_s: float) -> SpeedPosterior:
+    """Return the posterior when the engine has changed; soon again, no constants explain it."""
+    is_again = known.regime_at_s and SAME_S < now_s - known.regime_at_s < SOON_S
+    bounded = min(residual**2, MOST_MISFIT**2) if is_again else 0.0
+    misfit = math.sqrt(known.misfit**2 + MISFIT_GAIN * bounded)
+    return replace(known, surprise=0.0, misfit=misfit, regime_at_s=now_s)
+
+
+def _surprise(before: float, score: float) -> float:
+    """Fold a score in; one beyond the gate counts as just beyond it, however far it is."""
+    bounded = max(-GATE - 0.5, min(GATE + 0.5, score))
+    return FORGETTING * before + (1 - FORGETTING) * bounded
+
+
+def _is_new_regime(surprise: float) -> bool:
+    """Tell whether windows in a row say the same: a residual above 0 is a slower engine."""
+    return surprise > SLOWER_REGIME or surprise < -FASTER_REGIME
+
+
+def _pod_vote(known: SpeedPosterior, pod: PodWindow, of: _Quantity) -> _Vote | None:
+    votes = [vote for vote in (_vote(known, pod.model, each, of) for each in pod.engines) if vote]
+    return _median(votes) if votes else None
+
+
+def _vote(
+    known: SpeedPosterior, model: StepTimeModel, window: BusyWindow, of: _Quantity
+) -> _Vote | None:
+    measured = of.measured(window)
+    if not measured:
+        return None
+
+    def logarithm(posterior: SpeedPosterior) -> float:
+        constants = constants_of(posterior, model.constants)
+        return math.log(of.predicted(replace(model, constants=constants), window))
+
+    here = logarithm(known)
+    slopes = [(logarithm(each) - here) / NUDGE for each in _nudged(known)]
+    believed = replace(model, constants=constants_of(known, model.constants))
+    return _Vote(
+        residual=math.log(measured) - here,
+        slopes=(slopes[0], slopes[1], slopes[2]),
+        variance=of.variance(believed, window),
+    )
+
+
+def _nudged(known: SpeedPosterior) -> tuple[SpeedPosterior, ...]:
+    more = math.exp(NUDGE)
+    return (
+        replace(known, overhead_factor=known.overhead_factor * more),
+        replace(known, bandwidth_efficiency=known.bandwidth_efficiency * more),
+        replace(known, prefill_efficiency=known.prefill_efficiency * more),
+    )
+
+
+def _median(votes: Sequence[_Vote]) -> _Vote:
+    """Return the vote in the middle; of an even number, of the two that which is believed more.
+
+    Of two that disagree one is wrong, and their mean would follow it half of the way: what both
+    say is learned, not what one says.
+    """
+    ordered = sorted(votes, key=lambda vote: vote.residual)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return min(low, high, key=lambda vote: abs(vote.residual))
+
+
+def _moved(known: SpeedPosterior, prior: SpeedPosterior, by: Sequence[float]) -> SpeedPosterior:
+    largest = max(abs(each) for each in by)
+    scale = min(1.0, LARGEST_STEP / largest) if largest else 1.0
+    o, b, f = (
+        min(max(value * math.exp(scale * step), around / band), around * band)
+        for value, step, around, band in zip(
+            known.constants, by, prior.constants, BAND, strict=True
+        )
+    )
+    return replace(known, overhead_factor=o, bandwidth_efficiency=b, prefill_efficiency=f)
+
+
+def _all(pods: Sequence[PodWindow]) -> list[BusyWindow]:
+    return [window for pod in pods for window in pod.engines]
+
+
+def _matrix(posterior: SpeedPosterior) -> Matrix:
+    oo, ob, of, bb, bf, ff = posterior.covariance
+    return (oo, ob, of), (ob, bb, bf), (of, bf, ff)
+
+
+def _with_matrix(posterior: SpeedPosterior, matrix: Matrix) -> SpeedPosterior:
+    (oo, ob, of), (_, bb, bf), (_, _, ff) = matrix
+    return replace(posterior, covariance=(oo, ob, of, bb, bf, ff))
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def _times(matrix: Matrix, vector: Vector) -> Vector:
+    one, two, three = (_dot(row, vector) for row in matrix)
+    return one, two, three
+
+
+def _plus(matrix: Matrix, variances: Sequence[float]) -> Matrix:
+    """Return the matrix with more on its diagonal."""
+    return _each(lambda row, column: matrix[row][column] + (row == column) * variances[row])
+
+
+def _reduced(matrix: Matrix, gains: Sequence[float], spread: Sequence[float]) -> Matrix:
+    return _each(lambda row, column: matrix[row][column] - gains[row] * spread[column])
+
+
+def _bounded(matrix: Matrix, most: Vector) -> Matrix:
+    """Return the matrix shrunk where a variance exceeds what was in doubt at first."""
+    has = [matrix[at][at] for at in range(3)]
+    scale = [math.sqrt(m / h) if h > m else 1.0 for h, m in zip(has, most, strict=True)]
+    return _each(lambda row, column: scale[row] * matrix[row][column] * scale[column])
+
+
+def _each(cell: Callable[[int, int], float]) -> Matrix:
+    one, two, three = ((cell(row, 0), cell(row, 1), cell(row, 2)) for row in range(3))
+    return one, two, three

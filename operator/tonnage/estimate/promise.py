@@ -1,0 +1,197 @@
+"""What kept and broken promises say of an object's capacity: a bounded factor on its goodput.
+
+The engine model says how many requests come too late at a load: as many as may at goodput, and
+fewer below it by a power of the load that the search for goodput has found. What is measured at the
+load that runs is compared with that. A difference that is no chance moves the factor: at once
+towards safety, slowly back. What the learner takes in as a change of the step time is not counted
+here as well: as the goodput that it believes in moves, the factor gives back as much.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.units import HOUR_S
+
+LOWEST, HIGHEST = 0.3, 1.5
+LARGEST_DOWN = 0.15
+"""Of the factor's logarithm, in one judgement."""
+LARGEST_UP = 0.03
+UP_GAIN = 0.5
+STEEPNESS = (4.0, 25.0)
+"""Between which the growth of late requests with load is believed, as a power."""
+CLUMPS = 3.0
+"""Late requests come together: so many count as one draw."""
+DEVIATIONS = 2.0
+"""Of what is expected by chance, that late requests must differ by."""
+NEARLY_BROKEN = 0.8
+"""Of the late requests that are allowed: with fewer, nothing is lowered."""
+HIGH_LOAD = 0.85
+"""Of what the replicas are believed to serve: below, that promises are kept proves nothing."""
+OVERLOAD = 1.05
+"""Above, broken promises are expected, and more replicas asked for anyway."""
+MOST_ALLOWED = 40.0
+"""Late requests that would be allowed, beyond which older evidence counts half."""
+HALF_LIFE_S = 24 * HOUR_S
+FUTILE_LOAD, FUTILE_RATIO, SATURATED = 0.75, 0.8, 8.0
+"""With so much of the load per replica that it had, so much of the lateness stays, and that is not
+nearly everybody: then it is not the load that makes requests late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How one SLO target fared over a window."""
+
+    target: str
+    quantile: float
+    num_requests: float
+    late: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What happened while nothing else changed."""
+
+    verdicts: tuple[Verdict, ...]
+    load: float
+    """Demand over what the replicas are believed to serve, the factor included."""
+    requests_per_s_each: float
+    steepness: float
+    """Power of the load with which late requests grow, by the engine model."""
+    is_queue_standing: bool
+    """Requests have waited all along, though there should be room."""
+    may_raise: bool = True
+    """Nothing at all has changed; otherwise only broken promises count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Evidence since the factor last moved: of each target, and what was expected."""
+
+    late: dict[str, float] = field(default_factory=dict)
+    allowed: dict[str, float] = field(default_factory=dict)
+    expected: dict[str, float] = field(default_factory=dict)
+    num_requests: float = 0.0
+    began: tuple[float, float] | None = None
+    """(late over allowed, requests/s of each replica) when the factor was first lowered of late."""
+    is_futile: bool = False
+    """Fewer requests for each replica made no difference."""
+
+    @property
+    def worst(self) -> str | None:
+        """The target that is missed most, for what it allows."""
+        known = [name for name in self.allowed if self.allowed[name] > 0]
+        return max(known, key=lambda name: self.late[name] / self.allowed[name], default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The factor and the evidence after one window, and why it moved."""
+
+    posterior: ObjectPosterior
+    tally: Tally
+    reason: str | None = None
+
+
+def factor_now(posterior: ObjectPosterior, *, now_s: float) -> float:
+    """Return the factor on goodput: old evidence fades, half of its logarithm in a day."""
+    age_s = max(0.0, now_s - posterior.judged_at_s) if posterior.judged_at_s else 0.0
+    return math.exp(math.log(posterior.goodput_factor) * 0.5 ** (age_s / HALF_LIFE_S))
+
+
+def judged(posterior: ObjectPosterior, tally: Tally, window: Window, *, now_s: float) -> Judgement:
+    """Take in one window in which nothing else changed."""
+    if window.load > OVERLOAD:
+        return Judgement(posterior=posterior, tally=tally)
+    power = min(max(window.steepness, STEEPNESS[0]), STEEPNESS[1])
+    tally = _noted(tally, window.verdicts, window.load**power)
+    worst = tally.worst
+    step = 0.0 if worst is None else _step(tally, worst, window.load, power)
+    if step > 0 and not window.may_raise:
+        step = 0.0
+    if window.is_queue_standing:
+        step = min(step, -LARGEST_DOWN / 2)
+    if step < 0 and worst is not None:
+        tally = _futility(tally, worst, window.requests_per_s_each)
+    if not step or (step < 0 and tally.is_futile):
+        return Judgement(posterior=posterior, tally=tally)
+    reason = _words(tally, worst, step, window.load)
+    factor = factor_now(posterior, now_s=now_s) * math.exp(step)
+    moved = replace(
+        posterior,
+        goodput_factor=min(max(factor, LOWEST), HIGHEST),
+        num_judged=posterior.num_judged + tally.num_requests,
+        judged_at_s=now_s,
+    )
+    fresh = Tally(began=tally.began if step < 0 else None)
+    return Judgement(posterior=moved, tally=fresh, reason=reason)
+
+
+def _noted(tally: Tally, verdicts: Sequence[Verdict], expected_ratio: float) -> Tally:
+    most = max(tally.allowed.values(), default=0.0)
+    kept = 0.5 if most > MOST_ALLOWED else 1.0
+    late, allowed, expected = (
+        {name: kept * value for name, value in each.items()}
+        for each in (tally.late, tally.allowed, tally.expected)
+    )
+    for each in verdicts:
+        may_be = each.num_requests * (1 - each.quantile)
+        late[each.target] = late.get(each.target, 0.0) + each.late
+        allowed[each.target] = allowed.get(each.target, 0.0) + may_be
+        expected[each.target] = expected.get(each.target, 0.0) + may_be * min(1.0, expected_ratio)
+    counted = max((each.num_requests for each in verdicts), default=0.0)
+    return replace(
+        tally,
+        late=late,
+        allowed=allowed,
+        expected=expected,
+        num_requests=kept * tally.num_requests + counted,
+    )
+
+
+def _step(tally: Tally, name: str, load: float, power: float) -> float:
+    """Return the step of the factor's logarithm that the evidence asks for; 0: it may be chance."""
+    late, expected = tally.late[name], tally.expected[name]
+    score = (late - expected) / math.sqrt(CLUMPS * max(1.0, expected))
+    if score > DEVIATIONS and late > NEARLY_BROKEN * tally.allowed[name]:
+        return -min(LARGEST_DOWN, math.log(late / max(expected, 0.5)) / power)
+    if score < -DEVIATIONS and load > HIGH_LOAD:
+        return min(LARGEST_UP, UP_GAIN * math.log(expected / (late + 1.0)) / power)
+    return 0.0
+
+
+def _futility(tally: Tally, name: str, requests_per_s_each: float) -> Tally:
+    """Note when the factor is first lowered, and whether that has helped."""
+    ratio = tally.late[name] / tally.allowed[name]
+    if tally.began is None:
+        return replace(tally, began=(ratio, requests_per_s_each))
+    first_ratio, first_rate = tally.began
+    has_fallen = requests_per_s_each < FUTILE_LOAD * first_rate
+    stays = FUTILE_RATIO * first_ratio < ratio < SATURATED
+    return replace(tally, is_futile=tally.is_futile or (has_fallen and stays))
+
+
+def _words(tally: Tally, name: str | None, step: float, load: float) -> str:
+    change = f"{math.expm1(step):+.0%} capacity"
+    if name is None or not tally.allowed:
+        return f"{change}: requests wait at {load:.0%} of what the replicas should serve"
+    late, allowed, expected = tally.late[name], tally.allowed[name], tally.expected[name]
+    return (
+        f"{change}: {late:.0f} of {tally.num_requests:.0f} requests missed {name} at {load:.0%} "
+        f"of what the replicas should serve, {expected:.0f} were expected and {allowed:.0f} allowed"
+    )
+
+
+def given_back(posterior: ObjectPosterior, ratio: float) -> ObjectPosterior:
+    """Return the factor after the learner moved goodput by a ratio, for the same evidence maybe.
+
+    What broken promises have shown stays as a rate: it is not more because single steps are faster
+    at lighter load. What kept ones have shown is not counted twice.
+    """
+    factor = posterior.goodput_factor
+    if factor < 1:
+        factor = min(1.0, max(LOWEST, factor / ratio))
+    elif ratio > 1:
+        factor = max(1.0, factor / ratio)
+    return replace(posterior, goodput_factor=factor)

@@ -1,0 +1,313 @@
+"""What was learned, as text: versioned JSON, each entry checked for itself when it is read.
+
+Two kinds of document. The shared one::
+
+    {"version": 3,
+     "inherited": {KEY: bandwidth efficiency},
+     "speed": {NAMESPACE: {KEY: {"overheadFactor", "bandwidthEfficiency", "prefillEfficiency",
+                                 "covariance": [6 numbers], "numWindows", "numSteps", "surprise",
+                                 "learnedAt"}}},
+     "memory": {NAMESPACE: {KEY: {"kvTokens", "reportedAt"}}}}
+
+and a shard of what belongs to one object each::
+
+    {"version": 3,
+     "objects": {UID: {"goodputFactor", "numJudged", "judgedAt", "coldStartSeconds",
+                       "coldStartDeviationSeconds", "numStarts", "memoryKey", "kvTokens"}}}
+
+Times are in unix seconds. What is not known is left out. Figures have six significant digits, and
+covariances nine: near-singular ones lose their definiteness to less.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
+from tonnage.estimate.covariance import repaired
+from tonnage.estimate.posterior import COVARIANCES, MemoryReport, ObjectPosterior, SpeedPosterior
+from tonnage.units import PETA
+
+VERSION: Final = 3
+"""Raised when the meaning of a stored figure changes."""
+WITHOUT_NAMESPACES: Final = 2
+"""The version that shared one efficiency and one pool by key with all namespaces."""
+DIGITS: Final = 6
+COVARIANCE_DIGITS: Final = 9
+LARGEST: Final = PETA
+"""No figure that we write comes near."""
+LARGEST_FACTOR: Final = 100.0
+LARGEST_EFFICIENCY: Final = 1.5
+"""Somewhat above what can be: the nominal figure of a class may be too low."""
+LONGEST_NAME: Final = 64
+
+Entry = TypeVar("Entry")
+
+
+class NewerStateError(ValueError):
+    """Written by a later version of the operator, which must find it again."""
+
+
+class CorruptedStateError(ValueError):
+    """No state that any version wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What was read, and how much of it could not be taken over."""
+
+    calibrations: Calibrations
+    num_dropped: int = 0
+    """Entries with a figure that we would not write."""
+    num_widened: int = 0
+    """Covariances that were none."""
+
+
+def dump_shared(calibrations: Calibrations) -> str:
+    """Write what namespaces share."""
+    sections = {
+        "inherited": {key: _figure(each) for key, each in calibrations.inherited.items()},
+        "speed": _by_namespace(calibrations.speed, speed_entry),
+        "memory": _by_namespace(calibrations.memory, memory_entry),
+    }
+    return _text(sections)
+
+
+def dump_objects(objects: Mapping[str, ObjectPosterior]) -> str:
+    """Write what belongs to one object each."""
+    return _text({"objects": {uid: object_entry(each) for uid, each in objects.items()}})
+
+
+def load_shared(text: str) -> Loaded:
+    """Read what namespaces share, of this version or of the one before.
+
+    Of version 2, an efficiency is a better prior for everybody; a pool is believed by all.
+
+    Raises:
+        NewerStateError: of a later version.
+        CorruptedStateError: of no version at all.
+    """
+    state = _document(text)
+    reader = _Reader()
+    if state["version"] == WITHOUT_NAMESPACES:
+        known = Calibrations(
+            inherited=reader.entries(_section(state, "speed"), _old_efficiency),
+            memory=reader.scoped({EVERYONE: _section(state, "memory")}, _old_report),
+        )
+    else:
+        known = Calibrations(
+            inherited=reader.entries(_section(state, "inherited"), _efficiency),
+            speed=reader.scoped(_section(state, "speed"), reader.speed),
+            memory=reader.scoped(_section(state, "memory"), _report),
+        )
+    return reader.loaded(known)
+
+
+def load_objects(text: str) -> Loaded:
+    """Read a shard.
+
+    Raises:
+        NewerStateError: of a later version.
+        CorruptedStateError: of no version that had shards.
+    """
+    state = _document(text)
+    if state["version"] == WITHOUT_NAMESPACES:
+        raise CorruptedStateError(f"version {WITHOUT_NAMESPACES} had no shards")
+    reader = _Reader()
+    objects = reader.entries(_section(state, "objects"), _object)
+    return reader.loaded(Calibrations(objects=objects))
+
+
+def _text(sections: Mapping[str, Any]) -> str:
+    return json.dumps({"version": VERSION, **sections}, sort_keys=True, separators=(",", ":"))
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    try:
+        state = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptedStateError(f"no JSON: {type(error).__name__}") from error
+    version = state.get("version") if isinstance(state, dict) else None
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise CorruptedStateError("no object with a version")
+    if version > VERSION:
+        raise NewerStateError(f"version {version}, this operator knows up to {VERSION}")
+    if version < WITHOUT_NAMESPACES:
+        raise CorruptedStateError(f"version {version} is not read any more")
+    return dict(state)
+
+
+def _section(state: Mapping[str, Any], name: str) -> Any:
+    return state.get(name, {})
+
+
+class _Reader:
+    """Reads entry by entry, and counts those that are none."""
+
+    def __init__(self) -> None:
+        self._num_dropped = self._num_widened = 0
+
+    def entries(self, found: Any, read: Callable[[Any], Entry]) -> dict[str, Entry]:
+        return dict(self._read(found, read))
+
+    def scoped(self, found: Any, read: Callable[[Any], Entry]) -> dict[Scope, Entry]:
+        namespaces = self.entries(found, lambda entries: self.entries(entries, read))
+        return {
+            Scope(namespace, key): entry
+            for namespace, entries in namespaces.items()
+            for key, entry in entries.items()
+        }
+
+    def speed(self, entry: Any) -> SpeedPosterior:
+        covariance, is_sound = repaired(_covariance(entry))
+        posterior = SpeedPosterior(
+            overhead_factor=_positive(entry["overheadFactor"], LARGEST_FACTOR),
+            bandwidth_efficiency=_efficiency(entry["bandwidthEfficiency"]),
+            prefill_efficiency=_efficiency(entry["prefillEfficiency"]),
+            covariance=covariance,
+            num_windows=_count(entry["numWindows"]),
+            num_steps=_amount(entry["numSteps"]),
+            surprise=_number(entry["surprise"]),
+            misfit=_amount(entry.get("misfit", 0.0)),
+            regime_at_s=_amount(entry.get("regimeAt", 0.0)),
+            learned_at_s=_amount(entry["learnedAt"]),
+        )
+        self._num_widened += not is_sound
+        return posterior
+
+    def loaded(self, known: Calibrations) -> Loaded:
+        return Loaded(
+            calibrations=known, num_dropped=self._num_dropped, num_widened=self._num_widened
+        )
+
+    def _read(self, found: Any, read: Callable[[Any], Entry]) -> Iterator[tuple[str, Entry]]:
+        if not isinstance(found, dict):
+            self._num_dropped += 1
+            return
+        for key, entry in found.items():
+            try:
+                _check(0 < len(key) <= LONGEST_NAME)
+                read_entry = read(entry)
+            except (ValueError, TypeError, LookupError, OverflowError):
+                self._num_dropped += 1
+            else:
+                yield key, read_entry
+
+
+def _old_efficiency(entry: Any) -> float:
+    return _efficiency(entry["bandwidthEfficiency"])
+
+
+def _old_report(entry: Any) -> MemoryReport:
+    return MemoryReport(
+        kv_tokens=_positive(entry["kvTokens"], LARGEST), reported_at_s=_amount(entry["changedAt"])
+    )
+
+
+def _report(entry: Any) -> MemoryReport:
+    return MemoryReport(
+        kv_tokens=_positive(entry["kvTokens"], LARGEST), reported_at_s=_amount(entry["reportedAt"])
+    )
+
+
+def _object(entry: Any) -> ObjectPosterior:
+    _check(isinstance(entry, dict))
+    cold_start, pool = entry.get("coldStartSeconds"), entry.get("kvTokens")
+    key = entry["memoryKey"]
+    _check(isinstance(key, str) and len(key) <= LONGEST_NAME)
+    return ObjectPosterior(
+        goodput_factor=_positive(entry["goodputFactor"], LARGEST_FACTOR),
+        num_judged=_amount(entry["numJudged"]),
+        judged_at_s=_amount(entry["judgedAt"]),
+        cold_start_s=None if cold_start is None else _amount(cold_start),
+        cold_start_deviation_s=_amount(entry["coldStartDeviationSeconds"]),
+        num_starts=_count(entry["numStarts"]),
+        memory_key=key,
+        kv_tokens=None if pool is None else _positive(pool, LARGEST),
+    )
+
+
+def _covariance(entry: Any) -> list[float]:
+    found = entry["covariance"]
+    _check(isinstance(found, list) and len(found) == COVARIANCES)
+    return [_number(each) for each in found]
+
+
+def _number(value: Any) -> float:
+    """Return a finite number of either sign: no bool, no NaN, nothing that we never write."""
+    _check(isinstance(value, int | float) and not isinstance(value, bool))
+    _check(-LARGEST <= value <= LARGEST)
+    return float(value)
+
+
+def _amount(value: Any) -> float:
+    _check(_number(value) >= 0)
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    _check(isinstance(value, int))
+    return int(_amount(value))
+
+
+def _positive(value: Any, largest: float) -> float:
+    _check(0 < _number(value) <= largest)
+    return float(value)
+
+
+def _efficiency(value: Any) -> float:
+    return _positive(value, LARGEST_EFFICIENCY)
+
+
+def _check(is_sane: bool) -> None:
+    if not is_sane:
+        raise ValueError
+
+
+def speed_entry(posterior: SpeedPosterior) -> dict[str, Any]:
+    return {
+        "overheadFactor": _figure(posterior.overhead_factor),
+        "bandwidthEfficiency": _figure(posterior.bandwidth_efficiency),
+        "prefillEfficiency": _figure(posterior.prefill_efficiency),
+        "covariance": [_figure(each, COVARIANCE_DIGITS) for each in posterior.covariance],
+        "numWindows": posterior.num_windows,
+        "numSteps": _figure(posterior.num_steps),
+        "surprise": _figure(posterior.surprise),
+        "misfit": _figure(posterior.misfit),
+        "regimeAt": round(posterior.regime_at_s),
+        "learnedAt": round(posterior.learned_at_s),
+    }
+
+
+def memory_entry(report: MemoryReport) -> dict[str, Any]:
+    return {"kvTokens": _figure(report.kv_tokens), "reportedAt": round(report.reported_at_s)}
+
+
+def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
+    known = {
+        "goodputFactor": _figure(posterior.goodput_factor),
+        "numJudged": _figure(posterior.num_judged),
+        "judgedAt": round(posterior.judged_at_s),
+        "coldStartDeviationSeconds": _figure(posterior.cold_start_deviation_s),
+        "numStarts": posterior.num_starts,
+        "memoryKey": posterior.memory_key,
+    }
+    if posterior.cold_start_s is not None:
+        known["coldStartSeconds"] = _figure(posterior.cold_start_s)
+    if posterior.kv_tokens is not None:
+        known["kvTokens"] = _figure(posterior.kv_tokens)
+    return known
+
+
+def _by_namespace(
+    entries: Mapping[Scope, Entry], write: Callable[[Entry], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    sections: dict[str, dict[str, Any]] = {}
+    for scope, entry in entries.items():
+        sections.setdefault(scope.namespace, {})[scope.key] = write(entry)
+    return sections
+
+
+def _figure(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,108 @@
+"""Calibration files: what is written comes back, and what is for something else is refused."""
+
+import json
+import re
+
+import pytest
+
+from calibration_builders import KEY, a_file
+from tonnage.estimate.calibration_file import (
+    CalibrationFileError,
+    SplitKey,
+    Validation,
+    check_key,
+    dump,
+    load,
+    speed_posterior_of,
+)
+
+
+def test_what_is_written_comes_back():
+    validation = Validation(
+        date="2026-11-20", requests=9, tpot_p95_error_fraction=None, ttft_p95_error_fraction=0.04
+    )
+    file = a_file(validation=validation, remarks=("one",))
+
+    assert load(dump(file)) == file
+    assert str(validation) == (
+        "validated by measurement: 2026-11-20, 9 requests, TPOT p95 error not measured, "
+        "TTFT p95 error +4.0%"
+    )
+
+
+def test_its_key_stands_in_clear():
+    key = json.loads(dump(a_file()))["key"]
+
+    assert key["model"] == "meta-llama/Llama-3.3-70B-Instruct"
+    assert key["parallelism"] == {"tensor": 2, "pipeline": 1, "data": 1, "context": 1}
+    assert str(KEY) == (
+        "meta-llama/Llama-3.3-70B-Instruct (0123456789ab), weights fp8, kvCache bf16, H200, TP2, "
+        "vLLM 0.33"
+    )
+
+
+def test_the_learner_can_start_from_it():
+    posterior = speed_posterior_of(a_file())
+
+    assert (posterior.overhead_factor, posterior.bandwidth_efficiency) == (2.5, 0.6)
+    assert posterior.prefill_efficiency == 0.4
+    assert posterior.covariance == (0.1, 0.0, 0.0, 0.2, 0.0, 0.3)
+    assert (posterior.num_windows, posterior.num_steps) == (2, 400)
+    assert posterior.learned_at_s == 1.7e9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_digest": "ba9876543210"},
+        {"weights": "bf16"},
+        {"kv_cache": "fp8"},
+        {"gpu": "H100"},
+        {"parallelism": SplitKey(tensor=2, pipeline=2)},
+        {"engine": "0.32"},
+    ],
+)
+def test_another_key_is_refused_with_both(change):
+    asked = KEY.model_copy(update=change)
+
+    with pytest.raises(CalibrationFileError) as caught:
+        check_key(a_file(), asked)
+
+    assert str(KEY) in str(caught.value)
+    assert str(asked) in str(caught.value)
+
+
+def test_another_name_of_the_same_configuration_is_the_same_model():
+    check_key(a_file(), KEY.model_copy(update={"model": "my/copy"}))
+
+
+def changed(**changes):
+    return json.dumps(json.loads(dump(a_file())) | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[]", "no calibration of version 1"),
+        (changed(version=2), "no calibration of version 1: version is 2"),
+        (changed(extra=1), "extra: Extra inputs are not permitted"),
+        (changed(requests=0), "requests: "),
+        (changed(points=[]), "points: "),
+        (
+            changed(constants={"overheadFactor": 1, "bandwidthEfficiency": 1.5,
+                               "prefillEfficiency": 1, "covariance": [0] * 6}),
+            "constants.bandwidthEfficiency: ",
+        ),
+        (changed().replace("0.6", "NaN"), "constants.bandwidthEfficiency: "),
+        (
+            changed(constants={"overheadFactor": 1, "bandwidthEfficiency": 0.5,
+                               "prefillEfficiency": 1, "covariance": [0.1, 0.2, 0, 0.1, 0, 0.1]}),
+            "constants.covariance: Value error, [0.1, 0.2, 0.0, 0.1, 0.0, 0.1] is no covariance",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_calibration_names_the_field(text, message):
+    with pytest.raises(CalibrationFileError, match=re.escape(message)):
+        load(text)

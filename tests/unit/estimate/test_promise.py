@@ -1,0 +1,276 @@
+"""What kept and broken promises say: a bounded factor, fast down and slowly up."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import numbers
+from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.promise import (
+    HIGHEST,
+    LARGEST_DOWN,
+    LARGEST_UP,
+    LOWEST,
+    Tally,
+    Verdict,
+    Window,
+    factor_now,
+    given_back,
+    judged,
+)
+
+NEW = ObjectPosterior()
+DAY_S = 86_400.0
+NOW_S = 1_000_000.0
+
+
+def a_window(*, late, load=0.9, requests=1000, **changes):
+    """A window in which so many requests missed TTFT p95."""
+    verdict = Verdict(target="TTFT p95", quantile=0.95, num_requests=requests, late=late)
+    window = Window(
+        verdicts=(verdict,) if requests else (),
+        load=load,
+        requests_per_s_each=1.0,
+        steepness=6.0,
+        is_queue_standing=False,
+    )
+    return replace(window, **changes)
+
+
+def judge(*windows, known=NEW, tally=None, every_s=120.0):
+    """The last judgement of several windows."""
+    tally = tally or Tally()
+    for number, window in enumerate(windows):
+        found = judged(known, tally, window, now_s=NOW_S + number * every_s)
+        known, tally = found.posterior, found.tally
+    return found
+
+
+def moved(*windows, **changes):
+    """The logarithm of the factor after windows."""
+    return math.log(judge(*windows, **changes).posterior.goodput_factor)
+
+
+class TestLowering:
+    def test_is_at_once_where_more_are_late_than_chance_allows(self):
+        # At nine tenths 0.9^6 = 53 % of the 50 that may be late are expected: 27.
+        assert moved(a_window(late=100)) == pytest.approx(-LARGEST_DOWN)
+
+    def test_is_as_much_as_the_excess_says_and_no_more(self):
+        # The logarithm of 48 over 26.57, over the power 6.
+        assert moved(a_window(late=48)) == pytest.approx(-0.0986, abs=1e-3)
+
+    def test_takes_less_where_a_little_load_makes_many_late(self):
+        assert moved(a_window(late=60, load=0.99, steepness=25)) > moved(
+            a_window(late=60, steepness=8)
+        )
+
+    def test_is_not_for_what_may_be_chance(self):
+        assert moved(a_window(late=42)) == 0
+
+    def test_is_not_for_promises_that_are_kept_well_though_more_came_late_than_expected(self):
+        # At half of the load 1.6 % of 50 are expected; 35 is still a kept promise.
+        assert moved(a_window(late=35, load=0.5)) == 0
+
+    def test_is_not_for_an_overload(self):
+        found = judge(a_window(late=1000, load=1.06))
+
+        assert found.posterior == NEW
+        assert found.tally == Tally()
+        assert moved(a_window(late=1000, load=1.04)) < 0
+
+    def test_says_why_with_numbers(self):
+        found = judge(a_window(late=100))
+
+        assert found.reason == (
+            "-14% capacity: 100 of 1000 requests missed TTFT p95 at 90% of what the replicas "
+            "should serve, 27 were expected and 50 allowed"
+        )
+        assert found.posterior.num_judged == 1000
+        assert found.posterior.judged_at_s == NOW_S
+
+    def test_is_by_the_target_that_is_missed_most(self):
+        kept = Verdict(target="TPOT p95", quantile=0.95, num_requests=1000, late=0)
+        missed = Verdict(target="TTFT p99", quantile=0.99, num_requests=1000, late=80)
+        window = replace(a_window(late=0), verdicts=(kept, missed))
+
+        assert "TTFT p99" in judge(window).reason
+
+
+class TestRaising:
+    def test_is_slow_where_promises_are_kept_at_high_load(self):
+        assert moved(a_window(late=0, load=0.95)) == pytest.approx(LARGEST_UP)
+
+    @pytest.mark.parametrize("load", [0.2, 0.5, 0.84])
+    def test_is_not_for_promises_kept_at_low_load(self, load):
+        assert moved(*[a_window(late=0, load=load)] * 50) == 0
+
+    def test_is_not_for_as_many_late_as_expected(self):
+        # 0.95^6 of 50: 37.
+        assert moved(a_window(late=37, load=0.95)) == 0
+
+    def test_of_what_was_lowered_takes_several_times_as_many_windows(self):
+        low = judge(a_window(late=100)).posterior
+        windows = 0
+        tally = Tally()
+        while low.goodput_factor < 1:
+            found = judged(low, tally, a_window(late=0, load=0.97), now_s=NOW_S)
+            low, tally, windows = found.posterior, found.tally, windows + 1
+
+        assert windows >= 4
+
+
+class TestEvidence:
+    def test_adds_up_over_windows_with_few_requests(self):
+        # 5 of 50 where 1.3 are expected: once may be chance, twice is not.
+        few = a_window(late=5, requests=50)
+
+        assert moved(few) == 0
+        assert moved(few, few) < 0
+
+    def test_begins_anew_when_the_factor_has_moved(self):
+        found = judge(a_window(late=100))
+
+        assert found.tally.num_requests == 0
+        assert found.tally.late == {}
+
+    def test_that_is_old_counts_half_when_there_is_enough(self):
+        # 42 of 1,000 are what may be: the next window finds half of that.
+        found = judge(a_window(late=42), a_window(late=0, requests=0))
+
+        assert found.tally.late["TTFT p95"] == 21
+        assert found.tally.num_requests == 500
+
+    def test_of_nothing_changes_nothing(self):
+        found = judge(a_window(late=0, requests=0))
+
+        assert (found.posterior, found.reason) == (NEW, None)
+
+
+class TestAStandingQueue:
+    def test_lowers_capacity_by_itself(self):
+        found = judge(a_window(late=0, requests=0, load=0.6, is_queue_standing=True))
+
+        assert math.log(found.posterior.goodput_factor) == pytest.approx(-LARGEST_DOWN / 2)
+        assert (
+            found.reason == "-7% capacity: requests wait at 60% of what the replicas should serve"
+        )
+
+    def test_and_late_requests_lower_it_once(self):
+        assert moved(a_window(late=100, is_queue_standing=True)) == pytest.approx(-LARGEST_DOWN)
+
+    def test_is_stronger_than_promises_that_are_kept(self):
+        assert moved(a_window(late=0, load=0.95, is_queue_standing=True)) == pytest.approx(
+            -LARGEST_DOWN / 2
+        )
+
+    def test_under_overload_is_expected(self):
+        assert moved(a_window(late=0, load=1.2, is_queue_standing=True)) == 0
+
+
+class TestFutility:
+    """Where fewer requests for each replica do not help, more replicas are no answer."""
+
+    def test_stops_when_as_many_are_late_at_three_quarters_of_the_load(self):
+        first = judge(a_window(late=200, requests_per_s_each=1.0))
+        again = judge(
+            a_window(late=200, requests_per_s_each=0.74), known=first.posterior, tally=first.tally
+        )
+
+        assert again.tally.is_futile
+        assert again.posterior == first.posterior
+
+    def test_goes_on_while_it_helps(self):
+        first = judge(a_window(late=200, requests_per_s_each=1.0))
+        again = judge(
+            a_window(late=120, requests_per_s_each=0.7), known=first.posterior, tally=first.tally
+        )
+
+        assert not again.tally.is_futile
+        assert again.posterior.goodput_factor < first.posterior.goodput_factor
+
+    def test_goes_on_before_replicas_have_less_to_do(self):
+        first = judge(a_window(late=200, requests_per_s_each=1.0))
+        again = judge(
+            a_window(late=200, requests_per_s_each=0.9), known=first.posterior, tally=first.tally
+        )
+
+        assert again.posterior.goodput_factor < first.posterior.goodput_factor
+
+    def test_is_not_told_where_nearly_all_are_late(self):
+        first = judge(a_window(late=900, requests_per_s_each=1.0))
+        again = judge(
+            a_window(late=800, requests_per_s_each=0.7), known=first.posterior, tally=first.tally
+        )
+
+        assert not again.tally.is_futile
+        assert again.posterior.goodput_factor < first.posterior.goodput_factor
+
+    def test_ends_when_promises_are_kept_at_high_load(self):
+        futile = Tally(began=(4.0, 1.0), is_futile=True)
+
+        found = judge(a_window(late=0, load=0.97), tally=futile)
+
+        assert found.posterior.goodput_factor > 1
+        assert found.tally == Tally()
+
+
+class TestBounds:
+    def test_are_three_tenths_and_one_and_a_half(self):
+        low = judge(*[a_window(late=900, requests_per_s_each=1.0)] * 30).posterior.goodput_factor
+        high = judge(*[a_window(late=0, load=0.97)] * 60).posterior.goodput_factor
+
+        assert low == pytest.approx(LOWEST) == pytest.approx(0.3)
+        assert high == pytest.approx(HIGHEST) == pytest.approx(1.5)
+
+    @given(st.lists(st.tuples(numbers(0, 500), numbers(0.1, 1.2), st.booleans()), max_size=40))
+    def test_hold_whatever_comes(self, windows):
+        known, tally = NEW, Tally()
+        for number, (late, load, queue) in enumerate(windows):
+            window = a_window(late=late, load=load, is_queue_standing=queue, requests=500)
+            found = judged(known, tally, window, now_s=NOW_S + 120 * number)
+            step = math.log(
+                found.posterior.goodput_factor / factor_now(known, now_s=NOW_S + 120 * number)
+            )
+            assert LOWEST <= found.posterior.goodput_factor <= HIGHEST
+            assert found.posterior == known or step <= LARGEST_UP + 1e-9
+            assert found.posterior == known or step >= -LARGEST_DOWN - 1e-9
+            known, tally = found.posterior, found.tally
+
+
+class TestAge:
+    def test_fades_half_of_the_logarithm_in_a_day(self):
+        known = replace(NEW, goodput_factor=0.64, judged_at_s=NOW_S)
+
+        assert factor_now(known, now_s=NOW_S) == pytest.approx(0.64)
+        assert factor_now(known, now_s=NOW_S + DAY_S) == pytest.approx(0.8)
+        assert factor_now(known, now_s=NOW_S + 30 * DAY_S) == pytest.approx(1, abs=1e-3)
+
+    def test_of_a_clock_that_went_back_is_none(self):
+        known = replace(NEW, goodput_factor=0.64, judged_at_s=NOW_S)
+
+        assert factor_now(known, now_s=0) == pytest.approx(0.64)
+
+    def test_of_nothing_judged_is_one(self):
+        assert factor_now(NEW, now_s=NOW_S) == 1
+
+
+@pytest.mark.parametrize(
+    ("factor", "ratio", "left"),
+    [
+        (0.8, 0.9, 0.8 / 0.9),  # the learner has found a part of it
+        (0.8, 0.7, 1.0),  # all of it and more
+        (0.8, 1.1, 0.8 / 1.1),  # what broken promises showed stays, as a rate
+        (1.2, 1.1, 1.2 / 1.1),
+        (1.2, 1.5, 1.0),
+        (1.2, 0.9, 1.2),
+        (1.0, 0.5, 1.0),
+    ],
+)
+def test_what_the_learner_has_found_is_given_back(factor, ratio, left):
+    known = replace(NEW, goodput_factor=factor, num_judged=7)
+
+    assert given_back(known, ratio) == replace(known, goodput_factor=pytest.approx(left))

@@ -1,0 +1,371 @@
+"""What was learned, as text: round trips, older and newer versions, and what is dropped."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from measured_builders import a_posterior
+from strategies import numbers
+from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
+from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
+from tonnage.estimate.stored import (
+    CorruptedStateError,
+    NewerStateError,
+    dump_objects,
+    dump_shared,
+    load_objects,
+    load_shared,
+)
+
+TEN_YEARS_S = 315_360_000
+UPPER = np.triu_indices(3)
+digests = st.text("0123456789abcdef", min_size=20, max_size=20)
+scopes = st.builds(Scope, st.sampled_from(["*", "blue", "green", "x" * 63]), digests)
+times = st.integers(0, TEN_YEARS_S).map(float)
+covariances = st.lists(numbers(-0.5, 0.5), min_size=9, max_size=9).map(
+    lambda values: covariance_of(np.array(values).reshape(3, 3))
+)
+posteriors = st.builds(
+    SpeedPosterior,
+    overhead_factor=numbers(0.01, 50),
+    bandwidth_efficiency=numbers(0.01, 1.2),
+    prefill_efficiency=numbers(0.01, 1.2),
+    covariance=covariances,
+    num_windows=st.integers(0, 10**9),
+    num_steps=numbers(0, 1e12),
+    surprise=numbers(-50, 50),
+    learned_at_s=times,
+)
+reports = st.builds(MemoryReport, kv_tokens=numbers(1, 1e9), reported_at_s=times)
+objects = st.builds(
+    ObjectPosterior,
+    goodput_factor=numbers(0.1, 5),
+    num_judged=numbers(0, 1e9),
+    judged_at_s=times,
+    cold_start_s=st.none() | numbers(0, 10_000),
+    cold_start_deviation_s=numbers(0, 1000),
+    num_starts=st.integers(0, 10**6),
+    memory_key=digests | st.just(""),
+    kv_tokens=st.none() | numbers(1, 1e9),
+)
+shared = st.builds(
+    Calibrations,
+    speed=st.dictionaries(scopes, posteriors, max_size=4),
+    memory=st.dictionaries(scopes, reports, max_size=4),
+    inherited=st.dictionaries(digests, numbers(0.01, 1), max_size=4),
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+VERSION_2 = """
+{"memory": {"6fd264df06cb818ee10b": {"changedAt": 1760000100, "kvTokens": 512345.5}},
+ "speed": {"361a4d2f84730fb21388":
+             {"bandwidthEfficiency": 0.61234, "busySteps": 120000, "changedAt": 1760000000}},
+ "version": 2}
+"""
+"""As the operator wrote it before constants were kept apart by namespace."""
+
+
+def covariance_of(factor):
+    """A covariance that is no nearer to singular than a filter with noise makes them."""
+    return tuple(map(float, (factor @ factor.T + 1e-6 * np.eye(3))[UPPER]))
+
+
+def a_speed(**changes):
+    entry = {
+        "overheadFactor": 1.25,
+        "bandwidthEfficiency": 0.7,
+        "prefillEfficiency": 0.5,
+        "covariance": [0.01, 0, 0, 0.0025, 0, 0.01],
+        "numWindows": 10,
+        "numSteps": 10_000,
+        "surprise": -0.5,
+        "misfit": 0.0,
+        "regimeAt": 0,
+        "learnedAt": 5,
+    }
+    return entry | changes
+
+
+def an_object(**changes):
+    entry = {
+        "goodputFactor": 0.9,
+        "numJudged": 120,
+        "judgedAt": 5,
+        "coldStartDeviationSeconds": 4,
+        "numStarts": 2,
+        "memoryKey": "m",
+        "coldStartSeconds": 90,
+        "kvTokens": 70_000,
+    }
+    return entry | changes
+
+
+def a_state(**changes):
+    state = {
+        "version": 3,
+        "inherited": {"k": 0.6},
+        "speed": {"blue": {"k": a_speed()}},
+        "memory": {"blue": {"m": {"kvTokens": 70_000, "reportedAt": 5}}},
+    }
+    return state | changes
+
+
+def assert_close(found, expected):
+    """Compare figure by figure: to 1e-5, and signs and what is exact exactly."""
+    names = expected.__slots__
+    for name in names:
+        one, other = getattr(found, name), getattr(expected, name)
+        if isinstance(other, float | tuple):
+            assert one == pytest.approx(other, rel=1e-5, abs=1e-12), name
+        else:
+            assert one == other, name
+
+
+class TestRoundTrip:
+    @given(shared)
+    def test_what_namespaces_share_is_read_as_it_was_written(self, known):
+        loaded = load_shared(dump_shared(known))
+
+        assert (loaded.num_dropped, loaded.num_widened) == (0, 0)
+        for name in ("speed", "memory"):
+            found, expected = getattr(loaded.calibrations, name), getattr(known, name)
+            assert found.keys() == expected.keys()
+            for scope in expected:
+                assert_close(found[scope], expected[scope])
+        assert loaded.calibrations.inherited == pytest.approx(known.inherited, rel=1e-5)
+
+    @given(st.dictionaries(st.uuids().map(str), objects, max_size=4))
+    def test_what_belongs_to_objects_is_read_as_it_was_written(self, known):
+        loaded = load_objects(dump_objects(known))
+
+        assert loaded.num_dropped == 0
+        assert loaded.calibrations.objects.keys() == known.keys()
+        for uid in known:
+            assert_close(loaded.calibrations.objects[uid], known[uid])
+
+    @given(shared)
+    def test_once_more_it_is_the_same_text(self, known):
+        once = load_shared(dump_shared(known)).calibrations
+
+        assert load_shared(dump_shared(once)).calibrations == once
+
+    @given(shared)
+    def test_the_same_state_is_the_same_text(self, known):
+        turned = replace(
+            known,
+            speed=dict(reversed(known.speed.items())),
+            memory=dict(reversed(known.memory.items())),
+        )
+
+        assert dump_shared(turned) == dump_shared(known)
+
+    def test_the_shared_document_is_written_so(self):
+        scope = Scope("blue", "k")
+        posterior = a_posterior(
+            overhead_factor=1.25, bandwidth_efficiency=0.70000049, surprise=-0.5, learned_at_s=5.4
+        )
+        known = Calibrations(
+            speed={scope: posterior},
+            memory={Scope("blue", "m"): MemoryReport(kv_tokens=70_000, reported_at_s=5)},
+            inherited={"k": 0.6},
+        )
+
+        assert json.loads(dump_shared(known)) == a_state()
+
+    def test_a_shard_is_written_so(self):
+        posterior = ObjectPosterior(
+            goodput_factor=0.9,
+            num_judged=120,
+            judged_at_s=5,
+            cold_start_s=90,
+            cold_start_deviation_s=4,
+            num_starts=2,
+            memory_key="m",
+            kv_tokens=70_000,
+        )
+
+        written = json.loads(dump_objects({"u": posterior}))
+
+        assert written == {"version": 3, "objects": {"u": an_object()}}
+
+    def test_what_an_object_has_not_shown_is_left_out(self):
+        text = dump_objects({"u": ObjectPosterior()})
+
+        assert "coldStartSeconds" not in text
+        assert "kvTokens" not in text
+        assert load_objects(text).calibrations.objects == {"u": ObjectPosterior()}
+
+
+class TestVersions:
+    def test_of_version_2_efficiencies_are_inherited_and_pools_believed_by_everyone(self):
+        loaded = load_shared(VERSION_2)
+
+        assert loaded.num_dropped == 0
+        assert loaded.calibrations == Calibrations(
+            inherited={"361a4d2f84730fb21388": 0.61234},
+            memory={
+                Scope(EVERYONE, "6fd264df06cb818ee10b"): MemoryReport(
+                    kv_tokens=512_345.5, reported_at_s=1_760_000_100
+                )
+            },
+        )
+
+    def test_version_2_is_the_same_after_it_was_written_anew(self):
+        migrated = load_shared(VERSION_2).calibrations
+
+        again = load_shared(dump_shared(migrated)).calibrations
+
+        assert again.inherited == migrated.inherited
+        [(scope, report)] = again.memory.items()
+        assert scope.namespace == EVERYONE
+        assert report.kv_tokens == pytest.approx(512_345.5, rel=1e-5)
+
+    @pytest.mark.parametrize("tokens", [0, -1, "many", True, None])
+    def test_of_version_2_what_is_none_is_dropped_alone(self, tokens):
+        state = json.loads(VERSION_2)
+        state["memory"]["bad"] = {"changedAt": 5, "kvTokens": tokens}
+        state["speed"]["bad"] = {"bandwidthEfficiency": tokens, "changedAt": 5}
+
+        loaded = load_shared(json.dumps(state))
+
+        assert loaded.num_dropped == 2
+        assert (len(loaded.calibrations.inherited), len(loaded.calibrations.memory)) == (1, 1)
+
+    @pytest.mark.parametrize("load", [load_shared, load_objects])
+    @pytest.mark.parametrize("version", [4, 10**30])
+    def test_a_later_one_is_told_apart(self, load, version):
+        with pytest.raises(NewerStateError, match=rf"version {version}, .* up to 3"):
+            load(json.dumps({"version": version, "speed": "anything"}))
+
+    @pytest.mark.parametrize("load", [load_shared, load_objects])
+    @pytest.mark.parametrize("version", [0, 1, -3, "3", None, [1], True, 3.0])
+    def test_one_that_never_was_is_corrupted(self, load, version):
+        with pytest.raises(CorruptedStateError):
+            load(json.dumps(a_state(version=version)))
+
+    def test_version_2_had_no_shards(self):
+        with pytest.raises(CorruptedStateError, match="no shards"):
+            load_objects('{"version": 2}')
+
+    @pytest.mark.parametrize("load", [load_shared, load_objects])
+    @pytest.mark.parametrize("text", ["", "{", "null", "[]", '"text"', "[" * 100_000, "{}"])
+    def test_what_is_no_state_at_all_is_corrupted(self, load, text):
+        with pytest.raises(CorruptedStateError):
+            load(text)
+
+    @given(st.integers(1, 300))
+    def test_a_truncated_one_is_corrupted(self, length):
+        text = json.dumps(a_state())
+
+        with pytest.raises(CorruptedStateError):
+            load_shared(text[: min(length, len(text) - 1)])
+
+
+NO_FIGURES = [-1, "1", True, None, [], float("nan"), float("inf"), 10**400]
+
+
+class TestWhatIsDropped:
+    @pytest.mark.parametrize("value", NO_FIGURES)
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "overheadFactor",
+            "bandwidthEfficiency",
+            "prefillEfficiency",
+            "covariance",
+            "numWindows",
+            "numSteps",
+            "learnedAt",
+        ],
+    )
+    def test_is_a_speed_with_a_figure_that_is_none(self, name, value):
+        entries = {"bad": a_speed(**{name: value}), "good": a_speed()}
+
+        loaded = load_shared(json.dumps(a_state(speed={"blue": entries})))
+
+        assert list(loaded.calibrations.speed) == [("blue", "good")]
+        assert loaded.num_dropped == 1
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            {},
+            None,
+            [0.7, 100, 5],
+            a_speed(bandwidthEfficiency=0),
+            a_speed(bandwidthEfficiency=1.6),
+            a_speed(overheadFactor=101),
+            a_speed(surprise="much"),
+            a_speed(numWindows=2.5),
+            a_speed(covariance=[0.01] * 5),
+            a_speed(covariance=[0.01, 0, 0, 0.01, 0, float("nan")]),
+        ],
+    )
+    def test_is_a_speed_that_cannot_be(self, entry):
+        loaded = load_shared(json.dumps(a_state(speed={"blue": {"bad": entry}})))
+
+        assert loaded.calibrations.speed == {}
+        assert loaded.num_dropped == 1
+
+    @pytest.mark.parametrize("tokens", ["NaN", "Infinity", "-1", "0", "1e400", "1" + "0" * 400])
+    def test_is_an_amount_of_tokens_that_is_none(self, tokens):
+        loaded = load_shared(json.dumps(a_state()).replace("70000", tokens))
+
+        assert loaded.calibrations.memory == {}
+        assert len(loaded.calibrations.speed) == 1
+
+    @pytest.mark.parametrize("value", [v for v in NO_FIGURES if v is not None])
+    @pytest.mark.parametrize("name", ["goodputFactor", "numJudged", "coldStartSeconds", "kvTokens"])
+    def test_is_an_object_with_a_figure_that_is_none(self, name, value):
+        objects = {"bad": an_object(**{name: value}), "good": an_object()}
+
+        loaded = load_objects(json.dumps({"version": 3, "objects": objects}))
+
+        assert list(loaded.calibrations.objects) == ["good"]
+        assert loaded.num_dropped == 1
+
+    @pytest.mark.parametrize("key", [5, "k" * 65, None])
+    def test_is_an_object_with_a_memory_key_that_is_none(self, key):
+        state = {"version": 3, "objects": {"bad": an_object(memoryKey=key)}}
+
+        assert load_objects(json.dumps(state)).num_dropped == 1
+
+    @pytest.mark.parametrize("key", ["", "k" * 65])
+    def test_is_a_key_that_we_do_not_make(self, key):
+        loaded = load_shared(json.dumps(a_state(speed={"blue": {key: a_speed()}})))
+
+        assert (loaded.calibrations.speed, loaded.num_dropped) == ({}, 1)
+
+    def test_is_a_whole_section_that_is_none(self):
+        loaded = load_shared(json.dumps(a_state(speed=[], memory={"blue": 5})))
+
+        assert loaded.num_dropped == 2
+        assert loaded.calibrations == Calibrations(inherited={"k": 0.6})
+
+    @given(json_values, json_values, json_values)
+    def test_is_garbage_of_any_form(self, speed, memory, objects):
+        state = a_state(speed=speed, memory=memory, inherited=speed, objects=objects)
+        known = load_shared(json.dumps(state)).calibrations
+
+        assert all(0 < each.bandwidth_efficiency <= 1.5 for each in known.speed.values())
+        assert all(each.kv_tokens > 0 for each in known.memory.values())
+        assert all(0 < each <= 1.5 for each in known.inherited.values())
+        load_objects(json.dumps(state))
+
+
+def test_a_covariance_that_is_none_is_set_wide_and_the_constants_stay():
+    entry = a_speed(covariance=[0.01, 0.5, 0, 0.25, 0, 0.01])
+
+    loaded = load_shared(json.dumps(a_state(speed={"blue": {"k": entry}})))
+
+    [posterior] = loaded.calibrations.speed.values()
+    assert posterior.covariance == pytest.approx((0.09, 0, 0, 0.25, 0, 0.09))
+    assert posterior.overhead_factor == 1.25
+    assert (loaded.num_dropped, loaded.num_widened) == (0, 1)
