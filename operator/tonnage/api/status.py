@@ -102,6 +102,13 @@ class MeasuredStatus(ApiModel):
     step_seconds: Figure | None = None
     memory_bandwidth_utilization: Figure | None = None
     """Bytes per step over step time over nominal bandwidth, in busy time."""
+    model_flops_utilization: Figure | None = None
+    """Work per step over step time over the dense peak, in busy time."""
+    dram_active: Figure | None = None
+    """Share of cycles in which DCGM saw the memory interface at work, idle time included."""
+    engine_bandwidth_utilization: Figure | None = None
+    """Of the nominal bandwidth, by the engine's own count of bytes, idle time included."""
+    preemptions_per_request: Figure | None = None
     kv_tokens: Figure | None = None
     """Of one replica, as the engine reports it."""
     ttft_attainment: Figure | None = None
@@ -110,14 +117,57 @@ class MeasuredStatus(ApiModel):
     cold_start_seconds: Figure | None = None
 
 
-class CalibrationStatus(ApiModel):
-    """A copy of what was learned for this model on this GPU."""
+class LearnedConstant(ApiModel):
+    """One constant of the step time, before and after what was measured."""
 
-    bandwidth_efficiency: float
-    prior_bandwidth_efficiency: float
+    prior: float
+    learned: float
+    """The prior where nothing was measured."""
+    planned: float
+    """That the plan stands on: the slow end of what is in doubt."""
+    deviation_fraction: float
+    """Doubt of the learned one: one standard deviation, as a share of it."""
+
+
+class CalibrationStatus(ApiModel):
+    """A copy of what was learned: of this model on this GPU, and of this object alone."""
+
+    evidence: Literal["Prior", "Namespace", "OtherNamespaces", "Everyone"]
+    """Whose engines were measured: this namespace's, those of others that agree, or nobody's."""
+    corroborating_namespaces: int
+    """Others that have learned constants of the same model, GPU, split and engine version."""
+    windows: int
+    """Of evidence that the constants stand on; 0: nothing measured, the prior holds."""
     busy_steps: int
-    """That the learned value stands on; 0: nothing measured, the prior holds."""
+    """In these windows."""
     changed_at: Time | None = None
+    """When the constants were last learned."""
+    overhead_factor: LearnedConstant
+    """Times the overheads of the prior."""
+    bandwidth_efficiency: LearnedConstant
+    prefill_efficiency: LearnedConstant
+    step_time: LearnedConstant
+    """Of a typical step, over that of the prior."""
+    requests_per_second: float
+    """That one replica is planned to serve now, by everything that was learned."""
+    prior_requests_per_second: float
+    """The same, were nothing learned: a quick estimate."""
+    goodput_factor: float = 1.0
+    """What kept and broken promises say beside the step time: times its goodput."""
+    judged_requests: int = 0
+    """That the factor stands on."""
+    judged_at: Time | None = None
+    """When the factor last moved."""
+    goodput_factor_reason: Text = ""
+    kv_tokens: int | None = None
+    """Of one rank, that its own engines reported."""
+    prior_kv_tokens: int
+    """Of one rank, as estimated before any engine reported."""
+    cold_start_seconds: float | None = None
+    """Mean from created to Ready of its own pods."""
+    cold_start_deviation_seconds: float | None = None
+    cold_starts: int = 0
+    """That this stands on."""
 
 
 class DecisionStatus(ApiModel):

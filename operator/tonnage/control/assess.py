@@ -5,8 +5,10 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
-from tonnage.control.chosen import RefusedError, choose
+from tonnage.control.believed import doubt_reasons
+from tonnage.control.chosen import RefusedError, choose, slots_reasons
 from tonnage.control.measure import measure_traffic, observe_engines
+from tonnage.control.promises import factor_reasons, judge, remembered_load
 from tonnage.control.state import (
     Assessment,
     Chosen,
@@ -18,8 +20,11 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.steady import lengths_of, steady_lengths
-from tonnage.estimate.demand import MeasuredLengths
-from tonnage.estimate.metrics import RATE_SCRAPES
+from tonnage.estimate.burstiness import arrival_scv, noted
+from tonnage.estimate.demand import count_arrivals
+from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.posterior import with_starts
 from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
@@ -31,7 +36,6 @@ from tonnage.sizing.plan import requests_per_s_asked
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
-COLD_START_GAIN = 0.5
 GAP_TICKS = 4
 """Without a tick for so many intervals, the window is not known to be quiet."""
 
@@ -50,6 +54,7 @@ def assess(
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
+    memory = _not_ahead(memory, fleet)
     traffics = measure_traffic(state, fleet, memory)
     memory = _remember(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
@@ -59,7 +64,9 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
         return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
         return replace(_answered(found), refusal=_refusal(refused))
-    return replace(_answered(found), chosen=chosen)
+    found = _answered(found)
+    asked = replace(found.memory, asked_speed=chosen.belief.asked)
+    return replace(found, memory=asked, chosen=chosen)
 
 
 def _answered(found: Assessment) -> Assessment:
@@ -103,14 +110,16 @@ def decided(found: Assessment, fleet: Fleet, *, free_gpus: int | None) -> Assess
             _check_budget(state, chosen, free_gpus)
     except REFUSALS as refused:
         return replace(found, chosen=None, refusal=_refusal(refused))
-    found = replace(found, template=template)
-    wanted = _need(found, chosen, drain_s=fleet.settings.backlog_drain_s)
+    held = chosen.belief
+    believed = held.constants_at(held.posterior)
+    observed = observe_engines(state, fleet, chosen.sizing, held.constants, believed=believed)
+    found = replace(found, template=template, observed=observed)
+    found = replace(found, memory=remembered_load(found, chosen, fleet))
+    found = replace(found, memory=judge(found, chosen, observed, fleet))
+    wanted = _need(found, chosen, fleet)
     found = replace(found, memory=_remember_need(found, wanted, fleet))
-    return replace(
-        found,
-        observed=observe_engines(state, fleet, chosen.sizing),
-        decision=decide(_situation(found, chosen, wanted, fleet, free_gpus)),
-    )
+    decision = decide(_situation(found, chosen, wanted, fleet, free_gpus))
+    return replace(found, decision=decision)
 
 
 def _refusal(refused: Exception) -> Refusal:
@@ -142,23 +151,49 @@ def drift(state: ModelState) -> tuple[str, str] | None:
     return deployment.uid, deployment.template_digest
 
 
+def _not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
+    """Begin to watch anew where the clock was set back: nothing of before is still to come."""
+    now_s = fleet.now_s
+    if not memory.recent_needs or memory.recent_needs[-1][0] <= now_s:
+        return memory
+
+    def past(at_s: float | None) -> float | None:
+        return None if at_s is None else min(at_s, now_s)
+
+    return replace(
+        memory,
+        since_s=now_s,
+        recent_needs=(),
+        lost_at_s=past(memory.lost_at_s),
+        stepped=(min(memory.stepped[0], now_s), memory.stepped[1]) if memory.stepped else None,
+        judged_at_s=min(memory.judged_at_s, now_s),
+        overloaded_at_s=past(memory.overloaded_at_s),
+        queued_since_s=past(memory.queued_since_s),
+        waiting_since_s=past(memory.waiting_since_s),
+        gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
+    )
+
+
 def _remember(
     memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
 ) -> ObjectMemory:
     ready = {pod.name: pod for pod in state.pods if pod.is_ready and not pod.is_deleting}
+    present = frozenset(pod.name for pod in state.pods)
     asked = state.deployment.replicas if state.deployment else 0
     # Fewer than are asked for: what an update replaced, or scaling down took away, is no loss.
     has_lost = bool(memory.ready_pods - set(ready)) and len(ready) < asked
     demand = traffics.demand
     measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
-    starts = [
+    starts_s = [
         pod.ready_at_s - pod.created_at_s
         for name, pod in ready.items()
         if name not in memory.ready_pods and pod.ready_at_s is not None
     ]
     return replace(
-        memory,
+        _with_arrivals(memory, state, fleet, traffics),
         ready_pods=frozenset(ready),
+        present_pods=present,
+        vanished_at_s=memory.vanished_at_s if memory.present_pods <= present else fleet.now_s,
         last_replicas=asked,
         stepped=(fleet.now_s, memory.last_replicas)
         if memory.last_replicas not in {None, asked}
@@ -167,8 +202,31 @@ def _remember(
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
         asked_lengths=_asked_lengths(memory, state, traffics),
-        cold_start_s=_smoothed_start(memory.cold_start_s, starts),
+        posterior=with_starts(memory.posterior, starts_s),
     )
+
+
+def _with_arrivals(
+    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
+) -> ObjectMemory:
+    """Count what came since the last window; regular arrivals today promise none tomorrow.
+
+    Windows in which replicas came or went count others than the rest.
+    """
+    model, interval_s = state.model, fleet.settings.scrape_interval_s
+    ready_s = max((pod.ready_at_s or fleet.now_s for pod in state.pods), default=fleet.now_s)
+    changed_s = max(ready_s, memory.vanished_at_s, memory.stepped[0] if memory.stepped else 0.0)
+    is_whole = fleet.now_s - changed_s > (WINDOWS[0] + 1) * interval_s
+    if not (is_whole and traffics.metrics is Metrics.COMPLETE):
+        return memory
+    if not isinstance(model, ModelDeployment):
+        return memory
+    count = count_arrivals(state.engines, WINDOWS[0], scrape_interval_s=interval_s)
+    counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
+    given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
+    believed = given if memory.arrival_scv is None else memory.arrival_scv
+    found = max(1.0, arrival_scv(counted, believed, given=given))
+    return replace(memory, counted=counted, arrival_scv=None if found == given else found)
 
 
 def _asked_lengths(
@@ -182,13 +240,7 @@ def _asked_lengths(
     return steady_lengths(measured, asked)
 
 
-def _smoothed_start(known_s: float | None, starts_s: list[float]) -> float | None:
-    for start_s in starts_s:
-        known_s = start_s if known_s is None else known_s + COLD_START_GAIN * (start_s - known_s)
-    return known_s
-
-
-def _need(found: Assessment, chosen: Chosen, *, drain_s: float) -> Need:
+def _need(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
     demand, last = found.traffics.demand, found.memory.traffic
     if demand is not None:
@@ -200,7 +252,14 @@ def _need(found: Assessment, chosen: Chosen, *, drain_s: float) -> Need:
         if expected is None:
             return need_without_demand(chosen.model.spec.scaling.min_replicas)
         traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
-    return need(chosen.sizing, traffic, drain_s=drain_s)
+    settings, factor = fleet.settings, chosen.goodput_factor
+    wanted = need(chosen.sizing, traffic, drain_s=settings.backlog_drain_s, goodput_factor=factor)
+    said = (
+        *doubt_reasons(chosen.belief, share=settings.speed_range),
+        *factor_reasons(found.memory, factor),
+        *slots_reasons(chosen),
+    )
+    return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
 
 
 def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemory:
@@ -259,6 +318,6 @@ def _situation(
         settings=PolicySettings(
             scale_down_window_s=fleet.settings.scale_down_window_s,
             max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
-            pace_s=RATE_SCRAPES * fleet.settings.scrape_interval_s,
+            pace_s=WINDOWS[0] * fleet.settings.scrape_interval_s,
         ),
     )

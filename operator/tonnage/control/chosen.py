@@ -1,22 +1,34 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import Reason
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
+from tonnage.control.believed import asked_with, belief, kv_tokens
 from tonnage.control.state import Chosen, Fleet, ModelState, ObjectMemory
-from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
-from tonnage.manifests.arguments import read_flags, without_capacity_flags
+from tonnage.estimate.belief import SETTLED_S, Belief
+from tonnage.estimate.promise import factor_now
+from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.provenance import Figure, Origin, lengths_input, replaced, speed_input, without
+from tonnage.sizing.provenance import (
+    Figure,
+    Origin,
+    arrivals_input,
+    lengths_input,
+    replaced,
+    without,
+)
 from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Slo, Workload
+from tonnage.units import significant
 
+MIN_WINDOWS = 10
 GAIN_WORTH_A_RESTART = 0.05
 """A spec change keeps the running flags unless others raise a replica's capacity by more."""
 
@@ -38,35 +50,127 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     """
     model = checked(state)
     request = _request(model, state, fleet, memory)
-    prior = request.speed.bandwidth_efficiency
     live = _live_flags(state, model, request)
     if model.spec.scale_target and live is None:
         raise RefusedError(
             "FlagsUnknown",
-            f"scaleTarget {model.spec.scale_target.name} must set --max-num-seqs and "
-            "--max-num-batched-tokens explicitly",
+            f"scaleTarget {model.spec.scale_target.name} {FLAGS_NEEDED}",
         )
     is_current = bool(model.spec.scale_target) or (
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
+    question = Question(request=request, state=state, fleet=fleet, memory=memory, asker=asker)
     if live and is_current:
-        sizing, problem = _as_it_runs(calibrated(request, live, fleet.calibrations), asker)
-        return Chosen(
-            model=model, sizing=sizing, prior_efficiency=prior, must_apply=False, problem=problem
-        )
-    sizing = _freely(request, live, fleet.calibrations, asker)
-    return Chosen(model=model, sizing=sizing, prior_efficiency=prior, must_apply=True)
+        sizing, problem = _as_it_runs(question, live)
+        found = _chosen(question, model, sizing, must_apply=False, problem=problem)
+        return replace(found, better_slots=_better_slots(question, found))
+    return _chosen(question, model, _freely(question, live), must_apply=True)
 
 
-def _as_it_runs(request: SizingRequest, asker: Asker) -> tuple[Sizing, str | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What one object asks of sizing, and what is believed of it."""
+
+    request: SizingRequest
+    """With the prior's constants, and no flags."""
+    state: ModelState
+    fleet: Fleet
+    memory: ObjectMemory
+    asker: Asker
+
+    def belief(self, flags: Flags | None) -> Belief:
+        return belief(self.request, flags, self.state, self.fleet, self.memory)
+
+    def size(self, flags: Flags | None, *, run: bool) -> Sizing:
+        """Return the answer for engines with these flags; ``run``: they stay.
+
+        Where the slow end of what is believed keeps the SLO at no rate, its middle is asked.
+
+        Raises:
+            SizingError, SearchAbandonedError: as sizing does.
+        """
+        held = self.belief(flags)
+        request = self.request
+        if run and flags:
+            known = kv_tokens(request, flags, self.state, self.fleet, self.memory)
+            request = replace(request, flags=flags, measured_kv_tokens=known)
+        try:
+            return self.asker.size(asked_with(request, held, held.asked.slow))
+        except SLOInfeasibleError:
+            return self.asker.size(asked_with(request, held, held.asked.middle))
+
+
+def _chosen(
+    question: Question,
+    model: ModelDeployment,
+    sizing: Sizing,
+    *,
+    must_apply: bool,
+    problem: str | None = None,
+) -> Chosen:
+    return Chosen(
+        model=model,
+        sizing=sizing,
+        belief=question.belief(sizing.flags),
+        goodput_factor=factor_now(question.memory.posterior, now_s=question.fleet.now_s),
+        must_apply=must_apply,
+        problem=problem,
+    )
+
+
+def _better_slots(question: Question, found: Chosen) -> Sizing | None:
+    """Return the plan with another max-num-seqs that measured constants favour; None: none does.
+
+    Asked when the constants have stood for a while: a search of flags is a long one. Where the
+    cache stops the batch, what another flag leaves of it is an estimate, and nothing is said.
+    """
+    flags, held = found.sizing.flags, found.belief
+    settled_s = question.fleet.now_s - held.asked.since_s
+    is_due = held.posterior.num_windows >= MIN_WINDOWS and settled_s >= SETTLED_S
+    if not (is_due or (found.problem and held.is_measured)):
+        return None
+    request = replace(question.request, num_gpus=flags.parallelism.num_gpus)
+    try:
+        best = question.asker.size(asked_with(request, held, held.asked.slow))
+    except SizingError:
+        return None
+    is_other = best.flags.max_num_seqs != flags.max_num_seqs
+    is_same_split = best.flags.parallelism == flags.parallelism
+    gain = best.goodput_requests_per_s / found.sizing.goodput_requests_per_s - 1
+    is_worth_it = found.problem is not None or gain > GAIN_WORTH_A_RESTART
+    known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
+    return best if is_other and is_same_split and is_worth_it and known else None
+
+
+def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
+    """Say what another max-num-seqs would gain; it takes a restart, which is not begun for it."""
+    best, sizing = found.better_slots, found.sizing
+    if best is None:
+        return ()
+    each = significant(best.goodput_requests_per_s)
+    gain = best.goodput_requests_per_s / sizing.goodput_requests_per_s - 1
+    against = (
+        f"no rate keeps the SLO with the {sizing.flags.max_num_seqs} that run"
+        if found.problem
+        else f"{gain:.0%} more than the {sizing.flags.max_num_seqs} that run"
+    )
+    message = (
+        f"by what is measured, max-num-seqs {best.flags.max_num_seqs} would serve {each} "
+        f"requests/s per replica, {against}; engines restart for it, so it stays"
+    )
+    return (Reason(code="MaxNumSeqs", message=message),)
+
+
+def _as_it_runs(question: Question, live: Flags) -> tuple[Sizing, str | None]:
     """Size what runs. A learned constant or longer prompts must not freeze it in overload.
 
     Where no rate keeps the SLO any more, the fleet is sized for throughput and the reason given.
     """
     try:
-        return asker.size(request), None
+        return question.size(live, run=True), None
     except SLOInfeasibleError as infeasible:
-        return asker.size(replace(request, slo=Slo())), str(infeasible)
+        offline = replace(question, request=replace(question.request, slo=Slo()))
+        return offline.size(live, run=True), str(infeasible)
 
 
 def checked(state: ModelState) -> ModelDeployment:
@@ -118,6 +222,8 @@ def _request(
         own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))
         switches = switches_in(state.deployment.arguments)
         request = replace(request, engine_digest=digest_of(own), switches=switches)
+    if memory.arrival_scv is not None:
+        request = _with_arrivals(request, memory.arrival_scv)
     lengths = memory.asked_lengths
     if lengths is None:
         return request
@@ -137,6 +243,12 @@ def _request(
     inputs = without(request.inputs, Figure.LENGTHS)
     measured = lengths_input(workload, Origin.MEASURED)
     return replace(request, workload=workload, inputs=(measured, *inputs))
+
+
+def _with_arrivals(request: SizingRequest, arrival_scv: float) -> SizingRequest:
+    measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED)
+    inputs = replaced(request.inputs, measured)
+    return replace(request, arrival_scv=arrival_scv, inputs=inputs)
 
 
 def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:
@@ -173,42 +285,16 @@ def _live_flags(state: ModelState, model: ModelDeployment, request: SizingReques
     return recorded or read_flags(deployment.arguments, default_utilization=default)
 
 
-def calibrated(request: SizingRequest, flags: Flags, known: Calibrations) -> SizingRequest:
-    """Return the request for these flags, with what was learned about them."""
-    return replace(
-        with_learned_speed(request, flags, known),
-        flags=flags,
-        measured_kv_tokens=_kv_tokens(request, flags, known),
-    )
-
-
-def _kv_tokens(request: SizingRequest, flags: Flags, known: Calibrations) -> float | None:
-    entry = known.memory.get(memory_key(request, flags))
-    return entry.kv_tokens if entry else None
-
-
-def with_learned_speed(request: SizingRequest, flags: Flags, known: Calibrations) -> SizingRequest:
-    """Return the request with the learned bandwidth efficiency, where there is one."""
-    entry = known.speed.get(speed_key(request, flags))
-    if entry is None:
-        return request
-    speed = replace(request.speed, bandwidth_efficiency=entry.bandwidth_efficiency)
-    inputs = replaced(request.inputs, speed_input(speed, Origin.MEASURED))
-    return replace(request, speed=speed, inputs=inputs)
-
-
-def _freely(
-    request: SizingRequest, live: Flags | None, known: Calibrations, asker: Asker
-) -> Sizing:
+def _freely(question: Question, live: Flags | None) -> Sizing:
     """Choose flags; those that run stay where others gain too little to restart an engine."""
-    kept = _kept(request, live, known, asker)
+    kept = _kept(question, live)
     try:
-        first = asker.size(request)
+        first = question.size(None, run=False)
     except DoesNotFitError:
         if kept is None:
             raise
         return kept
-    best = asker.size(with_learned_speed(request, first.flags, known))
+    best = question.size(first.flags, run=False)
     if kept is None:
         return best
     worth_it = best.goodput_requests_per_s * kept.flags.parallelism.num_gpus > (
@@ -217,17 +303,15 @@ def _freely(
     return best if worth_it else kept
 
 
-def _kept(
-    request: SizingRequest, live: Flags | None, known: Calibrations, asker: Asker
-) -> Sizing | None:
+def _kept(question: Question, live: Flags | None) -> Sizing | None:
     """Return what the flags that run give a changed spec; None where they will not do.
 
     They have shown that what ran before fits, not what is asked now.
     """
-    if live is None or request.num_gpus not in {None, live.parallelism.num_gpus}:
+    if live is None or question.request.num_gpus not in {None, live.parallelism.num_gpus}:
         return None
     try:
-        kept = asker.size(calibrated(request, live, known))
+        kept = question.size(live, run=True)
     except SizingError:
         return None
     return None if kept.memory_doubt else kept

@@ -1,35 +1,46 @@
 """Conditions as kstatus and people read them: one short rule each."""
 
-from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median_low
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
 from tonnage.control.assess import is_spec_ahead
-from tonnage.control.state import Assessment
+from tonnage.control.finding import Finding, State
+from tonnage.control.learning import (
+    believable_range,
+    estimated_kv_tokens,
+    fits_memory,
+    is_settled,
+)
+from tonnage.control.plausible import speed_plausible
+from tonnage.control.state import Assessment, Fleet
+from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
 from tonnage.units import KIB
 
-State = Literal["True", "False", "Unknown"]
 HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 LIMIT_CODES = frozenset({"MaxReplicas", "MinReplicas", "StepCap", "GPUBudget", "InsufficientGPU"})
 MESSAGE_LENGTH = KIB
+MOST_NAMED = 4
+"""Queries that are named in one message."""
 PENDING = "PlanPending"
-OF_THE_PLAN = frozenset({"PlanValid", "CapacityAvailable", "ScalingLimited", "SLOMet"})
+OF_THE_PLAN = frozenset(
+    {
+        "PlanValid",
+        "CapacityAvailable",
+        "ScalingLimited",
+        "SLOMet",
+        "SpeedPlausible",
+        "KVCapacityAsPlanned",
+    }
+)
 """Conditions that stand on the plan: they stay as they were while it waits for its search."""
 
 
-class Finding(NamedTuple):
-    """A condition without its times. None as state: the condition is absent."""
-
-    type: str
-    state: State | None
-    reason: str
-    message: str
-
-
 Rule = Callable[[Assessment], Finding]
+FleetRule = Callable[[Assessment, Fleet], Finding]
 
 
 def plan_valid(found: Assessment) -> Finding:
@@ -45,19 +56,31 @@ def plan_valid(found: Assessment) -> Finding:
     return Finding("PlanValid", "True", "Planned", "the plan is in status.plan")
 
 
-def metrics_available(found: Assessment) -> Finding:
+def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
+    """What failed without being needed for demand is named: the rest of it is as sure as ever."""
     traffics = found.traffics
     states: Mapping[Metrics, State] = {
         Metrics.COMPLETE: "True",
         Metrics.MISSING: "False",
         Metrics.NEVER: "Unknown",
     }
-    return Finding(
-        "MetricsAvailable",
-        states[traffics.metrics],
-        traffics.reason,
-        traffics.message,
-    )
+    reason, message = traffics.reason, traffics.message
+    failed = list(_failed(found, fleet))
+    if traffics.metrics is Metrics.COMPLETE and failed:
+        more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+        reason = "ScrapedInPart"
+        message = f"{message}; without answer: {', '.join(failed[:MOST_NAMED])}{more}"
+    return Finding("MetricsAvailable", states[traffics.metrics], reason, message)
+
+
+def _failed(found: Assessment, fleet: Fleet) -> Iterator[str]:
+    """Yield the queries that lack an answer, or a part of one, for the pods of an object."""
+    namespace = found.state.view.namespace
+    for query in TABLE:
+        if problem := fleet.problem_of(query, namespace):
+            yield f"{query} ({problem[0]}: {problem[1]})"
+        elif fleet.is_partial(query, namespace):
+            yield f"{query} (partial)"
 
 
 def capacity_available(found: Assessment) -> Finding:
@@ -123,6 +146,37 @@ def slo_met(found: Assessment) -> Finding:
     if misses:
         return Finding("SLOMet", "False", "Missed", "; ".join(misses))
     return Finding("SLOMet", "True", "Met", "every SLO target is met")
+
+
+def kv_capacity(found: Assessment) -> Finding:
+    """Hold what the object's own engines say of their pool against the estimate."""
+    kind = "KVCapacityAsPlanned"
+    chosen, reported = found.chosen, found.observed.kv_reports if found.observed else ()
+    if chosen is None or not reported:
+        return Finding(kind, "Unknown", "NoReport", "no replica reports its KV cache")
+    if not is_settled(found):
+        return Finding(kind, "Unknown", "RollingOut", "some replicas still run other flags")
+    tokens, estimate = median_low(reported), estimated_kv_tokens(chosen.sizing)
+    low, high = believable_range(chosen.sizing)
+    told = f"{tokens:,.0f} KV tokens of a rank are reported, estimated were {estimate:,.0f}"
+    if not fits_memory(tokens, chosen.sizing):
+        why = f"{told}: more than the memory of the GPU class holds, so the report is not used"
+        return Finding(kind, "False", "MoreThanMemory", why)
+    if not low <= tokens <= high:
+        why = (
+            f"{told} (believable are {low:,.0f} to {high:,.0f}): used for this object, not told "
+            "to others; look for --kv-cache-memory-bytes, --num-gpu-blocks-override, or another "
+            "process on the GPU"
+        )
+        return Finding(kind, "False", "FarFromEstimate", why)
+    return Finding(kind, "True", "AsPlanned", told)
+
+
+def calibration_stored(_: Assessment, fleet: Fleet) -> Finding:
+    kind = "CalibrationStored"
+    if fleet.state_problem:
+        return Finding(kind, "False", *fleet.state_problem)
+    return Finding(kind, "True", "Stored", "what is learned is kept over restarts")
 
 
 def ready(found: Assessment) -> Finding:
@@ -196,19 +250,22 @@ RULES: tuple[Rule, ...] = (
     reconciling,
     stalled,
     plan_valid,
-    metrics_available,
     capacity_available,
     scaling_active,
     scaling_limited,
     slo_met,
+    speed_plausible,
+    kv_capacity,
 )
+FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
 
 
-def conditions(found: Assessment, *, now: str) -> tuple[Condition, ...]:
+def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition, ...]:
     """Return every condition that is present; a transition time moves only with its status."""
     generation = found.state.view.generation
     present = []
-    for finding in (_as_planned(rule(found), found) for rule in RULES):
+    said = (*(rule(found) for rule in RULES), *(rule(found, fleet) for rule in FLEET_RULES))
+    for finding in (_as_planned(each, found) for each in said):
         if finding.state is None:
             continue
         condition = Condition(

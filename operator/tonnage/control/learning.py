@@ -1,127 +1,143 @@
-"""What one tick teaches about the shared constants: pooled by key, bounded, once per window."""
+"""What one tick teaches: constants of speed and memory, by key and namespace, once a window."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
-from tonnage.control.measure import busy_steps, reported_kv_tokens
-from tonnage.control.state import Assessment, Fleet, ModelState
+from tonnage.control.state import Assessment, Fleet, Observed
 from tonnage.estimate.calibration import (
     Calibrations,
-    MemoryCalibration,
+    Scope,
     is_material,
     memory_key,
     speed_key,
 )
-from tonnage.estimate.demand import is_fresh
-from tonnage.estimate.metrics import RATE_SCRAPES
-from tonnage.estimate.speed import SpeedCalibration, learn, observed_efficiency
+from tonnage.estimate.learner import PodWindow, learned
+from tonnage.estimate.metrics import BUSY_SCRAPES
+from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
 from tonnage.sizing.plan import Sizing
 
 KV_BAND = 4
-"""A reported cache is believed within this factor of the estimate."""
+"""A cache that is shared by key is believed within this factor of the estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What the engines of one object say about the constants of their keys."""
 
-    speed_key: str
-    prior: float
-    efficiencies: tuple[float, ...]
-    """Of each busy engine."""
-    num_steps: float
-    memory_key: str
+    speed: Scope
+    prior: SpeedPosterior
+    widest: SpeedPosterior
+    """The prior with the doubt that nothing exceeds."""
+    pods: tuple[PodWindow, ...]
+    memory: Scope
     kv_tokens: float | None
-    """The smallest that a fresh engine reports, of one rank."""
+    """Of one rank, if that is believable for others too."""
 
 
-def observation(found: Assessment, fleet: Fleet) -> Observation | None:
+def observation(found: Assessment) -> Observation | None:
     """Return what an object's engines say in this tick.
 
     None while its pods do not run what the sizing is about: their figures belong to another key.
     """
-    state, chosen = found.state, found.chosen
-    is_settled = state.deployment is not None and not state.deployment.is_rolling
-    if chosen is None or chosen.must_apply or not is_settled:
+    chosen, namespace = found.chosen, found.state.view.namespace
+    observed = found.observed
+    if chosen is None or observed is None or not is_settled(found):
         return None
-    sizing = chosen.sizing
-    said = [
-        (efficiency, step.num_steps)
-        for step in busy_steps(state, fleet, sizing)
-        if (efficiency := observed_efficiency(sizing.replica.model, step)) is not None
-    ]
+    request, flags = chosen.sizing.request, chosen.sizing.flags
     return Observation(
-        speed_key=speed_key(sizing.request, sizing.flags),
-        prior=chosen.prior_efficiency,
-        efficiencies=tuple(efficiency for efficiency, _ in said),
-        num_steps=sum(num_steps for _, num_steps in said),
-        memory_key=memory_key(sizing.request, sizing.flags),
-        kv_tokens=_believable_kv_tokens(state, fleet, sizing),
+        speed=Scope(namespace, speed_key(request, flags)),
+        prior=chosen.belief.prior,
+        widest=chosen.belief.widest,
+        pods=observed.pods,
+        memory=Scope(namespace, memory_key(request, flags)),
+        kv_tokens=_shared_kv_tokens(observed, chosen.sizing),
     )
 
 
-def _believable_kv_tokens(state: ModelState, fleet: Fleet, sizing: Sizing) -> float | None:
-    """Return the smallest report of a fresh engine, if it is within a factor of the estimate.
+def is_settled(found: Assessment) -> bool:
+    """Tell whether all pods run what the sizing is about."""
+    chosen, deployment = found.chosen, found.state.deployment
+    is_same = chosen is not None and not chosen.must_apply
+    return is_same and deployment is not None and not deployment.is_rolling
 
-    A pod may say anything about itself, and the figure is shared by key: nothing beyond the band
-    may reach another object. What runs holds at least one request, whatever the estimate.
+
+def own_kv_tokens(observed: Observed, sizing: Sizing) -> float | None:
+    """Return the tokens of one rank that an object's pods report: the truth for this object.
+
+    Of several pods the one in the middle, of two the smaller. More than the memory of a rank could
+    hold is no report.
     """
-    interval_s = fleet.settings.scrape_interval_s
-    fresh = (each for each in state.engines if is_fresh(each, scrape_interval_s=interval_s))
-    reported = (reported_kv_tokens(each, sizing) for each in fresh)
-    found = min((tokens for tokens in reported if tokens), default=None)
-    if found is None:
+    if not observed.kv_reports:
         return None
-    low, high = _believable_range(sizing)
-    return found if low / KV_BAND <= found <= high * KV_BAND else None
+    tokens = median_low(observed.kv_reports)
+    return tokens if fits_memory(tokens, sizing) else None
 
 
-def _believable_range(sizing: Sizing) -> tuple[float, float]:
-    """Return the least and the most tokens of one rank that the estimate stands for."""
+def fits_memory(tokens: float, sizing: Sizing) -> bool:
+    """Tell whether the memory of a rank could hold so many tokens at all."""
+    context_tokens = sizing.request.context_tokens
+    each_bytes = sizing.replica.bytes_per_reported_token(context_tokens)
+    return tokens * each_bytes <= sizing.request.gpu.memory_bytes
+
+
+def _shared_kv_tokens(observed: Observed, sizing: Sizing) -> float | None:
+    """Return the report if it is within a factor of the estimate: others are to believe it."""
+    tokens = own_kv_tokens(observed, sizing)
+    if tokens is None:
+        return None
+    low, high = believable_range(sizing)
+    return tokens if low <= tokens <= high else None
+
+
+def estimated_kv_tokens(sizing: Sizing) -> float:
+    """Return the tokens of one rank by the estimate, whatever was reported."""
+    each_bytes = sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
+    return max(float(sizing.request.context_tokens), sizing.budget.kv_pool_bytes / each_bytes)
+
+
+def believable_range(sizing: Sizing) -> tuple[float, float]:
+    """Return the least and the most tokens of one rank that the estimate stands for, and a factor.
+
+    What runs holds at least one request, whatever the estimate.
+    """
     least = float(sizing.request.context_tokens)
     pool, spread = sizing.budget.kv_pool_bytes, sizing.budget.kv_pool_spread_bytes
     each_bytes = sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
-    return max(least, (pool - spread) / each_bytes), max(least, (pool + spread) / each_bytes)
+    low, high = ((pool + side * spread) / each_bytes for side in (-1, 1))
+    return max(least, low) / KV_BAND, max(least, high) * KV_BAND
 
 
 def learn_from(
     observations: Sequence[Observation],
     known: Calibrations,
-    last: Mapping[str, float],
+    last: Mapping[Scope, float],
     fleet: Fleet,
-) -> tuple[Calibrations, Mapping[str, float]]:
-    """Return what is known after this tick, and when each speed key was last learned.
-
-    All engines of a key are pooled, and a key moves at most once per rate window: windows that
-    overlap would count the same steps twice.
-    """
-    window_s = RATE_SCRAPES * fleet.settings.scrape_interval_s
-    learned_at = dict(last)
-    for key in sorted({each.speed_key for each in observations}):
-        pooled = [each for each in observations if each.speed_key == key]
-        efficiencies = [value for each in pooled for value in each.efficiencies]
-        if not efficiencies or fleet.now_s - last.get(key, 0.0) < window_s:
+) -> tuple[Calibrations, Mapping[Scope, float]]:
+    """Return what is known after this tick, and when each speed was last asked for evidence."""
+    window_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s
+    asked_at = dict(last)
+    for scope in sorted({each.speed for each in observations}):
+        of_scope = [each for each in observations if each.speed == scope]
+        pods = [pod for each in of_scope for pod in each.pods]
+        if not pods or 0 <= fleet.now_s - last.get(scope, 0.0) < window_s:
             continue
-        prior = pooled[0].prior
-        before = known.speed.get(key) or SpeedCalibration(bandwidth_efficiency=prior)
-        after = learn(
-            before,
-            sum(efficiencies) / len(efficiencies),
-            prior=prior,
-            num_steps=sum(each.num_steps for each in pooled),
-        )
-        known, learned_at[key] = known.with_speed(key, after), fleet.now_s
-    return _with_memory(observations, known, fleet), learned_at
+        before = known.speed.get(scope) or of_scope[0].prior
+        after = learned(before, of_scope[0].widest, pods, now_s=fleet.now_s)
+        asked_at[scope] = fleet.now_s
+        if after is not before:
+            known = known.with_speed(scope, after)
+    return _with_memory(observations, known, fleet), asked_at
 
 
 def _with_memory(
     observations: Sequence[Observation], known: Calibrations, fleet: Fleet
 ) -> Calibrations:
     """Keep the smallest cache of each key; a figure that differs little stays as it is."""
-    for key in sorted({each.memory_key for each in observations}):
-        reported = [e.kv_tokens for e in observations if e.memory_key == key and e.kv_tokens]
-        before = known.memory.get(key)
+    for scope in sorted({each.memory for each in observations}):
+        reported = [e.kv_tokens for e in observations if e.memory == scope and e.kv_tokens]
+        before = known.memory.get(scope)
         if reported and is_material(before.kv_tokens if before else None, min(reported)):
-            entry = MemoryCalibration(kv_tokens=min(reported), changed_at_s=fleet.now_s)
-            known = known.with_memory(key, entry)
+            entry = MemoryReport(kv_tokens=min(reported), reported_at_s=fleet.now_s)
+            known = known.with_memory(scope, entry)
     return known

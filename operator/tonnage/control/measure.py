@@ -1,35 +1,45 @@
 """What the samples of one object's pods mean, given the model that they run."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from statistics import median
 
+from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.state import (
     Attainment,
     Fleet,
     ModelState,
     ObjectMemory,
     Observed,
+    PodSpeed,
     PodView,
     Traffics,
 )
-from tonnage.estimate.demand import (
-    MeasuredDemand,
-    attainment,
-    is_fresh,
-    measure_demand,
-    measure_lengths,
-)
-from tonnage.estimate.metrics import LONG_SCRAPES, RATE_SCRAPES
+from tonnage.estimate.demand import MeasuredDemand, attainment, is_fresh, measure_demand
+from tonnage.estimate.learner import PodWindow
+from tonnage.estimate.lengths import measure_lengths
+from tonnage.estimate.metrics import BUSY_SCRAPES, TABLE, WINDOWS, deciding
 from tonnage.estimate.samples import EngineSamples
-from tonnage.estimate.speed import BusyStep, PromptShape, busy_step, observed_mbu
+from tonnage.estimate.speed import (
+    BusyWindow,
+    busy_window,
+    observed_mbu,
+    observed_mfu,
+    predicted_gap_s,
+    prompt_shape,
+)
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.serving.steady import prefill_context_tokens
+from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.workload import Target
 
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
-WARM_UP_SCRAPES = RATE_SCRAPES
+WARM_UP_SCRAPES = BUSY_SCRAPES
 """Its speed is not believed while its windows still hold the time of starting up."""
+MIN_USAGE = 0.002
+"""Of a cache, below which its share of a request says nothing about lengths."""
 
 
 def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
@@ -45,24 +55,52 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     """Return demand and how far it can be trusted; lengths stay as last known without traffic."""
     interval_s = fleet.settings.scrape_interval_s
     ready = settled(state.pods, now_s=fleet.now_s, after_s=SETTLE_SCRAPES * interval_s)
-    fresh = [each for each in state.engines if is_fresh(each, scrape_interval_s=interval_s)]
-    stale = frozenset(
-        each.pod for each in state.engines if not is_fresh(each, scrape_interval_s=interval_s)
+    demand = measure_demand(
+        state.engines,
+        scrape_interval_s=interval_s,
+        ready_pods=ready,
+        longest_s=fleet.now_s - memory.vanished_at_s,
+        dispersion=max(1.0, memory.arrival_scv or 1.0),
     )
-    demand = measure_demand(fresh, ready_pods=ready, stale_pods=stale)
-    lengths = measure_lengths(state.long, window_s=LONG_SCRAPES * interval_s) or memory.lengths
-    metrics, reason, message = _trust(fleet, memory, demand, ready)
+    lengths = measure_lengths(state.engines, scrape_interval_s=interval_s) or memory.lengths
+    lack = _lack(fleet, state.view.namespace, demand)
+    metrics, reason, message = _trust(lack, memory, demand, ready)
+    if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
+        message = f"{len(ready)} pods report no {unsaid}: does this version name it otherwise?"
     return Traffics(metrics=metrics, reason=reason, message=message, demand=demand, lengths=lengths)
 
 
+def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[str, str] | None:
+    """Return (reason, message) of the first query of demand that has no whole answer.
+
+    Without it the figure may be too small, and look complete.
+    """
+    if fleet.metrics_problem:
+        return fleet.metrics_problem
+    for query in deciding(demand.window_scrapes if demand else WINDOWS[0]):
+        if problem := fleet.problem_of(query, namespace):
+            return problem[0], f"{query}: {problem[1]}"
+        if fleet.is_partial(query, namespace):
+            return "MetricsPartial", f"{query}: a part of what Prometheus asks did not answer"
+    return None
+
+
+def _unsaid(engines: Iterable[EngineSamples], interval_s: float) -> str | None:
+    """Return the metric of demand that all who report leave out; None: nobody reports."""
+    fresh = [each for each in engines if is_fresh(each, scrape_interval_s=interval_s)]
+    first = f"completions_{WINDOWS[0]}"
+    says = any(w.completions_per_s is not None for each in fresh for w in each.arrivals.values())
+    return TABLE[first].metric if fresh and not says else None
+
+
 def _trust(
-    fleet: Fleet,
+    lack: tuple[str, str] | None,
     memory: ObjectMemory,
     demand: MeasuredDemand | None,
     ready: frozenset[str],
 ) -> tuple[Metrics, str, str]:
-    if fleet.metrics_problem:
-        return Metrics.MISSING, *fleet.metrics_problem
+    if lack:  # what is there may raise the fleet, never lower it
+        return Metrics.MISSING, *lack
     if not ready:
         known = Metrics.NEVER if memory.traffic is None else Metrics.MISSING
         return known, "NoReplicaYet", "no replica has been Ready for long enough to be scraped"
@@ -75,19 +113,82 @@ def _trust(
     return Metrics.COMPLETE, "Scraped", f"{len(ready)} pods report"
 
 
-def observe_engines(state: ModelState, fleet: Fleet, sizing: Sizing) -> Observed:
-    """Return the gauges that people look at; None where no engine was busy or asked."""
-    busy = list(busy_steps(state, fleet, sizing))
+def observe_engines(
+    state: ModelState,
+    fleet: Fleet,
+    sizing: Sizing,
+    prior: SpeedConstants,
+    *,
+    believed: SpeedConstants | None = None,
+) -> Observed:
+    """Return what busy engines show, for people and for the learner; None where none was asked.
+
+    ``believed``: constants that pods are held against; None: the prior.
+    """
+    pods = _pod_windows(state, fleet, sizing, prior)
+    busy = [(pod, each) for pod in pods for each in pod.engines]
     slo = sizing.request.slo
+    reported = _reports_of_pods(state, fleet, sizing)
+    active = [e.dram_active_fraction for e in state.engines if e.dram_active_fraction is not None]
     return Observed(
-        step_s=_mean([each.step_s for each in busy]),
-        mbu=_mean([observed_mbu(sizing.replica.model, each) for each in busy]),
-        kv_tokens=_kv_tokens_of_replica(state, sizing),
+        pods=pods,
+        step_s=_mean([each.gap_s for _, each in busy]),
+        mbu=_mean([observed_mbu(pod.model, each) for pod, each in busy]),
+        mfu=_mean([observed_mfu(pod.model, each) for pod, each in busy]),
+        dram_active=_mean(active),
+        engine_mbu=_engine_mbu(state, sizing),
+        kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
+        kv_reports=tuple(reported),
         attainments=(
             *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
             *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
         ),
+        speeds={pod.pod: _speed(pod, state, believed or prior, fleet.now_s) for pod in pods},
     )
+
+
+def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
+    """Return the bandwidth that engines think they use, over the nominal one."""
+    nominal = sizing.replica.model.speeds.memory_bytes_per_s
+    known = [
+        (each.read_bytes_per_s + each.write_bytes_per_s) / nominal
+        for each in state.engines
+        if each.read_bytes_per_s is not None and each.write_bytes_per_s is not None
+    ]
+    return _mean(known)
+
+
+def _speed(pod: PodWindow, state: ModelState, constants: SpeedConstants, now_s: float) -> PodSpeed:
+    """Return how fast a pod is; of several engines the one in the middle."""
+    believed = replace(pod.model, constants=constants)
+    nodes = {each.name: each.node_name for each in state.pods}
+    return PodSpeed(
+        node=nodes.get(pod.pod),
+        slower=_slower(pod, believed),
+        slower_than_prior=_slower(pod, pod.model),
+        mbu=median(observed_mbu(pod.model, each) for each in pod.engines),
+        mfu=median(observed_mfu(pod.model, each) for each in pod.engines),
+        seen_at_s=now_s,
+    )
+
+
+def _slower(pod: PodWindow, model: StepTimeModel) -> float:
+    return median(math.log(each.gap_s / predicted_gap_s(model, each)) for each in pod.engines)
+
+
+def _reports_of_pods(state: ModelState, fleet: Fleet, sizing: Sizing) -> list[float]:
+    """Return the tokens of one rank that each fresh pod reports, that of its smallest rank.
+
+    A pod that is being deleted may run what its object no longer does.
+    """
+    interval_s = fleet.settings.scrape_interval_s
+    staying = {pod.name for pod in state.pods if not pod.is_deleting}
+    by_pod = dict[str, float]()
+    for each in state.engines:
+        tokens = reported_kv_tokens(each, sizing)
+        if tokens and each.pod in staying and is_fresh(each, scrape_interval_s=interval_s):
+            by_pod[each.pod] = min(tokens, by_pod.get(each.pod, tokens))
+    return list(by_pod.values())
 
 
 def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
@@ -106,13 +207,6 @@ def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
     return blocks * context_tokens / replica.blocks_reserved(context_tokens)
 
 
-def _kv_tokens_of_replica(state: ModelState, sizing: Sizing) -> float | None:
-    """Return what the cache of the smallest replica holds; each rank reports its own."""
-    found = (reported_kv_tokens(each, sizing) for each in state.engines)
-    reported = [tokens for tokens in found if tokens]
-    return min(reported) * sizing.flags.parallelism.data if reported else None
-
-
 def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
@@ -120,29 +214,53 @@ def _mean(values: list[float]) -> float | None:
 def _attainments(
     name: str, within: list[Mapping[float, float]], targets: tuple[Target, ...]
 ) -> Iterator[Attainment]:
+    total = sum(each.get(math.inf, 0.0) for each in within)
     for target in targets:
         fraction = attainment(within, limit_s=target.limit_s)
         if fraction is not None:
-            yield Attainment(name=name, quantile=target.quantile, fraction=fraction)
-
-
-def busy_steps(state: ModelState, fleet: Fleet, sizing: Sizing) -> Iterator[BusyStep]:
-    interval_s = fleet.settings.scrape_interval_s
-    workload = sizing.request.workload
-    prompts = PromptShape(
-        context_tokens=prefill_context_tokens(workload),
-        chunk_tokens=min(workload.new_prompt_tokens, sizing.flags.max_num_batched_tokens),
-    )
-    warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
-    for each in state.engines:
-        kv_tokens = reported_kv_tokens(each, sizing)
-        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s) and kv_tokens:
-            step = busy_step(
-                each,
-                window_s=RATE_SCRAPES * interval_s,
-                kv_tokens=kv_tokens,
-                prompts=prompts,
-                parallelism=sizing.flags.parallelism,
+            yield Attainment(
+                name=name, quantile=target.quantile, fraction=fraction, requests_per_s=total
             )
-            if step:
-                yield step
+
+
+def _pod_windows(
+    state: ModelState, fleet: Fleet, sizing: Sizing, prior: SpeedConstants
+) -> tuple[PodWindow, ...]:
+    """Return what the engines of each warm pod did over the last window."""
+    interval_s = fleet.settings.scrape_interval_s
+    warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
+    by_pod = dict[str, list[BusyWindow]]()
+    for each in state.engines:
+        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
+            window = _window(each, sizing, window_s=BUSY_SCRAPES * interval_s)
+            by_pod.setdefault(each.pod, []).extend([window] if window else [])
+    model = replace(sizing.replica.model, constants=prior)
+    return tuple(
+        PodWindow(pod=pod, model=model, engines=tuple(windows))
+        for pod, windows in sorted(by_pod.items())
+        if windows
+    )
+
+
+def _window(samples: EngineSamples, sizing: Sizing, *, window_s: float) -> BusyWindow | None:
+    workload, flags = sizing.request.workload, sizing.flags
+    return busy_window(
+        samples,
+        window_s=window_s,
+        context_tokens=_context_tokens(samples, sizing) or workload.mean_context_tokens,
+        prompts=prompt_shape(workload, max_batched_tokens=flags.max_num_batched_tokens),
+        flags=flags,
+    )
+
+
+def _context_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
+    """Return the tokens that a running request holds, where the cache's share says it.
+
+    Where windows or states bound what a request holds, tokens are no share of the cache.
+    """
+    tokens, usage = reported_kv_tokens(samples, sizing), samples.kv_usage_fraction
+    running = samples.mean_running
+    is_plain = all(not (kv.window_tokens or kv.state_bytes) for kv in sizing.shard.kv)
+    if not (tokens and usage and running and is_plain and usage > MIN_USAGE):
+        return None
+    return min(usage * tokens / running, float(sizing.request.context_tokens))

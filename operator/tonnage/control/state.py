@@ -7,9 +7,16 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
 from tonnage.catalog.gpu import Gpu
 from tonnage.control.answers import Answers
-from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.demand import MeasuredDemand, MeasuredLengths
-from tonnage.estimate.samples import EngineSamples, LongSamples
+from tonnage.estimate.belief import Asked, Belief
+from tonnage.estimate.burstiness import Counted
+from tonnage.estimate.calibration import Calibrations, Scope
+from tonnage.estimate.calibration_file import Identity
+from tonnage.estimate.demand import MeasuredDemand
+from tonnage.estimate.learner import PodWindow
+from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
+from tonnage.estimate.promise import Tally
+from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Decision, Metrics
@@ -87,6 +94,7 @@ class PodView:
     """The scheduler's message, if no node can take it."""
     trouble: str | None
     """Reason why its container does not run: CrashLoopBackOff, ImagePullBackOff, ..."""
+    node_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +114,6 @@ class ModelState:
     older_claim: str | None = None
     """Name of an older ModelDeployment with the same scale target."""
     engines: tuple[EngineSamples, ...] = ()
-    long: tuple[LongSamples, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +124,45 @@ class Fleet:
     models: tuple[ModelState, ...]
     """In a fixed order, by namespace and name."""
     metrics_problem: tuple[str, str] | None
-    """(reason, message) when Prometheus gave no answer."""
+    """(reason, message) when Prometheus answered nothing that decides."""
     calibrations: Calibrations
     gpus: Mapping[str, Gpu]
     settings: Settings
     has_pod_monitors: bool
+    problems: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """(reason, message) of each query that failed, by its name, or by query@namespace."""
+    partial: frozenset[str] = frozenset()
+    """Queries, named as above, whose answers are not whole: they may raise, never lower."""
+    calibration_files: Mapping[Identity, SpeedPosterior] = field(default_factory=dict)
+    """What ``tonnage calibrate`` found, by the identity of its key: a better prior."""
+    clock_skew_s: float | None = None
+    """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
+    state_problem: tuple[str, str] | None = None
+    """(reason, message) why what was learned is not all stored, or was not all read."""
+
+    def problem_of(self, query: str, namespace: str) -> tuple[str, str] | None:
+        """Return (reason, message) why a query lacks an answer for the pods of a namespace."""
+        return self.problems.get(query) or self.problems.get(f"{query}@{namespace}")
+
+    def is_partial(self, query: str, namespace: str) -> bool:
+        """Tell whether a query's answer for the pods of a namespace is not whole."""
+        return bool({query, f"{query}@{namespace}"} & self.partial)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSpeed:
+    """How fast the engines of one pod step while they are busy, against what is expected."""
+
+    node: str | None
+    slower: float
+    """Logarithm of the measured gap between tokens over the one believed in, in this state."""
+    slower_than_prior: float
+    """The same over that of the prior."""
+    mbu: float
+    mfu: float
+    seen_at_s: float
+    windows: int = 1
+    """Ticks that this is the smoothed figure of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +174,9 @@ class ObjectMemory:
     recent_needs: tuple[tuple[float, int], ...] = ()
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
+    present_pods: frozenset[str] = frozenset()
+    vanished_at_s: float = 0.0
+    """When a pod was last gone for good: what came to it is in no window any more."""
     last_replicas: int | None = None
     """That the Deployment asked for at the last tick."""
     stepped: tuple[float, int] | None = None
@@ -147,12 +191,33 @@ class ObjectMemory:
     """Since when it waits for a search to end; None: it has its answer."""
     gauges: Mapping[str, float] = field(default_factory=dict)
     """Smoothed figures for show."""
+    speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
+    """Of its pods, by name, smoothed: for show."""
     shown: Mapping[str, Figure] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     decisions: tuple[DecisionStatus, ...] = ()
     frozen_plan: str | None = None
     """JSON of the plan while the object is paused."""
-    cold_start_s: float | None = None
+    posterior: ObjectPosterior = field(default_factory=ObjectPosterior)
+    """What was learned of this object alone; kept where constants are kept."""
+    asked_speed: Asked | None = None
+    """That plans are asked with."""
+    tally: Tally = field(default_factory=Tally)
+    """Promises kept and broken since the factor on goodput last moved."""
+    judged_at_s: float = 0.0
+    """When promises were last counted: windows do not overlap."""
+    judged_goodput: float | None = None
+    """Requests/s of one replica without that factor, when they were."""
+    factor_reason: str = ""
+    """Why the factor last moved."""
+    overloaded_at_s: float | None = None
+    """When more than the replicas are believed to serve last came."""
+    queued_since_s: float | None = None
+    """Since when requests have waited at every tick."""
+    counted: Counted = ()
+    """Arrivals by window, for their burstiness."""
+    arrival_scv: float | None = None
+    """That plans are asked with; None: that of the spec."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     write_problem: str | None = None
@@ -169,12 +234,10 @@ class Memory:
 
     objects: Mapping[str, ObjectMemory] = field(default_factory=dict)
     calibrations: Calibrations = field(default_factory=Calibrations)
-    learned_at_s: Mapping[str, float] = field(default_factory=dict)
-    """When each speed key last moved."""
+    learned_at_s: Mapping[Scope, float] = field(default_factory=dict)
+    """When each speed was last asked for evidence: windows do not overlap."""
     answers: Answers = field(default_factory=dict)
     """Of sizing, to what was asked in the last tick."""
-    asked_speeds: Mapping[str, float] = field(default_factory=dict)
-    """Bandwidth efficiency that plans are asked with, by speed key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +258,8 @@ class Attainment:
     name: str
     quantile: float
     fraction: float
+    requests_per_s: float
+    """That were judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +268,19 @@ class Observed:
 
     step_s: float | None = None
     mbu: float | None = None
+    dram_active: float | None = None
+    """As DCGM says, over all time."""
+    engine_mbu: float | None = None
+    """By the engine's own count of bytes, over all time."""
+    pods: tuple[PodWindow, ...] = ()
+    """What the engines of each warm and busy pod did over the last window."""
     kv_tokens: float | None = None
+    kv_reports: tuple[float, ...] = ()
+    """Tokens of one rank that each pod reports."""
+    mfu: float | None = None
     attainments: tuple[Attainment, ...] = ()
+    speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
+    """Of the pods that were busy, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +289,14 @@ class Chosen:
 
     model: ModelDeployment
     sizing: Sizing
-    prior_efficiency: float
+    belief: Belief
+    goodput_factor: float
+    """By promises kept and broken: times what the step time says is served."""
     must_apply: bool
     problem: str | None = None
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
+    better_slots: Sizing | None = None
+    """The plan with another max-num-seqs, where measured constants say that it gains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
 
 from tonnage.api.status import (
     MAX_DECISIONS,
-    CalibrationStatus,
     DecisionStatus,
     Display,
     Figure,
@@ -20,9 +18,11 @@ from tonnage.api.status import (
     ReplicasStatus,
     Status,
 )
+from tonnage.control.calibrated import calibration_status
 from tonnage.control.conditions import PENDING, conditions
+from tonnage.control.plausible import remembered_speeds
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
-from tonnage.estimate.calibration import Calibrations, speed_key
+from tonnage.control.times import rfc3339
 from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
 
 MATERIAL = 0.10
@@ -32,17 +32,14 @@ SLO_SOURCES = {
 }
 SMOOTHING = 0.3
 """Weight of the newest tick in a gauge that is shown; decisions use the figures as they are."""
-FLOORS = {"queueDepth": 2.0, "running": 2.0, "requestsPerSecond": 0.05}
+FLOORS = {
+    "queueDepth": 2.0,
+    "running": 2.0,
+    "requestsPerSecond": 0.05,
+    "deviationFraction": 0.05,
+    "coldStartDeviationSeconds": 10.0,
+}
 """A gauge that differs by less than this has not changed, whatever the ratio."""
-
-
-def rfc3339(now_s: float) -> str:
-    """Write unix seconds as Kubernetes does.
-
-    >>> rfc3339(0)
-    '1970-01-01T00:00:00Z'
-    """
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +85,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
 
 def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
     now = rfc3339(fleet.now_s)
+    found = replace(found, memory=remembered_speeds(found, fleet.now_s))
     memory = _remember_decision(found, now)
     memory, measured = _measured(found, memory, now)
     status = Status(
@@ -98,9 +96,9 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
         if found.sizing is None
         else estimate_status(found.sizing, replicas=_planned(found)),
         measured=measured,
-        calibration=_calibration(found, fleet.calibrations),
+        calibration=calibration_status(found, fleet),
         decisions=memory.decisions,
-        conditions=conditions(found, now=now),
+        conditions=conditions(found, fleet, now=now),
         display=_display(found, memory),
     )
     return status, memory
@@ -115,7 +113,7 @@ def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
     changes = {
         "observed_generation": found.state.view.generation,
         "replicas": _replicas(found),
-        "conditions": conditions(found, now=rfc3339(fleet.now_s)),
+        "conditions": conditions(found, fleet, now=rfc3339(fleet.now_s)),
         "display": display,
     }
     return before.model_copy(update=changes), found.memory
@@ -186,6 +184,8 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     traffics, observed = found.traffics, found.observed
     demand, lengths = traffics.demand, traffics.lengths
     yield "requestsPerSecond", demand.requests_per_s if demand else None, "completions and backlog"
+    preemptions = demand.preemptions_per_request if demand else None
+    yield "preemptionsPerRequest", preemptions, "vllm:num_preemptions"
     yield "queueDepth", demand.waiting if demand else None, "vllm:num_requests_waiting"
     yield "running", demand.running if demand else None, "vllm:num_requests_running"
     yield "promptTokens", lengths.prompt_tokens if lengths else None, "vllm:prompt_tokens"
@@ -193,11 +193,14 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     if observed:
         yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
         yield "memoryBandwidthUtilization", observed.mbu, "step bytes over step time"
+        yield "modelFlopsUtilization", observed.mfu, "step work over step time"
+        yield "dramActive", observed.dram_active, "DCGM_FI_PROF_DRAM_ACTIVE"
+        yield "engineBandwidthUtilization", observed.engine_mbu, "vllm:estimated_*_bytes_per_gpu"
         yield "kvTokens", observed.kv_tokens, "vllm:cache_config_info"
         strictest = {each.name: each for each in observed.attainments}  # by rising quantile
         for each in strictest.values():
             yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
-    yield "coldStartSeconds", found.memory.cold_start_s, "created to Ready of own pods"
+    yield "coldStartSeconds", found.memory.posterior.cold_start_s, "created to Ready of own pods"
 
 
 def _measured(
@@ -230,19 +233,6 @@ def is_moved(name: str, before: float, after: float) -> bool:
     """
     change = abs(after - before)
     return change > FLOORS.get(name, 0.0) and change > MATERIAL * max(abs(before), abs(after))
-
-
-def _calibration(found: Assessment, known: Calibrations) -> CalibrationStatus | None:
-    if found.chosen is None:
-        return None
-    sizing, prior = found.chosen.sizing, found.chosen.prior_efficiency
-    entry = known.speed.get(speed_key(sizing.request, sizing.flags))
-    return CalibrationStatus(
-        bandwidth_efficiency=rounded(entry.bandwidth_efficiency if entry else prior),
-        prior_bandwidth_efficiency=rounded(prior),
-        busy_steps=round(entry.busy_steps) if entry else 0,
-        changed_at=rfc3339(entry.changed_at_s) if entry and entry.changed_at_s else None,
-    )
 
 
 def _display(found: Assessment, memory: ObjectMemory) -> Display:
@@ -291,15 +281,19 @@ def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")
-COUNTERS = frozenset({"busySteps"})
+COUNTERS = frozenset(
+    {"busySteps", "windows", "judgedRequests", "coldStarts", "corroboratingNamespaces"}
+)
 """Grows for ever: goes along, asks for no write of its own."""
 
 
 def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], float]]:
     for section in GAUGE_SECTIONS:
         for name, value in (status.get(section) or {}).items():
-            number = value.get("value") if isinstance(value, Mapping) else value
-            if name in COUNTERS or isinstance(number, bool | str) or number is None:
-                continue
-            if isinstance(number, int | float) and math.isfinite(number):
-                yield (section, name), float(number)
+            parts = value if isinstance(value, Mapping) else {name: value}
+            for part, number in parts.items():
+                if name in COUNTERS or isinstance(number, bool | str) or number is None:
+                    continue
+                if isinstance(number, int | float) and math.isfinite(number):
+                    shown = name if part == "value" else part
+                    yield (section, name, shown), float(number)

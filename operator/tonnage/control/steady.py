@@ -13,15 +13,10 @@ is wider.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Final
 
-from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.demand import MeasuredLengths
+from tonnage.estimate.belief import BAND
+from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.sizing.workload import Workload
-
-BAND: Final = 0.03
 
 
 def has_left(value: float, asked: float) -> bool:
@@ -61,17 +56,3 @@ def lengths_of(workload: Workload) -> MeasuredLengths:
         output_tokens=workload.output_tokens,
         cached_fraction=workload.cached_fraction,
     )
-
-
-def steady_speeds(known: Calibrations, asked: Mapping[str, float]) -> Calibrations:
-    """Return what was learned, each speed as it was last asked with while it is within the band.
-
-    ``asked``: bandwidth efficiency by key. All objects of a key share it, so no grid is needed.
-    """
-    speeds = {
-        key: replace(entry, bandwidth_efficiency=asked[key])
-        if key in asked and not has_left(entry.bandwidth_efficiency, asked[key])
-        else entry
-        for key, entry in known.speed.items()
-    }
-    return replace(known, speed=speeds)

@@ -21,8 +21,8 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.status import recalled, report
-from tonnage.control.steady import steady_speeds
 from tonnage.control.writes import Writes, may_act, writes_for
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
 
@@ -55,17 +55,17 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
     """
     asker = Asker(memory.answers, between)
-    asked = steady_speeds(fleet.calibrations, memory.asked_speeds)
-    found = assess_fleet(replace(fleet, calibrations=asked), memory.objects, asker)
+    found = assess_fleet(fleet, memory.objects, asker)
     faults = [
         Fault(key=each.state.view.key, consequence="internal error", error=each.refusal.error)
         for each in found
         if each.refusal and each.refusal.error
     ]
-    said, unheard = _of_each(found, lambda each: observation(each, fleet), "nothing learned")
+    said, unheard = _of_each(found, observation, "nothing learned")
     known, learned_at_s = learn_from(
         [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
     )
+    known = replace(known, objects={**known.objects, **_of_objects(found)})
     learned = replace(fleet, calibrations=known)
     written, unsaid = _of_each(
         found, lambda each: writes_for(each, report(each, learned), learned), "nothing written"
@@ -80,10 +80,15 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
             calibrations=known,
             learned_at_s=learned_at_s,
             answers=asker.answers,
-            asked_speeds={key: each.bandwidth_efficiency for key, each in asked.speed.items()},
         ),
         faults=(*faults, *unheard, *unsaid),
     )
+
+
+def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
+    """Return {UID: posterior} of the objects about which anything was learned."""
+    known = {each.state.view.uid: each.memory.posterior for each in found}
+    return {uid: posterior for uid, posterior in known.items() if posterior != ObjectPosterior()}
 
 
 def _of_each(
@@ -136,7 +141,11 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 
     A new version of the operator would otherwise undo old edits with its own template.
     """
-    return replace(recalled(state.view, now_s=fleet.now_s), drift_corrected=drift(state))
+    return replace(
+        recalled(state.view, now_s=fleet.now_s),
+        drift_corrected=drift(state),
+        posterior=fleet.calibrations.objects.get(state.view.uid, ObjectPosterior()),
+    )
 
 
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:

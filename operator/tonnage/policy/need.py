@@ -7,7 +7,7 @@ from tonnage.policy.situation import Need
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_s, significant
 
-DOWN_MARGIN = 0.10
+DOWN_MARGIN = 0.04
 """Replicas are taken away only if the rest would serve this much more than the demand."""
 
 
@@ -20,15 +20,20 @@ class Traffic:
     origin: str = "measured"
 
 
-def need(sizing: Sizing, traffic: Traffic, *, drain_s: float) -> Need:
+def need(sizing: Sizing, traffic: Traffic, *, drain_s: float, goodput_factor: float = 1.0) -> Need:
     """Return the replicas for a traffic, with reasons.
 
     The backlog counts as further demand over the time in which it is to be drained.
+    ``goodput_factor``: of what the sizing says that a replica serves, what it is believed to.
     """
     rate = traffic.requests_per_s
-    for_demand = sizing.replicas_for(rate)
-    with_backlog = sizing.replicas_for(rate + traffic.waiting / drain_s)
-    each = significant(sizing.goodput_requests_per_s)
+
+    def replicas_for(requests_per_s: float) -> int:
+        return sizing.replicas_for(requests_per_s / goodput_factor)
+
+    for_demand = replicas_for(rate)
+    with_backlog = replicas_for(rate + traffic.waiting / drain_s)
+    each = significant(goodput_factor * sizing.goodput_requests_per_s)
     reasons = [
         Reason(
             code="Demand",
@@ -42,7 +47,7 @@ def need(sizing: Sizing, traffic: Traffic, *, drain_s: float) -> Need:
             f"need {with_backlog}"
         )
         reasons.append(Reason(code="Backlog", message=message))
-    margin = sizing.replicas_for(rate * (1 + DOWN_MARGIN) + traffic.waiting / drain_s)
+    margin = replicas_for(rate * (1 + DOWN_MARGIN) + traffic.waiting / drain_s)
     return Need(
         replicas=with_backlog,
         replicas_with_margin=max(with_backlog, margin),

@@ -1,5 +1,6 @@
 """One object in one tick: how far its figures are trusted, what it needs, what is remembered."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,11 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
-    lengths_as_expected,
+    with_lengths,
 )
 from measured_builders import an_engine
 from tonnage.control.measure import measure_traffic
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 
@@ -100,7 +102,7 @@ class TestTrust:
         assert trusted(state, memory=a_memory(state, traffic=traffic)).metrics is metrics
 
     def test_lengths_stay_as_last_known_when_nothing_finishes(self):
-        state = a_state(long=())
+        state = with_lengths(a_state())
         known = measure_traffic(a_state(), a_fleet(), a_memory(state)).lengths
 
         assert known.prompt_tokens == 4000
@@ -217,7 +219,7 @@ class TestScalingDown:
     def test_goes_on_while_a_pod_waits_for_a_gpu(self):
         pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]
         state = a_state(replicas=4, pods=pods, engines=tuple(an_engine(n) for n in "abc"))
-        idle = tuple(replace(each, completions_per_s=0.1) for each in state.engines)
+        idle = tuple(an_engine(each.pod, completions_per_s=0.1) for each in state.engines)
 
         assert assessed(replace(state, engines=idle)).decision.replicas == 3
 
@@ -304,14 +306,20 @@ class TestMemory:
         first = assessed(state, memory=fresh).memory
         again = assessed(state, memory=first).memory
 
-        assert first.cold_start_s == 600
-        assert again.cold_start_s == 600
+        assert first.posterior.cold_start_s == 600
+        assert again.posterior.cold_start_s == 600
+        assert again.posterior.num_starts == 2
 
     def test_smooths_how_long_starts_take(self):
         state = a_state(pods=[a_pod_body("a")])
-        known = a_memory(state, ready_pods=frozenset(), cold_start_s=200)
+        known = ObjectPosterior(cold_start_s=200, num_starts=9)
+        memory = a_memory(state, ready_pods=frozenset(), posterior=known)
 
-        assert assessed(state, memory=known).memory.cold_start_s == 400
+        after = assessed(state, memory=memory).memory.posterior
+
+        # This one took 600 s: three tenths of the way.
+        assert after.cold_start_s == pytest.approx(320)
+        assert after.cold_start_deviation_s == pytest.approx(400 * math.sqrt(0.3 * 0.7))
 
     def test_is_not_needed_to_decide_safely(self):
         state = a_state(replicas=4, load=1)
@@ -341,8 +349,8 @@ def test_modes_are_what_the_spec_says():
 
 
 def test_a_replica_that_serves_short_requests_serves_more_of_them():
-    short = replace(lengths_as_expected(), prompt_tokens_per_s=200, output_tokens_per_s=100)
+    state = a_state(load=1, live=a_deployment_body())
 
-    found = assessed(a_state(load=1, long=(short,), live=a_deployment_body()))
+    found = assessed(with_lengths(state, 100, 50))
 
     assert found.sizing.goodput_requests_per_s > 5 * EACH

@@ -15,12 +15,14 @@ from fleet_builders import (
     a_state,
     assessed,
     managed_by,
+    with_lengths,
 )
+from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.status import report
-from tonnage.estimate.calibration import Calibrations, MemoryCalibration, memory_key, speed_key
-from tonnage.estimate.demand import MeasuredLengths
-from tonnage.estimate.speed import SpeedCalibration
+from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
+from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.posterior import MemoryReport
 from tonnage.manifests.children import spec_digest, write_flags
 from tonnage.sizing.plan import size
 from tonnage.sizing.split import Parallelism
@@ -100,7 +102,7 @@ class TestLiveFlags:
     def test_stay_when_the_speed_is_learned(self):
         state = a_state(live=running(self.KEPT))
         key = speed_key(a_sizing().request, self.KEPT)
-        slow = Calibrations(speed={key: SpeedCalibration(bandwidth_efficiency=0.5)})
+        slow = Calibrations(speed={Scope(EVERYONE, key): a_posterior(bandwidth_efficiency=0.5)})
 
         found = assessed(state, fleet=a_fleet(state, calibrations=slow))
 
@@ -112,7 +114,7 @@ class TestLiveFlags:
         state = a_state(live=running(self.KEPT))
         lengths = MeasuredLengths(prompt_tokens=100, output_tokens=50, cached_fraction=0)
 
-        found = assessed(replace(state, long=()), memory=a_memory(state, lengths=lengths))
+        found = assessed(with_lengths(state), memory=a_memory(state, lengths=lengths))
 
         assert found.sizing.request.workload.prompt.mean_tokens == pytest.approx(100, rel=0.015)
         assert found.template is None
@@ -148,7 +150,7 @@ class TestLiveFlags:
     def test_of_a_learned_cache_are_sized_by_it(self):
         state = a_state(live=running(self.KEPT))
         key = memory_key(a_sizing().request, self.KEPT)
-        known = Calibrations(memory={key: MemoryCalibration(kv_tokens=123_456)})
+        known = Calibrations(memory={Scope(EVERYONE, key): MemoryReport(kv_tokens=123_456)})
 
         found = assessed(state, fleet=a_fleet(state, calibrations=known))
 
@@ -288,6 +290,14 @@ class TestAScaleTarget:
 
         assert found.sizing.flags.max_num_seqs == 40
 
+    def test_has_the_cache_that_its_arguments_give(self):
+        flags = ["--max-num-seqs=40", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
+        found = assessed(a_target_state(a_target([*flags, "--kv-cache-memory-bytes=10G"])))
+
+        assert found.sizing.flags.kv_cache_bytes == 10_737_418_240
+        assert found.sizing.kv_tokens_range == (found.sizing.kv_tokens, found.sizing.kv_tokens)
+        assert found.sizing.kv_tokens == 65_536  # of 163,840 bytes on each GPU
+
     @pytest.mark.parametrize("arguments", [[], ["--max-num-seqs=40"], ["sh", "-c", "vllm serve"]])
     def test_that_does_not_say_its_flags_is_refused(self, arguments):
         found = assessed(a_target_state(a_target(arguments)))
@@ -361,7 +371,7 @@ class TestRefusals:
 
 class TestMeasuredLengths:
     def request(self, **lengths):
-        state = a_state(load=1, long=())
+        state = with_lengths(a_state(load=1))
         known = {"prompt_tokens": 4000, "output_tokens": 1000, "cached_fraction": 0} | lengths
         memory = a_memory(state, lengths=MeasuredLengths(**known))
         return assessed(state, memory=memory).sizing.request
@@ -397,8 +407,8 @@ class TestOutOfReach:
 
     def overloaded(self):
         flags, sizing = CHOSEN, a_sizing()
-        slow = SpeedCalibration(bandwidth_efficiency=0.25)
-        known = Calibrations(speed={speed_key(sizing.request, flags): slow})
+        scope = Scope(EVERYONE, speed_key(sizing.request, flags))
+        known = Calibrations(speed={scope: a_posterior(bandwidth_efficiency=0.25)})
         slo = {"timePerOutputToken": {"p95": "18ms"}}
         model = a_model(slo=slo)
         state = a_state(a_manifest(slo=slo), live=running(flags, model))

@@ -1,5 +1,8 @@
 """Conditions as kstatus and people read them."""
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
 from fleet_builders import (
@@ -13,13 +16,13 @@ from fleet_builders import (
     a_pod_body,
     a_sizing,
     a_state,
-    assessed,
 )
+from fleet_builders import assessed as assess_one
 from measured_builders import an_engine
 from tonnage.api.objects import InvalidSpecError
 from tonnage.api.status import Condition
 from tonnage.control.conditions import conditions
-from tonnage.control.status import rfc3339
+from tonnage.control.times import rfc3339
 
 EACH = a_sizing().goodput_requests_per_s
 NOW, BEFORE = rfc3339(NOW_S), rfc3339(NOW_S - 1000)
@@ -32,10 +35,21 @@ def a_condition(kind, status, reason="Before"):
     )
 
 
-def shown(found=None, *, now=NOW, **state):
+KV_TOKENS = round(a_sizing().kv_tokens)
+
+
+def assessed(state=None, *, fleet=None, **changes):
+    """Assessed by plans that stand on the middle of what is believed."""
+    known = {name: changes.pop(name) for name in ("memory", "free_gpus") if name in changes}
+    state = state or a_state(**changes)
+    fleet = fleet or a_fleet(state, settings={"speed_range": 0})
+    return assess_one(state, fleet=fleet, **known)
+
+
+def shown(found=None, *, now=NOW, fleet=None, **state):
     """Conditions by type."""
     found = found or assessed(a_state(**state))
-    return {each.type: each for each in conditions(found, now=now)}
+    return {each.type: each for each in conditions(found, fleet or a_fleet(found.state), now=now)}
 
 
 def said(kind, found=None, **state):
@@ -49,9 +63,17 @@ def in_mode(mode, **changes):
     return a_state(a_manifest(scaling=scaling), **changes)
 
 
+def with_pool(state, *kv_tokens):
+    """The state with pods that report so many tokens of KV cache, in turn."""
+    reports = itertools.cycle(kv_tokens)
+    return replace(
+        state, engines=tuple(replace(each, kv_tokens=next(reports)) for each in state.engines)
+    )
+
+
 class TestAtRest:
     def test_a_served_object_is_ready_and_nothing_is_under_way(self):
-        found = assessed(a_state(load=1.5))
+        found = assessed(with_pool(a_state(load=1.5), KV_TOKENS))
 
         assert {kind: each.status for kind, each in shown(found).items()} == {
             "Ready": "True",
@@ -61,6 +83,9 @@ class TestAtRest:
             "ScalingActive": "True",
             "ScalingLimited": "False",
             "SLOMet": "Unknown",
+            "SpeedPlausible": "Unknown",
+            "KVCapacityAsPlanned": "True",
+            "CalibrationStored": "True",
         }
 
     def test_all_are_of_this_generation(self):
@@ -212,6 +237,75 @@ class TestMetricsAvailable:
 
     def test_is_unknown_before_any_replica_was_ready(self):
         assert said("MetricsAvailable", replicas=None) == ("Unknown", "NoReplicaYet")
+
+    def test_stays_true_where_only_what_is_learned_from_lacks_an_answer(self):
+        state = a_state()
+        slow = {"token_gaps": ("QueryTimeout", "no answer in 20 s")}
+        fleet = a_fleet(state, problems=slow, partial=frozenset({"prefills@serving"}))
+
+        [found] = [shown(assessed(state, fleet=fleet), fleet=fleet)["MetricsAvailable"]]
+
+        assert (found.status, found.reason) == ("True", "ScrapedInPart")
+        assert "token_gaps (QueryTimeout: no answer in 20 s)" in found.message
+        assert "prefills (partial)" in found.message
+
+    def test_says_nothing_of_queries_for_other_namespaces(self):
+        state = a_state()
+        fleet = a_fleet(state, problems={"token_gaps@others": ("QueryTimeout", "late")})
+
+        found = shown(assessed(state, fleet=fleet), fleet=fleet)["MetricsAvailable"]
+
+        assert found.reason == "Scraped"
+
+
+class TestKvCapacity:
+    """Against an estimate of some 590,000 tokens."""
+
+    def test_as_estimated_says_both_figures(self):
+        found = shown(assessed(with_pool(a_state(), KV_TOKENS - 1000)))["KVCapacityAsPlanned"]
+
+        assert found.status == "True"
+        assert f"{KV_TOKENS - 1000:,} KV tokens" in found.message
+        assert f"estimated were {KV_TOKENS:,}" in found.message
+
+    @pytest.mark.parametrize("tokens", [100_000, 4 * KV_TOKENS + 100_000])
+    def test_far_from_it_says_that_it_is_used_for_this_object_or_that_it_cannot_be(self, tokens):
+        found = shown(assessed(with_pool(a_state(), tokens)))["KVCapacityAsPlanned"]
+
+        is_small = tokens < KV_TOKENS
+        assert (found.status, found.reason) == (
+            "False",
+            "FarFromEstimate" if is_small else "MoreThanMemory",
+        )
+        assert ("used for this object" if is_small else "not used") in found.message
+
+    def test_one_liar_among_three_pods_changes_nothing(self):
+        state = with_pool(a_state(replicas=3), 10, KV_TOKENS, KV_TOKENS)
+
+        assert said("KVCapacityAsPlanned", assessed(state)) == ("True", "AsPlanned")
+
+    def test_is_unknown_without_a_report_or_while_pods_change(self):
+        silent = with_pool(a_state(), None)
+        rolling = a_deployment_body()
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert said("KVCapacityAsPlanned", assessed(silent)) == ("Unknown", "NoReport")
+        rolled = assessed(with_pool(a_state(live=rolling), 600_000))
+        assert said("KVCapacityAsPlanned", rolled) == ("Unknown", "RollingOut")
+
+
+class TestCalibrationStored:
+    def test_says_why_what_is_learned_is_not_kept(self):
+        state = a_state()
+        newer = ("NewerVersion", "ConfigMap tonnage-calibration: version 9")
+
+        told = shown(assessed(state), fleet=a_fleet(state, state_problem=newer))
+
+        assert (told["CalibrationStored"].status, told["CalibrationStored"].reason) == (
+            "False",
+            "NewerVersion",
+        )
+        assert told["CalibrationStored"].message == newer[1]
 
 
 class TestCapacityAvailable:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import (
+    NOW_S,
     a_deployment_body,
     a_fleet,
     a_manifest,
@@ -15,40 +16,46 @@ from fleet_builders import (
     a_state,
     assessed,
 )
-from measured_builders import an_engine, with_efficiency
-from tonnage.control.learning import learn_from, observation
+from measured_builders import an_engine
+from tonnage.control.learning import learn_from, observation, own_kv_tokens
 from tonnage.control.measure import observe_engines, reported_kv_tokens
-from tonnage.estimate.calibration import Calibrations, memory_key, speed_key
+from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
+from tonnage.estimate.learner import constants_of
 from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 
 SIZING = a_sizing()
-PRIOR = SIZING.request.speed.bandwidth_efficiency
-SPEED = speed_key(SIZING.request, SIZING.flags)
-MEMORY = memory_key(SIZING.request, SIZING.flags)
+PRIOR = SIZING.request.speed
+SPEED = Scope("serving", speed_key(SIZING.request, SIZING.flags))
+MEMORY = Scope("serving", memory_key(SIZING.request, SIZING.flags))
 KV_TOKENS = 600_000
-SEQUENCES, CONTEXT = 24, 120_000
+WINDOW_S = 60
+DECODING, CONTEXT = 24, 5000
 
 
-def a_busy_engine(pod="a", *, efficiency=PRIOR, **changes):
-    """An engine whose steps take exactly as long as this efficiency makes them."""
-    work = Step(num_sequences=SEQUENCES, context_tokens=CONTEXT)
-    step_s = with_efficiency(SIZING.replica.model, efficiency).step(work).total_s
+def a_busy_engine(pod="a", *, slower=1.0, **changes):
+    """An engine without new prompts, whose steps take so many times what the prior says."""
+    # A token meets the 24 that decode in the mean, and is one itself.
+    work = Step(num_sequences=DECODING + 1, context_tokens=(DECODING + 1) * CONTEXT)
+    step_s = slower * SIZING.replica.model.step(work).total_s
     busy = {
+        "running": DECODING,
+        "mean_running": DECODING,
         "kv_tokens": KV_TOKENS,
-        "kv_usage_fraction": CONTEXT / KV_TOKENS,
+        "kv_usage_fraction": DECODING * CONTEXT / KV_TOKENS,
         "computed_prompt_tokens_per_s": 0,
-        "steps_per_s": 1 / step_s,
-        "token_gaps_per_s": SEQUENCES / step_s,
-        "token_gap_s_per_s": SEQUENCES,
+        "token_gaps_per_s": DECODING / step_s,
+        "token_gap_s_per_s": DECODING,
+        "prefills_per_s": None,
+        "prefill_s_per_s": None,
     }
     return an_engine(pod, **(busy | changes))
 
 
 def learned(found, fleet, known, last=None):
     """Return what is known after a tick, and when each key last moved."""
-    said = [observation(each, fleet) for each in found]
+    said = [observation(each) for each in found]
     return learn_from([each for each in said if each], known, last or {}, fleet)
 
 
@@ -58,54 +65,75 @@ def known_after(state, *, before=None):
     return known
 
 
+def step_ratio(known, scope=SPEED):
+    """The time of the step of ``a_busy_engine`` as it is believed, over that of the prior."""
+    work = Step(num_sequences=DECODING + 1, context_tokens=(DECODING + 1) * CONTEXT)
+    model = SIZING.replica.model
+    believed = replace(model, constants=constants_of(known.speed[scope], PRIOR))
+    return believed.step(work).total_s / model.step(work).total_s
+
+
 class TestSpeed:
     def test_moves_towards_what_the_steps_show(self):
-        engines = tuple(a_busy_engine(pod, efficiency=0.7) for pod in "ab")
+        engines = tuple(a_busy_engine(pod, slower=1.2) for pod in "ab")
 
         known = known_after(a_state(engines=engines))
 
-        assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(PRIOR + 0.4 * (0.7 - PRIOR))
-        assert known.speed[SPEED].busy_steps > 1000
+        assert 1.1 < step_ratio(known) < 1.2
+        assert known.speed[SPEED].num_windows == 1
+        assert known.speed[SPEED].learned_at_s == NOW_S
 
-    def test_of_several_engines_counts_once(self):
-        one = known_after(a_state(engines=(a_busy_engine("a", efficiency=0.7),)))
+    def test_of_an_engine_as_it_was_believed_moves_nothing(self):
+        known = known_after(a_state(engines=(a_busy_engine(),)))
+
+        assert step_ratio(known) == pytest.approx(1, abs=1e-9)
+        assert known.speed[SPEED].num_windows == 1
+
+    def test_of_two_engines_that_disagree_is_the_one_that_is_believed_more(self):
+        one = known_after(a_state(engines=(a_busy_engine("a", slower=1.05),)))
         two = known_after(
-            a_state(
-                engines=(a_busy_engine("a", efficiency=0.65), a_busy_engine("b", efficiency=0.75))
-            )
+            a_state(engines=(a_busy_engine("a", slower=1.05), a_busy_engine("b", slower=1.1525)))
         )
 
-        assert two.speed[SPEED].bandwidth_efficiency == pytest.approx(
-            one.speed[SPEED].bandwidth_efficiency
-        )
+        # The second is surer, and so nearer.
+        assert step_ratio(one) < step_ratio(two) < 1.051
 
     def test_comes_to_the_truth_and_stays(self):
-        state = a_state(engines=(a_busy_engine(efficiency=0.6),))
-        known = Calibrations()
-        for _ in range(60):
-            fleet = a_fleet(state, calibrations=known)
-            known, _ = learned([assessed(state, fleet=fleet)], fleet, known)
+        state = a_state(engines=(a_busy_engine(slower=1.3),))
+        known, last = Calibrations(), {}
+        for window in range(20):
+            fleet = a_fleet(state, now_s=NOW_S + WINDOW_S * window, calibrations=known)
+            known, last = learned([assessed(state, fleet=fleet)], fleet, known, last)
 
-        assert known.speed[SPEED].bandwidth_efficiency == pytest.approx(0.6, rel=1e-3)
+        assert step_ratio(known) == pytest.approx(1.3, rel=2e-3)
+        assert known.speed[SPEED].num_windows == 20
 
     @pytest.mark.parametrize(
         "change",
         [
             {"age_s": 200},
             {"age_s": None},
-            {"steps_per_s": 0.1},
-            {"kv_tokens": None},
             {"token_gaps_per_s": 0},
-            {"steps_per_s": 3.0},  # steps ran for a small part of the window: the edge of a burst
+            {"token_gaps_per_s": 99 / WINDOW_S, "token_gap_s_per_s": 1},
+            {"token_gap_s_per_s": None},
+            {"computed_prompt_tokens_per_s": None},
+            {"running": 3, "backlog_growth_per_s": -0.5},  # 33 at first: the batch drains
+            {"token_gap_s_per_s": 70},  # of 53 slots
         ],
+        ids=str,
     )
     def test_is_not_learned_from_an_engine_that_does_not_show_it(self, change):
-        state = a_state(engines=(a_busy_engine(efficiency=0.6, **change),))
+        state = a_state(engines=(a_busy_engine(slower=1.2, **change),))
 
         assert known_after(state).speed == {}
 
+    def test_is_learned_at_the_length_that_is_expected_where_the_cache_does_not_say_it(self):
+        state = a_state(engines=(a_busy_engine(slower=1.2, kv_tokens=None),))
+
+        assert SPEED in known_after(state).speed
+
     def test_is_not_learned_while_a_replica_warms_up(self):
-        engines = (a_busy_engine(efficiency=0.6),)
+        engines = (a_busy_engine(slower=1.2),)
 
         young = a_state(pods=[a_pod_body("a", ready_for_s=59)], engines=engines)
         warm = a_state(pods=[a_pod_body("a", ready_for_s=61)], engines=engines)
@@ -113,10 +141,76 @@ class TestSpeed:
         assert known_after(young).speed == {}
         assert SPEED in known_after(warm).speed
 
-    def test_of_an_impossible_step_leaves_what_is_known(self):
-        state = a_state(engines=(a_busy_engine(efficiency=0.1),))
+    def test_is_not_learned_from_a_pod_that_is_taken_away(self):
+        going = a_pod_body("a")
+        going["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+        state = a_state(pods=[going], engines=(a_busy_engine(slower=1.2),))
 
-        assert known_after(state).speed[SPEED].bandwidth_efficiency == PRIOR
+        assert known_after(state).speed == {}
+
+    def test_of_a_pod_with_twenty_invented_engines_is_one_vote_of_three(self):
+        invented = [a_busy_engine("a", engine=str(each), slower=1.5) for each in range(20)]
+        honest = [a_busy_engine(pod) for pod in "bc"]
+        state = a_state(replicas=3, engines=(*invented, *honest))
+
+        assert step_ratio(known_after(state)) == pytest.approx(1, abs=1e-9)
+
+    def test_of_an_impossible_step_leaves_what_is_known(self):
+        state = a_state(engines=(a_busy_engine(slower=20),))
+
+        assert step_ratio(known_after(state)) == pytest.approx(1, abs=1e-9)
+
+
+class TestWhoBelieves:
+    """A tenant can make its engines say anything: they teach its own namespace."""
+
+    def after(self, *namespaces, windows=1):
+        """What is known when engines in each of these show steps of 1.3 times the time."""
+        states = [
+            a_state(
+                a_manifest(f"of-{name}", namespace=name, uid=name),
+                live=a_deployment_body(a_model(f"of-{name}", namespace=name, uid=name)),
+                engines=(a_busy_engine(slower=1.3),),
+            )
+            for name in namespaces
+        ]
+        known, last = Calibrations(), {}
+        for window in range(windows):
+            fleet = a_fleet(*states, now_s=NOW_S + WINDOW_S * window, calibrations=known)
+            known, last = learned([assessed(e, fleet=fleet) for e in states], fleet, known, last)
+        return known
+
+    def believed(self, known, namespace):
+        manifest = a_manifest(namespace=namespace)
+        state = a_state(manifest, live=a_deployment_body(a_model(namespace=namespace)))
+        return assessed(state, fleet=a_fleet(state, calibrations=known)).chosen.belief
+
+    def test_what_one_namespace_shows_is_believed_there_alone(self):
+        known = self.after("liar", windows=10)
+
+        assert self.believed(known, "liar").step_ratio > 1.05
+        assert self.believed(known, "serving").step_ratio == 1
+        assert not self.believed(known, "serving").is_measured
+
+    def test_two_namespaces_convince_a_third(self):
+        known = self.after("blue", "green", windows=10)
+
+        assert self.believed(known, "serving").step_ratio > 1.05
+
+    def test_two_namespaces_that_have_seen_little_convince_nobody(self):
+        known = self.after("blue", "green", windows=3)
+
+        assert self.believed(known, "serving").step_ratio == 1
+
+
+def own_tokens(*reported):
+    """What an object believes whose pods report so many tokens each."""
+    engines = (
+        a_busy_engine(pod, kv_tokens=each)
+        for pod, each in zip("abc"[: len(reported)], reported, strict=True)
+    )
+    state = a_state(replicas=len(reported), engines=tuple(engines))
+    return own_kv_tokens(observe_engines(state, a_fleet(state), SIZING, PRIOR), SIZING)
 
 
 class TestMemory:
@@ -141,7 +235,41 @@ class TestMemory:
         known = known_after(state)
 
         assert found.sizing.memory_doubt
-        assert known.memory[memory_key(SIZING.request, flags)].kv_tokens == 9_000
+        assert known.memory[Scope("serving", memory_key(SIZING.request, flags))].kv_tokens == 9_000
+
+    def test_of_the_object_itself_is_believed_however_far_from_the_estimate(self):
+        state = a_state(engines=(a_busy_engine(kv_tokens=20_000),))
+
+        first = assessed(state)
+        second = assessed(state, memory=first.memory)
+
+        assert first.sizing.kv_tokens == pytest.approx(SIZING.kv_tokens)
+        assert second.sizing.kv_tokens == pytest.approx(20_000)
+        assert known_after(state).memory == {}
+
+    def test_of_the_object_itself_is_that_of_the_pod_in_the_middle(self):
+        assert own_tokens(590_000, 600_000, 16) == 590_000
+
+    def test_of_two_pods_that_differ_is_the_smaller(self):
+        assert own_tokens(590_000, 600_000) == 590_000
+
+    def test_of_a_pod_is_that_of_its_smallest_rank(self):
+        ranks = (a_busy_engine("a", engine="1", kv_tokens=500_000), a_busy_engine("a"))
+        state = a_state(engines=ranks)
+
+        observed = observe_engines(state, a_fleet(state), SIZING, PRIOR)
+
+        assert own_kv_tokens(observed, SIZING) == 500_000
+
+    def test_of_more_than_the_memory_of_a_gpu_is_no_report(self):
+        # 150.8 GB over 80 layers of 4 heads of 128, twice, in 2 B: 163,840 B each.
+        most = SIZING.request.gpu.memory_bytes / 163_840
+
+        assert own_tokens(0.999 * most) == pytest.approx(0.999 * most)
+        assert own_tokens(1.001 * most) is None
+
+    def test_of_a_silent_pod_is_none(self):
+        assert own_tokens(None) is None
 
     def test_of_several_objects_is_the_smallest(self):
         first = a_state(engines=(a_busy_engine(kv_tokens=600_000),))
@@ -176,9 +304,7 @@ class TestWhoseFigures:
         )
 
     def test_of_pods_that_run_another_spec_are_not_learned(self):
-        state = a_state(
-            self.wide(), live=a_deployment_body(), engines=(a_busy_engine(efficiency=0.6),)
-        )
+        state = a_state(self.wide(), live=a_deployment_body(), engines=(a_busy_engine(slower=1.2),))
 
         assert known_after(state) == Calibrations()
 
@@ -201,12 +327,12 @@ class TestWhoseFigures:
         assert known_after(state) == Calibrations()
 
     def test_are_shared_by_objects_that_run_the_same(self):
-        first = a_state(engines=(a_busy_engine(efficiency=0.6),))
+        first = a_state(engines=(a_busy_engine(slower=1.2),))
         other = a_manifest("other")
         second = a_state(
             other,
             live=a_deployment_body(a_model("other")),
-            engines=(a_busy_engine(efficiency=0.6),),
+            engines=(a_busy_engine(slower=1.2),),
         )
         fleet = a_fleet(first, second)
 
@@ -214,11 +340,11 @@ class TestWhoseFigures:
 
         assert list(both.speed) == [SPEED]
         one = known_after(first).speed[SPEED]
-        assert both.speed[SPEED].bandwidth_efficiency == pytest.approx(one.bandwidth_efficiency)
-        assert both.speed[SPEED].busy_steps == pytest.approx(2 * one.busy_steps)
+        assert both.speed[SPEED].num_windows == one.num_windows
+        assert both.speed[SPEED].num_steps == pytest.approx(2 * one.num_steps)
 
     def test_a_key_moves_once_per_window_however_often_it_is_looked_at(self):
-        state = a_state(engines=(a_busy_engine(efficiency=0.7),))
+        state = a_state(engines=(a_busy_engine(slower=1.2),))
         fleet = a_fleet(state)
         once, last = learned([assessed(state)], fleet, Calibrations())
 
@@ -230,12 +356,12 @@ class TestWhoseFigures:
 class TestObserved:
     def observed(self, *engines, **changes):
         state = a_state(engines=engines, **changes)
-        return observe_engines(state, a_fleet(state), SIZING)
+        return observe_engines(state, a_fleet(state), SIZING, PRIOR)
 
     def test_step_time_and_utilization_are_means_over_busy_engines(self):
-        seen = self.observed(a_busy_engine("a"), a_busy_engine("b", steps_per_s=0.1))
+        seen = self.observed(a_busy_engine("a"), a_busy_engine("b", token_gaps_per_s=0))
 
-        work = Step(num_sequences=SEQUENCES, context_tokens=CONTEXT)
+        work = Step(num_sequences=DECODING + 1, context_tokens=(DECODING + 1) * CONTEXT)
         step = SIZING.replica.model.step(work)
         assert seen.step_s == pytest.approx(step.total_s)
         bandwidth = SIZING.replica.model.speeds.memory_bytes_per_s
@@ -266,7 +392,7 @@ class TestObserved:
         sizing = deepseek("0.33", Parallelism(data=8))
         state = a_state(engines=(a_busy_engine("a", kv_tokens=5000),))
 
-        assert observe_engines(state, a_fleet(state), sizing).kv_tokens == 40_000
+        assert observe_engines(state, a_fleet(state), sizing, PRIOR).kv_tokens == 40_000
 
 
 def deepseek(version, split):

@@ -1,6 +1,7 @@
 """The status: what it shows, and when it is worth a write."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,33 +18,43 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
-    lengths_as_expected,
+    with_lengths,
 )
-from measured_builders import an_engine
+from measured_builders import a_posterior, an_engine
 from strategies import numbers
 from tonnage.api.status import MAX_DECISIONS, Status
+from tonnage.control.plausible import MIN_WINDOWS
 from tonnage.control.status import (
     facts,
     gauges_moved,
     is_moved,
     recalled,
     report,
-    rfc3339,
 )
-from tonnage.estimate.calibration import Calibrations, speed_key
-from tonnage.estimate.speed import SpeedCalibration
+from tonnage.control.times import rfc3339
+from tonnage.estimate.calibration import Calibrations, Scope, speed_key
+from tonnage.estimate.posterior import ObjectPosterior
 
 EACH = a_sizing().goodput_requests_per_s
+KV_TOKENS = a_sizing().kv_tokens
 INF = float("inf")
 MINUTE_S = 60
 
 
 def reported(state=None, *, memory=None, now_s=NOW_S, known=None, **changes):
     """The report on one object in one tick."""
-    state = state or a_state(**changes)
-    fleet = a_fleet(state, now_s=now_s)
-    found = assessed(state, memory=memory, fleet=fleet)
-    return report(found, replace(fleet, calibrations=known or Calibrations()))
+    state = as_planned(state or a_state(**changes))
+    fleet = a_fleet(
+        state, now_s=now_s, settings={"speed_range": 0}, calibrations=known or Calibrations()
+    )
+    return report(assessed(state, memory=memory, fleet=fleet), fleet)
+
+
+def as_planned(state):
+    """The state with engines that report the cache that is planned with."""
+    return replace(
+        state, engines=tuple(replace(each, kv_tokens=KV_TOKENS) for each in state.engines)
+    )
 
 
 def written(state, told):
@@ -75,23 +86,14 @@ class TestTheFixedPoint:
     def test_a_load_that_wavers_by_a_few_percent_asks_for_no_write(self, ticks):
         state = a_state(load=1.5)
         told = reported(state)
-        for number, (load, length) in enumerate(ticks, start=1):
+        for number in range(MIN_WINDOWS):  # then its speed is judged too
+            told = reported(state, memory=told.memory, now_s=NOW_S + number)
+        told = reported(state, memory=told.memory, now_s=NOW_S + MINUTE_S)
+        state = written(state, told)
+        for number, (load, length) in enumerate(ticks, start=2):
             state = written(state, told) if told.must_write else state
-            lengths = lengths_as_expected()
-            wavering = replace(
-                state,
-                engines=tuple(
-                    replace(each, completions_per_s=each.completions_per_s * load)
-                    for each in a_state(load=1.5).engines
-                ),
-                long=(
-                    replace(
-                        lengths,
-                        prompt_tokens_per_s=lengths.prompt_tokens_per_s * length,
-                        output_tokens_per_s=lengths.output_tokens_per_s * length,
-                    ),
-                ),
-            )
+            engines = a_state(load=1.5 * load).engines
+            wavering = with_lengths(replace(state, engines=engines), 4000 * length, 1000 * length)
             told = reported(wavering, memory=told.memory, now_s=NOW_S + number * MINUTE_S)
 
             assert not told.must_write
@@ -330,29 +332,126 @@ class TestMeasured:
         assert Status.model_validate_json(told.status.model_dump_json())
 
 
+def speed_scope(namespace):
+    sizing = a_sizing()
+    return Scope(namespace, speed_key(sizing.request, sizing.flags))
+
+
+class TestCalibration:
+    def test_is_a_copy_with_its_prior(self):
+        learned = a_posterior(bandwidth_efficiency=0.7, num_steps=1234.4, learned_at_s=NOW_S - 60)
+        known = Calibrations(speed={speed_scope("serving"): learned})
+
+        shown = reported(known=known).status.calibration
+
+        assert shown.bandwidth_efficiency.learned == 0.7
+        assert shown.bandwidth_efficiency.prior == a_prior().bandwidth_efficiency
+        assert shown.overhead_factor.prior == 1.0
+        assert (shown.windows, shown.busy_steps) == (10, 1234)
+        assert shown.changed_at == rfc3339(NOW_S - 60)
+        assert (shown.evidence, shown.corroborating_namespaces) == ("Namespace", 0)
+
+    def test_without_evidence_is_the_prior_and_changes_nothing(self):
+        shown = reported().status.calibration
+
+        prior = a_prior().bandwidth_efficiency
+        constant = shown.bandwidth_efficiency
+        assert (constant.learned, constant.planned, constant.prior) == (prior, prior, prior)
+        assert (shown.evidence, shown.windows, shown.changed_at) == ("Prior", 0, None)
+        assert shown.prior_requests_per_second == shown.requests_per_second
+
+    def test_says_what_slower_engines_change_in_the_plan(self):
+        learned = a_posterior(bandwidth_efficiency=0.6, learned_at_s=NOW_S)
+        known = Calibrations(speed={speed_scope("serving"): learned})
+
+        shown = reported(known=known).status.calibration
+
+        # 0.83 / 0.6 in the half of a step that reads memory
+        assert 1.1 < shown.step_time.learned < 1.4
+        by_the_prior = a_sizing().goodput_requests_per_s
+        assert shown.prior_requests_per_second == pytest.approx(by_the_prior, rel=0.1)
+        assert shown.requests_per_second < 0.9 * shown.prior_requests_per_second
+
+    def test_plans_on_the_slow_end_of_what_is_in_doubt(self):
+        state = as_planned(a_state())
+        fleet = a_fleet(state, settings={"speed_range": 0.8})  # as it is set up by default
+
+        shown = report(assessed(state, fleet=fleet), fleet).status.calibration
+
+        assert shown.step_time.learned == 1.0
+        assert shown.step_time.planned == pytest.approx(1.2, rel=0.01)
+        assert shown.bandwidth_efficiency.planned < shown.bandwidth_efficiency.learned
+        assert shown.prior_requests_per_second == shown.requests_per_second
+
+    def test_counts_other_namespaces_and_says_when_they_are_believed(self):
+        theirs = {speed_scope(name): a_posterior(learned_at_s=NOW_S) for name in ("a", "b")}
+
+        others = reported(known=Calibrations(speed=theirs)).status.calibration
+        both = Calibrations(speed=theirs | {speed_scope("serving"): a_posterior()})
+        own = reported(known=both).status.calibration
+
+        assert (others.evidence, others.corroborating_namespaces) == ("OtherNamespaces", 2)
+        assert (own.evidence, own.corroborating_namespaces) == ("Namespace", 2)
+
+    def test_has_what_is_of_this_object_alone(self):
+        own = ObjectPosterior(
+            goodput_factor=0.9, num_judged=420.0, judged_at_s=NOW_S, cold_start_s=95.0,
+            cold_start_deviation_s=12.0, num_starts=3,
+        )  # fmt: skip
+        state = a_state()
+        memory = a_memory(state, posterior=own, factor_reason="-10% capacity: 60 of 420 late")
+
+        shown = reported(state, memory=memory).status.calibration
+
+        assert (shown.goodput_factor, shown.judged_requests) == (0.9, 420)
+        assert shown.goodput_factor_reason == "-10% capacity: 60 of 420 late"
+        assert (shown.cold_start_seconds, shown.cold_start_deviation_seconds) == (95.0, 12.0)
+        assert (shown.kv_tokens, shown.prior_kv_tokens) == (math.floor(KV_TOKENS),) * 2
+
+    def test_a_report_on_other_flags_is_not_shown(self):
+        state = a_state(engines=())
+        own = ObjectPosterior(memory_key="of other flags", kv_tokens=5.0)
+
+        shown = reported(state, memory=a_memory(state, posterior=own)).status.calibration
+
+        assert shown.kv_tokens is None
+
+    def test_a_doubt_that_shrinks_asks_for_no_write(self):
+        before = reported(known=learned_with(0.0004)).status.to_dict()
+        after = reported(known=learned_with(0.0001)).status.to_dict()
+        gone = reported().status.to_dict()
+
+        assert before["calibration"] != after["calibration"]
+        assert not gauges_moved(before, after)
+        assert gauges_moved(before, gone)
+
+    def test_more_of_the_same_evidence_asks_for_no_write(self):
+        before = reported(known=learned_with(0.0004, num_windows=10, num_judged=10))
+        after = reported(known=learned_with(0.0004, num_windows=99, num_judged=99))
+
+        assert not gauges_moved(before.status.to_dict(), after.status.to_dict())
+
+
+def learned_with(variance, *, num_windows=10, num_judged=0):
+    """Calibrations of a slower engine, with such a variance of each logarithm."""
+    learned = a_posterior(
+        bandwidth_efficiency=0.6,
+        covariance=(variance, 0.0, 0.0, variance, 0.0, variance),
+        num_windows=num_windows,
+        num_steps=1000 * num_windows,
+        learned_at_s=NOW_S,
+    )
+    return Calibrations(
+        speed={speed_scope("serving"): learned},
+        objects={"uid-of-llama": ObjectPosterior(num_judged=num_judged)},
+    )
+
+
 class TestTheRest:
     def test_replicas_are_ready_over_desired(self):
         told = reported(a_state(load=3.5, live=a_deployment_body(replicas=2, ready=1)))
 
         assert told.status.replicas.summary == "1/4"
-
-    def test_calibration_is_a_copy_with_its_prior(self):
-        key = speed_key(a_sizing().request, a_sizing().flags)
-        learned = SpeedCalibration(
-            bandwidth_efficiency=0.7, busy_steps=1234.4, changed_at_s=NOW_S - 60
-        )
-
-        shown = reported(known=Calibrations(speed={key: learned})).status.calibration
-
-        assert (shown.bandwidth_efficiency, shown.busy_steps) == (0.7, 1234)
-        assert shown.prior_bandwidth_efficiency == a_prior().bandwidth_efficiency
-        assert shown.changed_at == rfc3339(NOW_S - 60)
-
-    def test_without_calibration_is_the_prior(self):
-        shown = reported().status.calibration
-
-        prior = a_prior().bandwidth_efficiency
-        assert (shown.bandwidth_efficiency, shown.busy_steps, shown.changed_at) == (prior, 0, None)
 
     def test_the_table_has_a_word_for_each_column(self):
         within = {2.0: 50.0, INF: 100.0}
@@ -363,6 +462,23 @@ class TestTheRest:
         assert display.queue == "6"
         assert display.slo == "TTFT 50%"
         assert display.reason == "Demand"
+
+    def test_doubt_and_promises_are_told_with_numbers_before_what_decides(self):
+        own = ObjectPosterior(goodput_factor=0.85, num_judged=400.0, judged_at_s=NOW_S)
+        state = as_planned(a_state(load=3.5))
+        fleet = a_fleet(state, settings={"speed_range": 0.8})  # as it is set up by default
+        memory = a_memory(state, posterior=own)  # just restarted: why it moved is not known
+
+        told = report(assessed(state, memory=memory, fleet=fleet), fleet)
+
+        said = {each.code: each.message for each in told.status.plan.reasons}
+        codes = list(said)
+        assert codes.index("SpeedInDoubt") < codes.index("Demand")
+        assert "planned for steps 20% longer than expected" in said["SpeedInDoubt"]
+        assert said["PromisesJudged"] == (
+            "85% of what the step time says is served, by 400 requests judged"
+        )
+        assert told.status.display.reason not in {"SpeedInDoubt", "PromisesJudged"}
 
     def test_a_refusal_is_the_reason_in_the_table(self):
         told = reported(a_state(config_problem="no such key"))

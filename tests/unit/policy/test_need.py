@@ -9,6 +9,7 @@ from strategies import numbers
 from tonnage.policy.need import Traffic, need, need_without_demand
 from tonnage.sizing.plan import size
 from tonnage.sizing.workload import Routing
+from tonnage.units import significant
 
 SIZING = size(a_sizing_request())
 EACH = SIZING.goodput_requests_per_s
@@ -46,27 +47,38 @@ def test_more_time_to_drain_takes_fewer_replicas():
     assert needed(EACH, waiting=600 * EACH, drain_s=600).replicas == 2
 
 
-def test_scaling_down_leaves_ten_percent_of_room():
-    assert needed(0.90 * EACH).replicas_with_margin == 1
-    assert needed(0.92 * EACH).replicas_with_margin == 2
-
-
-def test_the_room_is_a_tenth_of_the_demand_exactly():
-    # 0.905 * 1.1 = 0.9955, and 0.912 * 1.1 = 1.0032.
-    assert needed(0.905 * EACH).replicas_with_margin == 1
-    assert needed(0.912 * EACH).replicas_with_margin == 2
+def test_scaling_down_leaves_four_percent_of_room():
+    # 0.961 * 1.04 = 0.99944, and 0.963 * 1.04 = 1.00152.
+    assert needed(0.961 * EACH).replicas_with_margin == 1
+    assert needed(0.963 * EACH).replicas_with_margin == 2
 
 
 def test_the_room_is_beside_the_backlog_and_not_for_it():
-    # 0.5 and a backlog of 0.46 or 0.44 in a minute are one replica; 0.55 and 0.46 are two.
-    assert needed(0.5 * EACH, waiting=0.46 * EACH * 60).replicas == 1
-    assert needed(0.5 * EACH, waiting=0.46 * EACH * 60).replicas_with_margin == 2
-    assert needed(0.5 * EACH, waiting=0.44 * EACH * 60).replicas_with_margin == 1
+    # 0.5 and a backlog of 0.49 or 0.47 in a minute are one replica; 0.52 and 0.49 are two.
+    assert needed(0.5 * EACH, waiting=0.49 * EACH * 60).replicas == 1
+    assert needed(0.5 * EACH, waiting=0.49 * EACH * 60).replicas_with_margin == 2
+    assert needed(0.5 * EACH, waiting=0.47 * EACH * 60).replicas_with_margin == 1
 
 
 def test_nothing_waits_unless_it_is_told():
     assert need(SIZING, Traffic(requests_per_s=EACH), drain_s=60).replicas == 1
     assert need(SIZING, Traffic(requests_per_s=1.001 * EACH), drain_s=60).replicas == 2
+
+
+@pytest.mark.parametrize(("factor", "replicas"), [(1.0, 4), (0.8, 5), (0.5, 8), (1.25, 4)])
+def test_counts_on_what_kept_and_broken_promises_leave_of_a_replica(factor, replicas):
+    # 3.9 replicas' worth by the arithmetic: 4.9 of those that serve 0.8 of it, 3.1 of 1.25.
+    traffic = Traffic(requests_per_s=3.9 * EACH)
+
+    assert need(SIZING, traffic, drain_s=60, goodput_factor=factor).replicas == replicas
+
+
+def test_says_what_a_replica_serves_with_that_factor():
+    traffic = Traffic(requests_per_s=4)
+
+    [reason] = need(SIZING, traffic, drain_s=60, goodput_factor=0.5).reasons
+
+    assert f"at {significant(0.5 * EACH)} per replica" in reason.message
 
 
 def test_says_where_the_demand_comes_from():

@@ -1,0 +1,134 @@
+"""What an object believes of its engines: its own evidence, a load test, others', or the prior."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from tonnage.api.status import Reason
+from tonnage.catalog.engine_speed import speed_spread
+from tonnage.control.state import Fleet, ModelState, ObjectMemory
+from tonnage.estimate.belief import BAND, Belief, asked_now
+from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
+from tonnage.estimate.calibration_file import key_of
+from tonnage.estimate.learner import aged, prior_posterior
+from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.sizing.provenance import Origin, replaced, speed_input
+from tonnage.sizing.request import Flags, SizingRequest
+
+
+def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:
+    """Return what is believed in the namespace of an object."""
+    return Beliefs(
+        calibrations=fleet.calibrations,
+        namespace=state.view.namespace,
+        corroborating=fleet.settings.calibration_namespaces,
+    )
+
+
+def belief(
+    request: SizingRequest,
+    flags: Flags | None,
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+) -> Belief:
+    """Return what is believed of engines with these flags. ``request.speed``: the catalogue's.
+
+    A namespace's own evidence stands above a load test of such an engine, and that above what other
+    namespaces say.
+    """
+    key = speed_key(request, flags) if flags else ""
+    tested = _tested(request, flags, fleet)
+    prior, widest = _priors(request, key, tested, fleet)
+    held = beliefs(state, fleet)
+    known = held.own_speed(key) if tested else held.speed(key)
+    posterior = prior
+    if known:
+        posterior = aged(known, _most_doubt(known, prior, widest), now_s=fleet.now_s)
+    share = fleet.settings.speed_range
+    return Belief(
+        constants=request.speed,
+        prior=prior,
+        widest=widest,
+        posterior=posterior,
+        asked=asked_now(posterior, memory.asked_speed, key=key, share=share, now_s=fleet.now_s),
+        calibrated_at_s=tested.learned_at_s if tested and not known else None,
+    )
+
+
+def _tested(request: SizingRequest, flags: Flags | None, fleet: Fleet) -> SpeedPosterior | None:
+    """Return what a load test found of engines with these flags."""
+    if flags is None or not fleet.calibration_files:
+        return None
+    return fleet.calibration_files.get(key_of(request, flags.parallelism).identity)
+
+
+def _priors(
+    request: SizingRequest, key: str, tested: SpeedPosterior | None, fleet: Fleet
+) -> tuple[SpeedPosterior, SpeedPosterior]:
+    """Return what is believed before any window, and the same with all the doubt there can be.
+
+    A load test stands as long as its file is there: it does not age. What it left open is no more
+    in doubt than without it.
+    """
+    bare = prior_posterior(request.speed, spread_fraction=speed_spread(request.gpu))
+    if tested is None:
+        prior = inherited(fleet.calibrations, key, bare)
+        return prior, prior
+    unaged = replace(tested, num_windows=0, num_steps=0.0, learned_at_s=0.0)
+    widest = replace(unaged, covariance=bare.covariance)
+    return aged(unaged, widest, now_s=fleet.now_s), widest
+
+
+def _most_doubt(
+    known: SpeedPosterior, prior: SpeedPosterior, widest: SpeedPosterior
+) -> SpeedPosterior:
+    """Return the prior with the doubt to which evidence ages: the prior's, or its own if more."""
+    o, b, f = (
+        min(most, max(own, first))
+        for own, first, most in zip(known.variances, prior.variances, widest.variances, strict=True)
+    )
+    return replace(prior, covariance=(o, 0.0, 0.0, b, 0.0, f))
+
+
+def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) -> SizingRequest:
+    """Return the request with constants that are believed, or planned with."""
+    speed = held.constants_at(posterior)
+    is_looked_up = not held.is_measured and held.calibrated_at_s is None
+    origin = Origin.LOOKED_UP if is_looked_up else Origin.MEASURED
+    inputs = replaced(request.inputs, speed_input(speed, origin, remark=_load_test(held)))
+    return replace(request, speed=speed, inputs=inputs)
+
+
+def _load_test(held: Belief) -> str:
+    """Name the load test that all of a belief stands on; empty: there is none, or more."""
+    if held.calibrated_at_s is None:
+        return ""
+    return f"measured by calibrate, {datetime.fromtimestamp(held.calibrated_at_s, UTC):%Y-%m-%d}"
+
+
+def kv_tokens(
+    request: SizingRequest, flags: Flags, state: ModelState, fleet: Fleet, memory: ObjectMemory
+) -> float | None:
+    """Return what engines reported of their cache: this object's own, else of this key."""
+    key, own = memory_key(request, flags), memory.posterior
+    if own.kv_tokens is not None and own.memory_key == key:
+        return own.kv_tokens
+    entry = beliefs(state, fleet).memory(key)
+    return entry.kv_tokens if entry else None
+
+
+def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
+    """Say how much slower than believed the plan takes the engines to be, and why."""
+    slower = held.asked_ratio - 1
+    if slower < BAND:
+        return ()
+    stands_on = _load_test(held) or (
+        f"{held.posterior.num_windows} windows of evidence"
+        if held.is_measured
+        else "nothing is measured yet"
+    )
+    message = (
+        f"planned for steps {slower:.0%} longer than expected, the slow end of the range that "
+        f"holds {share:.0%} of engines: {stands_on}"
+    )
+    return (Reason(code="SpeedInDoubt", message=message),)

@@ -1,0 +1,22 @@
+"""What one rule says of an object: a condition before it gets its times."""
+
+from typing import Literal, NamedTuple
+
+from tonnage.control.state import Assessment
+
+State = Literal["True", "False", "Unknown"]
+
+
+class Finding(NamedTuple):
+    """A condition without its times. None as state: the condition is absent."""
+
+    type: str
+    state: State | None
+    reason: str
+    message: str
+
+
+def is_false(found: Assessment, kind: str) -> bool:
+    """Tell whether a condition was False at the last tick: it then takes more to turn it back."""
+    before = found.memory.conditions.get(kind)
+    return before is not None and before.status == "False"

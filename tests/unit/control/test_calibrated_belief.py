@@ -1,0 +1,215 @@
+"""What an object plans with where an engine of its key was calibrated."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed
+from measured_builders import a_posterior
+from tonnage.api.status import Reason
+from tonnage.catalog.engine_speed import speed_spread
+from tonnage.control.believed import asked_with, belief, doubt_reasons
+from tonnage.control.learning import learn_from, observation
+from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
+from tonnage.estimate.calibration_file import key_of
+from tonnage.estimate.learner import (
+    PodWindow,
+    constants_of,
+    deviation_of_step,
+    prior_posterior,
+    slow_end,
+)
+from tonnage.estimate.speed import BusyWindow, PromptShape, predicted_gap_s
+from tonnage.sizing.provenance import Figure, Origin
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.step import Step
+
+SIZING = a_sizing()
+REQUEST, FLAGS = SIZING.request, SIZING.flags
+PRIOR = prior_posterior(REQUEST.speed, spread_fraction=speed_spread(REQUEST.gpu))
+TESTED = a_posterior(
+    overhead_factor=2.5,
+    bandwidth_efficiency=0.55,
+    prefill_efficiency=0.3,
+    covariance=(1e-4, 0.0, 0.0, 1e-4, 0.0, 1e-4),
+    learned_at_s=NOW_S - 90 * 86_400,
+)
+"""Measured on 2025-10-04, to one percent."""
+SHARE = 0.8
+MINE, KEY = "serving", speed_key(REQUEST, FLAGS)
+
+
+def held_with(files=None, *, flags=FLAGS, speed=None):
+    state = a_state()
+    fleet = a_fleet(
+        state,
+        settings={"speed_range": SHARE},
+        calibration_files=files or {},
+        calibrations=Calibrations(speed=speed or {}),
+    )
+    return belief(REQUEST, flags, state, fleet, a_memory(state))
+
+
+def files_for(split=FLAGS.parallelism, request=REQUEST):
+    return {key_of(request, split).identity: TESTED}
+
+
+def means(posterior):
+    return (
+        posterior.overhead_factor,
+        posterior.bandwidth_efficiency,
+        posterior.prefill_efficiency,
+    )
+
+
+def test_an_object_with_a_calibrated_engine_plans_with_its_constants():
+    held, without = held_with(files_for()), held_with()
+
+    asked = asked_with(REQUEST, held, held.asked.slow)
+
+    assert asked.speed == constants_of(slow_end(TESTED, share=SHARE), REQUEST.speed)
+    middle = constants_of(TESTED, REQUEST.speed)
+    assert asked.speed.bandwidth_efficiency == pytest.approx(middle.bandwidth_efficiency, rel=0.01)
+    assert asked.speed.per_step_s == pytest.approx(2.5 * REQUEST.speed.per_step_s, rel=0.01)
+    assert without.asked_ratio - 1 == pytest.approx(speed_spread(REQUEST.gpu))
+    assert held.asked_ratio - 1 < 0.01
+
+
+def test_its_inputs_say_by_what_and_when_it_was_measured():
+    held = held_with(files_for())
+
+    [speed] = [
+        each
+        for each in asked_with(REQUEST, held, held.asked.slow).inputs
+        if each.figure is Figure.SPEED
+    ]
+
+    assert speed.value.endswith(", measured by calibrate, 2025-10-04")
+    assert speed.origin is Origin.MEASURED
+    assert not held.is_measured
+
+
+def test_the_reason_for_a_margin_names_it_too():
+    doubtful = replace(TESTED, covariance=(0.0, 0.0, 0.0, 0.01, 0.0, 0.0))
+    held = held_with(dict.fromkeys(files_for(), doubtful))
+
+    [reason] = doubt_reasons(held, share=SHARE)
+
+    assert reason == Reason(
+        code="SpeedInDoubt",
+        message="planned for steps 7% longer than expected, the slow end of the range that holds "
+        "80% of engines: measured by calibrate, 2025-10-04",
+    )
+
+
+def test_it_does_not_age():
+    held = held_with(files_for())
+
+    assert held.deviation_fraction == pytest.approx(deviation_of_step(TESTED))
+
+
+def test_what_it_left_open_is_no_more_in_doubt_than_without_it():
+    vague = replace(TESTED, covariance=(1e-4, 0.0, 0.0, 1e-4, 0.0, 9.0))
+    held = held_with(dict.fromkeys(files_for(), vague))
+
+    assert held.posterior.variances == pytest.approx((1e-4, 1e-4, PRIOR.covariance[5]))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        files_for(Parallelism(pipeline=2)),
+        files_for(request=replace(REQUEST, kv_format="fp8")),
+    ],
+    ids=["another split", "another format"],
+)
+def test_another_engines_is_not_believed(files):
+    held = held_with(files)
+
+    assert held.prior == held.posterior == PRIOR
+    assert held.calibrated_at_s is None
+
+
+def test_an_open_split_has_the_catalogues_prior():
+    assert held_with(files_for(), flags=None).posterior == PRIOR
+
+
+def test_a_namespaces_own_evidence_stands_above_it():
+    own = a_posterior(overhead_factor=1.2, num_windows=1, learned_at_s=NOW_S)
+
+    held = held_with(files_for(), speed={Scope(MINE, KEY): own})
+
+    assert means(held.posterior) == means(own)
+    assert held.is_measured
+    assert held.calibrated_at_s is None
+    assert means(held.prior) == means(TESTED)
+
+
+def test_it_stands_above_what_other_namespaces_say():
+    others = a_posterior(num_windows=100)
+    speed = {Scope(name, KEY): others for name in ("b", "c", EVERYONE)}
+
+    assert means(held_with(files_for(), speed=speed).posterior) == means(TESTED)
+    assert means(held_with(speed=speed).posterior) == pytest.approx(means(others))
+
+
+def a_window(model, posterior):
+    """A minute of an engine that decodes 20 sequences, exactly as fast as it is believed to be."""
+    step = Step(num_sequences=21, context_tokens=84_000)
+    window = BusyWindow(
+        gap_s=0.0,
+        num_gaps=20_000,
+        step=step,
+        prefill_s=None,
+        num_prefills=20,
+        prefill_step=step,
+        prompts=PromptShape(
+            new_tokens=4000, context_tokens=2000, scv=0, most_tokens=8192, chunks=1
+        ),
+        prompt_tokens_per_s=0,
+        is_full=False,
+    )
+    truth = replace(model, constants=constants_of(posterior, model.constants))
+    return replace(window, gap_s=predicted_gap_s(truth, window))
+
+
+def learned_after(windows, *, slower=1.0):
+    """What a namespace has learned after so many windows that began with the file."""
+    state = a_state()
+    settings = {"speed_range": SHARE}
+    fleet = a_fleet(state, settings=settings, calibration_files=files_for())
+    seen = observation(assessed(state, fleet=fleet))
+    model = replace(SIZING.replica.model, constants=REQUEST.speed)
+    window = a_window(model, TESTED)
+    window = replace(window, gap_s=slower * window.gap_s)
+    pods = (PodWindow(pod="a", model=model, engines=(window,)),)
+    known, last = Calibrations(), {}
+    for number in range(windows):
+        now = replace(fleet, now_s=NOW_S + 60 * number)
+        known, last = learn_from([replace(seen, pods=pods)], known, last, now)
+    return known.speed[seen.speed]
+
+
+def test_the_learner_goes_on_from_it():
+    after = learned_after(1)
+
+    assert means(after) == pytest.approx(means(TESTED))
+    assert after.num_windows == 1
+    assert deviation_of_step(after) <= deviation_of_step(TESTED)
+
+
+def test_an_engine_that_became_slower_than_its_file_is_believed_in_the_end():
+    after = learned_after(12, slower=1.5)
+
+    model = replace(SIZING.replica.model, constants=REQUEST.speed)
+    believed_s, first_s = (a_window(model, each).gap_s for each in (after, TESTED))
+    assert believed_s / first_s == pytest.approx(1.5, rel=0.05)
+
+
+def test_old_evidence_is_no_more_in_doubt_than_the_file_alone():
+    own = replace(TESTED, overhead_factor=2.4, num_windows=5, learned_at_s=NOW_S - 30 * 86_400)
+
+    held = held_with(files_for(), speed={Scope(MINE, KEY): own})
+
+    assert means(held.posterior) == pytest.approx(means(own))
+    assert held.deviation_fraction == pytest.approx(deviation_of_step(TESTED))

@@ -1,0 +1,239 @@
+"""Whether engines are as fast as they can be: what is said, of which pod, and why."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_sizing, a_state
+from fleet_builders import assessed as assess_one
+from measured_builders import a_posterior, an_engine
+from tonnage.api.status import Condition
+from tonnage.control.plausible import (
+    KEPT_S,
+    MIN_WINDOWS,
+    remembered_speeds,
+    speed_plausible,
+)
+from tonnage.control.state import PodSpeed
+from tonnage.estimate.calibration import Calibrations, Scope, speed_key
+
+H200_RANGE = 1.44
+"""Eight of ten published steps on Hopper lie within 20 %, so 99 of 100 within this factor."""
+
+
+def a_speed(*, ratio=1.0, behind=1.0, mbu=0.5, mfu=0.1, **changes):
+    """A pod that was seen often; ``ratio``: of its steps to the prior's."""
+    speed = PodSpeed(
+        node="node-1",
+        slower=math.log(behind),
+        slower_than_prior=math.log(ratio),
+        mbu=mbu,
+        mfu=mfu,
+        seen_at_s=NOW_S,
+        windows=MIN_WINDOWS,
+    )
+    return replace(speed, **changes)
+
+
+def that_was(status):
+    """The condition as it was at the last tick."""
+    return Condition(
+        type="SpeedPlausible",
+        status=status,
+        reason="Before",
+        message="",
+        last_transition_time="2026-01-01T00:00:00Z",
+    )
+
+
+def judged(*speeds, learned=None, before=None):
+    """What is said of pods with these speeds."""
+    state = a_state()
+    known = {f"pod-{at}": speed for at, speed in enumerate(speeds)}
+    conditions = {"SpeedPlausible": that_was(before)} if before else {}
+    memory = a_memory(state, speeds=known, conditions=conditions)
+    sizing = a_sizing()
+    scope = Scope("serving", speed_key(sizing.request, sizing.flags))
+    calibrations = Calibrations(speed={scope: learned} if learned else {})
+    fleet = a_fleet(state, calibrations=calibrations, settings={"speed_range": 0})
+    return speed_plausible(assess_one(state, memory=memory, fleet=fleet))
+
+
+class TestTheRange:
+    def test_as_published_says_the_figure_and_the_range(self):
+        found = judged(a_speed(mbu=0.5), a_speed(mbu=0.5))
+
+        assert (found.state, found.reason) == ("True", "AsPublished")
+        assert "MBU 50%" in found.message
+        assert "35% to 72%" in found.message  # 0.5 over and times 1.44
+
+    @pytest.mark.parametrize(
+        ("ratio", "reason"),
+        [
+            (H200_RANGE - 0.02, "AsPublished"),
+            (H200_RANGE + 0.02, "SlowerThanPublished"),
+            (1 / H200_RANGE + 0.02, "AsPublished"),
+            (1 / H200_RANGE - 0.02, "FasterThanPublished"),
+        ],
+    )
+    def test_is_that_of_published_measurements_about_the_prediction(self, ratio, reason):
+        assert judged(a_speed(ratio=ratio), a_speed(ratio=ratio)).reason == reason
+
+    def test_is_left_by_clearly_more_than_it_is_come_back_to(self):
+        near = a_speed(ratio=1.40), a_speed(ratio=1.40)
+
+        assert judged(*near, before="True").state == "True"
+        assert judged(*near, before="False").state == "False"
+        assert judged(a_speed(ratio=1.25), a_speed(ratio=1.25), before="False").state == "True"
+
+    def test_names_figure_and_range_where_it_is_left(self):
+        message = judged(a_speed(ratio=2.0, mbu=0.3), a_speed(ratio=2.0, mbu=0.3)).message
+
+        assert "steps take 2.00 times as long as predicted: MBU 30%" in message
+        assert "hopper GPUs lies between 42% and 87%" in message  # 0.6 over and times 1.44
+
+    @pytest.mark.parametrize(("figure", "value"), [("mbu", 1.02), ("mfu", 1.3)])
+    def test_nothing_is_faster_than_the_hardware(self, figure, value):
+        found = judged(a_speed(**{figure: value}), a_speed(**{figure: value}))
+
+        assert (found.state, found.reason) == ("False", "FasterThanPossible")
+        assert f"{figure.upper()} {value:.0%}" in found.message
+
+    def test_two_of_three_pods_decide_what_the_figure_is(self):
+        liar = a_speed(mbu=40.0, ratio=0.01, behind=0.01)
+
+        assert judged(a_speed(), liar, a_speed()).state == "True"
+
+
+class TestConstants:
+    def test_at_the_bound_of_the_learner_are_named(self):
+        slow = a_posterior(overhead_factor=5.0, learned_at_s=NOW_S)
+
+        found = judged(a_speed(), a_speed(), learned=slow)
+
+        assert (found.state, found.reason) == ("False", "ConstantOutOfRange")
+        assert "overhead factor 5.00, believable are 0.20 to 5.00" in found.message
+
+    def test_an_efficiency_above_one_is_named_when_it_is_sure(self):
+        sure, vague = (
+            a_posterior(
+                bandwidth_efficiency=1.2,
+                covariance=(0.01, 0.0, 0.0, deviation**2, 0.0, 0.01),
+                learned_at_s=NOW_S,
+            )
+            for deviation in (0.02, 0.2)
+        )
+
+        assert judged(a_speed(), learned=sure).reason == "ConstantOutOfRange"
+        assert judged(a_speed(), learned=vague).state == "True"
+
+
+class TestCauses:
+    SLOW = (a_speed(ratio=2.0), a_speed(ratio=2.0))
+
+    @pytest.mark.parametrize(
+        ("constants", "cause"),
+        [
+            ({"bandwidth_efficiency": 0.45, "prefill_efficiency": 0.25}, "another GPU class"),
+            ({"bandwidth_efficiency": 0.45, "prefill_efficiency": 0.44}, "memory clocks"),
+            ({"bandwidth_efficiency": 0.83, "prefill_efficiency": 0.2}, "precision"),
+            (
+                {
+                    "overhead_factor": 3.0,
+                    "bandwidth_efficiency": 0.83,
+                    "prefill_efficiency": 0.44,
+                },
+                "--enforce-eager",
+            ),
+        ],
+    )
+    def test_follow_from_the_constant_that_is_off(self, constants, cause):
+        learned = a_posterior(learned_at_s=NOW_S, **constants)
+
+        likely = judged(*self.SLOW, learned=learned).message.partition("likely: ")[2]
+
+        assert cause in likely
+
+    def test_overheads_of_a_split_over_gpus_may_be_its_links(self):
+        learned = a_posterior(
+            learned_at_s=NOW_S,
+            overhead_factor=3.0,
+            bandwidth_efficiency=0.83,
+            prefill_efficiency=0.44,
+        )
+
+        assert "PCIe instead of NVLink (TP2)" in judged(*self.SLOW, learned=learned).message
+
+    def test_too_fast_is_another_class_or_smaller_weights(self):
+        message = judged(a_speed(ratio=0.5), a_speed(ratio=0.5)).message
+
+        assert "a faster GPU class than hardware.gpu declares" in message
+
+
+class TestASlowPod:
+    def test_is_named_with_its_node(self):
+        found = judged(a_speed(), a_speed(behind=1.2, node="node-7"), a_speed())
+
+        assert (found.state, found.reason) == ("False", "SlowPod")
+        assert "pod pod-1 on node node-7 takes 20% longer" in found.message
+
+    @pytest.mark.parametrize(("behind", "state"), [(1.14, "True"), (1.16, "False")])
+    def test_of_two_is_the_slower_one_by_more_than_fifteen_percent(self, behind, state):
+        assert judged(a_speed(), a_speed(behind=behind)).state == state
+
+    def test_cannot_be_told_of_one(self):
+        assert judged(a_speed(behind=1.4)).state == "True"
+
+    def test_without_a_node_is_named_alone(self):
+        found = judged(a_speed(), a_speed(behind=1.5, node=None))
+
+        assert "pod pod-1 takes 50% longer" in found.message
+
+
+class TestWhatIsRemembered:
+    def after(self, *ticks, pods="ab"):
+        """What is remembered after ticks, each {pod: gap in seconds}."""
+        state = a_state(pods=[a_pod_body(pod) for pod in pods])
+        memory = a_memory(state)
+        for at, gaps in enumerate(ticks):
+            engines = tuple(
+                an_engine(
+                    pod,
+                    token_gap_s_per_s=20,
+                    token_gaps_per_s=20 / gap_s,
+                    computed_prompt_tokens_per_s=160 / gap_s,
+                )
+                for pod, gap_s in gaps.items()
+            )
+            now = replace(state, engines=engines)
+            fleet = a_fleet(now, now_s=NOW_S + 15 * at, settings={"speed_range": 0})
+            found = assess_one(now, memory=memory, fleet=fleet)
+            memory = replace(found.memory, speeds=remembered_speeds(found, fleet.now_s).speeds)
+        return memory.speeds
+
+    def test_is_how_far_a_pod_is_behind_the_prediction(self):
+        speeds = self.after({"a": 0.040, "b": 0.048})
+
+        assert math.exp(speeds["b"].slower - speeds["a"].slower) == pytest.approx(1.2, rel=0.05)
+        assert speeds["a"].mbu == pytest.approx(1.2 * speeds["b"].mbu, rel=0.05)
+
+    def test_moves_by_a_part_of_what_is_new(self):
+        one, two = self.after({"a": 0.040}), self.after({"a": 0.040}, {"a": 0.080})
+        new = self.after({"a": 0.080})
+
+        expected = one["a"].slower + 0.3 * (new["a"].slower - one["a"].slower)
+        assert two["a"].slower == pytest.approx(expected)
+        assert two["a"].windows == 2
+
+    def test_outlasts_a_quiet_time_but_not_a_long_one(self):
+        quiet = [{} for _ in range(2)]
+        long = [{} for _ in range(math.ceil(KEPT_S / 15))]
+
+        assert set(self.after({"a": 0.040}, *quiet)) == {"a"}
+        assert set(self.after({"a": 0.040}, *long)) == set()
+
+    def test_is_not_judged_before_it_was_seen_often(self):
+        found = judged(a_speed(ratio=9.0, windows=MIN_WINDOWS - 1))
+
+        assert (found.state, found.reason) == ("Unknown", "NotBusy")

@@ -1,0 +1,242 @@
+"""When kept and broken promises say something of capacity, and when something else explains it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    assessed,
+    engines_at,
+)
+from tonnage.api.objects import parse_model_deployment
+from tonnage.control.promises import factor_reasons
+from tonnage.control.state import Memory
+from tonnage.control.tick import tick
+from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.promise import LARGEST_DOWN, Tally
+from tonnage.manifests.children import spec_digest
+
+SIZING = a_sizing()
+GOODPUT = SIZING.goodput_requests_per_s
+INF = math.inf
+WINDOW_S = 120
+LOWERED = math.exp(-LARGEST_DOWN)
+
+
+def a_busy_state(*, load=0.9, late=0.4, pods=None, **changes):
+    """Two replicas at a load; of their requests so many miss the TTFT target of 2 s."""
+    rate = load * GOODPUT
+    within = {2.0: (1 - late) * rate, INF: rate}
+    told = {"ttft_within": within} | {
+        name: changes.pop(name) for name in ("waiting", "age_s") if name in changes
+    }
+    engines = engines_at(2 * load, "ab", **told)
+    return a_state(pods=pods, engines=engines, **changes)
+
+
+def after(state=None, *, memory=None, now_s=NOW_S, **remembered):
+    """What is remembered of an object after one more tick."""
+    state = state or a_busy_state()
+    known = replace(memory or a_memory(state), **remembered)
+    return assessed(state, memory=known, fleet=a_fleet(state, now_s=now_s)).memory
+
+
+def factor(*args, **changes):
+    return after(*args, **changes).posterior.goodput_factor
+
+
+class TestJudging:
+    def test_lowers_capacity_where_too_many_are_late_at_a_load_that_should_do(self):
+        found = after()
+
+        assert found.posterior.goodput_factor == pytest.approx(LOWERED)
+        assert "missed TTFT p95 at 90% of what the replicas should serve" in found.factor_reason
+        assert found.posterior.judged_at_s == NOW_S
+
+    def test_leaves_capacity_where_promises_are_kept(self):
+        assert factor(a_busy_state(late=0.0, load=0.7)) == 1
+
+    def test_raises_capacity_where_they_are_kept_at_high_load_for_long(self):
+        state, memory = a_busy_state(late=0.0, load=0.97), None
+        for window in range(10):
+            memory = after(state, memory=memory, now_s=NOW_S + WINDOW_S * window)
+
+        assert 1 < memory.posterior.goodput_factor < 1.3
+
+    def test_is_once_a_window(self):
+        assert factor(judged_at_s=NOW_S - 119) == 1
+        assert factor(judged_at_s=NOW_S - 121) < 1
+
+    def test_takes_more_replicas_in_the_next_tick(self):
+        state = a_busy_state(load=0.95)
+        first = assessed(state)
+        later = a_fleet(state, now_s=NOW_S + 15)
+
+        second = assessed(state, memory=first.memory, fleet=later)
+
+        # 1.9 replicas' worth at 0.86 of what one serves: 2.2.
+        assert first.decision.replicas == 2
+        assert second.decision.replicas == 3
+        assert "PromisesJudged" in [reason.code for reason in second.decision.reasons]
+
+    def test_is_kept_where_constants_are_kept(self):
+        state = a_busy_state()
+
+        outcome = tick(a_fleet(state), Memory(objects={state.view.uid: a_memory(state)}))
+
+        assert outcome.memory.calibrations.objects[state.view.uid].goodput_factor < 1
+
+    def test_goes_on_after_a_restart_from_what_was_kept(self):
+        state = a_busy_state(late=0.0, load=0.5)
+        own = ObjectPosterior(goodput_factor=0.7, num_judged=300, judged_at_s=NOW_S)
+        known = replace(a_fleet().calibrations, objects={state.view.uid: own})
+
+        [found] = tick(a_fleet(state, calibrations=known), Memory()).found
+
+        assert found.chosen.goodput_factor == pytest.approx(0.7)
+
+
+class TestWhatElseExplainsIt:
+    @pytest.mark.parametrize(("ready_for_s", "judged"), [(None, False), (119, False), (121, True)])
+    def test_a_pod_that_has_just_begun_to_serve(self, ready_for_s, judged):
+        pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=ready_for_s)]
+        load = 0.9 if ready_for_s else 0.45  # one alone serves both shares
+
+        assert (factor(a_busy_state(pods=pods, load=load)) < 1) is judged
+
+    @pytest.mark.parametrize("ago_s", [0, 119, 121])
+    def test_another_number_of_replicas_does_not_excuse_those_who_serve(self, ago_s):
+        assert factor(stepped=(NOW_S - ago_s, 1)) < 1
+
+    def test_an_overload(self):
+        found = after(a_busy_state(load=1.2))
+
+        assert found.posterior.goodput_factor == 1
+        assert found.overloaded_at_s == NOW_S
+
+    @pytest.mark.parametrize(("ago_s", "judged"), [(15, False), (179, False), (181, True)])
+    def test_what_an_overload_has_left(self, ago_s, judged):
+        # The window of 120 s and a minute to drain.
+        assert (factor(overloaded_at_s=NOW_S - ago_s) < 1) is judged
+
+    def test_an_update_that_rolls_out(self):
+        rolling = a_deployment_body()
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert factor(a_busy_state(live=rolling)) == 1
+
+    def test_a_spec_that_is_not_carried_out_yet(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+
+        assert factor(a_busy_state(manifest=changed, live=a_deployment_body())) == 1
+
+    def test_an_slo_that_no_rate_keeps(self):
+        strict = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "10ms"}}
+        manifest = a_manifest(slo=strict)
+        sizing = replace(a_sizing(), flags=SIZING.flags)
+        live = a_deployment_body(sizing=sizing)
+        live["metadata"]["annotations"]["tonnage.dev/spec-digest"] = digest_of(manifest)
+        state = a_busy_state(manifest=manifest, live=live)
+
+        found = assessed(state)
+
+        assert found.chosen.problem
+        assert found.memory.posterior.goodput_factor == 1
+
+    def test_figures_of_which_a_part_is_missing(self):
+        state = a_busy_state()
+        silent = replace(state, engines=state.engines[:1])
+
+        assert factor(silent) == 1
+
+
+def digest_of(manifest):
+    return spec_digest(parse_model_deployment(manifest))
+
+
+class TestWithTheLearner:
+    """Late requests and longer steps are one evidence: it counts once."""
+
+    OWN = ObjectPosterior(goodput_factor=0.8, num_judged=100, judged_at_s=NOW_S)
+
+    def test_what_it_has_moved_is_given_back_and_not_judged(self):
+        found = after(
+            posterior=self.OWN,
+            judged_goodput=1.1 * GOODPUT,
+            tally=Tally(late={"x": 3.0}, allowed={"x": 1.0}, expected={"x": 1.0}),
+        )
+
+        # Goodput fell by a tenth since: so much of the fifth is the learner's.
+        assert found.posterior.goodput_factor == pytest.approx(0.88)
+        assert found.tally == Tally()
+        assert found.judged_goodput == pytest.approx(GOODPUT)
+
+    def test_what_it_has_hardly_moved_is_judged(self):
+        found = after(a_busy_state(load=0.75), posterior=self.OWN, judged_goodput=1.01 * GOODPUT)
+
+        assert found.posterior.goodput_factor < 0.8
+
+    def test_a_faster_engine_leaves_a_low_factor(self):
+        found = after(posterior=self.OWN, judged_goodput=0.8 * GOODPUT)
+
+        # Broken promises have shown a rate: it is the same of a goodput that is higher.
+        assert found.posterior.goodput_factor == pytest.approx(0.8 * 0.8)
+
+
+class TestAStandingQueue:
+    def queued(self, *, since_s, waiting=3, load=0.5):
+        state = a_busy_state(load=load, late=0.0, waiting=waiting)
+        return after(state, queued_since_s=NOW_S - since_s)
+
+    def test_with_room_by_the_model_lowers_capacity(self):
+        found = self.queued(since_s=240)
+
+        assert math.log(found.posterior.goodput_factor) == pytest.approx(-LARGEST_DOWN / 2)
+
+    def test_of_less_than_two_windows_does_not(self):
+        assert self.queued(since_s=239).posterior.goodput_factor == 1
+
+    def test_of_less_than_one_request_at_each_replica_is_none(self):
+        # Two replicas, 0.9 each.
+        found = self.queued(since_s=240, waiting=0.9)
+
+        assert found.posterior.goodput_factor == 1
+        assert found.queued_since_s is None
+
+    def test_begins_when_requests_wait(self):
+        state = a_busy_state(load=0.5, late=0.0, waiting=3)
+
+        assert after(state).queued_since_s == NOW_S
+
+    def test_under_overload_is_expected(self):
+        assert self.queued(since_s=240, load=1.2).posterior.goodput_factor == 1
+
+
+class TestReasons:
+    def test_are_given_where_it_matters(self):
+        memory = a_memory(a_busy_state(), factor_reason="-14% capacity: 9 of 10 were late")
+
+        [reason] = factor_reasons(memory, 0.861)
+
+        assert reason.code == "PromisesJudged"
+        assert reason.message == (
+            "86% of what the step time says is served, by 0 requests judged; "
+            "-14% capacity: 9 of 10 were late"
+        )
+
+    def test_are_none_where_nothing_moved(self):
+        assert factor_reasons(a_memory(a_busy_state()), 0.985) == ()
+
+    def test_after_a_restart_say_what_is_known(self):
+        [reason] = factor_reasons(a_memory(a_busy_state()), 0.8)
+
+        assert reason.message == "80% of what the step time says is served, by 0 requests judged"
