@@ -1,47 +1,73 @@
-"""Prometheus, wrapped: time-outs, no redirects, a size limit, no body in any message."""
+"""Prometheus, asked many questions at once: each fails by itself, all end at one deadline.
 
-import json
-import math
+No redirects, no proxies, no body in any message, and limits on time, bytes and series that hold
+whatever the server sends: see ``Limits``.
+"""
+
+import asyncio
+import ssl
+import time
+import zlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
-import requests
-from prometheus_api_client.exceptions import PrometheusApiClientException
-from prometheus_api_client.prometheus_connect import PrometheusConnect
-from urllib3.util.retry import Retry
+import aiohttp
 
+from tonnage.cluster.answer import AnswerReader, Kept, LabelSets, bad_answer
 from tonnage.cluster.errors import PrometheusError
-from tonnage.estimate.samples import Series
+from tonnage.cluster.questions import Answers, Gathering, Outcome, QuerySet
 from tonnage.settings import Settings
-from tonnage.units import MIB
+from tonnage.units import KIB, MIB
 
-TIMEOUT_S = 10
-MAX_ANSWER_BYTES = 32 * MIB
-CHUNK_BYTES = MIB
-NO_RESULT = (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError)
-"""How reading fails what is no answer of Prometheus: a page of a proxy, half a document."""
+PIECE_BYTES = 64 * KIB
+HOPELESS = 2
+"""Questions of a set that are late, and none answered, before the rest is not asked."""
+LATE = "QueryTimeout"
+GZIP_BITS = zlib.MAX_WBITS | 16
 
 
-class _GuardedSession(requests.Session):
-    """A session that follows no redirect, waits no longer and reads no more than the limits."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What asking may take, whatever the server does."""
 
-    def __init__(self, *, timeout_s: float, max_answer_bytes: int) -> None:
-        super().__init__()
-        self._timeout_s, self._max_answer_bytes = timeout_s, max_answer_bytes
+    request_s: float = 10
+    """For one question, from the name look-up to the last byte of the answer."""
+    all_s: float = 20
+    """For all questions of a tick: what is not answered then was not measured."""
+    num_parallel: int = 4
+    """Questions at once. One that hangs holds up its own place only."""
+    answer_bytes: int = 32 * MIB
+    """Of one answer, unpacked."""
+    all_bytes: int = 64 * MIB
+    """Of all answers of a tick together."""
+    pod_bytes: int = 32 * KIB
+    """Of all answers of a tick, for each pod that is asked for: large fleets have large answers."""
+    answer_series: int = 200_000
 
-    def request(self, method: str | bytes, url: str | bytes, **more: Any) -> requests.Response:  # type: ignore[override]
-        more |= {"allow_redirects": False, "stream": True, "timeout": self._timeout_s}
-        response = super().request(method, url, **more)
-        body = bytearray()
-        for chunk in response.iter_content(CHUNK_BYTES):
-            body += chunk
-            if len(body) > self._max_answer_bytes:
-                response.close()
-                raise PrometheusError(
-                    f"answer exceeds {self._max_answer_bytes} bytes", reason="ResponseTooLarge"
-                )
-        response._content = bytes(body)
-        return response
+
+@dataclass(slots=True, kw_only=True)
+class _Account:
+    """What one set of questions may still take, and how it fares."""
+
+    left_bytes: int
+    most_late: int
+    num_answered: int = 0
+    num_late: int = 0
+
+    def pay(self, amount_bytes: int) -> None:
+        self.left_bytes -= amount_bytes
+        if self.left_bytes < 0:
+            message = "the answers of this tick exceed the bytes that they may take together"
+            raise PrometheusError(message, reason="ResponseTooLarge")
+
+    def check_hope(self) -> None:
+        """Raise where the rest would only wait as long as the first ones did."""
+        if self.num_late >= self.most_late and not self.num_answered:
+            message = "not asked: nothing before was answered in time"
+            raise PrometheusError(message, reason=LATE)
 
 
 class Prometheus:
@@ -51,62 +77,199 @@ class Prometheus:
         self,
         settings: Settings,
         *,
-        timeout_s: float = TIMEOUT_S,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        limits: Limits | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        self._settings = settings
-        self._session = _GuardedSession(timeout_s=timeout_s, max_answer_bytes=max_answer_bytes)
-        self._session.trust_env = False
-        if settings.prometheus_ca_file:
-            self._session.verify = settings.prometheus_ca_file
-        self._connection = PrometheusConnect(
-            url=settings.prometheus_url.rstrip("/"),
-            session=self._session,
-            retry=Retry(total=1, connect=1, read=0, status=0, redirect=0, backoff_factor=0.2),
-            method="POST",
-        )
+        self._settings, self._limits, self._now = settings, limits or Limits(), now
+        self._url = f"{settings.prometheus_url.rstrip('/')}/api/v1/query"
 
-    def query(self, expression: str) -> list[Series]:
-        """Return an instant vector; samples that are no finite number are left out.
+    def ask(self, sets: Sequence[QuerySet], kept: Kept) -> Answers:
+        """Ask everything; what fails is named in the result, and nothing is raised.
+
+        Blocks until all is answered or the deadline of the tick is over.
+        """
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(self._ask(sets, kept))
+        finally:
+            loop.close()  # asyncio.run would wait for a name look-up that hangs
+
+    async def _ask(self, sets: Sequence[QuerySet], kept: Kept) -> Answers:
+        gathering = Gathering()
+        try:
+            session = self._session()
+        except OSError as error:
+            problem = _unreachable(error)
+            for each in sets:
+                for name in each.expressions:
+                    gathering.fail(name, each, problem)
+            return gathering.answers()
+        async with session:
+            asking = _Asking(
+                post=lambda text: session.post(
+                    self._url, data={"query": text}, allow_redirects=False
+                ),
+                labels=LabelSets(kept),
+                limits=self._limits,
+                now=self._now,
+                gathering=gathering,
+            )
+            await asking.ask(sets)
+        return gathering.answers()
+
+    def _session(self) -> aiohttp.ClientSession:
+        """Return a session for one tick; token and certificates are read again for each.
 
         Raises:
-            PrometheusError: unreachable, refused, or an answer that is no vector.
+            OSError: one of the files cannot be read.
         """
-        try:
-            self._connection.headers = self._headers()
-            answer = self._connection.custom_query(expression)
-        except PrometheusApiClientException as error:
-            # The library puts the whole body into the text: say only that it refused.
-            raise PrometheusError("Prometheus refused a query", reason="QueryRefused") from error
-        except NO_RESULT as error:  # before the next: a JSON error is one of requests too
-            raise _bad_answer() from error
-        except (requests.RequestException, OSError) as error:
-            raise PrometheusError(
-                f"Prometheus: {type(error).__name__}", reason="PrometheusUnreachable"
-            ) from error
-        if not isinstance(answer, list):
-            raise _bad_answer()
-        return [series for series in map(_series, answer) if series is not None]
-
-    def _headers(self) -> dict[str, str]:
-        file = self._settings.prometheus_token_file
-        return {"Authorization": f"Bearer {Path(file).read_text().strip()}"} if file else {}
-
-
-def _bad_answer() -> PrometheusError:
-    message = "Prometheus answered with something else than a result"
-    return PrometheusError(message, reason="BadAnswer")
-
-
-def _series(item: Any) -> Series | None:
-    try:
-        evaluated_at_s, value = item["value"]
-        series = Series(
-            labels={name: text for name, text in item["metric"].items() if isinstance(text, str)},
-            value=float(value),
-            evaluated_at_s=float(evaluated_at_s),
+        headers = {"Accept-Encoding": "gzip"}
+        if file := self._settings.prometheus_token_file:
+            headers["Authorization"] = f"Bearer {Path(file).read_text().strip()}"
+        is_encrypted = self._url.startswith("https:")
+        authority = self._settings.prometheus_ca_file
+        context = ssl.create_default_context(cafile=authority) if is_encrypted else True
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._limits.num_parallel, ssl=context),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+            auto_decompress=False,
+            trust_env=False,
         )
-    except (AttributeError, KeyError, TypeError, ValueError):
+
+
+Post = Callable[[str], "aiohttp.client._RequestContextManager"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    """The questions of one tick under way."""
+
+    post: Post
+    labels: LabelSets
+    limits: Limits
+    now: Callable[[], float]
+    gathering: Gathering
+    _places: asyncio.Semaphore = field(init=False)
+    _end_s: float = field(init=False)
+    """By the event loop's clock."""
+
+    def __post_init__(self) -> None:
+        self._places = asyncio.Semaphore(self.limits.num_parallel)
+        self._end_s = asyncio.get_running_loop().time() + self.limits.all_s
+
+    async def ask(self, sets: Sequence[QuerySet]) -> None:
+        """Ask the sets side by side, so that one of which all hang does not hold up the others."""
+        num_lines = max(1, self.limits.num_parallel // max(1, len(sets)))
+        lines = []
+        for each, share_bytes in zip(sets, shares(sets, self.limits), strict=True):
+            account = _Account(left_bytes=share_bytes, most_late=max(1, HOPELESS // num_lines))
+            waiting = iter(each.expressions.items())
+            lines += [self._ask_in_turn(each, waiting, account) for _ in range(num_lines)]
+        await asyncio.gather(*lines)
+
+    async def _ask_in_turn(
+        self, queries: QuerySet, waiting: Iterator[tuple[str, str]], account: _Account
+    ) -> None:
+        for name, text in waiting:
+            try:
+                account.check_hope()
+                outcome = await self._ask_before_the_end(text, account)
+            except PrometheusError as error:
+                account.num_late += error.reason == LATE
+                self.gathering.fail(name, queries, error)
+            else:
+                account.num_answered += 1
+                self.gathering.add(name, queries, outcome)
+
+    async def _ask_before_the_end(self, text: str, account: _Account) -> Outcome:
+        try:
+            async with asyncio.timeout_at(self._end_s), self._places:
+                return await self._ask_twice(text, account)
+        except TimeoutError as error:
+            message = f"not answered within the {self.limits.all_s:g} s of a tick"
+            raise PrometheusError(message, reason=LATE) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise _unreachable(error) from error
+
+    async def _ask_twice(self, text: str, account: _Account) -> Outcome:
+        """Ask, and once more where the connection broke before there was an answer."""
+        limit_s = self.limits.request_s
+        try:
+            async with asyncio.timeout(limit_s):
+                try:
+                    return await self._ask_once(text, account)
+                except aiohttp.ClientConnectionError:
+                    return await self._ask_once(text, account)
+        except TimeoutError as error:
+            raise PrometheusError(f"no whole answer within {limit_s:g} s", reason=LATE) from error
+
+    async def _ask_once(self, text: str, account: _Account) -> Outcome:
+        reader = AnswerReader(self.labels, max_series=self.limits.answer_series)
+        sent_at_s, num_bytes = self.now(), 0
+        async with self.post(text) as response:
+            if response.status != HTTPStatus.OK:
+                message = f"Prometheus refused a query with status {response.status}"
+                raise PrometheusError(message, reason="QueryRefused")
+            async with aclosing(_unpacked(response)) as pieces:
+                async for piece in pieces:
+                    num_bytes += len(piece)
+                    self._check_size(num_bytes)
+                    account.pay(len(piece))
+                    self.gathering.bytes_read += len(piece)
+                    reader.feed(piece)
+        answer = reader.end()
+        skew_s = skew(reader.evaluated_at_s, sent_at_s=sent_at_s, received_at_s=self.now())
+        return Outcome(answer=answer, clock_skew_s=skew_s)
+
+    def _check_size(self, num_bytes: int) -> None:
+        if num_bytes > self.limits.answer_bytes:
+            message = f"an answer exceeds {self.limits.answer_bytes} bytes"
+            raise PrometheusError(message, reason="ResponseTooLarge")
+
+
+def shares(sets: Sequence[QuerySet], limits: Limits) -> list[int]:
+    """Return the bytes that the answers to each set may take: half alike, half by its pods.
+
+    One set that is flooded then leaves the others what they need.
+    """
+    num_pods = sum(each.num_pods for each in sets)
+    half_bytes = max(limits.all_bytes, limits.pod_bytes * num_pods) // 2
+    by_pod = half_bytes / max(1, num_pods)
+    if num_pods == 0:
+        return [2 * half_bytes // len(sets) for _ in sets]
+    return [half_bytes // len(sets) + int(by_pod * each.num_pods) for each in sets]
+
+
+def skew(evaluated_at_s: float | None, *, sent_at_s: float, received_at_s: float) -> float | None:
+    """Return by how much Prometheus' clock is ahead of ours; None: it gave no time.
+
+    What it gives lies between question and answer where the clocks agree.
+    """
+    if evaluated_at_s is None:
         return None
-    are_finite = math.isfinite(series.value) and math.isfinite(series.evaluated_at_s)
-    return series if are_finite else None
+    return evaluated_at_s - min(max(evaluated_at_s, sent_at_s), received_at_s)
+
+
+async def _unpacked(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """Yield the body in pieces of bounded size, however far a compressed one expands."""
+    encoding = response.headers.get("Content-Encoding", "identity").lower()
+    if encoding not in {"identity", "gzip"}:
+        raise bad_answer()
+    unzip = zlib.decompressobj(GZIP_BITS) if encoding == "gzip" else None
+    async for packed in response.content.iter_any():
+        if unzip is None:
+            yield packed
+            continue
+        left = packed
+        try:
+            while left and not unzip.eof:
+                yield unzip.decompress(left, PIECE_BYTES)
+                left = unzip.unconsumed_tail
+        except zlib.error as error:
+            raise bad_answer() from error
+
+
+def _unreachable(error: Exception) -> PrometheusError:
+    return PrometheusError(f"Prometheus: {type(error).__name__}", reason="PrometheusUnreachable")

@@ -2,17 +2,30 @@
 
 import gzip
 import json
-import math
 import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from http_double import Reply, answering, json_reply, serving
-from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.prometheus import Prometheus
+from tonnage.cluster.answer import Kept
+from tonnage.cluster.prometheus import Limits, Prometheus, shares, skew
+from tonnage.cluster.questions import QuerySet
+from tonnage.lab.certificates import issue
 from tonnage.settings import Settings
+from tonnage.units import MIB
 
 LONGEST_MESSAGE = 200
+EVERYTHING = Kept(labels=("namespace", "pod", "engine"))
+NOW_S = 1_767_312_000.0
 
 
 def a_result(*samples, **more):
@@ -21,98 +34,126 @@ def a_result(*samples, **more):
     return {"status": "success", "data": data, **more}
 
 
-def ask(server, *, timeout_s=5, max_answer_bytes=10_000, **settings):
-    known = Settings(prometheus_url=server.url, **settings)
-    prometheus = Prometheus(known, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes)
-    return prometheus.query("up")
+ONE = json_reply(a_result(({"pod": "a"}, [1000.5, "3.5"])))
 
 
-def asked(*replies, **settings):
+def a_prometheus(server, *, now=time.time, settings=(), **limits):
+    known = Settings(prometheus_url=server.url, **dict(settings))
+    return Prometheus(known, limits=Limits(**({"answer_bytes": 10_000} | limits)), now=now)
+
+
+def ask(server, *names, kept=EVERYTHING, **more):
+    """Ask a query of each name; its expression is the name."""
+    asked = QuerySet(expressions={name: name for name in names or ("up",)})
+    return a_prometheus(server, **more).ask([asked], kept)
+
+
+def asked(*replies, **more):
     with serving(answering(*replies)) as server:
-        return ask(server, **settings)
+        return ask(server, **more)
 
 
-def refused(*replies, **settings):
-    """The error that these replies give; its message is short whatever they hold."""
-    with pytest.raises(PrometheusError) as caught:
-        asked(*replies, **settings)
+def by_query(replies):
+    """Answer each query by the reply of its name, or as its function says."""
 
-    assert len(str(caught.value)) <= LONGEST_MESSAGE
-    return caught.value
+    def answer(request):
+        reply = replies[request.form["query"]]
+        return reply(request) if callable(reply) else reply
+
+    return answer
+
+
+def after(server, wait_s):
+    server.stopping.wait(wait_s)
+    return ONE
+
+
+def refused(*replies, **more):
+    """The reason that these replies give; the message is short whatever they hold."""
+    answers = asked(*replies, **more)
+
+    assert answers.series == {}
+    reason, message = answers.problems["up"]
+    assert len(message) <= LONGEST_MESSAGE
+    assert "secret" not in message
+    return reason
 
 
 class TestAnswers:
     def test_are_series_with_labels_value_and_time(self):
-        [series] = asked(json_reply(a_result(({"pod": "a"}, [1000.5, "3.5"]))))
+        [series] = asked(ONE).series["up"]
 
         assert series.labels == {"pod": "a"}
         assert (series.value, series.evaluated_at_s) == (3.5, 1000.5)
 
     def test_may_be_empty(self):
-        assert asked(json_reply(a_result())) == []
+        assert asked(json_reply(a_result())).series == {"up": []}
 
-    @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e400", "", "many"])
-    def test_lose_samples_that_are_no_finite_number(self, value):
-        kept = ({"pod": "kept"}, [1000, "1"])
+    def test_may_come_compressed(self):
+        packed = Reply(body=gzip.compress(ONE.body), headers={"Content-Encoding": "gzip"})
 
-        found = asked(json_reply(a_result(({"pod": "a"}, [1000, value]), kept)))
+        answers = asked(packed)
 
-        assert [each.labels["pod"] for each in found] == ["kept"]
+        assert len(answers.series["up"]) == 1
+        assert answers.bytes_read == len(ONE.body)
 
-    @pytest.mark.parametrize("at_s", [math.nan, math.inf])
-    def test_lose_samples_of_no_time(self, at_s):
-        assert asked(json_reply(a_result(({}, [at_s, "1"])))) == []
+    def test_may_come_slowly_within_the_deadline(self):
+        with serving(lambda _: after(server, 0.9)) as server:
+            answers = ask(server, request_s=5, all_s=5)
 
-    @pytest.mark.parametrize(
-        "item",
-        [
-            {},
-            {"metric": {}},
-            {"metric": None, "value": [1, "1"]},
-            {"metric": {}, "value": None},
-            {"metric": {}, "value": [1]},
-            {"metric": {}, "values": [[1, "1"]]},
-            [],
-            None,
-            7,
-        ],
-    )
-    def test_lose_what_is_no_sample(self, item):
-        answer = {"status": "success", "data": {"resultType": "vector", "result": [item]}}
+        assert len(answers.series["up"]) == 1
 
-        assert asked(json_reply(answer)) == []
+    @pytest.mark.parametrize("more", [{"warnings": ["a store is down"]}, {"isPartial": True}])
+    def test_that_are_not_whole_are_answers_and_named(self, more):
+        answers = asked(json_reply(a_result(({"pod": "a"}, [1000, "1"]), **more)))
 
-    def test_hold_labels_of_text_only(self):
-        labels = {"pod": "a", "n": 1, "list": ["x"], "nothing": None}
+        assert len(answers.series["up"]) == 1
+        assert answers.partial == {"up"}
 
-        [series] = asked(json_reply(a_result((labels, [1000, "1"]))))
+    def test_count_what_they_lose(self):
+        samples = [({"pod": text}, [1000, text]) for text in ("NaN", "+Inf", "1e400", "7")]
 
-        assert series.labels == {"pod": "a"}
+        answers = asked(json_reply(a_result(*samples)))
 
-    def test_with_warnings_are_answers(self):
-        answer = a_result(({"pod": "a"}, [1000, "1"]), warnings=["a store is down"])
+        assert [each.value for each in answers.series["up"]] == [7]
+        assert answers.num_dropped == 3
 
-        assert len(asked(json_reply(answer))) == 1
+    def test_of_two_namespaces_are_one_of_a_query(self):
+        sets = [
+            QuerySet(expressions={"up": name}, namespaces=(name,), num_pods=1)
+            for name in ("blue", "green", "red")
+        ]
+        replies = {
+            "blue": json_reply(a_result(({"namespace": "blue"}, [1000, "1"]))),
+            "green": Reply(status=500),
+            "red": json_reply(a_result(({"namespace": "red"}, [1000, "1"]), isPartial=True)),
+        }
+        with serving(by_query(replies)) as server:
+            answers = a_prometheus(server).ask(sets, EVERYTHING)
+
+        found = {each.labels["namespace"] for each in answers.series["up"]}
+        assert found == {"blue", "red"}
+        assert set(answers.problems) == {"up@green"}
+        assert answers.partial == {"up@red"}
 
 
 class TestQuestions:
     def test_are_posted_as_they_are(self):
-        with serving(answering(json_reply(a_result()))) as server:
-            ask(server)
+        with serving(answering(ONE)) as server:
+            ask(server, 'up{pod="a&b"}')
 
         [request] = server.asked
         assert (request.method, request.path) == ("POST", "/api/v1/query")
-        assert request.query == {"query": "up"}
+        assert request.form == {"query": 'up{pod="a&b"}'}
         assert "Authorization" not in request.headers
 
     def test_carry_the_token_that_stands_in_the_file_now(self, tmp_path):
         token = tmp_path / "token"
-        with serving(answering(json_reply(a_result()))) as server:
-            known = Settings(prometheus_url=server.url, prometheus_token_file=str(token))
-            prometheus = Prometheus(known)
+        with serving(answering(ONE)) as server:
+            prometheus = a_prometheus(server, settings={"prometheus_token_file": str(token)})
             for text in ("first\n", "second\n"):
                 token.write_text(text)
-                prometheus.query("up")
+                prometheus.ask([QuerySet(expressions={"up": "up"})], EVERYTHING)
 
         sent = [request.headers["Authorization"] for request in server.asked]
         assert sent == ["Bearer first", "Bearer second"]
@@ -120,62 +161,159 @@ class TestQuestions:
     def test_ignore_the_proxies_of_the_environment(self, monkeypatch):
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
 
-        assert asked(json_reply(a_result())) == []
+        assert asked(ONE).problems == {}
+
+    def test_are_not_more_than_some_at_once(self):
+        running, most, lock = 0, 0, threading.Lock()
+
+        def answer(_):
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            server.stopping.wait(0.05)
+            with lock:
+                running -= 1
+            return ONE
+
+        with serving(answer) as server:
+            answers = ask(server, *map(str, range(12)), num_parallel=3)
+
+        assert len(answers.series) == 12
+        assert most == 3
+
+
+class TestIsolation:
+    def test_one_that_fails_leaves_the_others(self):
+        replies = {"a": ONE, "b": Reply(status=500, body=b"secret"), "c": ONE}
+        with serving(by_query(replies)) as server:
+            answers = ask(server, *replies)
+
+        assert set(answers.series) == {"a", "c"}
+        assert answers.problems == {
+            "b": ("QueryRefused", "Prometheus refused a query with status 500")
+        }
+
+    def test_one_that_hangs_costs_its_own_time_only(self):
+        def hang(_):
+            server.stopping.wait(10)
+            return Reply()
+
+        replies = {"hangs": hang} | {str(number): ONE for number in range(9)}
+        with serving(by_query(replies)) as server:
+            answers = ask(server, *replies, request_s=0.5, all_s=5)
+
+        assert len(answers.series) == 9
+        assert answers.problems == {"hangs": ("QueryTimeout", "no whole answer within 0.5 s")}
+
+    def test_a_namespace_of_which_all_hang_leaves_the_others(self):
+        def answer(request):
+            if request.form["query"].startswith("green"):
+                server.stopping.wait(10)
+            return ONE
+
+        sets = [
+            QuerySet(
+                expressions={str(number): f"{name}{number}" for number in range(10)},
+                namespaces=(name,),
+                num_pods=1,
+            )
+            for name in ("green", "blue", "red", "white", "black")
+        ]
+        with serving(answer) as server:
+            answers = a_prometheus(server, request_s=0.3, all_s=2).ask(sets, EVERYTHING)
+
+        assert {key.partition("@")[2] for key in answers.problems} == {"green"}
+        assert len(answers.series) == 10
+
+    def test_all_end_at_the_deadline_of_the_tick(self):
+        with serving(lambda _: after(server, 0.3)) as server:
+            began_s = time.monotonic()
+            answers = ask(server, *map(str, range(40)), request_s=5, all_s=1)
+            took_s = time.monotonic() - began_s
+
+        assert took_s < 2  # 40 questions of 0.3 s, four at once, would take 3 s
+        assert 4 <= len(answers.series) <= 12
+        assert set(answers.series) | set(answers.problems) == set(map(str, range(40)))
+        assert answers.problems["39"] == ("QueryTimeout", "not answered within the 1 s of a tick")
+
+    def test_where_all_hang_the_first_ones_are_enough(self):
+        def hang(_):
+            server.stopping.wait(10)
+            return Reply()
+
+        with serving(hang) as server:
+            began_s = time.monotonic()
+            answers = ask(server, *map(str, range(40)), request_s=0.5, all_s=10)
+            took_s = time.monotonic() - began_s
+
+        assert took_s < 2
+        assert len(server.asked) == 4
+        assert {reason for reason, _ in answers.problems.values()} == {"QueryTimeout"}
+        assert answers.problems["39"][1] == "not asked: nothing before was answered in time"
 
 
 class TestFailures:
     def test_nobody_listens(self):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        known = Settings(prometheus_url=f"http://127.0.0.1:{port}")
+        prometheus = Prometheus(Settings(prometheus_url=f"http://127.0.0.1:{port}"))
 
-        with pytest.raises(PrometheusError) as caught:
-            Prometheus(known).query("up")
+        answers = prometheus.ask([QuerySet(expressions={"up": "up"})], EVERYTHING)
 
-        assert caught.value.reason == "PrometheusUnreachable"
+        assert answers.problems["up"][0] == "PrometheusUnreachable"
 
-    def test_it_hangs(self):
-        def hang(_):
-            server.stopping.wait(10)
-            return Reply()
+    def test_it_drips(self):
+        def drips():
+            while not server.stopping.wait(0.05):
+                yield b" "
 
-        with serving(hang) as server, pytest.raises(PrometheusError) as caught:
-            ask(server, timeout_s=0.2)
+        with serving(lambda _: Reply(pieces=drips())) as server:
+            began_s = time.monotonic()
+            answers = ask(server, request_s=0.5, all_s=5)
+            took_s = time.monotonic() - began_s
 
-        assert caught.value.reason == "PrometheusUnreachable"
-        assert len(server.asked) == 1
+        assert answers.problems["up"][0] == "QueryTimeout"
+        assert 0.5 <= took_s < 1.5
 
-    @pytest.mark.parametrize("status", [400, 422, 429, 500, 502, 503])
+    def test_it_drips_its_headers(self):
+        with dripping_headers() as url:
+            prometheus = Prometheus(Settings(prometheus_url=url), limits=Limits(request_s=0.5))
+            began_s = time.monotonic()
+            answers = prometheus.ask([QuerySet(expressions={"up": "up"})], EVERYTHING)
+            took_s = time.monotonic() - began_s
+
+        assert answers.problems["up"][0] == "QueryTimeout"
+        assert took_s < 1.5
+
+    @pytest.mark.parametrize("status", [202, 400, 422, 429, 500, 502, 503])
     def test_it_refuses_with_a_long_page(self, status):
         page = b"<html>secret " + b"x" * 200_000
 
-        error = refused(Reply(status=status, body=page), max_answer_bytes=10**6)
-
-        assert error.reason == "QueryRefused"
-        assert "secret" not in str(error)
+        assert refused(Reply(status=status, body=page), answer_bytes=MIB) == "QueryRefused"
 
     def test_a_refusal_is_not_asked_again(self):
         with serving(answering(Reply(status=503, headers={"Retry-After": "60"}))) as server:
-            with pytest.raises(PrometheusError):
-                ask(server)
+            ask(server)
 
-            assert len(server.asked) == 1
+        assert len(server.asked) == 1
 
     def test_it_leads_elsewhere(self):
-        elsewhere = answering(json_reply(a_result()))
-        with serving(elsewhere) as metadata:
+        with serving(answering(ONE)) as metadata:
             to = Reply(status=302, headers={"Location": f"{metadata.url}/latest/meta-data"})
-            error = refused(to)
 
-        assert error.reason == "QueryRefused"
+            assert refused(to) == "QueryRefused"
+
         assert metadata.asked == []
 
     @pytest.mark.parametrize(
         "body",
         [
-            b"<html>Sign in</html>",
+            b"<html>secret: sign in</html>",
             b"",
             b'{"status": "success", "data": {"resu',
+            ONE.body[:-1],
+            ONE.body + b"{}",
             b"[]",
             b"null",
             b"7",
@@ -186,43 +324,232 @@ class TestFailures:
             b'{"status": "success", "data": {"resultType": "vector", "result": null}}',
             b'{"status": "success", "data": {"resultType": "vector", "result": 7}}',
             b'{"status": "success", "data": {"resultType": "vector", "result": {}}}',
-            b'{"status": "error", "errorType": "bad_data", "error": "parse error"}',
+            b'{"status": "success", "data": {"resultType": "scalar", "result": [1, "1"]}}',
+            b'{"status": "success", "data": {"resultType": "matrix", "result": []}}',
+            b'{"status": "error", "errorType": "bad_data", "error": "secret"}',
+            b'{"data": {"resultType": "vector", "result": []}}',
             b"\xff\xfe\xff",
             b"[" * 9000,
+            b'{"a":' * 1500,
         ],
     )
     def test_it_answers_something_else(self, body):
-        assert refused(Reply(body=body)).reason == "BadAnswer"
+        assert refused(Reply(body=body)) == "BadAnswer"
 
-    def test_it_answers_too_much(self):
+    def test_it_answers_too_many_bytes(self):
         samples = [({"pod": f"p{number}"}, [1000, "1"]) for number in range(500)]
 
-        assert refused(json_reply(a_result(*samples))).reason == "ResponseTooLarge"
+        assert refused(json_reply(a_result(*samples))) == "ResponseTooLarge"
+
+    def test_it_answers_too_many_series(self):
+        samples = [({"pod": f"p{number}"}, [1000, "1"]) for number in range(51)]
+
+        assert refused(json_reply(a_result(*samples)), answer_series=50) == "QueryTooLarge"
+
+    def test_one_label_is_as_long_as_an_answer(self):
+        long = json_reply(a_result(({"pod": "a" * MIB}, [1000, "1"])))
+
+        assert refused(long, answer_bytes=32 * MIB) == "ResponseTooLarge"
 
     def test_it_answers_too_much_once_unpacked(self):
         bomb = gzip.compress(json.dumps(a_result(({"pod": "a" * 10**6}, [1, "1"]))).encode())
         assert len(bomb) < 10_000
 
-        error = refused(Reply(body=bomb, headers={"Content-Encoding": "gzip"}))
+        packed = Reply(body=bomb, headers={"Content-Encoding": "gzip"})
 
-        assert error.reason == "ResponseTooLarge"
+        assert refused(packed) == "ResponseTooLarge"
+
+    @pytest.mark.parametrize(
+        ("encoding", "body"), [("br", ONE.body), ("gzip", ONE.body), ("gzip", b"\x1f\x8b\x08")]
+    )
+    def test_it_is_packed_in_another_way(self, encoding, body):
+        assert refused(Reply(body=body, headers={"Content-Encoding": encoding})) == "BadAnswer"
+
+    def test_all_answers_together_are_too_much(self):
+        samples = [({"pod": f"p{number}"}, [1000, "1"]) for number in range(100)]
+        large = json_reply(a_result(*samples))
+        names = [str(number) for number in range(10)]
+        all_bytes = int(3.5 * len(large.body))
+
+        with serving(answering(large)) as server:
+            answers = ask(server, *names, num_parallel=1, all_bytes=all_bytes)
+
+        assert list(answers.series) == ["0", "1", "2"]
+        assert {reason for reason, _ in answers.problems.values()} == {"ResponseTooLarge"}
+        assert len(answers.problems) == 7
 
     def test_it_breaks_off(self):
-        error = refused(Reply(body=b"{", headers={"Content-Length": "100"}))
+        broken = Reply(body=b"{", headers={"Content-Length": "100"})
 
-        assert error.reason in {"PrometheusUnreachable", "BadAnswer"}
+        assert refused(broken) == "PrometheusUnreachable"
 
     def test_the_token_cannot_be_read(self, tmp_path):
-        missing = str(tmp_path / "token")
+        settings = {"prometheus_token_file": str(tmp_path / "token")}
 
-        error = refused(json_reply(a_result()), prometheus_token_file=missing)
+        assert refused(ONE, settings=settings) == "PrometheusUnreachable"
 
-        assert error.reason == "PrometheusUnreachable"
+    def test_the_next_tick_works_again(self):
+        with serving(answering(Reply(status=500), ONE)) as server:
+            prometheus = a_prometheus(server)
+            ticks = [
+                prometheus.ask([QuerySet(expressions={"up": "up"})], EVERYTHING) for _ in range(2)
+            ]
 
-    def test_the_next_query_works_again(self):
-        with serving(answering(Reply(status=500), json_reply(a_result()))) as server:
-            prometheus = Prometheus(Settings(prometheus_url=server.url))
-            with pytest.raises(PrometheusError):
-                prometheus.query("up")
+        assert [set(tick.series) for tick in ticks] == [set(), {"up"}]
 
-            assert prometheus.query("up") == []
+
+@contextmanager
+def dripping_headers():
+    """A server that sends a header of one letter every 50 ms, for ever."""
+    stopping = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip():
+            client, _ = listening.accept()
+            with client:
+                client.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not stopping.wait(0.05):
+                    try:
+                        client.sendall(b"a: b\r\n")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            stopping.set()
+            thread.join()
+
+
+@pytest.fixture
+def issued(tmp_path):
+    return issue(tmp_path / "pki", now=datetime.fromtimestamp(time.time(), UTC))
+
+
+class TestTls:
+    @pytest.fixture
+    def server(self, issued):
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(issued.server.certificate, issued.server.key)
+        with serving(answering(ONE), tls=tls) as server:
+            yield server
+
+    def test_of_an_authority_that_is_given_is_believed(self, server, issued):
+        answers = ask(server, settings={"prometheus_ca_file": str(issued.ca)})
+
+        assert answers.problems == {}
+        assert len(answers.series["up"]) == 1
+
+    def test_of_any_other_is_refused(self, server):
+        assert ask(server).problems["up"] == (
+            "PrometheusUnreachable",
+            "Prometheus: ClientConnectorCertificateError",
+        )
+
+    def test_without_the_file_of_the_authority_is_not_tried(self, server, tmp_path):
+        answers = ask(server, settings={"prometheus_ca_file": str(tmp_path / "ca.pem")})
+
+        assert answers.problems["up"][0] == "PrometheusUnreachable"
+        assert server.asked == []
+
+
+class TestShares:
+    def test_one_set_may_take_all(self):
+        [share] = shares(
+            [QuerySet(expressions={}, num_pods=5)], Limits(all_bytes=1000, pod_bytes=0)
+        )
+
+        assert share == 1000
+
+    def test_are_half_alike_and_half_by_pods(self):
+        sets = [QuerySet(expressions={}, num_pods=number) for number in (300, 100)]
+
+        assert shares(sets, Limits(all_bytes=8000, pod_bytes=0)) == [5000, 3000]
+
+    def test_grow_with_a_large_fleet(self):
+        sets = [QuerySet(expressions={}, num_pods=5000)]
+
+        assert shares(sets, Limits(all_bytes=8000, pod_bytes=100)) == [500_000]
+
+    def test_are_alike_without_pods(self):
+        sets = [QuerySet(expressions={}), QuerySet(expressions={})]
+
+        assert shares(sets, Limits(all_bytes=1000)) == [500, 500]
+
+
+class TestSkew:
+    @pytest.mark.parametrize(
+        ("evaluated_at_s", "skew_s"),
+        [(None, None), (99, -1), (100, 0), (105, 0), (110, 0), (170, 60)],
+    )
+    def test_is_what_lies_outside_of_asking(self, evaluated_at_s, skew_s):
+        assert skew(evaluated_at_s, sent_at_s=100, received_at_s=110) == skew_s
+
+    def test_is_told_with_the_answers(self):
+        late = json_reply(a_result(({"pod": "a"}, [NOW_S - 600, "1"])))
+
+        assert asked(late, now=lambda: NOW_S).clock_skew_s == -600
+
+
+MEMORY = """
+import sys
+from tonnage.cluster.answer import Kept
+from tonnage.cluster.prometheus import Limits, Prometheus
+from tonnage.cluster.questions import QuerySet
+from tonnage.lab.certificates import issue
+from tonnage.settings import Settings
+
+def rss_bytes(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+limits = Limits(request_s=120, all_s=120)
+prometheus = Prometheus(Settings(prometheus_url=sys.argv[1]), limits=limits)
+pods = None if sys.argv[2] == "all" else frozenset({("team-0", "nobody")})
+kept = Kept(labels=("namespace", "pod", "engine", "le"), pods=pods)
+prometheus.ask([QuerySet(expressions={"small": "small"})], kept)
+before = rss_bytes("VmRSS")
+answers = prometheus.ask([QuerySet(expressions={"large": "large"})], kept)
+print(len(answers.series["large"]), answers.bytes_read, rss_bytes("VmHWM") - before)
+"""
+
+
+def large_pieces(num_series):
+    """An answer of buckets of 0.16 kB each."""
+    yield b'{"status":"success","data":{"resultType":"vector","result":['
+    for number in range(num_series):
+        pod, bucket = divmod(number, 15)
+        labels = f'"engine":"0","le":"{bucket / 40}","namespace":"team-{pod % 7}"'
+        labels += f',"pod":"meta-llama-llama-3-3-70b-instruct-6c9f8b7d5d-{pod:05}"'
+        comma = "," if number else ""
+        yield f'{comma}{{"metric":{{{labels}}},"value":[{NOW_S},"{number / 7}"]}}'.encode()
+    yield b"]}}"
+
+
+@cache
+def large_body():
+    return b"".join(large_pieces(195_000))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc of Linux")
+class TestMemory:
+    @pytest.mark.parametrize(
+        ("pods", "num_kept", "bound_mib"), [("all", 195_000, 90), ("ours", 0, 16)]
+    )
+    def test_an_answer_of_30_mib_stays_small(self, pods, num_kept, bound_mib):
+        large = large_body()
+        assert 29 * MIB < len(large) < 32 * MIB
+        replies = {"small": json_reply(a_result()), "large": Reply(body=large)}
+        with serving(by_query(replies)) as server:
+            done = subprocess.run(  # noqa: S603 - our own program
+                [sys.executable, "-c", MEMORY, server.url, pods],
+                capture_output=True,
+                check=True,
+                text=True,
+            )
+
+        found, bytes_read, grown_bytes = map(int, done.stdout.split())
+        assert (found, bytes_read) == (num_kept, len(large))
+        assert grown_bytes < bound_mib * MIB

@@ -1,0 +1,257 @@
+"""What is kept of an answer, in whatever pieces it comes."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tonnage.cluster.answer import (
+    MAX_LABEL_CHARACTERS,
+    MAX_UNFINISHED_BYTES,
+    AnswerReader,
+    Kept,
+    Labels,
+    LabelSets,
+)
+from tonnage.cluster.errors import PrometheusError
+
+LABELS = ("namespace", "pod", "engine")
+
+
+def a_document(*items, **more):
+    return {"status": "success", "data": {"resultType": "vector", "result": list(items)}, **more}
+
+
+def an_item(value="1", at_s=1000, **labels):
+    return {"metric": labels, "value": [at_s, value]}
+
+
+def read(body, *, pods=None, max_series=100, piece_bytes=None, sets=None):
+    """Read a body, a document as it is or as text, in pieces of a size."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reader = AnswerReader(sets or LabelSets(Kept(labels=LABELS, pods=pods)), max_series=max_series)
+    step = piece_bytes or max(1, len(data))
+    for start in range(0, len(data), step):
+        reader.feed(data[start : start + step])
+    return reader.end()
+
+
+def reason(body, **more):
+    with pytest.raises(PrometheusError) as caught:
+        read(body, **more)
+    return caught.value.reason
+
+
+class TestSeries:
+    def test_have_the_labels_that_are_read_and_no_others(self):
+        [series] = read(a_document(an_item(pod="a", engine="0", instance="10.0.0.1"))).series
+
+        assert series.labels == {"pod": "a", "engine": "0"}
+
+    @pytest.mark.parametrize("name", ["__proto__", "constructor", "", "__name__"])
+    def test_with_an_odd_label_are_read(self, name):
+        [series] = read(a_document(an_item(pod="a", **{name: "x"}))).series
+
+        assert series.labels == {"pod": "a"}
+
+    def test_with_10_000_labels_are_read(self):
+        many = {f"label_{number}": "x" for number in range(9_999)}
+
+        [series] = read(a_document(an_item(pod="a", **many))).series
+
+        assert series.labels == {"pod": "a"}
+
+    @pytest.mark.parametrize(
+        "value", ["NaN", "+Inf", "-Inf", "1e400", "", "many", None, [], {}, [1]]
+    )
+    def test_without_a_finite_value_are_dropped_and_counted(self, value):
+        answer = read(a_document(an_item(value, pod="a"), an_item(pod="kept")))
+
+        assert [each.labels["pod"] for each in answer.series] == ["kept"]
+        assert answer.num_dropped == 1
+
+    @pytest.mark.parametrize("at_s", ["NaN", "Inf", None, [], {}])
+    def test_without_a_time_are_dropped_and_counted(self, at_s):
+        answer = read(a_document(an_item(at_s=at_s, pod="a")))
+
+        assert (answer.series, answer.num_dropped) == ([], 1)
+
+    @given(st.floats())
+    def test_have_finite_values_whatever_prometheus_writes(self, value):
+        answer = read(a_document(an_item(str(value), pod="a")))
+
+        assert [each.value for each in answer.series] == [value] * math.isfinite(value)
+
+    @pytest.mark.parametrize(
+        "item",
+        [
+            {},
+            {"metric": {}},
+            {"metric": None, "value": None},
+            {"metric": {}, "value": [1]},
+            {"metric": {}, "value": [1, "1", "1"]},
+            {"metric": {}, "values": [[1, "1"]]},
+            {"metric": [["pod", "a"]], "value": {"0": 1}},
+            [],
+            [[{"metric": {}}]],
+            None,
+            7,
+            "text",
+        ],
+    )
+    def test_that_are_none_are_dropped_and_counted(self, item):
+        answer = read(a_document(item, an_item(pod="kept")))
+
+        assert [each.labels["pod"] for each in answer.series] == ["kept"]
+        assert answer.num_dropped == 1
+
+    def test_lose_labels_that_are_no_text(self):
+        [series] = read(a_document(an_item(pod="a", namespace=None, engine=["0"]))).series
+
+        assert series.labels == {"pod": "a"}
+
+    @pytest.mark.parametrize(("length", "num_kept"), [(256, 1), (257, 0)])
+    def test_with_a_label_longer_than_any_name_are_dropped(self, length, num_kept):
+        answer = read(a_document(an_item(engine="x" * length)))
+
+        assert MAX_LABEL_CHARACTERS == 256
+        assert (len(answer.series), answer.num_dropped) == (num_kept, 1 - num_kept)
+
+    @pytest.mark.parametrize("values", [("1", "2"), ("2", "1")])
+    def test_that_are_there_twice_count_once_with_the_larger_value(self, values):
+        items = [an_item(value, pod="a", replica=value) for value in values]
+
+        answer = read(a_document(*items))
+
+        assert [each.value for each in answer.series] == [2]
+        assert answer.num_dropped == 1
+
+    def test_with_a_label_told_twice_have_the_last(self):
+        body = json.dumps(a_document(an_item(pod="a"))).replace('"pod": "a"', '"pod":"b","pod":"a"')
+
+        [series] = read(body.encode()).series
+
+        assert series.labels == {"pod": "a"}
+
+    def test_of_pods_that_are_not_asked_for_are_no_series_and_not_counted(self):
+        items = [an_item(namespace=space, pod="a") for space in ("blue", "green")]
+
+        answer = read(a_document(*items, an_item("NaN")), pods=frozenset({("blue", "a")}))
+
+        assert [each.labels["namespace"] for each in answer.series] == ["blue"]
+        assert answer.num_dropped == 0
+
+    def test_of_a_tick_share_their_labels(self):
+        sets = LabelSets(Kept(labels=LABELS))
+
+        [first], [second] = (
+            read(a_document(an_item(value, pod="a")), sets=sets).series for value in "12"
+        )
+
+        assert first.labels is second.labels
+        assert (first.value, second.value) == (1, 2)
+
+
+class TestPieces:
+    @pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 64])
+    def test_change_nothing(self, piece_bytes):
+        document = a_document(
+            an_item("0.5", pod="a", engine="\u00e9\U0001f600"),
+            an_item("NaN", pod="b"),
+            None,
+            an_item("3", pod="c"),
+            warnings=["one"],
+        )
+
+        answer = read(document, piece_bytes=piece_bytes)
+
+        assert [each.value for each in answer.series] == [0.5, 3]
+        assert (answer.is_partial, answer.num_dropped) == (True, 2)
+
+    @given(st.data())
+    def test_missing_at_the_end_are_noticed(self, data):
+        body = json.dumps(a_document(an_item(pod="a"))).encode()
+        length = data.draw(st.integers(0, len(body) - 1))
+
+        assert reason(body[:length]) == "BadAnswer"
+
+    @given(st.binary(max_size=200))
+    def test_of_anything_else_are_refused_and_nothing_worse(self, body):
+        assert reason(body, piece_bytes=5) == "BadAnswer"
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            a_document(an_item(pod="x" * 10**6)),
+            a_document(an_item(**{"x" * 10**6: "pod"})),
+            a_document({"metric": {}, "value": [1] * 10**6}),
+            a_document({f"m{number}": {} for number in range(100_000)}),
+            a_document(warnings=["x" * 10**6]),
+            {"padding": "x" * 10**6},
+        ],
+    )
+    def test_without_the_end_of_a_series_are_bounded(self, document):
+        body = json.dumps(document).encode()
+        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=100)
+        fed_bytes = 0
+
+        def feed():
+            nonlocal fed_bytes
+            for start in range(0, len(body), 4096):
+                fed_bytes += 4096
+                reader.feed(body[start : start + 4096])
+
+        with pytest.raises(PrometheusError) as caught:
+            feed()
+
+        assert caught.value.reason == "ResponseTooLarge"
+        assert fed_bytes <= MAX_UNFINISHED_BYTES + 2 * 4096
+
+
+class TestDocument:
+    @pytest.mark.parametrize(
+        ("more", "is_partial"),
+        [
+            ({}, False),
+            ({"warnings": []}, False),
+            ({"warnings": None}, False),
+            ({"warnings": ["PromQL: a store did not answer"]}, True),
+            ({"warnings": [[]]}, True),
+            ({"isPartial": False}, False),
+            ({"isPartial": True}, True),
+            ({"infos": ["a metric might not be a counter"]}, False),
+        ],
+    )
+    def test_that_warns_is_partial(self, more, is_partial):
+        assert read(a_document(an_item(pod="a"), **more)).is_partial is is_partial
+        assert read({**more, **a_document(an_item(pod="a"))}).is_partial is is_partial
+
+    def test_of_a_success_only_is_read(self):
+        assert reason(a_document(an_item(pod="a")) | {"status": "error"}) == "BadAnswer"
+
+    def test_may_say_its_type_last(self):
+        data = {"result": [an_item(pod="a")], "resultType": "vector"}
+
+        assert len(read({"data": data, "status": "success"}).series) == 1
+
+    @pytest.mark.parametrize(("num_series", "refusal"), [(3, None), (4, "QueryTooLarge")])
+    def test_has_so_many_series(self, num_series, refusal):
+        items = [an_item(pod=str(number)) for number in range(num_series)]
+
+        if refusal:
+            assert reason(a_document(*items), max_series=3) == refusal
+        else:
+            assert len(read(a_document(*items), max_series=3).series) == num_series
+
+
+class TestLabels:
+    def test_are_a_mapping_of_what_there_is(self):
+        labels = Labels({"namespace": 0, "pod": 1, "le": 2}, ("blue", "a", None))
+
+        assert dict(labels) == {"namespace": "blue", "pod": "a"}
+        assert len(labels) == 2
+        assert labels.get("le") is None
+        assert labels.get("engine", "") == ""
+        assert repr(labels) == "{'namespace': 'blue', 'pod': 'a'}"
