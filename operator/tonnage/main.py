@@ -26,6 +26,7 @@ from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
+from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import Heartbeat, serve
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
@@ -123,17 +124,22 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     writer = Writer(kube=kube, may_write=leadership.is_leader, site=site)
     observer = Observer(
         kube=kube,
-        ask=Prometheus(settings).query,
+        ask=Prometheus(settings).ask,
         settings=settings,
         gpus=read_gpus(folders),
         has_pod_monitors=site.has_pod_monitors,
+        calibration_files=read_calibrations(Path(settings.calibration_folder))
+        if settings.calibration_folder
+        else {},
         taken_names=writer.taken_names,
     )
     return Loop(
         store=Store(),
         observer=observer,
         writer=writer,
-        calibration=CalibrationConfigMap(kube, namespace=settings.operator_namespace),
+        calibration=CalibrationConfigMap(
+            kube, namespace=settings.operator_namespace, may_write=leadership.is_leader
+        ),
         settings=settings,
         kube=kube,
     )
@@ -156,6 +162,7 @@ def keep_deciding(
                 loop.store.changed.clear()
                 with heartbeat.tick_seconds.time():
                     loop.tick()
+                heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())
             heartbeat.beat()
         except WorldError as error:
             heartbeat.failed_ticks.inc()
@@ -200,6 +207,7 @@ def run(settings_path: str) -> int:
         Heartbeat(),
         threading.Event(),
     )
+    loop.observer.tell = heartbeat.note_answers
     server = serve(heartbeat, port=settings.probe_port)
     threads = [
         threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),

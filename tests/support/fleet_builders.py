@@ -8,13 +8,12 @@ from pathlib import Path
 
 import yaml
 
-from measured_builders import an_engine
+from measured_builders import an_engine, steady_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import assess
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.samples import LongSamples
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 from tonnage.manifests.children import Site, deployment
 from tonnage.settings import Settings
@@ -182,20 +181,19 @@ CRASH_LOOPING = {
 
 
 def engines_at(load, pods, *, sizing=None, **changes):
-    """One engine for each pod, together at so many times what one replica sustains."""
+    """One engine for each pod, together at so many times what one replica sustains.
+
+    Their requests have the 4,000 prompt and 1,000 output tokens that ``SPEC`` expects.
+    """
     rate = load * (sizing or a_sizing()).goodput_requests_per_s / max(1, len(pods))
-    return tuple(an_engine(pod, completions_per_s=rate, **changes) for pod in pods)
+    told = {"completions_per_s": rate, "lengths": steady_lengths(4000, 1000)} | changes
+    return tuple(an_engine(pod, **told) for pod in pods)
 
 
-def lengths_as_expected(requests_per_s=2):
-    """Long samples of the 4,000 prompt and 1,000 output tokens that ``SPEC`` expects."""
-    return LongSamples(
-        requests_per_s=requests_per_s,
-        prompt_tokens_per_s=4000 * requests_per_s,
-        output_tokens_per_s=1000 * requests_per_s,
-        started_prompt_tokens_per_s=4000 * requests_per_s,
-        computed_prompt_tokens_per_s=4000 * requests_per_s,
-    )
+def with_lengths(state, *args, **changes):
+    """The state with requests of other lengths; without any arguments, with none."""
+    lengths = steady_lengths(*args, **changes) if args else {}
+    return replace(state, engines=tuple(replace(each, lengths=lengths) for each in state.engines))
 
 
 def a_state(manifest=None, *, replicas=2, load=1.0, live=None, pods=None, **changes):
@@ -215,13 +213,13 @@ def a_state(manifest=None, *, replicas=2, load=1.0, live=None, pods=None, **chan
         else deployment_view(live or a_deployment_body(model, replicas=replicas)),
         pods=tuple(pod_view(each) for each in bodies),
         engines=engines_at(load, names),
-        long=tuple(lengths_as_expected() for _ in names[:1]),
     )
     return replace(state, **changes)
 
 
 def a_fleet(*states, now_s=NOW_S, **changes):
-    settings = changes.pop("settings", {})
+    """Plans stand on the middle of what is believed, unless a test sets ``speed_range``."""
+    settings = {"speed_range": 0} | changes.pop("settings", {})
     fleet = Fleet(
         now_s=now_s,
         models=states,

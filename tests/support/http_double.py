@@ -1,12 +1,14 @@
 """An HTTP server on the loopback interface that answers as a test says."""
 
 import json
+import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -24,6 +26,10 @@ class Asked:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def form(self) -> Mapping[str, str]:
+        return dict(parse_qsl(self.body.decode()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
@@ -32,6 +38,8 @@ class Reply:
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
+    pieces: Iterable[bytes] = ()
+    """Sent one by one after the body, whose length is then not told."""
 
 
 def json_reply(value: object, status: int = 200, **headers: str) -> Reply:
@@ -48,29 +56,33 @@ class Server:
 
 
 @contextmanager
-def serving(answer: Callable[[Asked], Reply]) -> Iterator[Server]:
+def serving(
+    answer: Callable[[Asked], Reply], *, tls: ssl.SSLContext | None = None
+) -> Iterator[Server]:
     """Serve until the end of the block; requests that still hang are let go then."""
     server = Server(url="")
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             parts = urlsplit(self.path)
-            length = int(self.headers.get("Content-Length") or 0)
+            size = int(self.headers.get("Content-Length") or 0)
             asked = Asked(
                 method=self.command,
                 path=parts.path,
                 query=dict(parse_qsl(parts.query)),
                 headers=self.headers,
-                body=self.rfile.read(length),
+                body=self.rfile.read(size),
             )
             server.asked.append(asked)
             reply = answer(asked)
             self.send_response(reply.status)
-            for name, value in ({"Content-Length": len(reply.body)} | reply.headers).items():
+            length = {} if reply.pieces else {"Content-Length": len(reply.body)}
+            for name, value in (length | reply.headers).items():
                 self.send_header(name, str(value))
             self.end_headers()
             try:
-                self.wfile.write(reply.body)
+                for piece in chain([reply.body], reply.pieces):
+                    self.wfile.write(piece)
             except ConnectionError:
                 return  # the client has read enough
 
@@ -81,6 +93,9 @@ def serving(answer: Callable[[Asked], Reply]) -> Iterator[Server]:
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.url = f"http://127.0.0.1:{http.server_port}"
+    if tls:
+        http.socket = tls.wrap_socket(http.socket, server_side=True)
+        server.url = server.url.replace("http:", "https:")
     thread = threading.Thread(target=http.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -11,10 +11,11 @@ from fleet_builders import (
     a_replica_set_body,
 )
 from kube_double import KubeDouble
+from prometheus_double import asking
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.estimate.metrics import TABLE, expression
+from tonnage.estimate.metrics import FAST_SCRAPES, SLOW_SCRAPES, TABLE, WINDOWS, expression
 from tonnage.estimate.samples import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
@@ -23,18 +24,27 @@ from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Store
 from tonnage.settings import Settings
 
-SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
+SETTINGS = Settings(prometheus_url="http://prometheus.test:9090", speed_range=0)
+"""Plans stand on the middle of what is believed: what they come to is what ``a_sizing`` says."""
 NAMES = {expression(query, SETTINGS): name for name, query in TABLE.items()}
-BUSY = {
-    "running": 20,
-    "waiting": 0,
-    "running_growth": 0,
-    "waiting_growth": 0,
+ARRIVALS = {"running_growth": 0, "waiting_growth": 0}
+LENGTHS = {
     "finished": 2,
     "finished_prompt_tokens": 8000,
     "finished_output_tokens": 2000,
-    "long_prompt_tokens": 8000,
-    "long_computed_tokens": 8000,
+    "started": 2,
+    "started_prompt_tokens": 8000,
+    "computed_prompt_tokens": 8000,
+}
+BUSY = {
+    "running": 20,
+    "waiting": 0,
+    **{f"{name}_{scrapes}": value for name, value in ARRIVALS.items() for scrapes in WINDOWS},
+    **{
+        f"{name}_{scrapes}": value
+        for name, value in LENGTHS.items()
+        for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)
+    },
 }
 """What each pod reports beside its completions: requests of the lengths that ``SPEC`` expects."""
 
@@ -66,7 +76,8 @@ class World:
     def _value(self, pod, name, rate):
         if name == "cache":
             return self.kv_tokens and 1
-        own = {"timestamp": self.now_s - 5, "completions": rate}
+        own = {"timestamp": self.now_s - 5}
+        own |= {f"completions_{scrapes}": rate for scrapes in WINDOWS}
         return (BUSY | own | self.figures.get(pod, {})).get(name)
 
     def _series(self, pod, value):
@@ -111,14 +122,16 @@ def a_loop(world, **settings):
         store=Store(),
         observer=Observer(
             kube=world.kube,
-            ask=world.ask,
+            ask=asking(world.ask),
             settings=known,
             gpus=built_in_gpus(),
             has_pod_monitors=True,
             taken_names=writer.taken_names,
         ),
         writer=writer,
-        calibration=CalibrationConfigMap(world.kube, namespace="tonnage-system"),
+        calibration=CalibrationConfigMap(
+            world.kube, namespace="tonnage-system", may_write=lambda: world.leads
+        ),
         settings=known,
         kube=world.kube,
         now=lambda: world.now_s,

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from calibration_builders import KEY, a_file
 from http_double import a_kubeconfig, json_reply, serving
 from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.calibration_file import dump
 from tonnage.fleet.heartbeat import Heartbeat
 from tonnage.lab.processes import free_ports
-from tonnage.main import SHORTEST_TICK_S, keep_deciding, keep_leading
+from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading
+from tonnage.settings import Settings
 
 AS_NOBODY_KNOWN = ("unshare", "--user", "--map-user=65532")
 """The user of the chart and the image, whom no passwd file knows, with our rights to files."""
@@ -113,6 +117,11 @@ class Deciding:
     start_leading: Script = field(default_factory=lambda: Script([None]))
     changed: Changed = field(default_factory=Changed)
     tick_s: float = 15
+    take_evicted: Script = field(default_factory=lambda: Script([0]))
+
+    @property
+    def calibration(self):
+        return self
 
     @property
     def store(self):
@@ -121,6 +130,25 @@ class Deciding:
     @property
     def settings(self):
         return self
+
+
+class Kube:
+    """A cluster without the Prometheus Operator."""
+
+    def serves(self, resource):
+        return False
+
+
+def test_calibration_files_reach_the_fleet_and_a_bad_one_stops_nothing(tmp_path, caplog):
+    (tmp_path / "good.json").write_text(dump(a_file()))
+    (tmp_path / "bad.json").write_text("{}")
+    settings = Settings(prometheus_url="http://prometheus.test", calibration_folder=str(tmp_path))
+
+    loop = build(settings, Kube(), Leading())
+    fleet = loop.observer.observe(loop.store.snapshot(), Calibrations(), 0.0)
+
+    assert list(fleet.calibration_files) == [KEY.identity]
+    assert "bad.json not used: " in caplog.text
 
 
 def value(heartbeat, name):
@@ -162,6 +190,11 @@ class TestDeciding:
         assert deciding.start_leading.done == 1
         assert value(heartbeat, "tonnage_leader") == 1
         assert value(heartbeat, "tonnage_tick_seconds_count") == 3
+
+    def test_counts_what_there_was_no_room_for(self):
+        _, heartbeat, _ = decided(Deciding(take_evicted=Script([0, 3, 2])))
+
+        assert value(heartbeat, "tonnage_evicted_calibrations_total") == 5
 
     def test_does_nothing_while_another_leads(self):
         deciding, heartbeat, _ = decided(leading=Leading(is_leader=Script([False])))

@@ -1,65 +1,164 @@
-"""The calibration ConfigMap: read when this process starts to lead, written rarely."""
+"""The calibration ConfigMaps: read when this process starts to lead, written rarely.
 
-from dataclasses import replace
+What namespaces share is in one, what belongs to one object each in shards by hash of its UID.
+"""
 
-from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
-from tonnage.estimate.calibration import Calibrations, dump, is_material, load
-from tonnage.manifests.names import MANAGER
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-NAME = "tonnage-calibration"
-KEY = "calibration.json"
-INTERVAL_S = 60
+from tonnage.cluster.kube import KubeApi
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.keeping import (
+    NUM_SHARDS,
+    fitting_objects,
+    fitting_shared,
+    has_moved,
+    shard_of,
+)
+from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.stored import dump_objects, dump_shared, load_objects, load_shared
+from tonnage.fleet.stored_map import REASONS, Form, StoredMap
+
+NAME: Final = "tonnage-calibration"
+INTERVAL_S: Final = 60
+MOST_TOLD: Final = 3
+"""Problems that are told in words; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateProblem:
+    """Why what was learned is not all stored, or was not all read: for a condition."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is known after reading or writing, and what was wrong with that."""
+
+    calibrations: Calibrations
+    problem: StateProblem | None = None
 
 
 class CalibrationConfigMap:
-    """One ConfigMap in the operator's namespace, and what it holds as far as we know."""
+    """What was learned, in the operator's namespace. No failure of it ends a tick.
 
-    def __init__(self, kube: KubeApi, *, namespace: str) -> None:
-        self._kube, self._path = kube, CONFIG_MAPS.path(namespace, NAME)
-        self._namespace = namespace
-        self._held = Calibrations()
-        self._written_at_s = 0.0
+    ``may_write`` is asked before each write: a lost Lease stops them.
+    """
 
-    def read(self) -> Calibrations:
-        """Return what was learned; nothing when there is none.
+    def __init__(self, kube: KubeApi, *, namespace: str, may_write: Callable[[], bool]) -> None:
+        self._may_write = may_write
+        shared = StoredMap(kube, _SHARED, namespace=namespace, name=NAME, aside=f"{NAME}-corrupt-0")
+        shards = (
+            StoredMap(
+                kube,
+                _SHARD,
+                namespace=namespace,
+                name=f"{NAME}-objects-{number}",
+                aside=f"{NAME}-corrupt-1",
+            )
+            for number in range(NUM_SHARDS)
+        )
+        self._maps = (shared, *shards)
+        self._num_evicted = 0
 
-        Raises:
-            ValueError: it is there but of another version or no JSON: the caller says so.
+    def read(self) -> Kept:
+        """Return what was learned, as far as it can be read.
+
+        What the API server does not hand out is read by ``keep`` later, and not written before.
         """
-        self._held, self._written_at_s = Calibrations(), 0.0
-        found = self._kube.get(self._path)
-        text = ((found or {}).get("data") or {}).get(KEY)
-        if text:
-            self._held = load(text)
-        return self._held
+        for each in self._maps:
+            each.forget()
+        known = Calibrations()
+        for each in self._maps:
+            known = _merged(each.read(), known)
+            if each.is_unreachable:
+                break
+        return Kept(calibrations=known, problem=self._problem())
 
-    def keep(self, known: Calibrations, now_s: float) -> Calibrations:
-        """Write what is known when a constant moved by more than 2 %, once a minute at most.
+    def keep(self, known: Calibrations, now_s: float, *, live: Mapping[str, str]) -> Kept:
+        """Write each ConfigMap of which a constant moved by more than 2 %, once a minute at most.
 
-        Returns it with the time of writing on what moved.
+        Returns what is known then: with what could be read only now, and without what there is no
+        room for. ``live``: namespaces of the ModelDeployments that are there, by UID.
         """
-        moved = {
-            key: replace(entry, changed_at_s=now_s)
-            for key, entry in known.speed.items()
-            if is_material(self._efficiency(key), entry.bandwidth_efficiency)
-        }
-        is_due = now_s - self._written_at_s >= INTERVAL_S
-        if not is_due or not (moved or known.memory != self._held.memory):
-            return known
-        known = replace(known, speed={**known.speed, **moved})
-        self._apply(known)
-        self._held, self._written_at_s = known, now_s
-        return known
+        parts = []
+        is_reachable = True
+        for stored, part in zip(self._maps, _parts(known), strict=True):
+            is_due = is_reachable and now_s - stored.tried_at_s >= INTERVAL_S
+            parts.append(self._kept(stored, part, now_s, live) if is_due else part)
+            is_reachable = is_reachable and not (is_due and stored.is_unreachable)
+        return Kept(calibrations=_whole(parts), problem=self._problem(now_s))
 
-    def _efficiency(self, key: str) -> float | None:
-        held = self._held.speed.get(key)
-        return held.bandwidth_efficiency if held else None
+    def take_evicted(self) -> int:
+        """Return how many entries there was no room for since this was last asked."""
+        evicted, self._num_evicted = self._num_evicted, 0
+        return evicted
 
-    def _apply(self, known: Calibrations) -> None:
-        body = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": NAME, "namespace": self._namespace},
-            "data": {KEY: dump(known)},
-        }
-        self._kube.apply(self._path, body, manager=MANAGER, force=True)
+    def _kept(
+        self, stored: StoredMap, part: Calibrations, now_s: float, live: Mapping[str, str]
+    ) -> Calibrations:
+        if not stored.is_read:
+            part = _merged(stored.read(now_s), part)
+        if not stored.is_read:
+            return part
+        if not has_moved(stored.held, part):
+            stored.rest()
+            return part
+        fitting = stored.form.fit(part, live)
+        if not stored.may_overwrite:
+            stored.hold(fitting, now_s)
+        elif not self._may_write() or not stored.write(fitting, now_s):
+            return part
+        self._num_evicted += _num_entries(part) - _num_entries(fitting)
+        return fitting
+
+    def _problem(self, now_s: float | None = None) -> StateProblem | None:
+        found = sorted(problem for each in self._maps for problem in each.problems(now_s))
+        if not found:
+            return None
+        told = [problem.message for problem in found[:MOST_TOLD]]
+        more = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
+        return StateProblem(reason=REASONS[found[0].severity], message="; ".join(told + more))
+
+
+_SHARED: Final = Form(
+    load=load_shared,
+    dump=dump_shared,
+    fit=lambda part, live: fitting_shared(part, live=set(live.values())),
+)
+_SHARD: Final = Form(
+    load=load_objects,
+    dump=lambda part: dump_objects(part.objects),
+    fit=lambda part, live: replace(part, objects=fitting_objects(part.objects, live=live.keys())),
+)
+
+
+def _parts(known: Calibrations) -> Sequence[Calibrations]:
+    """Return what belongs into each ConfigMap, the shared one first."""
+    shards: list[dict[str, ObjectPosterior]] = [{} for _ in range(NUM_SHARDS)]
+    for uid, posterior in known.objects.items():
+        shards[shard_of(uid)][uid] = posterior
+    return [replace(known, objects={}), *(Calibrations(objects=shard) for shard in shards)]
+
+
+def _whole(parts: Sequence[Calibrations]) -> Calibrations:
+    shared, *shards = parts
+    objects = {uid: each for shard in shards for uid, each in shard.objects.items()}
+    return replace(shared, objects=objects)
+
+
+def _merged(stored: Calibrations, known: Calibrations) -> Calibrations:
+    """Return both; what this process learned itself stands above what it read."""
+    return Calibrations(
+        speed={**stored.speed, **known.speed},
+        memory={**stored.memory, **known.memory},
+        objects={**stored.objects, **known.objects},
+        inherited={**stored.inherited, **known.inherited},
+    )
+
+
+def _num_entries(part: Calibrations) -> int:
+    return len(part.speed) + len(part.memory) + len(part.objects)

@@ -1,6 +1,7 @@
 """Liveness, readiness and the operator's own metrics, on one small server."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -9,6 +10,9 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+
+from tonnage.cluster.questions import Answers
+from tonnage.fleet.scrape import query_of
 
 CLIENT_S = 10
 """For a client to say what it wants."""
@@ -30,13 +34,49 @@ class Heartbeat:
         self.failed_ticks = Counter(
             "tonnage_failed_ticks", "Ticks that ended in an error", registry=self.registry
         )
+        self.evicted_calibrations = Counter(
+            "tonnage_evicted_calibrations",
+            "Learned entries that were dropped because there was no room for them",
+            registry=self.registry,
+        )
         self.leads = Gauge(
             "tonnage_leader", "1 while this process may write", registry=self.registry
+        )
+        self.failed_queries = Counter(
+            "tonnage_failed_queries",
+            "Queries to Prometheus that were not answered",
+            ["query"],
+            registry=self.registry,
+        )
+        self.dropped_samples = Counter(
+            "tonnage_dropped_samples",
+            "Samples that were left out: no finite number, or twice there",
+            registry=self.registry,
+        )
+        self.answer_bytes = Gauge(
+            "tonnage_answer_bytes",
+            "Size of all answers of Prometheus in the last tick",
+            registry=self.registry,
+        )
+        self.clock_skew_seconds = Gauge(
+            "tonnage_clock_skew_seconds",
+            "By how much the clock of Prometheus is ahead of ours",
+            registry=self.registry,
         )
 
     def beat(self) -> None:
         """Note that the loop is alive: it ended a tick, or waits for its turn to lead."""
         self._beaten_at = self._clock()
+
+    def note_answers(self, answers: Answers) -> None:
+        """Count what Prometheus answered in a tick, and what it did not."""
+        for key in answers.problems:
+            self.failed_queries.labels(query_of(key)).inc()
+        self.dropped_samples.inc(answers.num_dropped)
+        self.answer_bytes.set(answers.bytes_read)
+        self.clock_skew_seconds.set(
+            math.nan if answers.clock_skew_s is None else answers.clock_skew_s
+        )
 
     def is_alive(self) -> bool:
         return self._clock() - self._beaten_at < STALE_S

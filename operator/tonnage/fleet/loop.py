@@ -16,12 +16,11 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.control.state import Assessment, Fleet, Memory, ObjectMemory
-from tonnage.control.status import rfc3339
 from tonnage.control.tick import Outcome, tick
+from tonnage.control.times import rfc3339
 from tonnage.control.writes import may_act, unwritten
-from tonnage.estimate.calibration import Calibrations
 from tonnage.fleet.act import Writer
-from tonnage.fleet.calibration import CalibrationConfigMap
+from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.names import MANAGED_LABEL
@@ -55,29 +54,34 @@ class Loop:
     clock: Callable[[], float] = time.monotonic
     """What the time for searches is measured by."""
     memory: Memory = field(default_factory=Memory)
+    state_problem: StateProblem | None = None
+    """With what was learned, when it was last read or written."""
     relisted_at_s: float = 0.0
 
     def start_leading(self) -> None:
-        """Take up what was learned before. Unreadable state is left aside, and said so."""
-        try:
-            known = self.calibration.read()
-        except ValueError as error:
-            LOG.warning("calibration starts from the priors: %s", error)
-            known = Calibrations()
-        self.memory = Memory(calibrations=known)
+        """Take up what was learned before, as far as it can be read."""
+        kept = self.calibration.read()
+        self.memory = Memory(calibrations=kept.calibrations)
+        self.state_problem = kept.problem
 
     def tick(self) -> tuple[Assessment, ...]:
         """Observe, decide, act; return what was found."""
         now_s = self.now()
         self._relist(now_s)
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)
+        problem = self.state_problem
+        told = (problem.reason, problem.message) if problem else None
+        fleet = replace(fleet, state_problem=told)
         between = within(self.settings.search_budget_s, self.clock)
         outcome = tick(fleet, self.memory, between=between)
         _log(outcome, fleet)
         self.memory = outcome.memory
         failed = self.writer.act(outcome.writes, now=rfc3339(now_s))
         self._remember_writes(failed)
-        self._keep_calibration(now_s)
+        live = {each.state.view.uid: each.state.view.namespace for each in outcome.found}
+        kept = self.calibration.keep(self.memory.calibrations, now_s, live=live)
+        self.memory = replace(self.memory, calibrations=kept.calibrations)
+        self.state_problem = kept.problem
         return outcome.found
 
     def _remember_writes(self, failed: Mapping[str, WorldError]) -> None:
@@ -100,16 +104,6 @@ class Loop:
             if ghosts := self.store.reconcile(kind, listed):
                 LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
         self.relisted_at_s = now_s
-
-    def _keep_calibration(self, now_s: float) -> None:
-        if not self.writer.may_write():
-            return
-        try:
-            known = self.calibration.keep(self.memory.calibrations, now_s)
-        except WorldError as error:
-            LOG.warning("calibration not written: %s", error)
-            return
-        self.memory = replace(self.memory, calibrations=known)
 
 
 def _after_writes(known: ObjectMemory, problem: WorldError | None) -> ObjectMemory:

@@ -1,4 +1,4 @@
-"""Observe: the store and one set of queries, joined into one immutable fleet."""
+"""Observe: the store and what Prometheus says, joined into one immutable fleet."""
 
 import json
 import logging
@@ -8,12 +8,16 @@ from functools import lru_cache
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import Gpu
-from tonnage.cluster.errors import PrometheusError, WorldError
+from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, KubeApi
+from tonnage.cluster.questions import Answers
 from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
 from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.calibration_file import Identity
 from tonnage.estimate.metrics import queries
-from tonnage.estimate.samples import Scrape, Series, join
+from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.estimate.samples import Scrape, join
+from tonnage.fleet.scrape import Ask, Scraper, nothing_decides
 from tonnage.fleet.store import Snapshot
 from tonnage.fleet.views import AutoscalerView, deployment_view
 from tonnage.settings import Settings
@@ -33,54 +37,73 @@ def parsed(manifest: str) -> ModelDeployment | InvalidSpecError:
         return error
 
 
+def _untold(_: Answers) -> None:
+    """Nobody listens."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Observer:
     """Reads the world for a tick. Keeps only what it has read of ConfigMaps."""
 
     kube: KubeApi
-    ask: Callable[[str], Sequence[Series]]
+    ask: Ask
     settings: Settings
     gpus: Mapping[str, Gpu]
     has_pod_monitors: bool
+    calibration_files: Mapping[Identity, SpeedPosterior] = field(default_factory=dict)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """Deployments that the writer met and no watch shows, since they lack our label."""
+    tell: Callable[[Answers], None] = _untold
+    """Takes what Prometheus said in a tick, for the operator's own metrics."""
     _configs: dict[str, tuple[float, str, str | None, str | None]] = field(default_factory=dict)
+    _scraper: Scraper = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scraper = Scraper(ask=self.ask, settings=self.settings)
 
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
-        """Return the fleet; a Prometheus that does not answer leaves everything unmeasured."""
+        """Return the fleet. What Prometheus does not answer is missing in it, and named."""
         models = [snapshot.models[key] for key in sorted(snapshot.models)]
         uids = {view.uid for view in models}
         self._configs = {uid: known for uid, known in self._configs.items() if uid in uids}
-        problem: tuple[str, str] | None = None
-        answers = Scrape()
-        try:
-            answers = self._scrape(models)
-        except PrometheusError as error:
-            problem = (error.reason, str(error))
-            LOG.warning("metrics unavailable: %s", error)
+        answers = self._ask_about(models, snapshot, now_s)
+        self.tell(answers)
+        scrape = join(answers.series, self.settings)
         return Fleet(
             now_s=now_s,
-            models=tuple(self._state(view, snapshot, answers, now_s) for view in models),
-            metrics_problem=problem,
+            models=tuple(self._state(view, snapshot, scrape, now_s) for view in models),
+            metrics_problem=nothing_decides(answers),
+            problems=answers.problems,
+            partial=answers.partial,
+            clock_skew_s=answers.clock_skew_s,
             calibrations=known,
+            calibration_files=self.calibration_files,
             gpus=self.gpus,
             settings=self.settings,
             has_pod_monitors=self.has_pod_monitors,
         )
 
-    def _scrape(self, models: Sequence[ModelView]) -> Scrape:
+    def _ask_about(self, models: Sequence[ModelView], snapshot: Snapshot, now_s: float) -> Answers:
         specs = [
             m.spec for m in (parsed(v.manifest) for v in models) if isinstance(m, ModelDeployment)
         ]
         if not specs:
-            return Scrape()
+            return Answers()
         slos = [slo_of(spec) for spec in specs]
-        asked = queries(
-            self.settings,
-            ttft_limits_s={target.limit_s for slo in slos for target in slo.ttft},
-            tpot_limits_s={target.limit_s for slo in slos for target in slo.tpot},
-        )
-        return join({name: self.ask(text) for name, text in asked.items()}, self.settings)
+        ttft_limits_s = {target.limit_s for slo in slos for target in slo.ttft}
+        tpot_limits_s = {target.limit_s for slo in slos for target in slo.tpot}
+
+        def expressions(namespaces: Sequence[str]) -> Mapping[str, str]:
+            return queries(
+                self.settings,
+                ttft_limits_s=ttft_limits_s,
+                tpot_limits_s=tpot_limits_s,
+                namespaces=namespaces,
+            )
+
+        owned = (pod for pods in snapshot.pods_by_deployment.values() for pod in pods)
+        pods = ((pod.namespace, pod.name) for pod in owned)
+        return self._scraper.scrape(expressions, pods, now_s)
 
     def _state(
         self, view: ModelView, snapshot: Snapshot, answers: Scrape, now_s: float
@@ -104,7 +127,6 @@ class Observer:
             conflicting_autoscaler=_conflicting_autoscaler(deployment, snapshot),
             older_claim=_older_claim(view, model, snapshot),
             engines=tuple(each for key in keys for each in answers.engines.get(key, ())),
-            long=tuple(each for key in keys for each in answers.long.get(key, ())),
         )
 
     def _taken(self, key: tuple[str, str]) -> DeploymentView | None:

@@ -155,6 +155,7 @@ def pod_view(body: Object) -> PodView:
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
         trouble=_trouble(status),
+        node_name=(body.get("spec") or {}).get("nodeName"),
     )
 
 

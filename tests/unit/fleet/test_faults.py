@@ -9,11 +9,13 @@ from loop_builders import a_loop, a_world, condition, replicas_of, served, statu
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
+from tonnage.estimate.metrics import WINDOWS
 
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = a_sizing().replicas
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")
+COMPLETIONS = [f"completions_{scrapes}" for scrapes in WINDOWS]
 
 
 class TestTheWorldFails:
@@ -145,7 +147,7 @@ class TestOneOfMany:
     @pytest.mark.parametrize("value", [1e300, -1.0, float("nan"), float("inf")])
     def test_a_pod_that_reports_nonsense_does_not_stop_the_others(self, value):
         loop, world = served(a_manifest("first"), a_manifest("second"))
-        world.figures = {"first-0": dict.fromkeys(["waiting", "running", "completions"], value)}
+        world.figures = {"first-0": dict.fromkeys(["waiting", "running", *COMPLETIONS], value)}
         for pod in world.completions_per_s:
             if pod.startswith("second"):
                 world.completions_per_s[pod] = 1.6 * EACH

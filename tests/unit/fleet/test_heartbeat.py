@@ -5,6 +5,7 @@ import socket
 import pytest
 import requests
 
+from tonnage.cluster.questions import Answers
 from tonnage.fleet.heartbeat import STALE_S, Heartbeat, serve
 
 
@@ -42,6 +43,22 @@ class TestBeating:
         heartbeat.beat()
 
         assert heartbeat.is_alive()
+
+
+class TestAnswers:
+    def test_are_counted(self):
+        heartbeat = Heartbeat()
+        failed = {"up": ("QueryTimeout", ""), "up@blue": ("QueryTimeout", "")}
+        for clock_skew_s in (None, -600.0):
+            heartbeat.note_answers(
+                Answers(problems=failed, num_dropped=2, bytes_read=1234, clock_skew_s=clock_skew_s)
+            )
+
+        value = heartbeat.registry.get_sample_value
+        assert value("tonnage_failed_queries_total", {"query": "up"}) == 4
+        assert value("tonnage_dropped_samples_total") == 4
+        assert value("tonnage_answer_bytes") == 1234
+        assert value("tonnage_clock_skew_seconds") == -600
 
 
 class TestServing:

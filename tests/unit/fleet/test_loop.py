@@ -2,17 +2,18 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from fleet_builders import a_manifest, a_sizing
 from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
-from measured_builders import with_efficiency
+from measured_builders import samples_of, slowed
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
+from tonnage.estimate.speed import prompt_shape
 from tonnage.fleet.loop import RELIST_S
 from tonnage.fleet.store import Kind
-from tonnage.sizing.step_time.step import Step
 
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = a_sizing().replicas
@@ -227,18 +228,21 @@ class TestTheList:
         assert len(asked) == 10
 
 
-def busy_figures(*, efficiency):
-    """What an engine reports that achieves so much of the nominal bandwidth."""
-    model = a_sizing().replica.model
-    work = Step(num_sequences=24, context_tokens=120_000)
-    step_s = with_efficiency(model, efficiency).step(work).total_s
+def busy_figures(*, slower):
+    """What an engine reports of which each part of a step takes so many times what is believed."""
+    sizing = a_sizing()
+    model = sizing.replica.model
+    samples = samples_of(
+        replace(model, constants=slowed(model.constants, slower)),
+        flags=sizing.flags,
+        prompts=prompt_shape(sizing.request.workload, max_batched_tokens=8192),
+        context_tokens=sizing.request.workload.mean_context_tokens,
+        decoding=20,
+        prompts_per_s=2,
+    )
     return {
-        "kv_usage": 0.2,
-        "computed_prompt_tokens": 0,
-        "steps": 1 / step_s,
-        "output_tokens": 24 / step_s,
-        "token_gaps": 500,
-        "token_gap_s": 500 * step_s,
+        "token_gaps": samples.token_gaps_per_s,
+        "token_gap_s": samples.token_gap_s_per_s,
     }
 
 
@@ -247,17 +251,20 @@ class TestCalibration:
         loop, world = served()
         assert CALIBRATION not in world.kube.objects
         world.kv_tokens = 600_000
-        world.figures = {"llama-0": busy_figures(efficiency=0.6)}
+        world.figures = {"llama-0": busy_figures(slower=1.1)}
 
-        done = [tick(loop, world) for _ in range(60)]
+        done = [tick(loop, world) for _ in range(120)]
 
         written = [number for number, each in enumerate(done) if "configmaps" in str(each)]
         assert written
         assert all(after - before >= 60 // 15 for before, after in pairwise(written))
         state = json.loads(world.kube.objects[CALIBRATION]["data"]["calibration.json"])
-        [entry] = state["speed"].values()
-        assert entry["bandwidthEfficiency"] == pytest.approx(0.6, rel=0.03)
-        assert [entry["kvTokens"] for entry in state["memory"].values()] == [600_000]
+        [entry] = state["speed"]["serving"].values()
+        # Two prompts of 4,000 tokens in each second: most of a step is theirs.
+        prior = a_sizing().request.speed.prefill_efficiency
+        assert entry["prefillEfficiency"] == pytest.approx(prior / 1.1, rel=0.03)
+        assert entry["numWindows"] > 10
+        assert [entry["kvTokens"] for entry in state["memory"]["serving"].values()] == [600_000]
 
     def test_is_taken_up_by_the_next_leader(self):
         loop, world = served()
@@ -279,3 +286,17 @@ class TestCalibration:
         loop.start_leading()
 
         assert loop.memory.calibrations.speed == {}
+
+
+class TestWhatIsStored:
+    def test_a_state_of_a_later_version_is_told_on_every_object(self):
+        _, world = served()
+        assert condition(world, "CalibrationStored") == ("True", "Stored")
+        later = {"calibration.json": json.dumps({"version": 99})}
+        world.kube.put(CALIBRATION, {"data": later, "metadata": {"name": "tonnage-calibration"}})
+        restarted = a_loop(world)
+        restarted.start_leading()
+
+        tick(restarted, world)
+
+        assert condition(world, "CalibrationStored") == ("False", "NewerVersion")

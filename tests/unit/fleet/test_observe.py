@@ -1,7 +1,5 @@
 """The store and the answers of Prometheus, joined into one fleet."""
 
-from itertools import count
-
 import pytest
 
 from fleet_builders import (
@@ -13,16 +11,23 @@ from fleet_builders import (
     a_replica_set_body,
 )
 from kube_double import KubeDouble
+from prometheus_double import asking
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.metrics import TABLE
+from tonnage.estimate.metrics import DECIDING, TABLE, queries
 from tonnage.estimate.samples import Series
 from tonnage.fleet.observe import CONFIG_AGE_S, Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.settings import Settings
 
+EXPRESSIONS = queries(
+    Settings(prometheus_url="http://prometheus.test:9090"),
+    ttft_limits_s={2.0},
+    tpot_limits_s={0.05},
+)
+"""For the SLO of the object that ``served`` makes."""
 CONFIG_PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
 CONFIGURED = {
     "id": "my/model",
@@ -33,7 +38,7 @@ CONFIGURED = {
 def an_observer(kube=None, *, ask=lambda text: [], **settings):
     return Observer(
         kube=kube or KubeDouble(),
-        ask=ask,
+        ask=asking(ask),
         settings=Settings(prometheus_url="http://prometheus.test:9090", **settings),
         gpus=built_in_gpus(),
         has_pod_monitors=True,
@@ -72,7 +77,10 @@ def running_on(*pods):
     """A Prometheus that knows these (namespace, pod) pairs."""
 
     def ask(text):
-        if text != "max by (namespace, pod, engine) (vllm:num_requests_running)":
+        if (
+            text
+            != "max by (namespace, pod, engine) (last_over_time(vllm:num_requests_running[45s]))"
+        ):
             return []
         return [
             Series(
@@ -82,6 +90,21 @@ def running_on(*pods):
             )
             for number, (namespace, pod) in enumerate(pods, start=1)
         ]
+
+    return ask
+
+
+DOWN = ("PrometheusUnreachable", "Prometheus: ClientConnectorError")
+
+
+def failing(*names):
+    """A Prometheus that knows a pod, and does not answer these queries."""
+    texts = {text for name, text in EXPRESSIONS.items() if name in names}
+
+    def ask(text):
+        if text in texts:
+            raise PrometheusError(DOWN[1], reason=DOWN[0])
+        return running_on(("serving", "a"))(text)
 
     return ask
 
@@ -157,21 +180,35 @@ class TestPrometheus:
 
         assert observed(an_observer(ask=ask)).models == ()
 
-    @pytest.mark.parametrize("num_answered", [0, 10])
-    def test_that_fails_leaves_everything_unmeasured(self, num_answered):
-        answers = running_on(("serving", "a"))
-        numbers = count()
+    def test_that_fails_leaves_everything_unmeasured(self):
+        fleet = observed(an_observer(ask=failing(*TABLE)), *served())
 
-        def ask(text):
-            if next(numbers) == num_answered:
-                raise PrometheusError("Prometheus: ReadTimeout", reason="PrometheusUnreachable")
-            return answers(text)
-
-        fleet = observed(an_observer(ask=ask), *served())
-
-        assert fleet.metrics_problem == ("PrometheusUnreachable", "Prometheus: ReadTimeout")
+        assert fleet.metrics_problem == DOWN
+        assert fleet.problems == dict.fromkeys(TABLE, DOWN)
         assert fleet.models[0].engines == ()
         assert fleet.models[0].deployment is not None
+
+    def test_that_fails_to_answer_one_query_leaves_the_others(self):
+        fleet = observed(an_observer(ask=failing("preemptions")), *served())
+
+        assert fleet.metrics_problem is None
+        assert fleet.problems == {"preemptions": DOWN}
+        assert [each.running for each in fleet.models[0].engines] == [1]
+
+    def test_that_answers_nothing_which_decides_is_a_problem_of_all(self):
+        fleet = observed(an_observer(ask=failing(*DECIDING)), *served())
+
+        assert fleet.metrics_problem == DOWN
+        assert set(fleet.problems) == set(DECIDING)
+
+    def test_tells_what_it_said(self):
+        told = []
+        observer = an_observer(ask=failing("preemptions"))
+        observer.tell = told.append
+
+        observed(observer, *served())
+
+        assert [set(answers.problems) for answers in told] == [{"preemptions"}]
 
 
 class TestModelConfig:

@@ -28,6 +28,13 @@ from tonnage.fleet.views import (
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 
 
+def test_a_pod_is_on_a_node_once_it_is_bound():
+    bound = a_pod_body() | {"spec": {"nodeName": "gpu-7"}}
+
+    assert pod_view(bound).node_name == "gpu-7"
+    assert pod_view(a_pod_body()).node_name is None
+
+
 def test_times_are_read_as_unix_seconds():
     assert unix_s("2026-01-02T00:00:00Z") == NOW_S
     assert unix_s("2026-01-02T00:00:00.500000Z") == NOW_S + 0.5

@@ -1,0 +1,58 @@
+"""Files of ``tonnage calibrate`` that an administrator gives the operator: read at its start."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tonnage.estimate.calibration_file import (
+    CalibrationFile,
+    CalibrationFileError,
+    Identity,
+    load,
+    speed_posterior_of,
+)
+from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.units import MIB
+
+LOG = logging.getLogger("tonnage.calibrations")
+MAX_BYTES: Final = MIB
+
+
+def read_calibrations(folder: Path) -> Mapping[Identity, SpeedPosterior]:
+    """Return what the ``*.json`` of a folder say, by the identity of their keys.
+
+    What cannot be read is named in the log and left out: without it the catalogue's prior stands.
+    Of two files about the same engine the one measured last counts.
+    """
+    if not folder.is_dir():
+        LOG.error("folder=%s calibrations are not used: no such folder", folder)
+        return {}
+    found: dict[Identity, tuple[Path, CalibrationFile]] = {}
+    for path, file in _readable(sorted(folder.glob("*.json"))):
+        other = found.get(file.key.identity)
+        if other is None:
+            found[file.key.identity] = path, file
+            continue
+        older, newer = sorted((other, (path, file)), key=lambda each: each[1].measured_at_s)
+        LOG.warning("file=%s not used: %s is newer, for the same engine", older[0], newer[0])
+        found[file.key.identity] = newer
+    for path, file in found.values():
+        LOG.info("file=%s measured=%s is the prior of %s", path, file.date, file.key)
+    return {identity: speed_posterior_of(file) for identity, (_, file) in found.items()}
+
+
+def _readable(paths: Iterable[Path]) -> Iterable[tuple[Path, CalibrationFile]]:
+    for path in paths:
+        try:
+            yield path, _read(path)
+        except (OSError, UnicodeDecodeError, CalibrationFileError) as error:
+            LOG.error("file=%s not used: %s", path, error)  # noqa: TRY400 -- no traceback helps
+
+
+def _read(path: Path) -> CalibrationFile:
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise CalibrationFileError(f"more than {MAX_BYTES} bytes")
+    return load(content.decode())

@@ -1,0 +1,434 @@
+"""The calibration ConfigMaps: what is written when, and what is never overwritten or lost."""
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from kube_double import KubeDouble
+from measured_builders import a_posterior
+from tonnage.cluster.errors import KubernetesError
+from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
+from tonnage.estimate.keeping import shard_of
+from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
+from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
+from tonnage.units import KIB
+
+PREFIX = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
+SHARED = PREFIX
+NOW_S = 1_800_000_000
+MINUTE_S = 60
+BLUE = Scope("blue", "k")
+UID = "0f9a6e1c-0d7d-4b0e-9f44-0a3a0ad4f3a1"
+SHARD = f"{PREFIX}-objects-12"
+"""Where that UID belongs."""
+VERSION_2 = (
+    '{"memory": {"m": {"changedAt": 5, "kvTokens": 512345.0}}, '
+    '"speed": {"k": {"bandwidthEfficiency": 0.61, "busySteps": 9, "changedAt": 5}}, "version": 2}'
+)
+KNOWN = (
+    Calibrations()
+    .with_speed(BLUE, a_posterior(learned_at_s=NOW_S))
+    .with_memory(Scope("blue", "m"), MemoryReport(kv_tokens=70_000, reported_at_s=NOW_S))
+    .with_object(UID, ObjectPosterior(goodput_factor=0.9, num_judged=40, cold_start_s=61.5))
+)
+
+
+@dataclass
+class Failing:
+    """Raises for the paths that are named, by verb."""
+
+    paths: dict = field(default_factory=dict)
+    status: int = 503
+
+    def __call__(self, verb, path):
+        if any(path.startswith(each) for each in self.paths.get(verb, ())):
+            raise KubernetesError(f"{verb} {path}: {self.status}", status=self.status)
+
+
+def a_config_map(text):
+    return {"metadata": {}, "data": {"calibration.json": text}}
+
+
+def a_store(kube=None, *, leads=True):
+    return CalibrationConfigMap(
+        KubeDouble() if kube is None else kube,
+        namespace="tonnage-system",
+        may_write=lambda: leads,
+    )
+
+
+def keep(store, known, *, after_s=0, live=None):
+    return store.keep(known, NOW_S + after_s, live={UID: "blue"} if live is None else live)
+
+
+def text_of(kube, path=SHARED):
+    return kube.objects[path]["data"]["calibration.json"]
+
+
+def faster(known, factor, scope=BLUE):
+    before = known.speed[scope]
+    return known.with_speed(
+        scope, replace(before, bandwidth_efficiency=factor * before.bandwidth_efficiency)
+    )
+
+
+class TestWhatIsKept:
+    def test_is_what_the_next_process_reads(self):
+        kube = KubeDouble()
+        keep(a_store(kube), KNOWN)
+
+        read = a_store(kube).read()
+
+        assert read.calibrations == KNOWN
+        assert read.problem is None
+
+    def test_is_what_a_leader_reads_that_led_before(self):
+        kube = KubeDouble()
+        first, second = a_store(kube), a_store(kube)
+        first.read()
+        keep(first, KNOWN)
+        second.read()
+        keep(second, faster(KNOWN, 1.1), after_s=MINUTE_S)
+
+        assert first.read().calibrations == faster(KNOWN, 1.1)
+
+    def test_is_written_by_server_side_apply_as_ours(self):
+        kube = KubeDouble()
+
+        keep(a_store(kube), KNOWN)
+
+        assert {call.path for call in kube.writes} == {SHARED, SHARD}
+        assert {(call.verb, call.manager, call.force) for call in kube.writes} == {
+            ("apply", "tonnage", True)
+        }
+
+    def test_is_written_once_while_nothing_moves(self):
+        kube = KubeDouble()
+        store = a_store(kube)
+        for minute in range(10):
+            keep(store, KNOWN, after_s=minute * MINUTE_S)
+
+        assert len(kube.writes) == 2
+
+    def test_is_nothing_where_nothing_was_learned(self):
+        kube = KubeDouble()
+        store = a_store(kube)
+        store.read()
+
+        kept = keep(store, Calibrations())
+
+        assert kube.writes == []
+        assert (kept.calibrations, kept.problem) == (Calibrations(), None)
+
+    def test_is_not_written_again_after_a_restart(self):
+        kube = KubeDouble()
+        keep(a_store(kube), KNOWN)
+        store = a_store(kube)
+
+        keep(store, store.read().calibrations, after_s=MINUTE_S)
+
+        assert len(kube.writes) == 2
+
+    @pytest.mark.parametrize(("factor", "num_writes"), [(1.019, 1), (1.021, 2)])
+    def test_is_written_when_a_constant_moved_by_two_percent(self, factor, num_writes):
+        kube = KubeDouble()
+        store, known = a_store(kube), replace(KNOWN, objects={})
+        keep(store, known)
+
+        keep(store, faster(known, factor), after_s=MINUTE_S)
+
+        assert len(kube.writes) == num_writes
+
+    def test_is_written_once_a_minute_at_most(self):
+        kube = KubeDouble()
+        store, known = a_store(kube), replace(KNOWN, objects={})
+        for second in range(0, 180, 15):
+            known = faster(known, 1.05)
+            keep(store, known, after_s=second)
+
+        assert len(kube.writes) == 3
+
+    def test_waits_for_no_other_config_map(self):
+        kube = KubeDouble()
+        store = a_store(kube)
+        keep(store, replace(KNOWN, objects={}))
+
+        keep(store, KNOWN, after_s=1)
+
+        assert [call.path for call in kube.writes] == [SHARED, SHARD]
+
+    def test_is_not_written_by_a_process_that_lost_the_lease(self):
+        kube = KubeDouble()
+
+        kept = keep(a_store(kube, leads=False), KNOWN)
+
+        assert kube.writes == []
+        assert kept.calibrations == KNOWN
+
+    def test_of_objects_is_in_the_shard_of_their_uid(self):
+        kube = KubeDouble()
+        objects = {f"uid-{each}": ObjectPosterior(goodput_factor=0.8) for each in range(200)}
+
+        keep(a_store(kube), Calibrations(objects=objects))
+
+        assert len(kube.writes) == 16
+        for uid in objects:
+            assert uid in json.loads(text_of(kube, f"{PREFIX}-objects-{shard_of(uid)}"))["objects"]
+
+
+class TestAnOlderState:
+    def test_is_taken_over_and_not_written_before_something_is_learned(self):
+        kube = KubeDouble([(SHARED, a_config_map(VERSION_2))])
+        store = a_store(kube)
+
+        read = store.read()
+        keep(store, read.calibrations)
+
+        assert read.problem is None
+        assert read.calibrations == Calibrations(
+            inherited={"k": 0.61},
+            memory={Scope(EVERYONE, "m"): MemoryReport(kv_tokens=512_345, reported_at_s=5)},
+        )
+        assert kube.writes == []
+
+    def test_goes_on_in_the_new_form(self):
+        kube = KubeDouble([(SHARED, a_config_map(VERSION_2))])
+        store = a_store(kube)
+        known = store.read().calibrations.with_speed(BLUE, a_posterior())
+
+        keep(store, known)
+
+        assert json.loads(text_of(kube))["version"] == 3
+        assert a_store(kube).read().calibrations == known
+
+
+class TestANewerState:
+    TEXT = '{"version": 4, "constants": "as nobody knows yet"}'
+
+    def test_is_never_overwritten_and_learning_goes_on_in_memory(self):
+        kube = KubeDouble([(SHARED, a_config_map(self.TEXT))])
+        store = a_store(kube)
+        assert store.read().calibrations == Calibrations()
+
+        for minute in range(5):
+            kept = keep(store, faster(KNOWN, 1.1**minute), after_s=minute * MINUTE_S)
+
+        assert text_of(kube) == self.TEXT
+        assert [call.path for call in kube.writes] == [SHARD]
+        assert kept.calibrations == faster(KNOWN, 1.1**4)
+
+    def test_is_told_for_as_long_as_it_is_there(self):
+        kube = KubeDouble([(SHARED, a_config_map(self.TEXT))])
+        store = a_store(kube)
+
+        first = store.read().problem
+        later = keep(store, KNOWN, after_s=100 * MINUTE_S).problem
+
+        assert first == later
+        assert first.reason == "NewerVersion"
+        assert "tonnage-calibration: version 4" in first.message
+
+    def test_of_one_shard_does_not_stop_the_others(self):
+        kube = KubeDouble([(SHARD, a_config_map(self.TEXT))])
+        store = a_store(kube)
+        store.read()
+
+        keep(store, KNOWN)
+
+        assert [call.path for call in kube.writes] == [SHARED]
+
+
+class TestACorruptedState:
+    @pytest.fixture
+    def kube(self):
+        return KubeDouble([(SHARED, a_config_map('{"version": 3, "speed": {"bl'))])
+
+    def test_is_set_aside_once_before_it_is_overwritten(self, kube):
+        store = a_store(kube)
+        store.read()
+        keep(store, KNOWN)
+        keep(store, faster(KNOWN, 1.1), after_s=MINUTE_S)
+
+        paths = [call.path for call in kube.writes if call.path != SHARD]
+        assert paths == [f"{PREFIX}-corrupt-0", SHARED, SHARED]
+        aside = kube.objects[f"{PREFIX}-corrupt-0"]["data"]
+        assert aside == {
+            "calibration.json": '{"version": 3, "speed": {"bl',
+            "source": "tonnage-calibration",
+        }
+        assert a_store(kube).read().calibrations == faster(KNOWN, 1.1)
+
+    def test_is_told_from_its_reading_until_an_hour_after_it_was_mended(self, kube):
+        store = a_store(kube)
+        told = store.read().problem
+        mended = keep(store, KNOWN).problem
+        hour = [keep(store, KNOWN, after_s=after_s).problem for after_s in (3599, 3600)]
+
+        assert told == StateProblem(
+            reason="Corrupted",
+            message="ConfigMap tonnage-calibration: no JSON: JSONDecodeError: learned anew, a copy "
+            "goes to tonnage-calibration-corrupt-0",
+        )
+        assert (mended, hour) == (told, [told, None])
+
+    def test_stays_while_there_is_no_copy_of_it(self, kube):
+        before = text_of(kube)
+        kube.fail = Failing({"apply": [f"{PREFIX}-corrupt"]}, status=403)
+        store = a_store(kube)
+        store.read()
+
+        kept = keep(store, KNOWN)
+
+        assert text_of(kube) == before
+        assert kept.calibrations == KNOWN
+        assert "not written" in kept.problem.message
+
+    def test_is_copied_once_also_where_the_overwriting_fails(self, kube):
+        store = a_store(kube)
+        store.read()
+        kube.fail = lambda verb, path: (
+            Failing({"apply": [SHARED]})(verb, path + "$") if (path == SHARED) else None
+        )
+        keep(store, KNOWN)
+        kube.fail = Failing()
+        keep(store, KNOWN, after_s=MINUTE_S)
+
+        paths = [call.path for call in kube.writes if call.path != SHARD]
+        assert paths == [f"{PREFIX}-corrupt-0", SHARED]
+
+    def test_of_a_shard_costs_nothing_else(self):
+        kube = KubeDouble()
+        keep(a_store(kube), KNOWN)
+        kube.put(SHARD, a_config_map("{"))
+        store = a_store(kube)
+
+        read = store.read()
+        keep(store, KNOWN)
+
+        assert read.calibrations == replace(KNOWN, objects={})
+        assert read.problem.reason == "Corrupted"
+        assert kube.objects[f"{PREFIX}-corrupt-1"]["data"]["source"].endswith("-objects-12")
+        assert a_store(kube).read().calibrations == KNOWN
+
+    @pytest.mark.parametrize("data", [None, {}, {"other": "x"}, {"calibration.json": ""}])
+    def test_is_not_one_that_is_empty(self, data):
+        kube = KubeDouble([(SHARED, {"metadata": {}, "data": data})])
+
+        assert a_store(kube).read().problem is None
+
+
+def test_entries_that_are_none_are_dropped_alone_and_told():
+    kube = KubeDouble()
+    keep(a_store(kube), KNOWN)
+    state = json.loads(text_of(kube))
+    state["speed"]["blue"]["bad"] = {"bandwidthEfficiency": -1}
+    kube.put(SHARED, a_config_map(json.dumps(state)))
+
+    read = a_store(kube).read()
+
+    assert read.calibrations == KNOWN
+    assert read.problem.reason == "EntriesDropped"
+    assert "1 entries that are none" in read.problem.message
+
+
+class TestWhenTheServerFails:
+    def test_what_was_not_read_is_not_overwritten_but_read_later(self):
+        kube = KubeDouble()
+        keep(a_store(kube), KNOWN)
+        kube.fail = Failing({"get": [PREFIX]})
+        store = a_store(kube)
+        read = store.read()
+        green = Scope("green", "k")
+        learned = Calibrations().with_speed(green, a_posterior())
+        still = keep(store, learned)
+
+        kube.fail = Failing()
+        kept = keep(store, learned, after_s=MINUTE_S)
+
+        assert (read.problem.reason, still.problem.reason) == ("Unreadable", "Unreadable")
+        assert (read.calibrations, still.calibrations) == (Calibrations(), learned)
+        assert kept.calibrations == KNOWN.with_speed(green, a_posterior())
+        assert kept.problem is None
+        assert a_store(kube).read().calibrations == kept.calibrations
+
+    def test_what_was_learned_since_stands_above_what_is_read_later(self):
+        kube = KubeDouble()
+        keep(a_store(kube), KNOWN)
+        store = a_store(kube)
+
+        kept = keep(store, faster(KNOWN, 0.5))
+
+        assert kept.calibrations == faster(KNOWN, 0.5)
+
+    def test_nobody_is_asked_seventeen_times_who_does_not_answer(self):
+        asked = []
+
+        def fail(verb, path):
+            asked.append(path)
+            raise KubernetesError("nobody", status=0)
+
+        store = a_store(KubeDouble(fail=fail))
+        store.read()
+        keep(store, KNOWN)
+
+        assert len(asked) == 2
+
+    def test_one_that_is_forbidden_does_not_hide_the_others(self):
+        kube = KubeDouble()
+        keep(a_store(kube), KNOWN)
+        kube.fail = Failing({"get": [f"{PREFIX}-objects"]}, status=403)
+
+        read = a_store(kube).read()
+
+        assert read.calibrations == replace(KNOWN, objects={})
+        assert read.problem.reason == "Unreadable"
+        assert read.problem.message.endswith("and 13 more")
+
+    def test_a_write_is_tried_again_after_a_minute_and_the_failure_forgotten(self):
+        kube = KubeDouble()
+        store, known = a_store(kube), replace(KNOWN, objects={})
+        store.read()
+        kube.fail = Failing({"apply": [SHARED]})
+        failed = keep(store, known)
+        kube.fail = Failing()
+        early = keep(store, known, after_s=MINUTE_S - 1)
+        assert kube.writes == []
+
+        late = keep(store, known, after_s=MINUTE_S)
+
+        assert (failed.problem.reason, early.problem.reason) == ("WriteFailed", "WriteFailed")
+        assert late.problem is None
+        assert a_store(kube).read().calibrations == known
+
+    def test_a_failure_is_forgotten_when_there_is_nothing_to_write_any_more(self):
+        kube = KubeDouble()
+        store = a_store(kube)
+        keep(store, KNOWN)
+        kube.fail = Failing({"apply": [SHARED]})
+        keep(store, faster(KNOWN, 1.1), after_s=MINUTE_S)
+
+        back = keep(store, KNOWN, after_s=2 * MINUTE_S)
+
+        assert back.problem is None
+
+
+class TestRoom:
+    def test_what_does_not_fit_is_gone_from_memory_too_and_counted(self):
+        uids = [uid for uid in map(str, range(100_000)) if shard_of(uid) == 12]
+        objects = {
+            uid: ObjectPosterior(goodput_factor=0.8, judged_at_s=NOW_S - age)
+            for age, uid in enumerate(uids)
+        }
+        kube = KubeDouble()
+        store = a_store(kube)
+        store.read()
+
+        kept = keep(store, Calibrations(objects=objects), live={uids[-1]: "blue"})
+
+        left = kept.calibrations.objects
+        assert 500 * KIB < len(text_of(kube, SHARD)) <= 512 * KIB
+        assert set(left) == {*uids[: len(left) - 1], uids[-1]}
+        assert store.take_evicted() == len(uids) - len(left) > 0
+        assert store.take_evicted() == 0
+        assert a_store(kube).read().calibrations == kept.calibrations
