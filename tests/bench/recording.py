@@ -1,277 +1,290 @@
-"""An engine model against a request log: recorded arrivals and lengths, replayed.
+"""What the operator reads from the scrapes of a real engine, against the log of its requests.
 
-    python tests/bench/recording.py requests.jsonl --max-num-seqs 8 --blocks 512 --block-tokens 128
+    python tests/bench/recording.py FOLDER [--phases 0:60,60:150,150:210]
 
-The log has a line for each request with ``arrival_s``, ``prompt_tokens``, ``output_tokens``, and
-the ``ttft_s`` and ``e2e_s`` that its client saw. Five constants of a step are fitted on the
-requests that arrived in one half of the time, and tested on those of the other half, then the
-other way round; every replay serves all requests from the first on. So what is tested is the
-schedule: who waits how long, and who shares a step with whom.
+FOLDER holds ``requests.jsonl``, a line for each request with ``arrival_s``, ``prompt_tokens``,
+``output_tokens`` and the ``ttft_s`` and ``e2e_s`` that its client saw, and ``scrapes.txt`` or
+``scrapes.txt.gz``, pages of ``/metrics`` each headed by ``# scrape_at_s T`` on the same clock.
+Every scrape is asked with the operator's own PromQL, evaluated as Prometheus does, and the answers
+go through the operator's own arithmetic. Phases are found in the log unless they are given.
 
-A machine that others use too is not always as fast: the ratio of measured to predicted TPOT by
-time shows where, and ``--without 105:132`` leaves out the requests that arrived then.
+Prints JSON. Errors of rates and means are relative to the log, of shares and numbers absolute.
+``counted`` adds up the shortest windows of arrivals, one after the other; ``as_read`` is what the
+loop would have been told at every scrape, over the window that it chose, against the log in that
+window; ``windows_within`` leaves out those that reach back before the phase.
 """
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
-from functools import cached_property, partial
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
+from typing import Any
 
 import click
 import numpy as np
-from scipy.optimize import minimize
 
-from reference_engine import BlockTable, EngineGroup, EngineLimits, Request, Served, simulate
-from reference_fast import FastServer, Floats, step_s
+sys.path.append(str(Path(__file__).parents[1] / "support"))  # so that it is one command
 
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
-LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
-ROUNDS = 3
-EVALUATIONS = 400
-WINDOW_S = 10.0
-LEAST_S = 1e-4
-"""Added to both before their logarithms are compared: a client's clock is no better."""
+from recordings import POD, Logged, Watched, read_watched
+from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand
+from tonnage.estimate.lengths import measure_lengths
+from tonnage.estimate.metrics import SLOW_SCRAPES, TPOT_BOUNDS_S, TTFT_BOUNDS_S, bucket_matcher
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """One request, as its client saw it."""
-
-    request: Request
-    ttft_s: float
-    e2e_s: float
-
-    @property
-    def tpot_s(self) -> float | None:
-        later = self.request.output_tokens - 1
-        return (self.e2e_s - self.ttft_s) / later if later else None
+QUANTILES = (0.5, 0.9, 0.95)
+LENGTHS = {
+    "prompt_tokens": ("started_prompt_tokens", "started", "first_token_at_s"),
+    "output_tokens": ("finished_output_tokens", "finished", "ended_at_s"),
+}
+"""(tokens, requests, when the engine counts both)"""
+LATENCIES = {"ttft": ("ttft_s", "first_token_at_s"), "tpot": ("tpot_s", "ended_at_s")}
+"""(latency, when the engine counts it)"""
+BOUNDS_S = {"ttft": TTFT_BOUNDS_S, "tpot": TPOT_BOUNDS_S}
+Json = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepConstants:
-    """What a step takes, in seconds."""
-
-    per_step_s: float = 0.01
-    per_sequence_s: float = 0.002
-    per_context_token_s: float = 1e-6
-    per_prefill_token_s: float = 5e-4
-    per_request_s: float = 0.005
-    """Between client and engine, before the first token."""
+def relative(estimated: float, true: float) -> float | None:
+    return estimated / true - 1 if true else None
 
 
-@dataclass(frozen=True, eq=False)
-class Line:
-    """A step that is a line in all that it works on."""
-
-    constants: StepConstants
-    longest: int
-
-    def decode_s(self, num_decoding: int) -> float:
-        return self.constants.per_step_s + self.constants.per_sequence_s * num_decoding
-
-    def mixed_s(self, num_decoding: int, prefill_tokens: int, own_tokens: int) -> float:
-        prefill_s = self.constants.per_prefill_token_s * prefill_tokens
-        return self.decode_s(num_decoding) + prefill_s
-
-    @cached_property
-    def attention_s(self) -> Floats:
-        return self.constants.per_context_token_s * np.arange(self.longest + 2.0)
-
-    @cached_property
-    def prompt_attention_s(self) -> Floats:
-        return np.zeros(self.longest + 2)
+def compared(estimated: float, true: float, **more: float) -> Json:
+    return {"estimated": estimated, "log": true, "error": relative(estimated, true), **more}
 
 
-Replay = Callable[[EngineLimits, StepConstants, Sequence[Request]], Sequence[Served]]
-"""An engine model: it serves requests in order of arrival, and returns what their clients saw."""
-
-
-def by_fast_reference(
-    limits: EngineLimits, constants: StepConstants, arrivals: Sequence[Request]
-) -> Sequence[Served]:
-    server = FastServer(limits, Line(constants, limits.max_model_len))
-    for request in arrivals:
-        server.submit(request)
-    server.advance(math.inf)
-    return server.completed
-
-
-def by_reference(
-    limits: EngineLimits, constants: StepConstants, arrivals: Sequence[Request]
-) -> Sequence[Served]:
-    line = Line(constants, limits.max_model_len)
-    return simulate(EngineGroup(limits, partial(step_s, line)), arrivals)
-
-
-ENGINES: dict[str, Replay] = {"fast-reference": by_fast_reference, "reference": by_reference}
-
-
-def read_log(path: Path) -> list[Recorded]:
-    """Return the requests of a log in order of arrival."""
-    lines = sorted(
-        (json.loads(line) for line in path.read_text().splitlines() if line.strip()),
-        key=lambda line: line["arrival_s"],
+def arrivals(watched: Watched, first_s: float, last_s: float) -> Json:
+    requests, logged, seconds, windows = watched.counted(first_s, last_s)
+    if not windows:
+        return {"windows": 0}
+    return compared(
+        requests / seconds,
+        logged / seconds,
+        requests=logged,
+        counted_s=seconds,
+        windows=windows,
+        window_s=seconds / windows,
     )
-    return [
-        Recorded(
-            request=Request(
-                number=number,
-                prompt_tokens=line["prompt_tokens"],
-                output_tokens=line["output_tokens"],
-                arrival_s=line["arrival_s"],
-            ),
-            ttft_s=line["ttft_s"],
-            e2e_s=line["e2e_s"],
-        )
-        for number, line in enumerate(lines)
+
+
+def demand_at(watched: Watched, scrape_s: float) -> MeasuredDemand | None:
+    return measure_demand(
+        watched.seen(scrape_s),
+        scrape_interval_s=watched.interval_s,
+        ready_pods=frozenset({POD["pod"]}),
+    )
+
+
+def as_read(watched: Watched, first_s: float, last_s: float) -> Json:
+    """Return how the figure of each scrape compares with the log over its own window."""
+    read = [
+        (scrape_s, demand)
+        for scrape_s in watched.scrapes_within(first_s, last_s)
+        if (demand := demand_at(watched, scrape_s))
     ]
+    if not read:
+        return {"scrapes": 0}
+    own = [each for each in read if each[0] - each[1].window_s >= first_s]
+    return {
+        "scrapes": len(read),
+        "mean_window_s": mean(each.window_s for _, each in read),
+        "mean_standard_error": mean(each.standard_error_per_s for _, each in read),
+        "all_windows": _in_their_windows(watched, read),
+        "windows_within": _in_their_windows(watched, own),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """A log, and an engine to replay it."""
-
-    found: Sequence[Recorded]
-    limits: EngineLimits
-    replay: Replay
-
-    def predicted(self, constants: StepConstants) -> list[Recorded]:
-        """Return what the clients would have seen, in the order of the log."""
-        arrivals = [each.request for each in self.found]
-        served = self.replay(self.limits, constants, arrivals)
-        by_number = {each.request.number: each for each in served}
-        outside_s = constants.per_request_s
-        return [
-            replace(
-                each,
-                ttft_s=by_number[number].ttft_s + outside_s,
-                e2e_s=by_number[number].e2e_s + outside_s,
-            )
-            for number, each in enumerate(self.found)
-        ]
-
-    def fitted(self, part: Sequence[int]) -> StepConstants:
-        """Return the constants that bring TTFT and the time of a whole answer nearest."""
-        names = [each.name for each in fields(StepConstants)]
-
-        def constants_at(logarithms: Sequence[float]) -> StepConstants:
-            values = (math.exp(each) for each in logarithms)
-            return StepConstants(**dict(zip(names, values, strict=True)))
-
-        def distance(logarithms: Sequence[float]) -> float:
-            predicted = self.predicted(constants_at(logarithms))
-            return mean(
-                abs(_off(getattr(predicted[number], name), getattr(self.found[number], name)))
-                for number in part
-                for name in ("ttft_s", "e2e_s")
-            )
-
-        at = [math.log(value) for value in astuple(StepConstants())]
-        for _ in range(ROUNDS):
-            at = minimize(
-                distance, at, method="Nelder-Mead", options={"maxfev": EVALUATIONS, "xatol": 1e-3}
-            ).x
-        return constants_at(at)
-
-    def halves(self, without: tuple[float, float]) -> tuple[list[int], list[int]]:
-        """Return the requests of the first half of the time, and of the second."""
-        at_s = [each.request.arrival_s for each in self.found]
-        middle_s = at_s[-1] / 2
-        numbers = [
-            number for number, each in enumerate(at_s) if not without[0] <= each < without[1]
-        ]
-        first = [number for number in numbers if at_s[number] < middle_s]
-        return first, numbers[len(first) :]
+def _in_their_windows(watched: Watched, read: Sequence[tuple[float, MeasuredDemand]]) -> Json:
+    if not read:
+        return {"scrapes": 0}
+    true = [watched.num_logged(at_s - each.window_s, at_s) / each.window_s for at_s, each in read]
+    estimated = [each.requests_per_s for _, each in read]
+    sizes = [abs(one - other) for one, other in zip(estimated, true, strict=True)]
+    return compared(mean(estimated), mean(true), scrapes=len(read), mean_size_of_error=mean(sizes))
 
 
-def _off(value_s: float, measured_s: float) -> float:
-    return math.log((value_s + LEAST_S) / (measured_s + LEAST_S))
+def lengths(watched: Watched, first_s: float, last_s: float) -> Json:
+    """Return mean lengths of those that the engine counted between two scrapes."""
+    found: Json = {}
+    for name, (tokens, requests, time) in LENGTHS.items():
+        logged = watched.of_log(_attribute(time), first_s, last_s)
+        if logged:
+            estimated = watched.mean_tokens(tokens, requests, first_s, last_s)
+            true = mean(getattr(each, name) for each in logged)
+            found[name] = compared(estimated, true, requests=len(logged))
+    return found
 
 
-def compared(
-    measured: Sequence[Recorded], predicted: Sequence[Recorded], part: Sequence[int]
-) -> list[str]:
-    """Return a line for each latency: percentiles measured and predicted, and the median error."""
-    lines = []
-    for name in LATENCIES:
-        pairs = [
-            (one, other)
-            for number in part
-            if (one := getattr(measured[number], name)) is not None
-            and (other := getattr(predicted[number], name)) is not None
-        ]
-        real, model = np.array(pairs).T
-        cells = [
-            f"p{100 * quantile:.0f} {np.quantile(real, quantile):.4f} "
-            f"{np.quantile(model, quantile):.4f} "
-            f"({np.quantile(model, quantile) / np.quantile(real, quantile) - 1:+.1%})"
-            for quantile in QUANTILES
-        ]
-        each = median(abs(math.expm1(_off(other, one))) for one, other in pairs)
-        lines.append(f"  {name:7} {'  '.join(cells)}  each request: median {each:.1%}")
-    return lines
+def _attribute(name: str) -> Callable[[Logged], float]:
+    return lambda each: getattr(each, name)
 
 
-def by_time(measured: Sequence[Recorded], predicted: Sequence[Recorded]) -> str:
-    """Return the median of measured over predicted TPOT, by when requests arrived."""
-    ratios: dict[float, list[float]] = {}
-    for one, other in zip(measured, predicted, strict=True):
-        if one.tpot_s is not None and other.tpot_s is not None:
-            start_s = WINDOW_S * (one.request.arrival_s // WINDOW_S)
-            ratios.setdefault(start_s, []).append(one.tpot_s / other.tpot_s)
-    return ", ".join(f"{start_s:g} s {median(each):.2f}" for start_s, each in ratios.items())
+def lengths_as_read(watched: Watched) -> Json:
+    """Return the errors of the mean lengths that the loop is told at every scrape."""
+    errors: dict[str, list[float]] = {name: [] for name in LENGTHS}
+    window_s = (SLOW_SCRAPES - 1) * watched.interval_s
+    for scrape_s in watched.recording.scrapes_s:
+        told = measure_lengths(watched.seen(scrape_s), scrape_interval_s=watched.interval_s)
+        for name, (_, _, time) in LENGTHS.items():
+            logged = watched.of_log(_attribute(time), scrape_s - window_s, scrape_s)
+            if told and logged:
+                true = mean(getattr(each, name) for each in logged)
+                errors[name].append(getattr(told, name) / true - 1)
+    return {name: spread(each) for name, each in errors.items()}
 
 
-def _interval(_: click.Context, __: click.Parameter, value: str) -> tuple[float, float]:
-    start, _, end = value.partition(":")
-    return float(start), float(end)
+def spread(errors: Sequence[float]) -> Json:
+    if not errors:
+        return {"scrapes": 0}
+    sizes = np.abs(errors)
+    return {
+        "scrapes": len(errors),
+        "mean_error": mean(errors),
+        "median_size": float(np.median(sizes)),
+        "p90_size": float(np.quantile(sizes, 0.9)),
+        "largest_size": float(sizes.max()),
+    }
+
+
+def queue(watched: Watched, first_s: float, last_s: float) -> Json:
+    """Return the queue of each scrape against the log's requests beyond those that can run.
+
+    The log does not say which of the requests in flight run: as many as ever ran together.
+    """
+    slots = max(value for _, value in _gauge(watched, "vllm:num_requests_running"))
+    found = []
+    for scrape_s in watched.scrapes_within(first_s, last_s):
+        running, waiting = (
+            sum(series.value for series in watched.asked(text, scrape_s))
+            for text in ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        )
+        in_flight = watched.in_flight(scrape_s)
+        found.append((waiting, max(0.0, in_flight - slots), running + waiting, in_flight))
+    waiting, beyond, known, logged = np.array(found).T
+    return {
+        "scrapes": len(found),
+        "waiting": _numbers(waiting, beyond),
+        "in_flight": _numbers(known, logged),
+    }
+
+
+def _gauge(watched: Watched, metric: str) -> list[tuple[float, float]]:
+    return [point for points in watched.recording.series[metric].values() for point in points]
+
+
+def _numbers(estimated: np.ndarray, true: np.ndarray) -> Json:
+    return {
+        "estimated_mean": float(estimated.mean()),
+        "log_mean": float(true.mean()),
+        "estimated_most": float(estimated.max()),
+        "log_most": float(true.max()),
+        "mean_size_of_error": float(np.abs(estimated - true).mean()),
+    }
+
+
+def limits(watched: Watched, latency: str) -> Iterator[tuple[float, bool]]:
+    """Yield limits near quantiles of the log: bounds of the histogram, and others."""
+    metric = {"ttft": "time_to_first_token", "tpot": "request_time_per_output_token"}[latency]
+    ladder = {
+        float(dict(labels)["le"])
+        for labels in watched.recording.series[f"vllm:{metric}_seconds_bucket"]
+    }
+    values = [getattr(each, LATENCIES[latency][0]) for each in watched.log]
+    exact = {min(ladder - {math.inf}, key=lambda le: abs(math.log(le / value)))
+             for value in np.quantile(values, QUANTILES)}  # fmt: skip
+    between = {float(f"{value:.2g}") for value in np.quantile(values, QUANTILES)} - ladder
+    yield from ((limit_s, True) for limit_s in sorted(exact))
+    yield from ((limit_s, False) for limit_s in sorted(between))
+
+
+def attainments(watched: Watched, first_s: float, last_s: float) -> Json:
+    """Return shares of requests within limits, of those that the engine counted in a time."""
+    found: Json = {}
+    for latency, (value, time) in LATENCIES.items():
+        logged = [getattr(e, value) for e in watched.of_log(_attribute(time), first_s, last_s)]
+        for limit_s, is_exact in limits(watched, latency) if logged else ():
+            matcher = bucket_matcher([limit_s], BOUNDS_S[latency])
+            rates = watched.over(latency, first_s, last_s, le_matcher=matcher)
+            share = attainment([{float(le): rate for le, rate in rates.items()}], limit_s=limit_s)
+            true = mean(each <= limit_s for each in logged)
+            found[f"{latency} {limit_s:g} s"] = {
+                "is_bucket_bound": is_exact,
+                "requests": len(logged),
+                "estimated": share,
+                "log": true,
+                "error": None if share is None else share - true,
+            }
+    return found
+
+
+def about(watched: Watched, first_s: float, last_s: float) -> Json:
+    return {
+        "from_s": first_s,
+        "to_s": last_s,
+        "requests": watched.num_logged(first_s, last_s),
+        "arrival_rate": {
+            "counted": arrivals(watched, first_s, last_s),
+            "as_read": as_read(watched, first_s, last_s),
+        },
+        **lengths(watched, first_s, last_s),
+        "queue": queue(watched, first_s, last_s),
+        "attainment": attainments(watched, first_s, last_s),
+    }
+
+
+def report(watched: Watched, phases: Sequence[tuple[float, float]]) -> Json:
+    """Return the errors of everything that is read, over each phase and over all of them."""
+    scrapes_s = watched.recording.scrapes_s
+    parts = [about(watched, *phase) for phase in phases]
+    return {
+        "recording": {
+            "requests": len(watched.log),
+            "scrapes": len(scrapes_s),
+            "scrape_interval_s": watched.interval_s,
+        },
+        "phases": parts,
+        "whole": about(watched, scrapes_s[0], scrapes_s[-1])
+        | {"lengths_as_read": lengths_as_read(watched)},
+        "largest_errors": {
+            "arrival_rate": largest(each["arrival_rate"]["counted"] for each in parts),
+            **{name: largest(each.get(name, {}) for each in parts) for name in LENGTHS},
+            "attainment_on_bounds": largest(
+                each
+                for part in parts
+                for each in part["attainment"].values()
+                if each["is_bucket_bound"]
+            ),
+        },
+    }
+
+
+def largest(parts) -> float | None:
+    sizes = [abs(each["error"]) for each in parts if each.get("error") is not None]
+    return max(sizes, default=None)
+
+
+def rounded(value):
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _phases(_: click.Context, __: click.Parameter, value: str) -> list[tuple[float, float]]:
+    try:
+        pairs = [part.split(":") for part in value.split(",") if part]
+        return [(float(start), float(end)) for start, end in pairs]
+    except ValueError as error:
+        raise click.BadParameter("write FROM:TO,FROM:TO in seconds") from error
 
 
 @click.command()
-@click.argument("log", type=click.Path(exists=True, path_type=Path))
-@click.option("--engine", type=click.Choice(list(ENGINES)), default="fast-reference")
-@click.option("--max-num-seqs", type=int, required=True)
-@click.option("--blocks", type=int, required=True, help="KV blocks that the engine reported.")
-@click.option("--block-tokens", type=int, default=16, show_default=True)
-@click.option("--max-num-batched-tokens", type=int, default=2048, show_default=True)
-@click.option("--max-model-len", type=int, default=4096, show_default=True)
-@click.option("--without", callback=_interval, default="0:0", help="Arrivals, FROM:TO in seconds.")
-def main(  # noqa: PLR0913
-    *,
-    log: Path,
-    engine: str,
-    max_num_seqs: int,
-    blocks: int,
-    block_tokens: int,
-    max_num_batched_tokens: int,
-    max_model_len: int,
-    without: tuple[float, float],
-) -> None:
-    """Fit on one half of a log, test on the other, and the other way round."""
-    limits = EngineLimits(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        num_blocks=blocks,
-        max_model_len=max_model_len,
-        tables=(BlockTable(block_tokens=block_tokens),),
-    )
-    bench = Bench(found=read_log(log), limits=limits, replay=ENGINES[engine])
-    first, second = bench.halves(without)
-    for name, fit, test in (("first", first, second), ("second", second, first)):
-        constants = bench.fitted(fit)
-        predicted = bench.predicted(constants)
-        words = ", ".join(f"{each.name} {getattr(constants, each.name):.3g}"
-                          for each in fields(constants))  # fmt: skip
-        click.echo(f"fitted on the {len(fit)} requests of the {name} half: {words}")
-        click.echo(f"measured over predicted TPOT: {by_time(bench.found, predicted)}")
-        click.echo("seconds measured, predicted:")
-        for part, of in (("fitted", fit), ("tested", test)):
-            click.echo(f" {part}: {len(of)} requests")
-            for line in compared(bench.found, predicted, of):
-                click.echo(line)
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--phases", callback=_phases, default="", help="FROM:TO,FROM:TO in seconds.")
+def main(folder: Path, phases: list[tuple[float, float]]) -> None:
+    """Print the errors of what is read from the recording in FOLDER."""
+    watched = read_watched(folder)
+    click.echo(json.dumps(rounded(report(watched, phases or watched.phases())), indent=2))
 
 
 if __name__ == "__main__":

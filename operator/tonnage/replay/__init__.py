@@ -1,0 +1,1 @@
+"""Replaying traffic against a model of a cluster: what the operator runs, without one."""

@@ -1,0 +1,270 @@
+"""One ModelDeployment in a cluster: its pods with an engine each, and what routes to them."""
+
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.writes import Writes
+from tonnage.engine.chance import Chance
+from tonnage.engine.core import Engine
+from tonnage.engine.table import RequestTable
+from tonnage.manifests.children import flags_from_annotation
+from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION
+from tonnage.manifests.pod import Manifest
+from tonnage.replay.counters import EngineCounters, Ladders
+from tonnage.replay.traffic import NORMAL, Traffic
+from tonnage.replay.truth import Machine, Truth, machine
+from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.workload import Routing
+
+LEAST_SPEED: Final = 0.5
+"""Of a replica's speed factor, however wide they spread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How long a pod takes to be Ready, in seconds."""
+
+    mean_s: float = 240.0
+    jitter: float = 0.25
+    """To either side, as a share of the mean, evenly."""
+
+    @property
+    def longest_s(self) -> float:
+        return self.mean_s * (1 + self.jitter)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pod:
+    """One replica: its life, its engine and what it says."""
+
+    number: int
+    """In order of creation."""
+    name: str
+    machine: Machine
+    flags: Flags
+    engine: Engine
+    counters: EngineCounters
+    speed: float
+    """Of this replica, as a factor."""
+    phase: float
+    """Share of a scrape interval at which it is scraped."""
+    created_s: float
+    ready_s: float
+    deleted_s: float = math.inf
+    ended_s: float = math.inf
+
+    def gpu_s(self, from_s: float, until_s: float) -> float:
+        """Return the GPU-seconds that it took within a time, from creation to its end."""
+        held_s = min(until_s, self.ended_s) - max(from_s, self.created_s)
+        return max(0.0, held_s) * self.machine.num_gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What the pods of a Deployment are made from."""
+
+    flags: Flags
+    flags_text: str
+    digest: str
+    machine: Machine
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """The pods of one ModelDeployment, its traffic and the truth about its engines.
+
+    A router knows who is Ready at once; where nobody is, requests wait at it. Pods that are taken
+    away get nothing more, finish what they have, and are gone when that is done.
+    """
+
+    model: ModelDeployment
+    request: SizingRequest
+    """Of its spec, with the priors."""
+    traffic: Traffic
+    truth: Truth
+    ladders: Ladders
+    start: Start = field(default_factory=Start)
+    speed_spread: float = 0.0
+    """Standard deviation of the replicas' own speed factors."""
+    seed: int = 0
+    replicas: int = 0
+    """That the Deployment asks for."""
+    template: Template | None = None
+    generation: int = 0
+    pods: list[Pod] = field(default_factory=list)
+    """All there ever were, in order of creation."""
+    _open: list[Pod] = field(default_factory=list)
+    """To which is routed."""
+    _next: int = 0
+    _open_since_s: float = -math.inf
+    table: RequestTable = field(init=False)
+    _chance: Chance = field(init=False)
+    _routes: "array[float]" = field(init=False)
+    _is_pooled: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = self.traffic.table()
+        self._chance = Chance(10 * self.seed + 1)
+        self._routes = Chance(10 * self.seed + 2).shares(self.traffic.num_requests)
+        self._is_pooled = self.request.routing is Routing.LEAST_OUTSTANDING
+
+    @property
+    def live(self) -> list[Pod]:
+        """Pods that are not gone."""
+        return [pod for pod in self.pods if pod.ended_s == math.inf]
+
+    @property
+    def kept(self) -> list[Pod]:
+        """Pods that are neither gone nor being deleted."""
+        return [pod for pod in self.pods if pod.deleted_s == math.inf]
+
+    @property
+    def machine(self) -> Machine:
+        """What the pods of the newest template run, before each one's own speed."""
+        if self.template is None:
+            raise ValueError(f"{self.model.name}: no template was applied yet")
+        return self.template.machine
+
+    def apply(self, writes: Writes, at_s: float) -> None:
+        """Do what a tick wants written to the Deployment."""
+        if writes.template is not None:
+            self._take_template(writes.template)
+            if writes.creates:
+                self.replicas = writes.first_replicas or 0
+        if writes.scale is not None:
+            self.replicas = writes.scale.replicas
+            self.generation += 1
+        if self.template is not None:
+            self._reconcile(self.template, at_s)
+
+    def _take_template(self, manifest: Manifest) -> None:
+        annotations = manifest["metadata"]["annotations"]
+        flags = flags_from_annotation(annotations[FLAGS_ANNOTATION])
+        if flags is None:
+            raise ValueError(f"the template's flags are {annotations[FLAGS_ANNOTATION]}")
+        self.template = Template(
+            flags=flags,
+            flags_text=annotations[FLAGS_ANNOTATION],
+            digest=annotations[DIGEST_ANNOTATION],
+            machine=machine(self.request, flags, self.truth),
+        )
+        self.generation += 1
+
+    def _reconcile(self, template: Template, at_s: float) -> None:
+        """Create pods that are missing; take away the newest, those that are not Ready first.
+
+        Pods of an older template are replaced one by one: one more is created, and one of them
+        goes when it is Ready.
+        """
+        kept = self.kept
+        old = [pod for pod in kept if pod.flags != template.flags]
+        are_ready = all(pod.ready_s <= at_s for pod in kept)
+        surge = 1 if old and (are_ready or len(kept) > self.replicas) else 0
+        if surge and are_ready and len(kept) > self.replicas:
+            self._delete(old[0], at_s)
+            return
+        for _ in range(self.replicas + surge - len(kept)):
+            self._create(template, at_s)
+        ranked = sorted(kept, key=lambda pod: (pod.ready_s <= at_s, -pod.number))
+        for pod in ranked[: max(0, len(kept) - self.replicas - surge)]:
+            self._delete(pod, at_s)
+
+    def _delete(self, pod: Pod, at_s: float) -> None:
+        pod.deleted_s = at_s
+        if pod in self._open:
+            self._open.remove(pod)
+
+    def change(self, truth: Truth, at_s: float) -> None:
+        """Let all engines cost something else from now on."""
+        self.truth = truth
+        if self.template is not None:
+            flags = self.template.flags
+            self.template = replace(self.template, machine=machine(self.request, flags, truth))
+        for pod in self.live:
+            pod.engine.advance(at_s)
+            pod.machine = machine(self.request, pod.flags, truth).times(pod.speed)
+            pod.engine = pod.counters.go_on_with(pod.machine, at_s)
+
+    def _create(self, template: Template, at_s: float) -> None:
+        number, chance, start = len(self.pods), self._chance, self.start
+        spread = NORMAL.inv_cdf(max(chance.share(), 1e-9)) * self.speed_spread
+        speed = max(LEAST_SPEED, 1 + spread)
+        kind = template.machine.times(speed) if self.speed_spread else template.machine
+        engine = Engine(kind.limits, kind.costs, self.table, number)
+        pod = Pod(
+            number=number,
+            name=f"{self.model.name}-{number}",
+            machine=kind,
+            flags=template.flags,
+            engine=engine,
+            counters=EngineCounters(
+                engine,
+                kind.limits,
+                model_name=self.model.name,
+                kv_tokens=kind.kv_tokens,
+                ladders=self.ladders,
+            ),
+            speed=speed,
+            phase=chance.share(),
+            created_s=at_s,
+            ready_s=at_s + start.mean_s * (1 + start.jitter * (2 * chance.share() - 1)),
+        )
+        self.pods.append(pod)
+
+    def open(self, pod: Pod) -> None:
+        """Route to a pod that is Ready now, unless it was taken away meanwhile."""
+        if pod.deleted_s < math.inf:
+            return
+        if not self._open:
+            self._open_since_s = pod.ready_s
+        self._open.append(pod)
+
+    def dispatch(self, until_s: float) -> None:
+        """Route all requests that come before a time, in order."""
+        arrival_s, routes = self.traffic.arrival_s, self._routes
+        number, last, engines = self._next, len(arrival_s), self._open
+        while engines and number < last and arrival_s[number] < until_s:
+            at_s = max(arrival_s[number], self._open_since_s)
+            self.table.arrival_s[number] = at_s
+            pod = self._least(at_s, routes[number]) if self._is_pooled else None
+            pod = pod or engines[int(routes[number] * len(engines))]
+            pod.engine.advance(at_s)
+            pod.engine.submit(number)
+            pod.counters.submitted(number)
+            number += 1
+        self._next = number
+
+    def _least(self, at_s: float, share: float) -> Pod:
+        for pod in self._open:
+            pod.engine.advance(at_s)
+        fewest = min(pod.engine.num_outstanding for pod in self._open)
+        tied = [pod for pod in self._open if pod.engine.num_outstanding == fewest]
+        return tied[int(share * len(tied))]
+
+    def end_drained(self, at_s: float) -> Iterator[Pod]:
+        """Let pods go that were taken away and have nothing left to do; yield them."""
+        for pod in self.live:
+            if pod.deleted_s <= at_s:
+                pod.engine.advance(at_s)
+                if not pod.engine.num_outstanding:
+                    pod.ended_s = max(pod.deleted_s, pod.engine.now_s)
+                    yield pod
+
+    def finish(self) -> None:
+        """Serve all that was routed to the end; nothing more comes."""
+        for pod in self.live:
+            pod.engine.advance(math.inf)
+
+    def num_ready(self, at_s: float) -> int:
+        return sum(pod.ready_s <= at_s for pod in self.kept)
+
+    def waiting_at_router(self, at_s: float) -> int:
+        """Return the requests that have come while nobody was Ready."""
+        number, arrival_s = self._next, self.traffic.arrival_s
+        while number < len(arrival_s) and arrival_s[number] <= at_s:
+            number += 1
+        return number - self._next

@@ -1,0 +1,305 @@
+"""What vLLM's counters and gauges say of one engine of the engine model, at the time of a scrape.
+
+The engine model takes many steps of pure decode at once, and is not stopped for a scrape. What it
+has under way is read as if it had been stepped: as many of those steps have ended as their times
+add up to. Then tokens, gaps, steps and the histograms of requests are those of an engine that is
+stepped. Three figures are near it only:
+
+- the KV blocks that decoding sequences took in steps under way count by the mean, a share of a
+  block for each token, and a step's prompt tokens from its start;
+- the gaps of a sequence that is preempted at the time of a scrape count with the mean gap until
+  it decodes again, from then on exactly;
+- gauges are those at the end of the last step: what the step under way has admitted is waiting, if
+  it came before that last step began, which is taken to have lasted as long as the one under way;
+  what is recomputed after a preemption runs.
+
+Distributions of single gaps between tokens are not kept: only their sum and count.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from tonnage.engine.core import Engine
+from tonnage.engine.limits import EngineLimits
+from tonnage.replay.prometheus import Labels, SeriesKey
+from tonnage.replay.regime import DECODING, PREFILLING, taken_over
+from tonnage.replay.truth import Machine
+
+DONE: Final = 3
+FINISHED_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
+REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
+PHASES: Final = ("e2e_request_latency", "request_queue_time", "request_inference_time",
+                 "request_prefill_time", "request_decode_time")  # fmt: skip
+
+
+class Histogram:
+    """Counts by upper bound, and their sum."""
+
+    def __init__(self, name: str, labels: Labels, bounds: Sequence[float] = ()) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._sum_key, self._count_key = (f"{name}_sum", labels), (f"{name}_count", labels)
+        names = [*map(str, map(float, bounds)), "+Inf"] if bounds else []
+        self._keys = [(f"{name}_bucket", (*labels, ("le", le))) for le in names]
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def show(self, page: dict[SeriesKey, float]) -> None:
+        below = list(accumulate(self._counts))
+        page[self._sum_key], page[self._count_key] = self._sum, below[-1]
+        if self._keys:
+            page.update(zip(self._keys, below, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladders:
+    """Upper bounds of the two histograms that promises are measured by, in seconds."""
+
+    ttft_s: Sequence[float]
+    tpot_s: Sequence[float]
+
+
+class EngineCounters:
+    """The page of one engine with one rank that drafts nothing."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: EngineLimits,
+        *,
+        model_name: str,
+        kv_tokens: int,
+        ladders: Ladders,
+    ) -> None:
+        """``kv_tokens``: that the engine reports, in requests of the longest length."""
+        if limits.num_ranks > 1 or limits.num_draft_tokens:
+            raise ValueError(
+                f"an engine of {limits.num_ranks} ranks and {limits.num_draft_tokens} draft "
+                "tokens: only one rank without drafts can be scraped"
+            )
+        self._engine, self._limits = engine, limits
+        self._starting: list[int] = []
+        self._decoding: list[int] = []
+        self._labels = labels = (("engine", "0"), ("model_name", model_name))
+        self._model = (("model_name", model_name),)
+        self._info = (
+            "vllm:cache_config_info",
+            (
+                ("block_size", str(limits.block_size)),
+                ("engine", "0"),
+                ("kv_cache_size_tokens", str(kv_tokens)),
+                ("num_gpu_blocks", str(limits.num_blocks + 1)),
+            ),
+        )
+        bounds = {"time_to_first_token_seconds": ladders.ttft_s,
+                  "request_time_per_output_token_seconds": ladders.tpot_s}  # fmt: skip
+        names = (*bounds, *(f"{phase}_seconds" for phase in PHASES), "request_prompt_tokens",
+                 "request_generation_tokens", "request_prefill_kv_computed_tokens",
+                 "request_num_preemptions")  # fmt: skip
+        self._histograms = {
+            name: Histogram(f"vllm:{name}", labels, bounds.get(name, ())) for name in names
+        }
+        self._prompt_tokens = self._cached_tokens = self._first_tokens = 0
+        self._finished = self._finished_tokens = self._finished_preemptions = 0
+        self._finished_gap_s = self._most_gap_s = 0.0
+        self._past_steps = 0
+        self._cached = dict[int, int]()
+        self._moves = dict[int, int]()
+
+    @property
+    def num_finished(self) -> int:
+        """Requests that have got all their tokens, as of the last page."""
+        return self._finished
+
+    def submitted(self, number: int) -> None:
+        """Note a request that the engine has been given."""
+        self._starting.append(number)
+
+    def go_on_with(self, kind: Machine, at_s: float) -> Engine:
+        """Let another engine go on from here, and return it; counters go on too."""
+        self._settle()
+        engine, table = self._engine, self._engine.table
+        steps, last_end_s = self._under_way(at_s)
+        live = (*self._starting, *self._decoding)
+        before = {number: table.cached_tokens[number] for number in live}
+        begun = {number for number in live if table.state[number] in {PREFILLING, DECODING}}
+        self._past_steps += engine.num_steps + steps
+        self._engine = taken_over(engine, kind, steps=steps, from_s=last_end_s, seed=0)
+        self._limits = kind.limits
+        for number in begun:
+            self._cached.setdefault(number, before[number])
+            self._moves[number] = self._moves.get(number, 0) + 1
+        return self._engine
+
+    def _cached_tokens_of(self, number: int) -> int:
+        """Return the prompt tokens that the cache held; a move counts what was computed too."""
+        return self._cached.get(number, self._engine.table.cached_tokens[number])
+
+    def _preemptions_of(self, number: int) -> int:
+        return self._engine.table.preemptions[number] - self._moves.get(number, 0)
+
+    def page(self, at_s: float) -> dict[SeriesKey, float]:
+        """Return what a scrape at this time shows; the engine has been advanced to it."""
+        self._settle()
+        steps, last_end_s = self._under_way(at_s)
+        tokens, gap_s, preemptions = self._live(steps, last_end_s)
+        tokens += self._finished_tokens
+        self._most_gap_s = max(self._most_gap_s, gap_s + self._finished_gap_s)
+        found: dict[SeriesKey, float] = {}
+        num_steps = self._past_steps + self._engine.num_steps + steps
+        self._show_gauges(found, steps)
+        for name, value in {
+            "num_preemptions_total": preemptions + self._finished_preemptions,
+            "prompt_tokens_total": self._prompt_tokens,
+            "prompt_tokens_cached_total": self._cached_tokens,
+            "generation_tokens_total": tokens,
+            "iteration_tokens_total_count": num_steps,
+            "iteration_tokens_total_sum": tokens + self._prompt_tokens,
+            "inter_token_latency_seconds_sum": self._most_gap_s,
+            "inter_token_latency_seconds_count": tokens - self._first_tokens,
+        }.items():
+            found[f"vllm:{name}", self._labels] = value
+        self._show_labelled(found)
+        for histogram in self._histograms.values():
+            histogram.show(found)
+        return found
+
+    def _settle(self) -> None:
+        """Count what has happened to requests since the last scrape."""
+        table = self._engine.table
+        emitted, state = memoryview(table.emitted), memoryview(table.state)
+        started = [number for number in self._starting if emitted[number]]
+        if started:
+            self._starting = [number for number in self._starting if not emitted[number]]
+            self._count_first_tokens(started)
+            self._decoding += started
+        ended = [number for number in self._decoding if state[number] == DONE]
+        if ended:
+            self._decoding = [number for number in self._decoding if state[number] != DONE]
+            for number in ended:
+                self._count_end(number)
+
+    def _count_first_tokens(self, numbers: Iterable[int]) -> None:
+        table = self._engine.table
+        ttft = self._histograms["time_to_first_token_seconds"]
+        for number in numbers:
+            ttft.observe(table.first_token_s[number] - table.arrival_s[number])
+            self._prompt_tokens += table.prompt_tokens[number]
+            self._cached_tokens += self._cached_tokens_of(number)
+            self._first_tokens += 1
+
+    def _count_end(self, number: int) -> None:
+        table, histograms = self._engine.table, self._histograms
+        arrived_s, started_s = table.arrival_s[number], table.started_s[number]
+        first_s, ended_s = table.first_token_s[number], table.ended_s[number]
+        prompt, output = table.prompt_tokens[number], table.output_tokens[number]
+        for phase, value in zip(
+            PHASES,
+            (ended_s - arrived_s, started_s - arrived_s, ended_s - started_s,
+             first_s - started_s, ended_s - first_s),
+            strict=True,
+        ):  # fmt: skip
+            histograms[f"{phase}_seconds"].observe(value)
+        histograms["request_time_per_output_token_seconds"].observe(
+            (ended_s - first_s) / max(1, output - 1)
+        )
+        histograms["request_prompt_tokens"].observe(prompt)
+        histograms["request_generation_tokens"].observe(output)
+        histograms["request_prefill_kv_computed_tokens"].observe(
+            prompt - self._cached_tokens_of(number)
+        )
+        histograms["request_num_preemptions"].observe(self._preemptions_of(number))
+        self._finished += 1
+        self._finished_tokens += output
+        self._finished_preemptions += self._preemptions_of(number)
+        self._finished_gap_s += ended_s - first_s
+
+    def _under_way(self, at_s: float) -> tuple[int, float]:
+        """Return how many of the steps under way have ended, and when the last one did."""
+        engine = self._engine
+        if engine.ends_s == math.inf:
+            return 0, engine.now_s
+        elapsed_s, lead_s = at_s - engine.now_s, engine.first_s - engine.more_s / 2
+        root = math.sqrt(max(0.0, lead_s * lead_s + 2 * engine.more_s * elapsed_s))
+        passed = 2 * elapsed_s / (lead_s + root) if lead_s + root > 0 else 0.0
+        steps = max(0, min(engine.steps - 1, int(passed)))
+        while steps and _sum_s(engine, steps) > elapsed_s:
+            steps -= 1
+        return steps, engine.now_s + _sum_s(engine, steps)
+
+    def _live(self, steps: int, last_end_s: float) -> tuple[int, float, int]:
+        """Return tokens, gaps in seconds and preemptions of requests that have not ended."""
+        table = self._engine.table
+        state, emitted = memoryview(table.state), memoryview(table.emitted)
+        start, first_s = memoryview(table.start_step), memoryview(table.first_token_s)
+        tokens = preempted_gaps = 0
+        gap_s, now_step = 0.0, self._engine.step_number + steps
+        for number in self._decoding:
+            tokens += emitted[number]
+            if state[number] == DECODING:
+                tokens += now_step - start[number]
+                gap_s += last_end_s - first_s[number]
+            else:
+                preempted_gaps += emitted[number] - 1
+        gaps = self._finished_tokens - self._finished
+        gap_s += preempted_gaps * (self._finished_gap_s / gaps if gaps else 0.0)
+        live = (*self._starting, *self._decoding)
+        return tokens, gap_s, sum(map(self._preemptions_of, live))
+
+    def _show_gauges(self, page: dict[SeriesKey, float], steps: int) -> None:
+        engine, (rank,) = self._engine, self._engine.ranks
+        table = engine.table
+        waiting, admitted = list(rank.waiting), list[int]()
+        if engine.ends_s != math.inf:
+            begun_s = engine.now_s
+            if not steps:
+                admitted = self._admitted_at(begun_s)
+                waiting += admitted
+                begun_s -= engine.first_s
+            waiting = [number for number in waiting if table.arrival_s[number] <= begun_s]
+        blocks = rank.num_blocks - rank.free_blocks
+        blocks += steps * rank.num_decoding * self._limits.num_tables / self._limits.block_size
+        labels = self._labels
+        page["vllm:num_requests_running", labels] = rank.num_running - len(admitted)
+        page["vllm:num_requests_waiting", labels] = len(waiting)
+        by_reason = "vllm:num_requests_waiting_by_reason"
+        page[by_reason, (*labels, ("reason", "capacity"))] = len(waiting)
+        page[by_reason, (*labels, ("reason", "deferred"))] = 0
+        page["vllm:kv_cache_usage_perc", labels] = min(1.0, max(0.0, blocks / rank.num_blocks))
+        page[self._info] = 1
+
+    def _admitted_at(self, begun_s: float) -> list[int]:
+        """Return the requests that the step which began then has admitted for the first time."""
+        table = self._engine.table
+        started_s, state = memoryview(table.started_s), memoryview(table.state)
+        return [
+            number
+            for number in self._starting
+            if started_s[number] == begun_s and state[number] == PREFILLING
+        ]
+
+    def _show_labelled(self, page: dict[SeriesKey, float]) -> None:
+        computed = self._prompt_tokens - self._cached_tokens
+        sources: Mapping[str, float] = {
+            "local_compute": computed,
+            "local_cache_hit": self._cached_tokens,
+            "external_kv_transfer": 0,
+        }
+        for source, value in sources.items():
+            page["vllm:prompt_tokens_by_source_total", (*self._labels, ("source", source))] = value
+        for reason in FINISHED_REASONS:
+            ended = (*self._labels, ("finished_reason", reason))
+            page["vllm:request_success_total", ended] = self._finished if reason == "length" else 0
+        for reason in REJECTION_REASONS:
+            page["vllm:admission_rejections_total", (*self._model, ("reason", reason))] = 0
+
+
+def _sum_s(engine: Engine, steps: int) -> float:
+    return steps * engine.first_s + engine.more_s * (steps * (steps - 1) / 2)

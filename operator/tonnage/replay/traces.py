@@ -1,0 +1,307 @@
+"""The one reader of request traces: when each request came, and its lengths.
+
+Files are csv, jsonl (either may end in .gz) or parquet. Beside our own columns, ``arrival_s,
+prompt_tokens,output_tokens``, the names of the published formats are known; others are ignored.
+"""
+
+import csv
+import gzip
+import json
+import math
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from tonnage.units import MS_PER_S
+
+LARGEST_TOKENS: Final = 1 << 31
+"""More than any engine's context: beyond, a figure is about something else."""
+SHOWN: Final = 40
+"""Characters of a wrong value that are shown."""
+
+
+class Clock(Enum):
+    """How a column writes the time of an arrival."""
+
+    SECONDS = "seconds"
+    MILLISECONDS = "milliseconds"
+    DATE = "ISO 8601"
+
+
+ARRIVAL: Final = {
+    "arrival_s": Clock.SECONDS,
+    "time_s": Clock.SECONDS,
+    "arrival_ms": Clock.MILLISECONDS,
+    "TIMESTAMP": Clock.DATE,  # Azure
+    "Timestamp": Clock.SECONDS,  # BurstGPT
+    "timestamp": Clock.MILLISECONDS,  # Mooncake
+}
+PROMPT: Final = (
+    "prompt_tokens", "input_tokens", "ContextTokens", "Request tokens", "input_length",
+)  # fmt: skip
+OUTPUT: Final = ("output_tokens", "GeneratedTokens", "Response tokens", "output_length")
+
+
+class TraceError(ValueError):
+    """A trace cannot be read: which file, and where in it."""
+
+    def __init__(
+        self, message: str, *, path: Path, line: int | None = None, column: str | None = None
+    ) -> None:
+        """``line``: counted from 1; of parquet the row. ``column``: its name."""
+        where = ":".join(str(part) for part in (path, line, column) if part is not None)
+        super().__init__(f"{where}: {message}")
+        self.path, self.line, self.column = path, line, column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Requests in order of arrival, as columns of the same length, which is at least 1."""
+
+    arrival_s: "array[float]"
+    """As the file counts them; dates count from the first of them."""
+    prompt_tokens: "array[int]"
+    output_tokens: "array[int]"
+    was_unsorted: bool = False
+    """The file has them in another order."""
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace; rows that stand in another order are sorted by arrival, equal ones kept so.
+
+    Raises:
+        TraceError: the file is not there, empty, in no known format, lacks a column, or has a value
+            that is negative, not finite, no number, or no tokens at all.
+    """
+    arrival, prompt, output = array("d"), array("q"), array("q")
+    columns: _Columns | None = None
+    with _readable(path):
+        for line, row in _rows(path):
+            columns = columns or _Columns.among(row, path=path, line=line)
+            at = _Place(path=path, line=line, row=row)
+            arrival.append(at.arrival_s(columns.arrival))
+            prompt.append(at.tokens(columns.prompt))
+            output.append(at.tokens(columns.output))
+    if columns is None:
+        raise TraceError("it has no requests", path=path)
+    return _sorted(arrival, prompt, output, is_date=ARRIVAL[columns.arrival] is Clock.DATE)
+
+
+def _sorted(
+    arrival: "array[float]", prompt: "array[int]", output: "array[int]", *, is_date: bool
+) -> Trace:
+    order = sorted(range(len(arrival)), key=arrival.__getitem__)
+    start_s = arrival[order[0]] if is_date else 0.0
+    return Trace(
+        arrival_s=array("d", (arrival[number] - start_s for number in order)),
+        prompt_tokens=array("q", (prompt[number] for number in order)),
+        output_tokens=array("q", (output[number] for number in order)),
+        was_unsorted=any(number != place for place, number in enumerate(order)),
+    )
+
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """The names under which a file has the three figures."""
+
+    arrival: str
+    prompt: str
+    output: str
+
+    @classmethod
+    def among(cls, names: Iterable[str], *, path: Path, line: int | None) -> "_Columns":
+        there = list(names)
+        return cls(
+            arrival=_one(ARRIVAL, there, path=path, line=line),
+            prompt=_one(PROMPT, there, path=path, line=line),
+            output=_one(OUTPUT, there, path=path, line=line),
+        )
+
+
+def _one(known: Iterable[str], there: list[str], *, path: Path, line: int | None) -> str:
+    """Return the one name that is there.
+
+    Raises:
+        TraceError: none is, or several are and may contradict each other.
+    """
+    own, *aliases = known
+    found = [name for name in (own, *aliases) if name in there]
+    if not found:
+        names = ", ".join(name[:SHOWN] for name in there) or "none"
+        message = f"missing (or {', '.join(aliases)}); the columns are: {names}"
+        raise TraceError(message, path=path, line=line, column=own)
+    if len(found) > 1:
+        message = f"given twice, as {' and '.join(found)}"
+        raise TraceError(message, path=path, line=line, column=found[1])
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A row, and where it stands."""
+
+    path: Path
+    line: int
+    row: Row
+
+    def arrival_s(self, column: str) -> float:
+        clock = ARRIVAL[column]
+        if clock is Clock.DATE:
+            return self._date_s(column)
+        value = self._number(column)
+        if value < 0:
+            raise self._error(column, "is negative")
+        return value / MS_PER_S if clock is Clock.MILLISECONDS else value
+
+    def tokens(self, column: str) -> int:
+        value = self._number(column)
+        if value < 0:
+            raise self._error(column, "is negative")
+        if value == 0:
+            raise self._error(column, "is no request: it needs 1 token at least")
+        if value != int(value) or value > LARGEST_TOKENS:
+            raise self._error(column, "is no number of tokens")
+        return int(value)
+
+    def _date_s(self, column: str) -> float:
+        value = self._value(column)
+        try:
+            date = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except (TypeError, ValueError) as error:
+            raise self._error(column, "is no date") from error
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+    def _number(self, column: str) -> float:
+        value = self._value(column)
+        is_written = isinstance(value, str) and "_" not in value  # Python would read 1_0 as 10
+        if isinstance(value, bool) or not (is_written or isinstance(value, int | float)):
+            raise self._error(column, "is no number")
+        try:
+            number = float(value)
+        except (ValueError, OverflowError) as error:
+            raise self._error(column, "is no number") from error
+        if not math.isfinite(number):
+            raise self._error(column, "is not finite")
+        return number
+
+    def _value(self, column: str) -> Any:
+        value = self.row.get(column)
+        if value is None:
+            raise TraceError("no value", path=self.path, line=self.line, column=column)
+        return value
+
+    def _error(self, column: str, what: str) -> TraceError:
+        value = repr(self.row[column])[:SHOWN]
+        return TraceError(f"{value} {what}", path=self.path, line=self.line, column=column)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """Yield the number of each row's line, and its values by column."""
+    name = path.name.lower()
+    plain = name.removesuffix(".gz")
+    if plain.endswith(".csv"):
+        with _text(path) as lines:
+            yield from _csv_rows(path, lines)
+    elif plain.endswith(".jsonl"):
+        with _text(path) as lines:
+            yield from _jsonl_rows(path, lines)
+    elif name.endswith(".parquet"):
+        yield from _parquet_rows(path)
+    else:
+        raise TraceError("a trace ends in .csv, .csv.gz, .jsonl, .jsonl.gz or .parquet", path=path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what files and decoders raise into an error that names the file."""
+    try:
+        yield
+    except OSError as error:  # gzip's own included
+        raise TraceError(error.strerror or str(error), path=path) from error
+    except (EOFError, zlib.error) as error:
+        raise TraceError(f"damaged: {error}", path=path) from error
+    except UnicodeDecodeError as error:
+        raise TraceError("is no text in UTF-8", path=path) from error
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[TextIO]:
+    if path.name.lower().endswith(".gz"):
+        with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as unpacked:
+            yield unpacked
+        return
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        yield lines
+
+
+def _csv_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
+    reader = csv.reader(lines, strict=True)
+    names: list[str] | None = None
+    try:
+        for fields in reader:
+            if not any(field.strip() for field in fields):
+                continue
+            if names is None:
+                names = [field.strip() for field in fields]
+                _Columns.among(names, path=path, line=reader.line_num)
+                continue
+            if len(fields) > len(names):
+                message = f"{len(fields)} fields, the header has {len(names)}"
+                raise TraceError(message, path=path, line=reader.line_num)
+            yield reader.line_num, dict(zip(names, map(_given, fields), strict=False))
+    except csv.Error as error:
+        raise TraceError(str(error), path=path, line=reader.line_num) from error
+
+
+def _given(field: str) -> str | None:
+    """Return what a field holds; None where it is empty."""
+    return field.strip() or None
+
+
+def _jsonl_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            message = f"no JSON: {error.msg} at character {error.colno}"
+            raise TraceError(message, path=path, line=number) from error
+        except (RecursionError, ValueError) as error:
+            raise TraceError(f"no JSON: {error}", path=path, line=number) from error
+        if not isinstance(row, dict):
+            raise TraceError("no JSON object", path=path, line=number)
+        yield number, row
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        import pyarrow  # noqa: PLC0415  (an extra)
+        from pyarrow import parquet  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        message = "parquet needs pyarrow, which is not installed: pip install 'tonnage[parquet]'"
+        raise TraceError(message, path=path) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            there = file.schema_arrow.names
+            columns = _Columns.among(there, path=path, line=None)
+            wanted = [columns.arrival, columns.prompt, columns.output]
+            number = 0
+            for batch in file.iter_batches(columns=wanted):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except pyarrow.ArrowException as error:
+        raise TraceError(f"no parquet: {error}", path=path) from error

@@ -1,0 +1,146 @@
+"""Requests as they come: at a rate that changes, of shapes that change, fixed by a seed."""
+
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Final
+
+from tonnage.engine.chance import Chance, lognormal
+from tonnage.engine.table import RequestTable
+from tonnage.sizing.workload import Workload
+
+Rate = Callable[[float], float]
+"""Requests per second by the seconds since the start."""
+Shapes = Sequence[tuple[float, Workload]]
+"""From when on requests are of which shape; the first from the start."""
+
+NORMAL: Final = NormalDist()
+DRAWN: Final = 4096
+"""Gaps drawn at once."""
+GRID_S: Final = 1.0
+"""Within which the rate counts as constant."""
+FIRST_SEED: Final = 7_000
+"""Beyond those that capacity is searched with."""
+
+
+def constant(requests_per_s: float) -> Rate:
+    return lambda _: requests_per_s
+
+
+def diurnal(mean_requests_per_s: float, *, swing: float, period_s: float) -> Rate:
+    """Return a rate that rises and falls by a share ``swing`` of its mean, beginning at the mean.
+
+    >>> [round(diurnal(10, swing=0.6, period_s=8)(at_s), 1) for at_s in (0, 2, 4, 6)]
+    [10.0, 16.0, 10.0, 4.0]
+    """
+    return lambda at_s: mean_requests_per_s * (1 + swing * math.sin(math.tau * at_s / period_s))
+
+
+def piecewise(pieces: Sequence[tuple[float, float]]) -> Rate:
+    """Return a rate by when each begins; the first from the start.
+
+    >>> piecewise([(0, 4.0), (60, 8.0)])(61)
+    8.0
+    """
+    starts, rates = [start for start, _ in pieces], [rate for _, rate in pieces]
+    return lambda at_s: rates[max(0, bisect_right(starts, at_s) - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What requests are drawn from."""
+
+    rate: Rate
+    shapes: Shapes
+    arrival_scv: float = 1.0
+    """Squared variation of the gaps between arrivals, gamma distributed, at each rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Requests in order of arrival, and what they were drawn from."""
+
+    arrival_s: "array[float]"
+    prompt_tokens: "array[int]"
+    output_tokens: "array[int]"
+    cached_tokens: "array[int]"
+    source: Source
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.arrival_s)
+
+    def table(self) -> RequestTable:
+        return RequestTable(
+            self.prompt_tokens, self.output_tokens, self.cached_tokens, self.arrival_s
+        )
+
+    def shape_at(self, at_s: float) -> Workload:
+        return [shape for start, shape in self.source.shapes if start <= max(0.0, at_s)][-1]
+
+
+def traffic(source: Source, *, duration_s: float, context_tokens: int, seed: int = 0) -> Traffic:
+    """Return the requests of a time, none longer than the engine takes."""
+    first, shapes = FIRST_SEED + 4 * seed, source.shapes
+    arrival_s = array("d", _arrivals(source.rate, duration_s, source.arrival_scv, Chance(first)))
+    prompts, outputs, cached = array("q"), array("q"), array("q")
+    starts = [start for start, _ in shapes]
+    edges = [0, *(bisect_right(arrival_s, start) for start in starts[1:]), len(arrival_s)]
+    normals, shares = Chance(first + 1), Chance(first + 2)
+    for (low, high), (_, shape) in zip(pairwise(edges), shapes, strict=True):
+        drawn = _outputs(shape, context_tokens, shares.shares(high - low))
+        outputs.extend(drawn)
+        longest = min(shape.prompt.longest_tokens, context_tokens - 1)
+        lengths = lognormal(
+            _normals(normals.shares(high - low)),
+            shape.prompt.mean_tokens,
+            shape.prompt.sigma,
+            longest,
+        )
+        fitting = [min(p, context_tokens - out) for p, out in zip(lengths, drawn, strict=True)]
+        prompts.extend(fitting)
+        cached.extend(min(p - 1, round(p * shape.cached_fraction)) for p in fitting)
+    return Traffic(
+        arrival_s=arrival_s,
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        cached_tokens=cached,
+        source=source,
+    )
+
+
+def _arrivals(rate: Rate, duration_s: float, arrival_scv: float, chance: Chance) -> Iterator[float]:
+    """Yield times at which the expected number of arrivals so far reaches the sum of the gaps."""
+    gaps = _gaps(chance, 1 / arrival_scv)
+    passed, due, at_s = 0.0, next(gaps), 0.0
+    while at_s < duration_s:
+        each = rate(at_s)
+        step_s = min(GRID_S, duration_s - at_s)
+        while each > 0 and passed + each * step_s >= due:
+            yield at_s + (due - passed) / each
+            due += next(gaps)
+        passed += each * step_s
+        at_s += step_s
+
+
+def _gaps(chance: Chance, shape: float) -> Iterator[float]:
+    while True:
+        yield from chance.gamma_gaps(DRAWN, shape)
+
+
+def _normals(shares: Sequence[float]) -> "array[float]":
+    return array("d", (NORMAL.inv_cdf(max(share, 1e-12)) for share in shares))
+
+
+def _outputs(shape: Workload, context_tokens: int, shares: Sequence[float]) -> "array[int]":
+    mean, second = shape.output_tokens, shape.output_second_moment
+    longest = max(1, context_tokens - 1)
+    if second is not None:
+        sigma = math.sqrt(math.log1p(max(0.0, second / mean**2 - 1)))
+        return lognormal(_normals(shares), mean, sigma, longest)
+    drawn = (round(-mean * math.log1p(-share)) for share in shares)
+    return array("q", (min(longest, max(1, tokens)) for tokens in drawn))

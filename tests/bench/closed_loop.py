@@ -1,0 +1,267 @@
+"""Does the operator keep its promise where engines are not what it believes, and at what cost?
+
+    python tests/bench/closed_loop.py [--shape rag] [--speed 0.85] [--part prefill] [--json]
+
+The operator's own tick runs against simulated engines (``tonnage.replay``) that are so many times
+as fast as it believes, under a constant load and one that rises and falls. It starts with the plan
+for ``spec.demand``, which is Ready when the traffic begins, and knows nothing before. The oracle is
+the smallest fleet that keeps the promise at the rate of each minute, for whoever knows the truth.
+``--part``: what of a step is so many times as fast, if not all of it.
+
+The columns under times (the first ten minutes, the first hour, after 15 minutes, the worst hour of
+these) are late requests over those allowed, of the target that is missed most: above 1 the promise
+is broken. GPUs are means after 15 minutes; ``least`` is the least replicas Ready over the oracle's.
+Searches have no time limit: none waits.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+
+import click
+
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.replay.oracle import Oracle
+from tonnage.replay.record import Record, Served, kept
+from tonnage.replay.simulation import Simulation
+from tonnage.replay.traffic import Rate, Source, constant, diurnal, traffic
+from tonnage.replay.truth import Kink, Truth, machine
+from tonnage.settings import Settings
+from tonnage.sizing.expected import expected_workload
+from tonnage.sizing.plan import size
+from tonnage.sizing.request import ask, look_up
+
+MODELS = {
+    "8b": {
+        "model": {"id": "meta-llama/Llama-3.1-8B-Instruct"},
+        "hardware": {"gpu": "H100", "gpusPerReplica": 1},
+    },
+    "70b": {
+        "model": {"id": "meta-llama/Llama-3.3-70B-Instruct", "weights": "fp8"},
+        "hardware": {"gpu": "H200", "gpusPerReplica": 2},
+    },
+}
+SHAPES = {
+    "rag": {"prompt": (6000, 12_000), "output": 300, "ttft": "2s", "tpot": "50ms"},
+    "chat": {"prompt": (800, 2500), "output": 300, "ttft": "1s", "tpot": "40ms"},
+    "code": {"prompt": (2500, 6000), "output": 80, "ttft": "1s", "tpot": "40ms"},
+}
+SPEEDS = (0.7, 0.85, 1.0, 1.2, 1.35, 1.5)
+LOADS = ("constant", "diurnal")
+PARTS = ("all", "bandwidth", "compute", "prefill", "overhead", "kink")
+KINK_S = 1.5e-3
+"""Of a sequence beyond the kink, times what engines are slower."""
+WANTED = 8
+"""Replicas that the truth takes at the mean rate: the rates of all cases are chosen so."""
+SWING, PERIOD_S = 0.6, 14_400.0
+DURATION_S = {"constant": 7200.0, "diurnal": PERIOD_S}
+QUANTILE = "p95"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    model: str
+    shape: str
+    speed: float
+    load: str
+    part: str = "all"
+    seed: int = 0
+
+    @property
+    def truth(self) -> Truth:
+        if self.part == "all":
+            return Truth(speed=self.speed)
+        if self.part == "kink":  # a sequence beyond the 16th costs more than the formula can say
+            return Truth(kink=Kink(num_sequences=16, per_sequence_s=KINK_S * (1 / self.speed - 1)))
+        if self.part == "overhead":
+            return Truth(overhead_factor=1 / self.speed)
+        return Truth(**{f"{self.part}_factor": self.speed})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    case: Case
+    requests_per_s: float
+    """Mean."""
+    truth_requests_per_s: float
+    """Of one replica."""
+    believed: tuple[float | None, float | None]
+    """The same as the operator has it, at the start and at the end."""
+    ten_minutes: float
+    hour: float
+    later: float
+    """After the first 15 minutes."""
+    worst_hour: float
+    gpus: float
+    """Mean, after the first 15 minutes."""
+    oracle_gpus: float
+    least_replicas: float
+    """The least over those of the oracle, after the first 15 minutes."""
+    constants: dict
+    problems: list[str]
+    wall_s: float
+    times_real: float
+
+
+def cases(*, seeds: int, **chosen: Sequence) -> Iterator[Case]:
+    for model, shape, part, load, speed, seed in product(
+        *(chosen[name] for name in ("models", "shapes", "parts", "loads", "speeds")), range(seeds)
+    ):
+        yield Case(model=model, shape=shape, speed=speed, load=load, part=part, seed=seed)
+
+
+def manifest(case: Case, requests_per_s: float) -> dict:
+    shape = SHAPES[case.shape]
+    mean, p99 = shape["prompt"]
+    return {
+        "apiVersion": "tonnage.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": "served", "namespace": "serving", "uid": "uid-of-served",
+                     "generation": 1},
+        "spec": {
+            **MODELS[case.model],
+            "contextLength": 16_384,
+            "slo": {"timeToFirstToken": {QUANTILE: shape["ttft"]},
+                    "timePerOutputToken": {QUANTILE: shape["tpot"]}},
+            "demand": {
+                "requestsPerSecond": f"{requests_per_s:.4f}",
+                "promptTokens": {"mean": mean, "p99": p99},
+                "outputTokens": {"mean": shape["output"]},
+            },
+            "scaling": {"minReplicas": 1, "maxReplicas": 64},
+            "engine": {"version": "0.33"},
+        },
+    }  # fmt: skip
+
+
+def rate_of(case: Case, mean: float) -> Rate:
+    return (
+        constant(mean) if case.load == "constant" else diurnal(mean, swing=SWING, period_s=PERIOD_S)
+    )
+
+
+def simulated(case: Case, requests_per_s: float) -> Record:
+    model = parse_model_deployment(manifest(case, requests_per_s))
+    duration_s = DURATION_S[case.load]
+    found = traffic(
+        Source(rate=rate_of(case, requests_per_s), shapes=[(0.0, expected_workload(model.spec))]),
+        duration_s=duration_s,
+        context_tokens=model.spec.context_length,
+        seed=case.seed,
+    )
+    served = Served(model=model, traffic=found, truth=case.truth, seed=case.seed)
+    settings = Settings(prometheus_url="http://prometheus.test:9090")
+    (record,) = Simulation([served], settings=settings).run(duration_s)
+    return record
+
+
+def result_of(case: Case) -> Result:
+    """Run one case at a rate for which the truth takes about so many replicas."""
+    began_s = time.perf_counter()
+    each = true_goodput(case)
+    mean = 0.93 * WANTED * each
+    before_s = time.perf_counter()
+    record = simulated(case, mean)
+    loop_s = time.perf_counter() - before_s
+    duration_s = DURATION_S[case.load]
+    oracle = Oracle(request=record.cluster.request, machine=record.cluster.machine)
+    settled_s = 900.0
+    shares, needed = [], []
+    for moment in record.moments:
+        if moment.at_s >= settled_s:
+            number = oracle.replicas_for(
+                moment.true_requests_per_s, record.served.traffic.shape_at(moment.at_s)
+            )
+            needed.append(number)
+            shares.append(moment.ready / number)
+    gpus = record.cluster.machine.num_gpus
+    hours = [
+        kept(record, at_s, at_s + 3600).worst_ratio
+        for at_s in range(int(settled_s), int(duration_s) - 1800, 1800)
+    ]
+    last = record.moments[-1]
+    planned = [m.goodput_requests_per_s for m in record.moments]
+    return Result(
+        case=case,
+        requests_per_s=mean,
+        truth_requests_per_s=oracle.staffing(record.served.traffic.shape_at(0)).each(1),
+        believed=(planned[0], planned[-1]),
+        ten_minutes=kept(record, 0, 600).worst_ratio,
+        hour=kept(record, 0, 3600).worst_ratio,
+        later=kept(record, settled_s, duration_s).worst_ratio,
+        worst_hour=max(hours),
+        gpus=record.gpu_s(settled_s, duration_s) / (duration_s - settled_s),
+        oracle_gpus=gpus * sum(needed) / len(needed),
+        least_replicas=min(shares),
+        constants={key: asdict(value) for key, value in last.calibrations.speed.items()},
+        problems=sorted(
+            {m.problem for m in record.moments if m.problem}
+            | {repr(f.error) for f in record.faults}
+        ),
+        wall_s=time.perf_counter() - began_s,
+        times_real=duration_s / loop_s,
+    )
+
+
+def true_goodput(case: Case) -> float:
+    """Return what one true replica serves, with the flags of the operator's first plan."""
+    spec = parse_model_deployment(manifest(case, 10.0)).spec
+    request = ask(spec, look_up(spec, built_in_gpus()))
+    planned = size(request)
+    kind = machine(request, planned.flags, case.truth)
+    oracle = Oracle(request=replace(request, flags=planned.flags), machine=kind)
+    return oracle.staffing(request.workload).each(1)
+
+
+COLUMNS = (
+    "model shape part      load      speed | rate/s  truth  believed       | 10 min   hour  later"
+    "  worst h |  GPUs oracle  ratio  least |  x real"
+)
+
+
+def line(found: Result) -> str:
+    case = found.case
+    believed = " -> ".join("none" if each is None else f"{each:.2f}" for each in found.believed)
+    ratio = found.gpus / found.oracle_gpus
+    return (
+        f"{case.model:5} {case.shape:5} {case.part:9} {case.load:9} {case.speed:5.2f} | "
+        f"{found.requests_per_s:6.2f} {found.truth_requests_per_s:6.2f}  {believed:14} | "
+        f"{found.ten_minutes:6.2f} {found.hour:6.2f} {found.later:6.2f} {found.worst_hour:8.2f} | "
+        f"{found.gpus:5.1f} {found.oracle_gpus:6.1f} {ratio:6.2f} {found.least_replicas:6.2f} | "
+        f"{found.times_real:6.0f}"
+    )
+
+
+@click.command()
+@click.option(
+    "--model", "models", multiple=True, type=click.Choice(list(MODELS)), default=list(MODELS)
+)
+@click.option(
+    "--shape", "shapes", multiple=True, type=click.Choice(list(SHAPES)), default=list(SHAPES)
+)
+@click.option("--speed", "speeds", multiple=True, type=float, default=SPEEDS, show_default=True)
+@click.option("--load", "loads", multiple=True, type=click.Choice(LOADS), default=LOADS)
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), default=("all",))
+@click.option("--seeds", type=int, default=1, show_default=True)
+@click.option("--jobs", type=int, default=2, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def main(*, jobs: int, as_json: bool, **chosen) -> None:
+    began_s = time.perf_counter()
+    todo = list(cases(**chosen))
+    if not as_json:
+        click.echo(COLUMNS)
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        for found in pool.map(result_of, todo):
+            click.echo(json.dumps(asdict(found)) if as_json else line(found))
+            for problem in [] if as_json else found.problems:
+                click.echo(f"      {problem[:150]}")
+    if not as_json:
+        click.echo(f"{len(todo)} cases in {time.perf_counter() - began_s:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

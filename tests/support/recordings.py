@@ -1,0 +1,175 @@
+"""A real engine under a known request log, and what the operator makes of its scrapes."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from promql import Recording, answer, read_recording
+from tonnage.estimate.demand import count_arrivals
+from tonnage.estimate.metrics import SLOW_SCRAPES, TABLE, WINDOWS, expression, queries
+from tonnage.estimate.samples import EngineSamples, join
+from tonnage.settings import Settings
+
+POD = {"namespace": "recorded", "pod": "a"}
+AFTER_SCRAPE = 0.25
+"""Of an interval: when Prometheus is asked, so that no scrape is on the edge of a window."""
+CHANGE_PENALTY = 3.0
+"""Times the logarithm of the number of scrapes: what another phase must add to the likelihood."""
+SHORTEST_PHASE = 8
+"""In scrapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """One request, as its client saw it; times on the clock of the scrapes."""
+
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    ttft_s: float
+    e2e_s: float
+
+    @property
+    def first_token_at_s(self) -> float:
+        return self.arrival_s + self.ttft_s
+
+    @property
+    def ended_at_s(self) -> float:
+        return self.arrival_s + self.e2e_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Zero for an answer of one token, as vLLM counts it."""
+        later = self.output_tokens - 1
+        return (self.e2e_s - self.ttft_s) / later if later else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A recording beside its log."""
+
+    recording: Recording
+    log: Sequence[Logged]
+
+    @cached_property
+    def settings(self) -> Settings:
+        return Settings(
+            prometheus_url="http://prometheus.test:9090",
+            scrape_interval_s=round(self.recording.interval_s, 2),
+        )
+
+    @property
+    def interval_s(self) -> float:
+        return self.settings.scrape_interval_s
+
+    def asked(self, text: str, scrape_s: float):
+        return answer(self.recording, text, scrape_s + AFTER_SCRAPE * self.interval_s)
+
+    def seen(self, scrape_s: float) -> tuple[EngineSamples, ...]:
+        """Return what the operator reads shortly after a scrape."""
+        asked = queries(self.settings, ttft_limits_s=(), tpot_limits_s=())
+        answers = {name: self.asked(text, scrape_s) for name, text in asked.items()}
+        return join(answers, self.settings).engines[POD["namespace"], POD["pod"]]
+
+    def over(
+        self, name: str, first_s: float, last_s: float, *, le_matcher: str = ""
+    ) -> Mapping[str, float]:
+        """Return a query of the table over just this time, by its own labels as one text."""
+        scrapes = sum(first_s <= each <= last_s for each in self.recording.scrapes_s)
+        query = replace(TABLE[name], scrapes=scrapes)
+        text = expression(query, self.settings, le_matcher=le_matcher)
+        return {
+            "/".join(series.labels[label] for label in query.own_labels): series.value
+            for series in self.asked(text, last_s)
+        }
+
+    def mean_tokens(self, tokens: str, requests: str, first_s: float, last_s: float) -> float:
+        """Return the ratio of two counters of lengths over a time."""
+        sums = (
+            sum(self.over(f"{name}_{SLOW_SCRAPES}", first_s, last_s).values())
+            for name in (tokens, requests)
+        )
+        return next(sums) / next(sums)
+
+    def scrapes_within(self, first_s: float, last_s: float) -> list[float]:
+        return [each for each in self.recording.scrapes_s if first_s <= each <= last_s]
+
+    def windows(self, scrapes: int, first_s: float, last_s: float) -> Iterator[tuple[float, float]]:
+        """Yield (first, last scrape) of windows one after the other, without a gap."""
+        times_s = self.scrapes_within(first_s, last_s)
+        for end in range(scrapes - 1, len(times_s), scrapes - 1):
+            yield times_s[end - scrapes + 1], times_s[end]
+
+    def counted(self, first_s: float, last_s: float) -> tuple[float, int, float, int]:
+        """Return (requests, those of the log, seconds, windows) over the shortest windows."""
+        spans = list(self.windows(WINDOWS[0], first_s, last_s))
+        requests = [
+            count_arrivals(self.seen(end_s), WINDOWS[0], scrape_interval_s=self.interval_s).requests
+            for _, end_s in spans
+        ]
+        logged = sum(self.num_logged(start_s, end_s) for start_s, end_s in spans)
+        return sum(requests), logged, sum(end - start for start, end in spans), len(spans)
+
+    def num_logged(self, after_s: float, until_s: float) -> int:
+        return len(self.of_log(lambda each: each.arrival_s, after_s, until_s))
+
+    def of_log(
+        self, time: Callable[[Logged], float], after_s: float, until_s: float
+    ) -> list[Logged]:
+        """Return the requests to which something happened within a time."""
+        return [each for each in self.log if after_s < time(each) <= until_s]
+
+    def in_flight(self, at_s: float) -> int:
+        return sum(each.arrival_s <= at_s < each.ended_at_s for each in self.log)
+
+    def phases(self) -> list[tuple[float, float]]:
+        """Return the times of steady arrivals, found in the log."""
+        scrapes_s = self.recording.scrapes_s
+        counts = [self.num_logged(start_s, end_s) for start_s, end_s in pairwise(scrapes_s)]
+        edges = change_points(counts)
+        return [(scrapes_s[start], scrapes_s[end]) for start, end in pairwise(edges)]
+
+
+def read_watched(folder: Path) -> Watched:
+    """Read ``requests.jsonl`` and ``scrapes.txt`` or ``scrapes.txt.gz``."""
+    scrapes = next(each for each in sorted(folder.glob("scrapes.txt*")))
+    lines = (folder / "requests.jsonl").read_text().splitlines()
+    records = (json.loads(line) for line in lines if line.strip())
+    names = Logged.__slots__
+    log = [Logged(**{name: record[name] for name in names}) for record in records]
+    return Watched(
+        recording=read_recording(scrapes, labels=POD),
+        log=sorted(log, key=lambda each: each.arrival_s),
+    )
+
+
+def change_points(counts: Sequence[int]) -> list[int]:
+    """Return where the rate of counts changes, beginning and end included.
+
+    The split into steady parts of which the Poisson likelihood is largest, less a penalty for each
+    part that grows with the burstiness of neighbours.
+    """
+    number, shortest = len(counts), min(SHORTEST_PHASE, len(counts))
+    sums = np.concatenate([[0.0], np.cumsum(counts)])
+    steps = sum((later - earlier) ** 2 for earlier, later in pairwise(counts))
+    dispersion = max(1.0, steps / 2 / max(sum(counts), 1))
+    penalty = CHANGE_PENALTY * dispersion * math.log(number)
+    best, previous = np.full(number + 1, -np.inf), np.zeros(number + 1, dtype=int)
+    best[0] = 0.0
+    for end in range(shortest, number + 1):
+        starts = np.arange(end - shortest + 1)
+        totals = sums[end] - sums[starts]
+        likelihoods = totals * np.log(np.maximum(totals, 1e-9) / (end - starts))
+        values = best[starts] + likelihoods - penalty
+        previous[end] = np.argmax(values)
+        best[end] = values[previous[end]]
+    edges = [number]
+    while edges[-1]:
+        edges.append(int(previous[edges[-1]]))
+    return edges[::-1]

@@ -1,0 +1,182 @@
+"""Request traces: every format and alias read, everything wrong named with its place."""
+
+import gzip
+import json
+import sys
+
+import pytest
+
+from tonnage.replay.traces import TraceError, read_trace
+
+ROWS = [(0.5, 100, 10), (1.5, 200, 20), (1.5, 300, 30)]
+CSV = "arrival_s,prompt_tokens,output_tokens\n0.5,100,10\n1.5,200,20\n1.5,300,30\n"
+
+
+def rows(trace):
+    return list(zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True))
+
+
+def a_file(folder, name, text):
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def jsonl(names=("arrival_s", "prompt_tokens", "output_tokens"), more=None):
+    return "".join(
+        json.dumps(dict(zip(names, row, strict=True)) | (more or {})) + "\n" for row in ROWS
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", CSV),
+        ("t.csv.gz", CSV),
+        ("T.CSV", CSV),
+        ("t.csv", "\ufeff" + CSV.replace("\n", "\r\n") + "\r\n"),
+        ("t.csv", CSV.replace("arrival_s", " time_s ").replace("prompt_tokens", "input_tokens")),
+        ("t.csv", "output_tokens,user,arrival_ms,input_tokens\n10,a,500,100\n20,b,1500,200\n"
+                  "30,c,1500,300\n"),
+        ("t.csv", "Timestamp,Model,Request tokens,Response tokens,Total tokens\n0.5,x,100,10,110\n"
+                  "1.5,x,200,20,220\n1.5,x,300,30,330\n"),
+        ("t.jsonl", jsonl(more={"ttft_s": 0.3})),
+        ("t.jsonl.gz", jsonl() + "\n"),
+        ("t.jsonl", "".join(
+            json.dumps({"timestamp": 1000 * at, "input_length": i, "output_length": o}) + "\n"
+            for at, i, o in ROWS)),
+    ],
+)  # fmt: skip
+def test_every_format_and_alias_gives_the_same_requests(tmp_path, name, text):
+    trace = read_trace(a_file(tmp_path, name, text))
+
+    assert rows(trace) == ROWS
+    assert not trace.was_unsorted
+    assert len(trace) == 3
+
+
+def test_dates_count_from_the_first(tmp_path):
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:17:05.0000000,200,20\n2023-11-16 18:17:03.9799600,100,10\n"
+    )
+
+    trace = read_trace(a_file(tmp_path, "azure.csv", text))
+
+    assert trace.arrival_s[0] == 0
+    assert trace.arrival_s[1] == pytest.approx(1.02004, abs=1e-5)
+    assert list(trace.prompt_tokens) == [100, 200]
+
+
+def test_unsorted_rows_are_sorted_and_said(tmp_path):
+    text = "arrival_s,prompt_tokens,output_tokens\n3,1,1\n1,2,2\n3,3,3\n2,4,4\n"
+
+    trace = read_trace(a_file(tmp_path, "t.csv", text))
+
+    assert rows(trace) == [(1, 2, 2), (2, 4, 4), (3, 1, 1), (3, 3, 3)]
+    assert trace.was_unsorted
+
+
+HEAD = "arrival_s,prompt_tokens,output_tokens\n1,2,3\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        (HEAD + "-1,2,3\n", 3, "arrival_s", "'-1' is negative"),
+        (HEAD + "1,-2,3\n", 3, "prompt_tokens", "'-2' is negative"),
+        (HEAD + "nan,2,3\n", 3, "arrival_s", "'nan' is not finite"),
+        (HEAD + "1,2,inf\n", 3, "output_tokens", "'inf' is not finite"),
+        (HEAD + "\n1,2,0\n", 4, "output_tokens", "'0' is no request"),
+        (HEAD + "1,0,1\n", 3, "prompt_tokens", "'0' is no request"),
+        (HEAD + "1,2.5,1\n", 3, "prompt_tokens", "'2.5' is no number of tokens"),
+        (HEAD + "1,1e300,1\n", 3, "prompt_tokens", "'1e300' is no number of tokens"),
+        (HEAD + "1,many,1\n", 3, "prompt_tokens", "'many' is no number"),
+        (HEAD + "1,1_0,1\n", 3, "prompt_tokens", "'1_0' is no number"),
+        (HEAD + "1,,1\n", 3, "prompt_tokens", "no value"),
+        (HEAD + "1,2\n", 3, "output_tokens", "no value"),
+        (HEAD + "1,2,3,4\n", 3, None, "4 fields, the header has 3"),
+        (HEAD + '1,"2,3\n', 3, None, "unexpected end of data"),
+        ("arrival_s,tokens\n1,2\n", 1, "prompt_tokens", "the columns are: arrival_s, tokens"),
+        ("a,time_s,arrival_ms\n", 1, "arrival_ms", "given twice, as time_s and arrival_ms"),
+        ("", None, None, "it has no requests"),
+        ("arrival_s,prompt_tokens,output_tokens\n", None, None, "it has no requests"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path, text, line, column, message):
+    path = a_file(tmp_path, "t.csv", text)
+
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+
+    assert (caught.value.path, caught.value.line, caught.value.column) == (path, line, column)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"arrival_s": NaN, "prompt_tokens": 1, "output_tokens": 1}', "nan is not finite"),
+        ('{"arrival_s": 1, "prompt_tokens": true, "output_tokens": 1}', "True is no number"),
+        ('{"arrival_s": 1, "output_tokens": 1}', "prompt_tokens: no value"),
+        ('{"arrival_s": 1, ', "no JSON"),
+        ("[1, 2, 3]", "no JSON object"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_wrong_line_of_jsonl_is_named(tmp_path, line, message):
+    with pytest.raises(TraceError) as caught:
+        read_trace(a_file(tmp_path, "t.jsonl", jsonl() + line + "\n"))
+
+    assert caught.value.line == 4
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"arrival_s\xff", "no text in UTF-8"),
+        ("t.csv.gz", b"arrival_s", "Not a gzipped file"),
+        ("t.csv.gz", gzip.compress(CSV.encode())[:-12], "damaged"),
+        ("t.txt", CSV.encode(), "a trace ends in .csv"),
+    ],
+)
+def test_a_file_that_is_something_else_is_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(TraceError, match=message):
+        read_trace(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(TraceError, match="No such file"):
+        read_trace(tmp_path / "t.csv")
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(TraceError, match=r"pip install 'tonnage\[parquet\]'"):
+        read_trace(a_file(tmp_path, "t.parquet", "PAR1"))
+
+
+def test_parquet_is_read_by_column(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    at, prompt, output = zip(*ROWS, strict=True)
+    columns = {"arrival_ms": [1000 * each for each in at], "input_tokens": prompt}
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table(columns | {"output_tokens": output}), path)
+
+    assert rows(read_trace(path)) == ROWS
+
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(TraceError, match="the columns are: arrival_ms, input_tokens"):
+        read_trace(path)
+    parquet.write_table(pyarrow.table(columns | {"output_tokens": [1, 0, 1]}), path)
+    with pytest.raises(TraceError, match=r"t\.parquet:2:output_tokens: 0 is no request"):
+        read_trace(path)
+    path.write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(TraceError, match="no parquet"):
+        read_trace(path)
