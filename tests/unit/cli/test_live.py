@@ -32,6 +32,57 @@ def a_condition(kind, status, reason, message):
     return {**named, "lastTransitionTime": TIME}
 
 
+def a_constant(prior, learned, planned, doubt):
+    figures = {"prior": prior, "learned": learned, "planned": planned}
+    return {**figures, "deviationFraction": doubt}
+
+
+def a_calibration(**changes):
+    """What an operator that has watched for half an hour writes."""
+    return {
+        "evidence": "Namespace",
+        "corroboratingNamespaces": 2,
+        "windows": 37,
+        "busySteps": 12345,
+        "changedAt": TIME,
+        "overheadFactor": a_constant(1.0, 1.31, 1.36, 0.03),
+        "bandwidthEfficiency": a_constant(0.82, 0.774, 0.744, 0.02),
+        "prefillEfficiency": a_constant(0.443, 0.401, 0.386, 0.04),
+        "stepTime": a_constant(1.0, 1.118, 1.161, 0.031),
+        "requestsPerSecond": 0.88,
+        "priorRequestsPerSecond": 0.978,
+        "goodputFactor": 0.95,
+        "judgedRequests": 4200,
+        "judgedAt": TIME,
+        "goodputFactorReason": "-5% capacity: 310 of 4200 requests missed TPOT p95",
+        "kvTokens": 590000,
+        "priorKvTokens": 593354,
+        "coldStartSeconds": 95.0,
+        "coldStartDeviationSeconds": 12.0,
+        "coldStarts": 3,
+        **changes,
+    }
+
+
+NOTHING_LEARNED = {
+    "evidence": "Prior",
+    "corroboratingNamespaces": 0,
+    "windows": 0,
+    "busySteps": 0,
+    "overheadFactor": a_constant(1.0, 1.0, 1.2, 0.28),
+    "bandwidthEfficiency": a_constant(0.82, 0.82, 0.68, 0.14),
+    "prefillEfficiency": a_constant(0.443, 0.443, 0.37, 0.28),
+    "stepTime": a_constant(1.0, 1.0, 1.2, 0.142),
+    "requestsPerSecond": 0.7,
+    "priorRequestsPerSecond": 0.7,
+    "goodputFactor": 1.0,
+    "judgedRequests": 0,
+    "goodputFactorReason": "",
+    "priorKvTokens": 593354,
+    "coldStarts": 0,
+}
+
+
 def a_model(*, name="llama-70b", **status):
     """Return a live object in the middle of a rise; the plan is a real one."""
     planned = json.loads(plan(LLAMA, options=["-o", "json"]).stdout)
@@ -39,6 +90,7 @@ def a_model(*, name="llama-70b", **status):
         {"code": "Capacity", "message": "1.23 requests/s per replica"},
         {"code": "Demand", "message": "2.10 requests/s (measured) at 0.47 per replica need 5"},
         {"code": "Backlog", "message": "42 waiting, to be drained in 60.0 s, need 7"},
+        {"code": "SpeedInDoubt", "message": "planned for steps 4% longer than expected"},
         {"code": "StepCap", "message": "at most 4 more in one step: 6"},
     ]
     step = "2.10 requests/s need 5; at most 4 more in one step: 6"
@@ -55,17 +107,13 @@ def a_model(*, name="llama-70b", **status):
             "stepSeconds": a_figure(0.0431),
             "ttftAttainment": a_figure(0.81),
         },
-        "calibration": {
-            "bandwidthEfficiency": 0.774,
-            "priorBandwidthEfficiency": 0.82,
-            "busySteps": 12345,
-            "changedAt": TIME,
-        },
+        "calibration": a_calibration(),
         "decisions": [{**decision, "message": step}],
         "conditions": [
             a_condition("Ready", "True", "MinimumReady", "2 replicas ready"),
             a_condition("ScalingLimited", "True", "StepCap", "at most 4 more in one step: 6"),
             a_condition("SLOMet", "False", "Missed", "TTFT 81.0% of requests within the limit"),
+            a_condition("SpeedPlausible", "False", "SlowPod", "pod x on node y takes 20% longer"),
         ],
         "display": {"reason": "StepCap"},
     }
@@ -134,7 +182,17 @@ def test_explain_shows_the_chain_from_signal_to_decision(a_cluster):
         "2/6 replicas ready",
         "1. Signal: what is measured requests/s 2.10",
         "MBU 61.2%",
-        "bandwidth efficiency 0.774, learned from 12,345 busy steps, prior 0.820 (-5.6%)",
+        "evidence 37 windows, 12,345 busy steps, of this namespace's own engines; 2 other",
+        "prior learned change doubt planned with overheads 1.000 1.310 +31.0% 3.0% 1.360",
+        "bandwidth efficiency 0.820 0.774 -5.6% 2.0% 0.744",
+        "step time 1.000 1.118 +11.8% 3.1% 1.161",
+        "requests/s planned 0.880 per replica; by the prior 0.978 (-10.0%)",
+        "goodput factor 0.95, from 4,200 requests judged, last 2026-11-20T06:00:00Z",
+        "-5% capacity: 310 of 4200 requests missed TPOT p95",
+        "KV tokens of a rank 590,000 reported by its own engines, estimated were 593,354",
+        "cold start 95.00 s, standard deviation 12.00 s, created to Ready in 3 starts",
+        "SpeedInDoubt planned for steps 4% longer than expected",
+        "SpeedPlausible False (SlowPod): pod x on node y takes 20% longer",
         "Demand 2.10 requests/s (measured) at 0.47 per replica need 5",
         "4. Caps: what bounds the replicas replicas 1 to 8 StepCap at most 4 more in one step: 6",
         "5. Decision: what was done replicas 6 desired, 2 current, 2 ready",
@@ -155,7 +213,10 @@ def test_explain_as_json_has_every_link(a_cluster):
     ]
     assert [each["code"] for each in links["caps"]["reasons"]] == ["StepCap"]
     assert links["signal"]["measured"]["queueDepth"]["value"] == 42
-    assert links["correction"]["calibration"]["busySteps"] == 12345
+    correction = links["correction"]
+    assert correction["calibration"] == a_calibration()
+    assert [each["code"] for each in correction["reasons"]] == ["SpeedInDoubt"]
+    assert [each["type"] for each in correction["conditions"]] == ["SpeedPlausible"]
     assert links["decision"]["decisions"][0]["toReplicas"] == 6
 
 
@@ -170,12 +231,27 @@ def test_an_object_that_was_never_looked_at_says_so(a_cluster):
 
 
 def test_a_prior_is_not_called_learned(a_cluster):
-    calibration = {"bandwidthEfficiency": 0.82, "priorBandwidthEfficiency": 0.82, "busySteps": 0}
-    model = a_model(calibration=calibration)
+    model = a_model(calibration=NOTHING_LEARNED)
+    Status.model_validate_json(json.dumps(model["status"]))
     kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
     result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
 
-    assert "0.820, the prior: nothing measured yet" in result.stdout
+    text = " ".join(result.stdout.split())
+    for expected in (
+        "evidence nothing measured yet: the prior holds",
+        "bandwidth efficiency 0.820 0.820 +0.0% 14.0% 0.680",
+        "requests/s planned 0.700 per replica; by the prior 0.700 (as now)",
+        "goodput factor 1.00: no promise gave a reason to change it",
+        "KV tokens of a rank 593,354 estimated: none reported yet",
+    ):
+        assert expected in text
+
+
+def test_a_calibration_of_a_former_version_is_still_explained(a_cluster):
+    former = {"bandwidthEfficiency": 0.774, "priorBandwidthEfficiency": 0.82, "busySteps": 9}
+    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, a_model(calibration=former))})
+
+    assert run("explain", "llama-70b", "--kubeconfig", kubeconfig).exit_code == 0
 
 
 def test_a_status_of_another_shape_still_has_a_chain():
@@ -191,9 +267,9 @@ def test_top_shows_a_row_for_each_model(a_cluster):
 
     assert header.split()[:4] == ["name", "model", "GPU", "mode"]
     assert first.split()[0] == "serving/llama-70b"
-    # 2 replicas are ready: their capacity is twice what the plan gives one
-    capacity = significant(2 * a_model()["status"]["estimate"]["requestsPerSecond"])
-    assert {"2/6", "2.10", capacity, "42", "61%", "0.77", "0.82", "81.0%"} <= set(first.split())
+    # 2 replicas are ready: their capacity is twice what one serves by all that was learned
+    capacity = significant(2 * a_model()["status"]["calibration"]["requestsPerSecond"])
+    assert {"2/6", "2.10", capacity, "42", "61%", "1.12", "0.77", "0.95"} <= set(first.split())
     assert second.split()[0] == "serving/other"
 
 

@@ -18,7 +18,7 @@ from tonnage.cli.page.drawing import SCREENS, look, tick_values
 from tonnage.cli.page.memory import edge_range, memory_figure
 from tonnage.cli.page.roofline import roofline_figure
 from tonnage.cli.page.throughput import SERIES, Batch, Course, course, strictest, throughput_figure
-from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
+from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.sizing.workload import Slo, Target
@@ -184,6 +184,23 @@ class TestMemory:
         assert {"weights", "KV cache"} < set(found)
         assert "90.0 GiB usable (0.9)" in found
         assert "activations" not in found
+
+    def test_a_given_cache_is_as_large_as_it_is_said_to_be_whatever_is_usable(self):
+        given = GivenPool(flag="--num-gpu-blocks-override 5120", num_bytes=20 * GIB)
+        budget = replace(a_budget(spread_bytes=5 * GIB), given_pool=given)
+        figure = drawn(memory_figure, budget, WIDE)
+
+        widths = [part.get_width() for part in figure.axes[0].patches]
+        assert widths == pytest.approx([30, 10, 20, 40])
+        assert not [text for text in texts(figure) if "usable" in text]
+        assert edge_range(budget) is None
+
+    def test_a_given_cache_that_is_too_large_is_drawn_in_full(self):
+        given = GivenPool(flag="--num-gpu-blocks-override 5120", num_bytes=80 * GIB)
+        (axes,) = drawn(memory_figure, replace(a_budget(), given_pool=given), WIDE).axes
+
+        assert [part.get_width() for part in axes.patches] == pytest.approx([30, 10, 80])
+        assert axes.get_xlim() == (0, 120)
 
     @FEW
     @given(

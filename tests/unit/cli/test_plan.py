@@ -254,11 +254,50 @@ def test_a_scale_target_keeps_the_flags_that_run():
 
 
 @pytest.mark.parametrize(
+    ("given", "kv_tokens"),
+    [
+        # 80 layers, 4 of 8 KV heads on each of 2 GPUs, 128 wide, K and V: 163,840 B a token.
+        ("--kv-cache-memory-bytes=10G", 65_536),
+        ("--num-gpu-blocks-override=4000", 64_000),
+    ],
+)
+def test_a_scale_target_keeps_the_cache_that_is_given(given, kv_tokens):
+    flags = ["--max-num-seqs=48", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
+    deployment = a_deployment(args=[*flags, given])
+
+    estimate = as_json(SCALED, deployment)["estimate"]
+    shown = " ".join(plan(SCALED, deployment).stdout.split())
+
+    assert estimate["kvTokens"] == kv_tokens
+    assert estimate["kvTokensLow"] == estimate["kvTokensHigh"] == kv_tokens
+    assert f"for the KV cache, given: {given.partition('=')[0]} " in shown
+    assert f"will print {kv_tokens:,} tokens" in shown
+
+
+def test_a_scale_target_whose_given_cache_holds_no_request_is_refused():
+    flags = ["--max-num-seqs=48", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
+    result = plan(SCALED, a_deployment(args=[*flags, "--kv-cache-memory-bytes=512M"]))
+
+    assert result.exit_code == 2
+    assert "given by --kv-cache-memory-bytes 536870912" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
     ("deployment", "expected"),
     [
         ("", "spec.scaleTarget: Deployment serving/my-vllm is not in these files"),
         (a_deployment(image="vllm:latest"), "image tag 'latest' is no version"),
         (a_deployment(args=["--max-num-seqs=64"]), "must set --max-num-seqs and"),
+        (
+            a_deployment(
+                args=[
+                    "--max-num-seqs=64",
+                    "--max-num-batched-tokens=8192",
+                    "--kv-cache-memory-bytes=10GiB",
+                ]
+            ),
+            "every other flag that decides capacity to a number that the engine reads",
+        ),
         (
             "apiVersion: apps/v1\nkind: Deployment\n"
             "metadata: {name: my-vllm, namespace: serving}\n",

@@ -12,6 +12,7 @@ import pytest
 from cli_builders import LLAMA, answered, assert_stands_alone, llama, plan, run, tree, words
 from tonnage.cli.answers.planning import Refused
 from tonnage.cli.page.plan import plan_page
+from tonnage.sizing.plan import size
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
@@ -27,6 +28,10 @@ SCRIPT = "<script>alert(1)</script>"
 def page():
     """Return the page of one plan."""
     return plan_page([answered()])
+
+
+def size_again(sizing, flags):
+    return size(replace(sizing.request, flags=flags))
 
 
 def rows_of(element):
@@ -103,6 +108,16 @@ def test_the_parts_of_the_memory_are_listed_with_their_ranges(page):
     assert ["in all", "139.8 GiB", "100.0%"] in rows
     assert re.fullmatch(r"[0-9.]+ GiB ± [0-9.]+", cache[1])
     assert cache[2].endswith("%")
+
+
+def test_a_given_cache_is_said_to_be_given(page):
+    usual = answered()
+    given = replace(usual.sizing.flags, kv_cache_bytes=10_737_418_240)
+    text = words(tree(plan_page([replace(usual, sizing=size_again(usual.sizing, given))])))
+
+    assert "The KV cache is given (--kv-cache-memory-bytes 10737418240)" in text
+    assert "The engine may use what is left of the line" not in text
+    assert "The KV cache is given" not in words(tree(page))
 
 
 def test_offline_has_no_slo_ceiling_and_no_ttft():

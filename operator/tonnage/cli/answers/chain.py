@@ -7,7 +7,9 @@ Object = Mapping[str, Any]
 
 SIZING_CODES: Final = frozenset({"Capacity", "Slots"})
 NEED_CODES: Final = frozenset({"Demand", "Backlog", "NoDemand"})
+LEARNED_CODES: Final = frozenset({"SpeedInDoubt", "PromisesJudged", "MaxNumSeqs"})
 SIGNAL_CONDITIONS: Final = ("MetricsAvailable", "SLOMet")
+CORRECTION_CONDITIONS: Final = ("SpeedPlausible", "KVCapacityAsPlanned", "CalibrationStored")
 SIZING_CONDITIONS: Final = ("PlanValid",)
 CAP_CONDITIONS: Final = ("ScalingActive", "ScalingLimited", "CapacityAvailable")
 DECISION_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled")
@@ -42,7 +44,10 @@ def chain(resource: Object) -> dict[str, Any]:
         },
         "correction": {
             "calibration": dict(block(status, "calibration")),
+            "coldStart": dict(block(status, "measured", "coldStartSeconds")),
             "measuredInputs": _inputs(estimate, is_measured=True),
+            "reasons": _reasons(plan, LEARNED_CODES),
+            "conditions": _conditions(status, CORRECTION_CONDITIONS),
         },
         "sizing": {
             "plan": {key: value for key, value in plan.items() if key != "reasons"},
@@ -54,7 +59,7 @@ def chain(resource: Object) -> dict[str, Any]:
         "caps": {
             "minReplicas": block(spec, "scaling").get("minReplicas", 1),
             "maxReplicas": block(spec, "scaling").get("maxReplicas"),
-            "reasons": _reasons(plan, SIZING_CODES | NEED_CODES, is_inverse=True),
+            "reasons": _reasons(plan, SIZING_CODES | NEED_CODES | LEARNED_CODES, is_inverse=True),
             "conditions": _conditions(status, CAP_CONDITIONS),
         },
         "decision": {

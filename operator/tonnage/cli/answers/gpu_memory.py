@@ -31,7 +31,7 @@ def memory_segments(budget: MemoryBudget) -> list[Segment]:
     cache = Segment(
         name=CACHE, num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
     )
-    unused = Segment(name=UNUSED, num_bytes=budget.total_bytes - budget.usable_bytes)
+    unused = Segment(name=UNUSED, num_bytes=budget.unused_bytes)
     return [segment for segment in (*parts, cache, unused) if segment.num_bytes > 0]
 
 

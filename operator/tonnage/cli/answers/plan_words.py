@@ -19,6 +19,7 @@ NOES: Final = {
     "DoesNotFit": "it does not fit into the memory",
     "SLOInfeasible": "the SLO targets are out of reach, with any number of replicas",
     "ContextTooLong": "the model was not made for so long a context",
+    "CalibrationMismatch": "the calibration is of another engine",
     "InvalidParallelism": "it cannot be split over that many GPUs",
 }
 OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "USD/hour")

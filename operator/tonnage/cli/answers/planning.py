@@ -12,12 +12,22 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.estimate.calibration_file import (
+    CalibrationFile,
+    CalibrationFileError,
+    Validation,
+    check_key,
+    key_of,
+    speed_posterior_of,
+)
+from tonnage.estimate.learner import constants_of
 from tonnage.explain.at_demand import demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
-from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, without
+from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, replaced, without
 from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
@@ -30,6 +40,8 @@ class Terms:
     gpus: Mapping[str, Gpu]
     is_textbook: bool = False
     requests_per_s: float | None = None
+    calibration: CalibrationFile | None = None
+    """What was measured of an engine; refused for another."""
     between: Between = nothing
     """Called before each run of the engine model."""
 
@@ -42,9 +54,12 @@ class Planned:
     sizing: Sizing
     replicas: int
     reasons: tuple[Reason, ...]
+    validation: Validation | None = None
+    """How well the constants were found to predict the user's own traffic."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
+        validated = {} if self.validation is None else {"validation": self.validation.to_dict()}
         plan = plan_status(self.sizing, replicas=self.replicas, reasons=self.reasons)
         estimate = estimate_status(self.sizing, replicas=self.replicas)
         return {
@@ -52,6 +67,7 @@ class Planned:
             "plan": plan.to_dict(),
             "estimate": estimate.to_dict(),
             "atDemand": demand_figures(self.sizing, self.replicas),
+            **validated,
         }
 
 
@@ -101,7 +117,7 @@ def answer(
             target=target,
             checkpoint=checkpoint,
         )
-    except (CatalogError, TargetError) as error:
+    except (CatalogError, TargetError, CalibrationFileError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
         sizing = size(request, between=terms.between)
@@ -114,8 +130,20 @@ def answer(
                 request, terms.gpus.values(), deployment.spec.scaling, between=terms.between
             ),
         )
+    calibration = terms.calibration
+    try:
+        if calibration is not None:
+            check_key(calibration, key_of(request, sizing.flags.parallelism))
+    except CalibrationFileError as error:
+        return Refused(deployment=deployment, code=code_of(error), message=str(error))
     replicas, reasons = within_bounds(sizing, deployment.spec.scaling)
-    return Planned(deployment=deployment, sizing=sizing, replicas=replicas, reasons=reasons)
+    return Planned(
+        deployment=deployment,
+        sizing=sizing,
+        replicas=replicas,
+        reasons=reasons,
+        validation=calibration.validation if calibration else None,
+    )
 
 
 def request_of(
@@ -131,9 +159,29 @@ def request_of(
     Raises:
         CatalogError: a model, class or version is unknown, or lacks a figure.
         TargetError: the Deployment says too little about its engine.
+        CalibrationFileError: what was measured is of another engine.
     """
     request = _with_notes(_request(spec, terms, model_config, target))
-    return request if checkpoint is None else as_stored(request, checkpoint)
+    request = request if checkpoint is None else as_stored(request, checkpoint)
+    return request if terms.calibration is None else as_measured(request, terms.calibration)
+
+
+def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingRequest:
+    """Return the request with measured constants; where its split is open, that is not compared.
+
+    Raises:
+        CalibrationFileError: they are of another engine, with both keys.
+    """
+    split = Parallelism(**calibration.key.parallelism.model_dump(by_alias=False))
+    check_key(calibration, key_of(request, request.flags.parallelism if request.flags else split))
+    speed = constants_of(speed_posterior_of(calibration), request.speed)
+    written = (
+        f"{significant(speed.bandwidth_efficiency)}, prefill "
+        f"{significant(speed.prefill_efficiency)}, overheads "
+        f"{significant(calibration.constants.overhead_factor)} times the prior's"
+    )
+    measured = Input(figure=Figure.SPEED, value=written, origin=Origin.MEASURED)
+    return replace(request, speed=speed, inputs=replaced(request.inputs, measured))
 
 
 def _with_notes(request: SizingRequest) -> SizingRequest:
@@ -163,6 +211,8 @@ def code_of(error: Exception) -> str:
     """Name an error as the condition's reason does."""
     if isinstance(error, TargetError):
         return error.code
+    if isinstance(error, CalibrationFileError):
+        return "CalibrationMismatch"
     return type(error).__name__.removesuffix("Error")
 
 

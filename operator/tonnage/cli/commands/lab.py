@@ -13,7 +13,7 @@ from rich.console import Console
 from tonnage.cli.console import UNEXPECTED, Failure, needs_extra
 from tonnage.units import HOUR_S
 
-MODULES: Final = frozenset({"aiohttp", "cryptography", "matplotlib"})
+MODULES: Final = frozenset({"cryptography", "matplotlib"})
 
 HELP = """Run a test cluster on this machine: control plane, Prometheus, engine emulators.
 
@@ -134,9 +134,32 @@ def build() -> None:
     type=click.IntRange(min=1, max=HOUR_S),
     help="Prometheus scrape interval in seconds.",
 )
-def demo(*, picture: Path | None, keep: bool, cluster: str, scrape_interval_s: int | None) -> None:
+@click.option(
+    "--engine",
+    type=click.Choice(["emulator", "vllm"]),
+    default="emulator",
+    show_default=True,
+    help="vllm: real vLLM for CPU, a core per replica; 6 GB of packages, installed once.",
+)
+def demo(
+    *,
+    picture: Path | None,
+    keep: bool,
+    cluster: str,
+    scrape_interval_s: int | None,
+    engine: str,
+) -> None:
     """Run the demo: an example under load, and how the operator scales it."""
     with lab_errors():
         story = importlib.import_module("tonnage.lab.demo")
+        stages = importlib.import_module("tonnage.lab.stages")
         chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}
-        sys.exit(story.run_demo(picture=picture, keep=keep, cluster=cluster, **chosen))
+        sys.exit(
+            story.run_demo(
+                picture=picture,
+                keep=keep,
+                cluster=cluster,
+                engine=stages.Engine(engine),
+                **chosen,
+            )
+        )

@@ -3,17 +3,39 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from tonnage.units import MILLION
+from tonnage.units import MILLION, seconds
 
 
 def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
     if value is not None and not (math.isfinite(value) and 0 < value <= MILLION):
         raise click.BadParameter(f"{value} is not between 0 and {MILLION}")
     return value
+
+
+def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    try:
+        return None if value is None else seconds(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def duration_option(
+    name: str, destination: str, help_text: str, default: str | None = None
+) -> Callable[..., Any]:
+    """Return an option that takes a duration as manifests do, and gives seconds."""
+    return click.option(
+        name,
+        destination,
+        metavar="DURATION",
+        default=default,
+        show_default=default is not None,
+        callback=_seconds,
+        help=help_text,
+    )
 
 
 CLUSTER_EXIT_CODES: Final = """\b
@@ -59,6 +81,13 @@ model_config_option: Final = click.option(
     "config_file",
     metavar="FILE",
     help="config.json of the model, instead of the one in the catalogue.",
+)
+calibration_option: Final = click.option(
+    "--calibration",
+    "calibration_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Constants that 'tonnage calibrate' measured, instead of those of the catalogue.",
 )
 requests_per_second_option: Final = click.option(
     "--requests-per-second",

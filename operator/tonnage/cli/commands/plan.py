@@ -14,6 +14,7 @@ from tonnage.cli.answers.patience import counting
 from tonnage.cli.answers.plan_words import is_served
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.commands.options import (
+    calibration_option,
     filename_option,
     gpus_option,
     html_option,
@@ -30,6 +31,7 @@ from tonnage.cli.commands.writing import (
     written,
 )
 from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
+from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.checkpoint import checkpoint_in
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.hub import checkpoint_from_hub, config_from_hub
@@ -52,6 +54,7 @@ Examples:
   tonnage plan -f model.yaml --model-config config.json    a model that is not in the catalogue
   tonnage plan -f model.yaml --hub                         the same, fetched from Hugging Face
   tonnage plan -f model.yaml --checkpoint DIR              exact weight sizes from safetensors
+  tonnage plan -f model.yaml --calibration calibration.json  constants measured by calibrate
   tonnage plan -f models/ --html plan.html                 an HTML page with charts
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
@@ -95,6 +98,7 @@ class _Inputs:
     "the Hugging Face Hub.",
 )
 @requests_per_second_option
+@calibration_option
 def plan(  # noqa: PLR0913  (one argument per option)
     *,
     names: tuple[str, ...],
@@ -106,13 +110,17 @@ def plan(  # noqa: PLR0913  (one argument per option)
     checkpoint_folder: Path | None,
     asks_hub: bool,
     requests_per_s: float | None,
+    calibration_file: Path | None,
 ) -> None:
+    if textbook and calibration_file is not None:
+        raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
     check_page(page_file, form)
     progress = search_progress()
     terms = Terms(
         gpus=known_gpus(gpus_folder),
         is_textbook=textbook,
         requests_per_s=requests_per_s,
+        calibration=None if calibration_file is None else read_calibration(calibration_file),
         between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
     )
     manifests = load(names)

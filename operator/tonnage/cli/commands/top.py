@@ -24,9 +24,10 @@ WIDE: Final = 130
 HELP = f"""Show the ModelDeployments of a namespace, or of the cluster, live.
 
 Demand and capacity are requests per second: what arrives, and what the ready replicas can serve
-within the SLO. MBU is the measured memory bandwidth utilization; eff and prior are the calibrated
-bandwidth efficiency and its initial value; TTFT and TPOT are the percentage of requests that meet
-their target.
+within the SLO. MBU is the measured memory bandwidth utilization; step is the learned time of a
+step over that of the prior, eff the learned bandwidth efficiency, kept the factor on capacity that
+kept and broken promises have left; TTFT and TPOT are the percentage of requests that meet their
+target.
 
 \b
 Examples:
@@ -146,13 +147,19 @@ def _measured(name: str, form: str = "") -> Callable[[Resource], str]:
     return _number("status", "measured", name, "value", form=form)
 
 
+def _learned(name: str) -> Callable[[Resource], str]:
+    return _number("status", "calibration", name, "learned", form="{:.2f}")
+
+
 def _model(resource: Resource) -> str:
     return _text("spec", "model", "id")(resource).rpartition("/")[2]
 
 
 def _capacity(resource: Resource) -> str:
-    """Return the requests/s of the replicas that are ready."""
-    each = block(resource, "status", "estimate").get("requestsPerSecond")
+    """Return the requests/s of the replicas that are ready, by all that was learned."""
+    each = block(resource, "status", "calibration").get("requestsPerSecond")
+    if each is None:
+        each = block(resource, "status", "estimate").get("requestsPerSecond")
     ready = block(resource, "status", "replicas").get("ready")
     if not isinstance(each, int | float) or not isinstance(ready, int):
         return UNKNOWN
@@ -185,14 +192,9 @@ COLUMNS: Final = (
     Column(name="capacity", value=_capacity),
     Column(name="queue", value=_measured("queueDepth", "{:.0f}")),
     Column(name="MBU", value=_measured("memoryBandwidthUtilization", "{:.0%}")),
-    Column(
-        name="eff", value=_number("status", "calibration", "bandwidthEfficiency", form="{:.2f}")
-    ),
-    Column(
-        name="prior",
-        value=_number("status", "calibration", "priorBandwidthEfficiency", form="{:.2f}"),
-        is_extra=True,
-    ),
+    Column(name="step", value=_learned("stepTime")),
+    Column(name="eff", value=_learned("bandwidthEfficiency"), is_extra=True),
+    Column(name="kept", value=_number("status", "calibration", "goodputFactor", form="{:.2f}")),
     Column(name="TTFT", value=_measured("ttftAttainment", "{:.1%}")),
     Column(name="TPOT", value=_measured("tpotAttainment", "{:.1%}")),
     Column(name="reason", value=_reason),

@@ -102,7 +102,8 @@ def memory_figure(budget: MemoryBudget, screen: Screen) -> Figure:
     """Draw the parts side by side."""
     figure = screen.figure(HEIGHT_PX)
     axes = figure.add_subplot()
-    axes.set(xlim=(0, budget.total_bytes / GIB), ylim=(-1.3, 1.1), yticks=[], xlabel="GiB")
+    shown = budget.total_bytes - min(0.0, budget.unused_bytes)
+    axes.set(xlim=(0, shown / GIB), ylim=(-1.3, 1.1), yticks=[], xlabel="GiB")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(visible=False)
     axes.spines[["left", "right", "top"]].set_visible(False)
@@ -114,7 +115,8 @@ def memory_figure(budget: MemoryBudget, screen: Screen) -> Figure:
             ink = SOFT if segment.name == UNUSED else PAPER
             axes.text(start + width / 2, 0, segment.name, ha="center", va="center", color=ink)
         start += width
-    _usable(axes, budget)
+    if budget.given_pool is None:
+        _usable(axes, budget)
     if edge := edge_range(budget):
         _edge(axes, edge)
     return figure

@@ -7,7 +7,7 @@ from typing import Any
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.read.manifest import Resource
-from tonnage.manifests.arguments import read_flags
+from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
 from tonnage.sizing.request import Flags
 
 
@@ -48,14 +48,13 @@ class ScaleTarget:
         """Return the flags that decide capacity, as they run.
 
         Raises:
-            TargetError: one that must be known is absent.
+            TargetError: one that must be known is absent, or cannot be read.
         """
         flags = read_flags(self.arguments, default_utilization=default_utilization)
         if flags is None:
             raise TargetError(
                 "FlagsUnknown",
-                f"scaleTarget {self.name} must set --max-num-seqs and --max-num-batched-tokens "
-                "explicitly",
+                f"scaleTarget {self.name} {FLAGS_NEEDED}",
             )
         return flags
 

@@ -24,12 +24,33 @@ MEASURED: Final = {
     "running": "running",
     "stepSeconds": "step time",
     "memoryBandwidthUtilization": "MBU",
+    "modelFlopsUtilization": "MFU",
     "kvTokens": "KV tokens",
     "ttftAttainment": "TTFT attained",
     "tpotAttainment": "TPOT attained",
     "coldStartSeconds": "cold start",
 }
-SHARES: Final = frozenset({"memoryBandwidthUtilization", "ttftAttainment", "tpotAttainment"})
+SHARES: Final = frozenset(
+    {
+        "memoryBandwidthUtilization",
+        "modelFlopsUtilization",
+        "ttftAttainment",
+        "tpotAttainment",
+    }
+)
+CONSTANTS: Final = {
+    "overheadFactor": "overheads",
+    "bandwidthEfficiency": "bandwidth efficiency",
+    "prefillEfficiency": "prefill efficiency",
+    "stepTime": "step time",
+}
+EVIDENCE: Final = {
+    "Namespace": "this namespace's own engines",
+    "OtherNamespaces": "other namespaces, which agree",
+    "Everyone": "all namespaces, from a former state",
+    "Prior": "nobody",
+}
+LEAST_CHANGE: Final = 0.0005
 GOOD: Final = frozenset({"Reconciling", "Stalled", "ScalingLimited"})
 """Conditions that are well when they are False."""
 
@@ -37,15 +58,15 @@ GOOD: Final = frozenset({"Reconciling", "Stalled", "ScalingLimited"})
 def explained(links: Mapping[str, Any]) -> RenderableType:
     """Return every link of the chain, in order."""
     sections = (
-        ("Signal: what is measured", _signal(links["signal"])),
-        ("Correction: what was learned from it", _correction(links["correction"])),
-        ("Sizing: what one replica can do", _sizing(links["sizing"])),
-        ("Caps: what bounds the replicas", _caps(links["caps"])),
-        ("Decision: what was done", _decision(links["decision"])),
+        ("Signal: what is measured", _grid(_signal(links["signal"]))),
+        ("Correction: what was learned from it", _learned(links["correction"])),
+        ("Sizing: what one replica can do", _grid(_sizing(links["sizing"]))),
+        ("Caps: what bounds the replicas", _grid(_caps(links["caps"]))),
+        ("Decision: what was done", _grid(_decision(links["decision"]))),
     )
     parts: list[RenderableType] = [_title(links), _headline(links)]
-    for number, (title, rows) in enumerate(sections):
-        parts += [Text(), Text(f"{number + 1}. {title}", style="bold"), _grid(rows)]
+    for number, (title, body) in enumerate(sections):
+        parts += [Text(), Text(f"{number + 1}. {title}", style="bold"), body]
     return Group(*parts)
 
 
@@ -96,28 +117,98 @@ def _amount(key: str, figure: Object) -> str:
     return format_s(value) if key.endswith("Seconds") else significant(value)
 
 
+def _learned(link: Mapping[str, Any]) -> RenderableType:
+    """Return whose evidence it is, a row for each constant, and what is of this object alone."""
+    known = link["calibration"]
+    parts = [_grid(_evidence(known))] if known else []
+    rows = [(name, block(known, key)) for key, name in CONSTANTS.items()]
+    if any(constant for _, constant in rows):
+        parts.append(_constants(rows))
+    return Group(*parts, _grid(_correction(link)))
+
+
+def _evidence(known: Object) -> Iterator[Row]:
+    source, others = known.get("evidence"), known.get("corroboratingNamespaces", 0)
+    if not known.get("windows"):
+        yield "evidence", "nothing measured yet: the prior holds"
+        return
+    whose = EVIDENCE.get(str(source), str(source))
+    also = f"; {others} other namespaces measured the same" if source == "Namespace" else ""
+    amount = f"{known['windows']:,} windows, {known.get('busySteps', 0):,} busy steps"
+    yield "evidence", printable(f"{amount}, of {whose}{also if others else ''}")
+    if known.get("changedAt"):
+        yield "last window", printable(str(known["changedAt"]))
+
+
+def _constants(rows: Iterable[tuple[str, Object]]) -> Padding:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=DIM)
+    table.add_column("")
+    for title in ("prior", "learned", "change", "doubt", "planned with"):
+        table.add_column(title, justify="right")
+    for name, constant in rows:
+        if not constant:
+            continue
+        prior, learned = constant["prior"], constant["learned"]
+        table.add_row(
+            name,
+            f"{prior:.3f}",
+            f"{learned:.3f}",
+            f"{learned / prior - 1:+.1%}" if prior else "",
+            f"{constant['deviationFraction']:.1%}",
+            f"{constant['planned']:.3f}",
+        )
+    return Padding(table, (0, 0, 0, INDENT), expand=False)
+
+
 def _correction(link: Mapping[str, Any]) -> Iterator[Row]:
-    calibration = link["calibration"]
-    if calibration:
-        learned = calibration["bandwidthEfficiency"]
-        prior = calibration["priorBandwidthEfficiency"]
-        steps = calibration.get("busySteps", 0)
-        if steps:
-            origin = (
-                f"learned from {steps:,} busy steps, prior {prior:.3f} ({learned / prior - 1:+.1%})"
-            )
-        else:
-            origin = "the prior: nothing measured yet"
-        yield "bandwidth efficiency", f"{learned:.3f}, {origin}"
-        if calibration.get("changedAt"):
-            yield "last moved", str(calibration["changedAt"])
+    known = link["calibration"]
+    if known:
+        yield from _changed(known)
+        yield from _own(known)
+    yield from _reasons(link)
+    yield from _conditions(link)
     for each in link["measuredInputs"]:
-        if calibration and each.get("name") == "bandwidth efficiency":
+        if known and each.get("name") == "bandwidth efficiency":
             continue  # said above, with its prior
         yield (
             printable(str(each.get("name"))),
             Text(printable(f"{each.get('value')} (measured)"), style="green"),
         )
+
+
+def _changed(known: Object) -> Iterator[Row]:
+    """Say what all of it changes in the plan, and what kept and broken promises have of that."""
+    now, before = known.get("requestsPerSecond"), known.get("priorRequestsPerSecond")
+    if now is not None and before:
+        change = f"{now / before - 1:+.1%}" if abs(now / before - 1) >= LEAST_CHANGE else "as now"
+        yield (
+            "requests/s planned",
+            f"{significant(now)} per replica; by the prior {significant(before)} ({change})",
+        )
+    factor, judged = known.get("goodputFactor", 1.0), known.get("judgedRequests", 0)
+    if judged:
+        when = f", last {known['judgedAt']}" if known.get("judgedAt") else ""
+        yield "goodput factor", printable(f"{factor:.2f}, from {judged:,} requests judged{when}")
+        if known.get("goodputFactorReason"):
+            yield "", printable(str(known["goodputFactorReason"]))
+    elif known.get("goodputFactor") is not None:
+        yield "goodput factor", f"{factor:.2f}: no promise gave a reason to change it"
+
+
+def _own(known: Object) -> Iterator[Row]:
+    """Say what the object's own pods showed: their cache, and how long they take to start."""
+    if known.get("kvTokens"):
+        tokens, before = known["kvTokens"], known.get("priorKvTokens")
+        was = f", estimated were {before:,}" if before else ""
+        yield "KV tokens of a rank", f"{tokens:,} reported by its own engines{was}"
+    elif known.get("priorKvTokens"):
+        yield "KV tokens of a rank", f"{known['priorKvTokens']:,} estimated: none reported yet"
+    if known.get("coldStartSeconds") is not None:
+        deviation = known.get("coldStartDeviationSeconds")
+        doubt = "" if deviation is None else f", standard deviation {format_s(deviation)}"
+        starts = known.get("coldStarts", 0)
+        mean = format_s(known["coldStartSeconds"])
+        yield "cold start", f"{mean}{doubt}, created to Ready in {starts} starts of its own pods"
 
 
 def _sizing(link: Mapping[str, Any]) -> Iterator[Row]:

@@ -44,6 +44,8 @@ def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
         parts += [Text(), *_question(number + 1, each, figures.get(number))]
     parts += [Text(), Text("What it stands on", style="bold"), _inputs(sizing)]
     parts += [Text(), Text("Plan", style="bold"), _summary(answer)]
+    if answer.validation is not None:
+        parts += [Text(), Text(str(answer.validation), style="green")]
     return Group(*parts)
 
 

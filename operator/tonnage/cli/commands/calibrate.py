@@ -1,0 +1,189 @@
+"""``tonnage calibrate``: a short load test of one live engine, and what it says of its speed."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tonnage.cli.commands.options import duration_option, gpus_option, model_config_option
+from tonnage.cli.console import Failure, complain
+from tonnage.sizing.split import Parallelism
+
+FORMS: Final = ("text", "json", "yaml")
+INTERRUPTED: Final = 130
+WEIGHTS: Final = (
+    "auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4",
+)  # fmt: skip
+
+HELP: Final = """Measure the speed of a live vLLM server with a short load test.
+
+Sends random prompts, first one by one, then in growing batches, and fits the overheads, the
+bandwidth efficiency and the prefill efficiency of the step-time formula to what comes back. Measure
+one replica, not a router, and while nobody else uses it. The result is a file for 'tonnage plan
+--calibration'. With --trace, then replays your own traffic and compares the latencies with the SLO
+and with the prediction.
+
+Nothing is written when the test is refused or stopped: others are being served (--yes measures all
+the same), another model, several replicas, more than 5 % of the prompts from the prefix cache, more
+than 2 % errors, --max-ttft, --max-seconds, Ctrl-C.
+
+The API key is read from --api-key-file, or from the environment: TONNAGE_API_KEY or OPENAI_API_KEY.
+
+\b
+Examples:
+  tonnage calibrate --url http://vllm:8000 --model meta-llama/Llama-3.1-8B-Instruct \\
+      --gpu H100 -o calibration.json
+  tonnage calibrate --url http://vllm:8000 --model my/model --model-config config.json \\
+      --gpu H200 --tensor-parallel 2 -o calibration.json
+  tonnage calibrate --url http://vllm:8000 --model my/model --gpu H100 -o calibration.json \\
+      --trace lengths.csv --ttft 2s --tpot 50ms --max-num-seqs 64 --max-seconds 900
+  tonnage plan -f model.yaml --calibration calibration.json
+
+\b
+Exit codes: 0 measured; 2 refused or stopped, or the input is invalid; 130 Ctrl-C; 1 unexpected
+error.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command was given."""
+
+    url: str
+    model: str
+    served_model_name: str | None
+    gpu: str
+    weights: str
+    kv_cache: str
+    tensor: int
+    pipeline: int
+    data: int
+    context: int
+    engine_version: str | None
+    gpus_folder: Path | None
+    config_file: str | None
+    outputs: tuple[str, ...]
+    max_concurrency: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    max_seconds: float
+    max_ttft_s: float
+    may_share: bool
+    api_key_file: Path | None
+    trace_file: Path | None
+    ttft_limit_s: float | None
+    tpot_limit_s: float | None
+
+    @property
+    def parallelism(self) -> Parallelism:
+        return Parallelism(
+            tensor=self.tensor, pipeline=self.pipeline, data=self.data, context=self.context
+        )
+
+    @property
+    def form(self) -> str:
+        forms = [each for each in self.outputs if each in FORMS]
+        return forms[-1] if forms else "text"
+
+    @property
+    def target(self) -> Path | None:
+        """Return the file that is written.
+
+        Raises:
+            Failure: several are named.
+        """
+        files = [each for each in self.outputs if each not in FORMS]
+        if len(files) > 1:
+            raise Failure(f"-o names several files: {', '.join(files)}")
+        return Path(files[0]) if files else None
+
+
+def _split_option(name: str, destination: str, help_text: str) -> Callable[..., Any]:
+    return click.option(
+        f"--{name}",
+        destination,
+        type=click.IntRange(min=1, max=4096),
+        default=1,
+        show_default=True,
+        help=help_text,
+    )
+
+
+@click.command(help=HELP)
+@click.option("--url", required=True, help="Address of one vLLM server, such as http://vllm:8000.")
+@click.option("--model", required=True, help="Hugging Face id of the model.")
+@click.option(
+    "--served-model-name", help="Name that the server has for the model, if it is another."
+)
+@click.option("--gpu", required=True, metavar="CLASS", help="GPU class of the catalogue.")
+@_split_option("tensor-parallel", "tensor", "Tensor-parallel size of the server.")
+@_split_option("pipeline-parallel", "pipeline", "Pipeline-parallel size.")
+@_split_option("data-parallel", "data", "Data-parallel size.")
+@_split_option("context-parallel", "context", "Decode context parallel size.")
+@click.option("--weights", type=click.Choice(WEIGHTS), default="auto", show_default=True)
+@click.option(
+    "--kv-cache",
+    type=click.Choice(["auto", "bfloat16", "float16", "fp8"]),
+    default="auto",
+    show_default=True,
+)
+@click.option("--engine-version", help="Version of vLLM. Default: as the server says.")
+@gpus_option
+@model_config_option
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE|json|yaml",
+    help="FILE: write the calibration there. json or yaml: print it so. May be given twice.",
+)
+@click.option(
+    "--max-concurrency",
+    type=click.IntRange(min=1, max=4096),
+    help="Most requests at once. Default: --max-num-seqs, else 64.",
+)
+@click.option(
+    "--max-num-seqs",
+    type=click.IntRange(min=1, max=65536),
+    help="The flag that the server runs with, for the prediction of a replay.",
+)
+@click.option(
+    "--max-num-batched-tokens",
+    type=click.IntRange(min=16, max=2_000_000),
+    help="The same. Default: the engine's for this GPU.",
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=1, max=86_400),
+    default=300,
+    show_default=True,
+    help="Longest that the test may take, a replay included.",
+)
+@duration_option("--max-ttft", "max_ttft_s", "Stop when a first token takes longer.", "30s")
+@click.option("--yes", "may_share", is_flag=True, help="Measure even while others are served.")
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path), help="File with the key of the endpoint."
+)
+@click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Requests to replay: csv, csv.gz, jsonl or parquet with arrival_s, prompt_tokens, "
+    "output_tokens.",
+)
+@duration_option("--ttft", "ttft_limit_s", "SLO target at p95 of time to first token, as 2s.")
+@duration_option("--tpot", "tpot_limit_s", "SLO target at p95 of time per output token, as 50ms.")
+def calibrate(**given: Any) -> None:
+    options = Options(**given)
+    try:
+        from tonnage.cli.commands.calibration_run import run  # noqa: PLC0415
+
+        run(options)
+    except KeyboardInterrupt:
+        complain("interrupted; nothing was written")
+        sys.exit(INTERRUPTED)

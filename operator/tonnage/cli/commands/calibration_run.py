@@ -1,0 +1,242 @@
+"""The run of ``tonnage calibrate``: ask, sweep, replay, fit, write, show."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import aiohttp
+import click
+
+from tonnage.catalog.engine import default_batched_tokens
+from tonnage.cli.answers.calibrating import (
+    Calibrated,
+    Circumstances,
+    calibrated,
+    calibration_of,
+    hopes_of,
+)
+from tonnage.cli.answers.loads import WIDEST, Room, loads_for
+from tonnage.cli.answers.replayed import Replayed, Targets, replayed
+from tonnage.cli.commands.calibrate import Options
+from tonnage.cli.commands.calibration_plan import Plan, plan_of
+from tonnage.cli.commands.writing import written
+from tonnage.cli.console import Failure, output, remark, show
+from tonnage.cli.load.endpoint import probing
+from tonnage.cli.load.engine_page import EnginePage
+from tonnage.cli.load.replaying import Limits, Sent, replay
+from tonnage.cli.load.stream import Prompts, Streamer
+from tonnage.cli.load.sweep import Load, Measured, sweep
+from tonnage.cli.load.watch import StoppedError, Watch
+from tonnage.cli.read.calibration import write_calibration
+from tonnage.cli.text.calibration import calibration
+from tonnage.estimate.calibration_file import CalibrationFile, ReportedCache
+from tonnage.replay.traces import Trace
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.request import Flags
+
+DEFAULT_SEQS: Final = 256
+"""vLLM's default for servers on most GPUs."""
+DRAINING_SHARE: Final = 0.2
+"""Of the time left for a replay, kept for requests in flight when sending ends."""
+CONNECT_S: Final = 10
+NO_METRICS: Final = (
+    "/metrics is missing: neither other traffic, nor the prefix cache, nor several replicas can be "
+    "ruled out, and the KV tokens are unknown"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What came of it."""
+
+    measured: Sequence[Measured]
+    page: EnginePage | None
+    """Before any load."""
+    num_requests: int
+    remarks: tuple[str, ...]
+    sent: Sent | None
+
+
+def run(options: Options) -> None:
+    """Measure, write and show.
+
+    Raises:
+        Failure: refused or stopped; nothing was written.
+    """
+    plan = plan_of(options)
+    try:
+        seen = asyncio.run(_measure(plan))
+    except StoppedError as stopped:
+        raise Failure(f"{stopped}. Nothing was written") from stopped
+    found = calibrated(plan.subject, seen.measured)
+    served = None if seen.sent is None else _replayed(plan, found, seen, seen.sent)
+    file = _file(plan, found, seen, served)
+    target = options.target
+    if target is not None:
+        write_calibration(target, file)
+    _show(file, plan, served)
+    remark(
+        "No file was named with -o: nothing was written" if target is None else f"Wrote {target}"
+    )
+
+
+async def _measure(plan: Plan) -> _Seen:
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=CONNECT_S, sock_read=plan.options.max_ttft_s
+    )
+    async with (
+        probing(plan.endpoint) as probe,
+        aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        streamer = Streamer(
+            session,
+            plan.endpoint,
+            model=plan.served.id,
+            prompts=Prompts(vocab_size=plan.subject.request.shape.vocab_size),
+        )
+        return await _swept(plan, streamer, Watch(probe, plan.bounds))
+
+
+async def _swept(plan: Plan, streamer: Streamer, watch: Watch) -> _Seen:
+    begun_s, max_seconds = time.monotonic(), plan.options.max_seconds
+    try:
+        async with asyncio.timeout(max_seconds):
+            await watch.begin()
+            if watch.first is None:
+                remark(f"Note: {NO_METRICS}")
+            loads = _loads(plan, watch.first)
+            measured, early = await sweep(loads, streamer, watch, tell=remark)
+    except TimeoutError as error:
+        raise StoppedError(
+            f"the sweep was not done within --max-seconds {max_seconds:g}: raise it, or lower "
+            "--max-concurrency"
+        ) from error
+    if not any(each.load.kind == "decode" for each in measured):
+        raise StoppedError(f"no batch was measured: {early}")
+    sent = None
+    if plan.trace is not None:
+        left_s = max_seconds - (time.monotonic() - begun_s)
+        sent = await _replay(plan, plan.trace, streamer, watch, left_s=left_s)
+    return _Seen(
+        measured=measured,
+        page=watch.first,
+        num_requests=watch.num_sent,
+        remarks=tuple(_remarks(watch, early)),
+        sent=sent,
+    )
+
+
+def _loads(plan: Plan, page: EnginePage | None) -> tuple[Load, ...]:
+    options, subject = plan.options, plan.subject
+    kv_tokens = page.kv_tokens if page else None
+    try:
+        model = subject.model
+    except SizingError as error:
+        raise Failure(str(error)) from error
+    room = Room(
+        context_tokens=subject.request.context_tokens,
+        max_concurrency=options.max_concurrency or options.max_num_seqs or WIDEST,
+        max_seconds=options.max_seconds,
+        max_ttft_s=options.max_ttft_s,
+        kv_tokens=None if kv_tokens is None else kv_tokens * options.data,
+    )
+    hopes = hopes_of(model)
+    loads = loads_for(room, hopes)
+    about_s = sum(map(hopes.seconds_of, loads))
+    remark(
+        f"{len(loads)} loads, about {about_s:.0f} s by the prior, {options.max_seconds:g} at most"
+    )
+    return loads
+
+
+async def _replay(
+    plan: Plan, trace: Trace, streamer: Streamer, watch: Watch, *, left_s: float
+) -> Sent:
+    if left_s <= 1:
+        raise StoppedError(f"--max-seconds {plan.options.max_seconds:g} leaves nothing for --trace")
+    sent = await replay(
+        trace,
+        streamer,
+        watch,
+        limits=Limits(
+            sending_s=(1 - DRAINING_SHARE) * left_s,
+            draining_s=DRAINING_SHARE * left_s,
+            max_model_len=plan.subject.request.context_tokens,
+        ),
+        tell=remark,
+    )
+    if not sent.ended:
+        raise StoppedError(f"none of the {len(trace)} requests of --trace was answered in time")
+    await watch.check()
+    return sent
+
+
+def _remarks(watch: Watch, early: str) -> list[str]:
+    found = [early] if early else []
+    if watch.first is None:
+        found.append(NO_METRICS)
+    if watch.others:
+        found.append(f"{watch.others:.0f} requests of others were served meanwhile (--yes)")
+    return found
+
+
+def _replayed(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> Replayed:
+    options, request = plan.options, plan.subject.request
+    page = seen.page
+    utilization = page.gpu_memory_utilization if page else None
+    batched = options.max_num_batched_tokens or default_batched_tokens(request.gpu)
+    seqs = min(options.max_num_seqs or DEFAULT_SEQS, batched)
+    flags = Flags(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=batched,
+        gpu_memory_utilization=utilization or request.engine.constants.gpu_memory_utilization,
+        parallelism=plan.subject.parallelism,
+    )
+    if options.max_num_seqs is None:
+        remark(f"Note: --max-num-seqs is not given; {seqs} is taken for the prediction")
+    return replayed(
+        sent,
+        found,
+        flags,
+        kv_tokens=page.kv_tokens if page else None,
+        limits=Targets(ttft_s=options.ttft_limit_s, tpot_s=options.tpot_limit_s),
+    )
+
+
+def _file(plan: Plan, found: Calibrated, seen: _Seen, served: Replayed | None) -> CalibrationFile:
+    now_s, page = time.time(), seen.page
+    date = datetime.fromtimestamp(now_s, UTC).date().isoformat()
+    cache = None
+    if page is not None and page.kv_tokens is not None:
+        cache = ReportedCache(
+            tokens=page.kv_tokens,
+            max_model_len=plan.subject.request.context_tokens,
+            gpu_memory_utilization=page.gpu_memory_utilization,
+        )
+    file = calibration_of(
+        found,
+        Circumstances(
+            date=date,
+            measured_at_s=now_s,
+            num_requests=seen.num_requests,
+            has_metrics=page is not None,
+            cache=cache,
+            remarks=seen.remarks,
+        ),
+    )
+    if served is None:
+        return file
+    return file.model_copy(update={"validation": served.validation(date)})
+
+
+def _show(file: CalibrationFile, plan: Plan, served: Replayed | None) -> None:
+    if plan.options.form == "text":
+        show(output(is_wide=True), calibration(file, plan.subject.request.speed, served))
+        return
+    content = file.to_dict()
+    if served is not None:
+        content["replay"] = served.to_dict()
+    click.echo(written(content, plan.options.form))

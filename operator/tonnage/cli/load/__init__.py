@@ -1,0 +1,1 @@
+"""Load on a live endpoint: what asks it, sends requests, and times the answers."""

@@ -1,0 +1,76 @@
+"""Calibration files: read, and replaced in one move."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tonnage.cli.console import Failure
+from tonnage.estimate.calibration_file import (
+    CalibrationFile,
+    CalibrationFileError,
+    CalibrationKey,
+    check_key,
+    dump,
+    load,
+)
+from tonnage.units import MIB
+
+MAX_BYTES: Final = MIB
+
+
+def read_calibration(path: Path) -> CalibrationFile:
+    """Read a calibration.
+
+    Raises:
+        Failure: there is none, or it is something else.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise Failure(f"{path}: more than {MAX_BYTES} bytes")
+        return load(content.decode())
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, CalibrationFileError) as error:
+        raise Failure(f"{path}: {error}") from error
+
+
+def check_target(path: Path, key: CalibrationKey) -> None:
+    """Refuse, before anything is measured, to write over what is no calibration of this key.
+
+    Raises:
+        Failure: with both keys, or what else is in the way.
+    """
+    if not path.parent.is_dir():
+        raise Failure(f"{path}: there is no folder {path.parent}")
+    if not path.exists():
+        return
+    try:
+        check_key(read_calibration(path), key)
+    except CalibrationFileError as error:
+        raise Failure(f"{path} is not replaced: {error}") from error
+
+
+def write_calibration(path: Path, file: CalibrationFile) -> None:
+    """Write a calibration beside the target, then put it in its place: never half of one.
+
+    Raises:
+        Failure: the folder does not take it.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as draft:
+            try:
+                draft.write(dump(file))
+                draft.flush()
+                os.fsync(draft.fileno())
+                Path(draft.name).chmod(0o644)
+                Path(draft.name).replace(path)
+            except OSError:
+                Path(draft.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from error

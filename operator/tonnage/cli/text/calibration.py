@@ -1,0 +1,132 @@
+"""A calibration for a terminal: its constants, its points, and a replay against its prediction."""
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.cli.answers.calibrating import typical_error
+from tonnage.cli.answers.replayed import QUANTILES, Latencies, Replayed
+from tonnage.cli.console import printable
+from tonnage.cli.text.figures import DIM
+from tonnage.estimate.calibration_file import CalibrationFile
+from tonnage.units import format_s, significant
+
+INDENT = 3
+PERCENT = 100
+
+
+def calibration(
+    file: CalibrationFile, prior: SpeedConstants, replayed: Replayed | None
+) -> RenderableType:
+    """Return the whole result; ``prior``: what held before."""
+    parts: list[RenderableType] = [
+        Rule(Text(str(file.key), style="bold"), align="left", style=DIM),
+        Text(_headline(file), style="green"),
+        Text(),
+        _indented(_constants(file, prior)),
+        Text(),
+        _indented(_points(file)),
+    ]
+    if replayed is not None:
+        parts += [Text(), Text(_replay_headline(replayed), style="bold")]
+        parts.append(_indented(_latencies(replayed)))
+    parts += [Text(f"Note: {printable(each)}", style="yellow") for each in file.remarks]
+    if file.validation is not None:
+        parts += [Text(), Text(str(file.validation))]
+    return Group(*parts)
+
+
+def _indented(content: RenderableType) -> Padding:
+    return Padding(content, (0, 0, 0, INDENT), expand=False)
+
+
+def _headline(file: CalibrationFile) -> str:
+    written = [
+        f"{name} error {_share(typical_error(file.points, kind, is_prior=True))} before, "
+        f"{_share(typical_error(file.points, kind, is_prior=False))} after"
+        for name, kind in (("TPOT", "decode"), ("TTFT", "prefill"))
+        if any(each.kind == kind for each in file.points)
+    ]
+    return f"{'; '.join(written)} (medians; {file.requests} requests, {file.steps} steps)"
+
+
+def _constants(file: CalibrationFile, prior: SpeedConstants) -> Table:
+    table = _table("", "prior", "measured")
+    learned, seen = file.constants, file.observed
+    rows = {
+        "bandwidth efficiency": (prior.bandwidth_efficiency, learned.bandwidth_efficiency),
+        "prefill efficiency": (prior.prefill_efficiency, learned.prefill_efficiency),
+        "overheads": (1.0, learned.overhead_factor),
+    }
+    for name, (before, after) in rows.items():
+        table.add_row(name, significant(before), significant(after))
+    table.add_row("observed MBU, at most", "", _share(seen.mbu_fraction))
+    table.add_row("observed MFU, at most", "", _share(seen.mfu_fraction))
+    if file.cache is not None:
+        table.add_row("KV tokens of a rank", "", f"{file.cache.tokens:,.0f}")
+    return table
+
+
+def _points(file: CalibrationFile) -> Table:
+    table = _table("load", "at once", "prompt", "measured", "prior is off", "fit is off")
+    for each in file.points:
+        table.add_row(
+            each.kind,
+            str(each.sequences),
+            str(each.prompt_tokens),
+            format_s(each.seconds),
+            f"{each.prior_error_fraction:+.1%}",
+            f"{each.error_fraction:+.1%}",
+        )
+    return table
+
+
+def _replay_headline(replayed: Replayed) -> str:
+    sent = replayed.sent
+    others = {
+        "failed": sent.num_failed,
+        "cut off when the time was up": sent.num_cut,
+        "longer than the engine takes": sent.num_too_long,
+        "not due in the time": sent.num_left,
+    }
+    words = [f"{number} {what}" for what, number in others.items() if number]
+    beside = f" ({', '.join(words)})" if words else ""
+    return (
+        f"Replay: {len(sent.ended)} requests at {significant(replayed.requests_per_s)} "
+        f"requests/s{beside}"
+    )
+
+
+def _latencies(replayed: Replayed) -> Table:
+    table = _table("", *(f"p{each * PERCENT:g}" for each in QUANTILES), "SLO p95", "")
+    limits = {"TTFT": replayed.limits.ttft_s, "TPOT": replayed.limits.tpot_s}
+    kept = replayed.kept()
+    for name, limit_s in limits.items():
+        asked = "" if limit_s is None else format_s(limit_s)
+        verdict = {True: "kept", False: "missed", None: ""}[kept.get(name)]
+        table.add_row(name, *_row(replayed.measured, name), asked, verdict)
+        table.add_row("  predicted", *_row(replayed.predicted, name), "", "", style=DIM)
+    return table
+
+
+def _row(latencies: Latencies, name: str) -> Iterable[str]:
+    found = latencies.ttft_s if name == "TTFT" else latencies.tpot_s
+    return [format_s(each) for each in found] if found else ["-"] * len(QUANTILES)
+
+
+def _table(first: str, *names: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
