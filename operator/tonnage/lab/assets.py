@@ -129,10 +129,15 @@ def packaged(name: str, source: str) -> Path:
     return carried if carried.is_dir() else package.parents[1] / source
 
 
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where the lab keeps what is made once on a machine."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tonnage"
+
+
 def asset_paths(environment: Mapping[str, str] = os.environ) -> AssetPaths:
     """Return the folders to use, as this environment asks."""
     sources = packaged("local", "deploy/local")
-    home = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tonnage"
+    home = cache_folder(environment)
     chosen = environment.get("TONNAGE_ASSETS")
     programs = Path(chosen) if chosen else home / "assets" / digest(sources, toolchain.release())
     return AssetPaths(

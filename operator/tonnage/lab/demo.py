@@ -5,17 +5,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import yaml
 from rich.console import Console
 
-from tonnage.api.objects import ModelDeployment, parse_model_deployment
-from tonnage.catalog.gpu import built_in_gpus
+from tonnage.api.objects import ModelDeployment
+from tonnage.cluster.answer import Kept
 from tonnage.cluster.kube import KubeApi, load_client
 from tonnage.cluster.prometheus import Prometheus
+from tonnage.cluster.questions import QuerySet
 from tonnage.explain.words import explain
 from tonnage.lab import assets, controlplane, kind, site, state
 from tonnage.lab.controlplane import ControlPlane
@@ -27,56 +27,14 @@ from tonnage.lab.picture import draw
 from tonnage.lab.processes import wait_until
 from tonnage.lab.progress import Step, on_console
 from tonnage.lab.runner.__main__ import obstacle
-from tonnage.lab.sampler import Sources, Story, sampling
+from tonnage.lab.sampler import Sample, Sources, Story, sampling
+from tonnage.lab.stages import Engine, Example, Stage, set_up
 from tonnage.settings import Settings
-from tonnage.sizing.plan import size
-from tonnage.sizing.request import ask, look_up
 from tonnage.units import format_s
 
 SCRAPE_INTERVAL_S: Final = 5
-PHASES: Final = ((45.0, 1.0, "load as expected"), (100.0, 3.0, "load triples"),
-                 (90.0, 0.5, "load falls"))  # fmt: skip
-"""(seconds, times the expected rate, what to call it)"""
-READY_TIMEOUT_S: Final = 60.0
 NOTABLE_MOVE: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """The manifest of the demo, as text and as Tonnage reads it."""
-
-    text: str
-    manifest: Mapping[str, Any]
-    model: ModelDeployment
-
-    @property
-    def limits_s(self) -> tuple[float, float]:
-        """The SLO targets on TTFT and TPOT at p95."""
-        slo = self.model.spec.slo
-        if slo is None or slo.time_to_first_token is None or slo.time_per_output_token is None:
-            return float("inf"), float("inf")
-        first, each = slo.time_to_first_token.targets(), slo.time_per_output_token.targets()
-        return first[0.95], each[0.95]
-
-    @property
-    def lengths(self) -> tuple[float, float]:
-        """Mean prompt and output tokens."""
-        demand = self.model.spec.demand
-        if demand is None:
-            raise ValueError("the example must have spec.demand")
-        return demand.prompt_tokens.mean, demand.output_tokens.mean
-
-    @property
-    def requests_per_s(self) -> float:
-        demand = self.model.spec.demand
-        return float(demand.requests_per_second or 1) if demand else 1.0
-
-
-def read_example() -> Example:
-    """Read the example that ships with Tonnage."""
-    text = (assets.packaged("examples", "deploy/examples") / "demo.yaml").read_text()
-    manifest = yaml.safe_load(text)
-    return Example(text=text, manifest=manifest, model=parse_model_deployment(manifest))
+CACHE: Final = QuerySet(expressions={"cache": "vllm:cache_config_info"})
 
 
 def run_demo(
@@ -85,6 +43,7 @@ def run_demo(
     keep: bool = False,
     cluster: str = "local",
     scrape_interval_s: int = SCRAPE_INTERVAL_S,
+    engine: Engine = Engine.EMULATOR,
 ) -> int:
     """Run the whole demo; return an exit status: 1 when this machine cannot run it."""
     console = Console()
@@ -92,14 +51,14 @@ def run_demo(
         console.print(f"The demo cannot run here: {problem}.")
         return 1
     began_s = time.monotonic()
-    example = read_example()
-    _show_plan(console, example)
     step = on_console(console)
+    stage = set_up(engine, step)
+    _show_plan(console, stage)
     assets.ensure(step=step)
-    config = replace(site.STANDARD, scrape_interval_s=scrape_interval_s)
+    config = replace(stage.config, scrape_interval_s=scrape_interval_s)
     with _plane(cluster, keep, step) as plane:
         url = site.start(plane, config, step=step)
-        _tell_story(console, example, plane, url, picture)
+        _tell_story(console, stage, plane, url, picture)
         if keep:
             console.print(f"The lab stays: export KUBECONFIG={plane.kubeconfig}")
             console.print("Stop it with: tonnage lab down")
@@ -107,12 +66,10 @@ def run_demo(
     return 0
 
 
-def _show_plan(console: Console, example: Example) -> None:
+def _show_plan(console: Console, stage: Stage) -> None:
     """Show what arithmetic alone says: it needs no cluster."""
-    spec = example.model.spec
-    sizing = size(ask(spec, look_up(spec, built_in_gpus())))
-    console.rule("The plan, before anything runs (tonnage plan -f deploy/examples/demo.yaml)")
-    for answer in explain(sizing):
+    console.rule(f"The plan, before anything runs ({stage.plan_command})")
+    for answer in explain(stage.sizing):
         console.print(f"[bold]{answer.question}[/bold] {answer.answer}", highlight=False)
     console.print()
 
@@ -149,17 +106,19 @@ def _kept(step: Step) -> ControlPlane:
 
 
 def _tell_story(
-    console: Console, example: Example, plane: ControlPlane, url: str, path: Path | None
+    console: Console, stage: Stage, plane: ControlPlane, url: str, path: Path | None
 ) -> None:
     kube = KubeApi(load_client(str(plane.kubeconfig)))
+    example = stage.example
     model = example.model
     applied_s = time.monotonic()
-    plane.kubectl("apply", "-f", "-", text=json.dumps(example.manifest))
-    console.rule("kubectl apply -f deploy/examples/demo.yaml")
+    for manifest in (*stage.beside, example.manifest):
+        plane.kubectl("apply", "-f", "-", text=json.dumps(manifest))
+    console.rule(f"kubectl apply: {model.name}")
     wait_until(
         lambda: _is_ready(plane, model),
         what="the first replica is Ready",
-        timeout_s=READY_TIMEOUT_S,
+        timeout_s=stage.ready_timeout_s,
         needs={},
     )
     console.print(f"First replica Ready {format_s(time.monotonic() - applied_s)} after the apply.")
@@ -179,21 +138,22 @@ def _tell_story(
         background_load(target, _shape(example), control),
         sampling(sources, _narrator(console)) as story,
     ):
-        for duration_s, factor, name in PHASES:
+        for duration_s, factor, name in stage.phases:
             control.requests_per_s = factor * example.requests_per_s
             story.begin(name)
             console.print(f"[bold]{name}: {control.requests_per_s:g} requests/s[/bold]")
             time.sleep(duration_s)
     console.rule("What it came to")
     console.print(plane.kubectl("get", "mdep", "-n", model.namespace).rstrip(), highlight=False)
-    _summarize(console, example, story, control.records)
+    _summarize(console, stage, story, control.records)
+    _compare_cache(console, stage, sources.prometheus)
     if path is not None:
         draw(
             path,
             story,
             control.records,
             limits_s=example.limits_s,
-            hidden_efficiency=site.HIDDEN_EFFICIENCY,
+            hidden_efficiency=stage.hidden_efficiency,
         )
         console.print(f"Picture: {path}")
 
@@ -214,9 +174,9 @@ def _is_ready(plane: ControlPlane, model: ModelDeployment) -> bool:
 
 
 def _narrator(console: Console) -> Callable[[Story], None]:
-    """Return what says each decision once, and each notable move of the learned constant."""
+    """Return what says each decision once, and each notable move of what was learned."""
     told: set[str] = set()
-    last = {"efficiency": 0.0}
+    last = {"ratio": 1.0}
 
     def tell(story: Story) -> None:
         at_s = story.samples[-1].at_s
@@ -226,23 +186,26 @@ def _narrator(console: Console) -> Callable[[Story], None]:
                 told.add(key)
                 change = f"{decision['fromReplicas']} -> {decision['toReplicas']} replicas"
                 console.print(f"{at_s:5.0f} s  {change}: {decision['message']}", highlight=False)
-        efficiency = story.samples[-1].efficiency
-        if efficiency and abs(efficiency - last["efficiency"]) > NOTABLE_MOVE:
-            mbu = story.samples[-1].mbu
-            seen = f", observed MBU {mbu:.0%}" if mbu else ""
-            console.print(
-                f"{at_s:5.0f} s  bandwidth efficiency believed: {efficiency:.2f}{seen}",
-                highlight=False,
-            )
-            last["efficiency"] = efficiency
+        ratio = story.samples[-1].step_ratio
+        if ratio and abs(ratio - last["ratio"]) > NOTABLE_MOVE:
+            console.print(f"{at_s:5.0f} s  {_believed(story.samples[-1], ratio)}", highlight=False)
+            last["ratio"] = ratio
 
     return tell
 
 
-def _summarize(
-    console: Console, example: Example, story: Story, records: list[RequestRecord]
-) -> None:
-    ttft_s, tpot_s = example.limits_s
+def _believed(sample: Sample, ratio: float) -> str:
+    """Say how long a step is taken to be, and what that rests on."""
+    parts = [f"a step is believed to take {ratio:.2f} times as long as the prior says"]
+    if sample.efficiency:
+        parts.append(f"bandwidth efficiency {sample.efficiency:.2f}")
+    if sample.mbu:
+        parts.append(f"observed MBU {sample.mbu:.0%}")
+    return ", ".join(parts)
+
+
+def _summarize(console: Console, stage: Stage, story: Story, records: list[RequestRecord]) -> None:
+    ttft_s, tpot_s = stage.example.limits_s
     ends = [at_s for at_s, _ in story.phases[1:]] + [float("inf")]
     for (from_s, name), to_s in zip(story.phases, ends, strict=True):
         share = attainment(
@@ -254,10 +217,26 @@ def _summarize(
         )
         kept = "no request" if share is None else f"{share:.1%} of requests met both SLO targets"
         console.print(f"{name:18} {kept}", highlight=False)
+    num_failed = sum(not each.is_complete for each in records)
+    console.print(f"{num_failed} of {len(records)} requests failed", highlight=False)
     efficiencies = [each.efficiency for each in story.samples if each.efficiency]
     if efficiencies:
+        hidden = stage.hidden_efficiency
+        truth = "" if hidden is None else f", hidden in the engines {hidden:.3f}"
         console.print(
-            f"bandwidth efficiency: first {efficiencies[0]:.3f}, learned {efficiencies[-1]:.3f}, "
-            f"hidden in the engines {site.HIDDEN_EFFICIENCY:.3f}",
+            f"bandwidth efficiency: first {efficiencies[0]:.3f}, learned {efficiencies[-1]:.3f}"
+            f"{truth}",
             highlight=False,
         )
+
+
+def _compare_cache(console: Console, stage: Stage, prometheus: Prometheus) -> None:
+    """Show the KV tokens of the plan, made before any engine ran, beside what engines report."""
+    answers = prometheus.ask([CACHE], Kept(labels=("kv_cache_size_tokens",)))
+    series = answers.series.get("cache", ())
+    reported = {each.labels.get("kv_cache_size_tokens") for each in series}
+    said = ", ".join(sorted(each for each in reported if each)) or "nothing"
+    console.print(
+        f"KV tokens of a replica: {stage.sizing.kv_tokens:.0f} planned, {said} reported",
+        highlight=False,
+    )

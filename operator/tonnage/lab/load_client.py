@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -34,6 +35,11 @@ class Lengths:
         return max(1, round(value))
 
 
+WORDS: Final = range(100, 32_000)
+"""Token ids that prompts are drawn from: most vocabularies begin with special ones, and few are
+smaller."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestShape:
     """What all requests of a load have in common."""
@@ -41,6 +47,8 @@ class RequestShape:
     model: str
     prompt: Lengths
     output: Lengths
+    words: range = WORDS
+    """Every prompt is drawn anew: one that an engine has seen costs it nothing."""
     routing: Routing = Routing.RANDOM
     timeout_s: float = 600.0
     seed: int = 0
@@ -49,11 +57,15 @@ class RequestShape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
     due_s: float
-    prompt_tokens: int
+    prompt: Sequence[int]
     output_tokens: int
 
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt)
+
     def body(self, model: str) -> bytes:
-        prompt = ",".join(["1"] * self.prompt_tokens)
+        prompt = ",".join(map(str, self.prompt))
         rest = {
             "model": model,
             "max_tokens": self.output_tokens,
@@ -83,12 +95,14 @@ class Client:
         self._endpoints = endpoints
         self._shape = shape
         self._generator = random.Random(shape.seed)  # noqa: S311 -- a load has no secrets
+        self._words = random.Random()  # noqa: S311 -- another run must not repeat the prompts
 
     async def send(self, due_s: float) -> RequestRecord:
         """Send a request that was due at this time; one that nobody took is tried once more."""
+        num_words = self._shape.prompt.draw(self._generator)
         draft = _Draft(
             due_s=due_s,
-            prompt_tokens=self._shape.prompt.draw(self._generator),
+            prompt=self._words.choices(self._shape.words, k=num_words),
             output_tokens=self._shape.output.draw(self._generator),
         )
         endpoint = self._choose()

@@ -27,9 +27,12 @@ def draw(
     records: Sequence[RequestRecord],
     *,
     limits_s: tuple[float, float],
-    hidden_efficiency: float,
+    hidden_efficiency: float | None,
 ) -> None:
-    """Write the picture. ``limits_s``: the SLO targets on TTFT and TPOT, at p95."""
+    """Write the picture. ``limits_s``: the SLO targets on TTFT and TPOT, at p95.
+
+    ``hidden_efficiency``: None where nobody knows it.
+    """
     figure = Figure(figsize=(9, 10), layout="constrained")
     axes = figure.subplots(len(HEIGHTS), 1, sharex=True, height_ratios=list(HEIGHTS))
     _demand(axes[0], story.samples)
@@ -106,10 +109,9 @@ def _attainment(
     axes.set_ylabel("% of requests")
 
 
-def _bandwidth(axes: Axes, samples: Sequence[Sample], hidden_efficiency: float) -> None:
+def _bandwidth(axes: Axes, samples: Sequence[Sample], hidden_efficiency: float | None) -> None:
     _line(axes, samples, "mbu", color=DEMAND, label="MBU observed")
-    _line(axes, samples, "efficiency", color=READY, label="efficiency learned")
-    axes.axhline(
-        hidden_efficiency, color=INK, linestyle=":", linewidth=1, label="efficiency hidden"
-    )
+    _line(axes, samples, "efficiency", color=READY, label="bandwidth\nefficiency learned")
+    if hidden_efficiency is not None:
+        axes.axhline(hidden_efficiency, color=INK, linestyle=":", linewidth=1, label="as hidden")
     axes.set_ylabel("of bandwidth")

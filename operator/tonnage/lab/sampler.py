@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tonnage.cluster.answer import Kept
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, KubeApi
 from tonnage.cluster.prometheus import Prometheus
+from tonnage.cluster.questions import QuerySet
 from tonnage.lab.load import LoadControl
 
 INTERVAL_S: Final = 2.0
-WAITING: Final = "sum(vllm:num_requests_waiting)"
+WAITING: Final = QuerySet(expressions={"waiting": "sum(vllm:num_requests_waiting)"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,9 @@ class Sample:
     waiting: float | None
     mbu: float | None
     efficiency: float | None
+    """Bandwidth efficiency, as learned."""
+    step_ratio: float | None
+    """Time of a typical step as learned, over that of the prior."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,9 +69,11 @@ def take(sources: Sources, story: Story) -> Sample:
     story.status = (sources.kube.get(path) or {}).get("status") or {}
     deployment = sources.kube.get(DEPLOYMENTS.path(sources.namespace, sources.name)) or {}
     desired = (deployment.get("spec") or {}).get("replicas", 0)
-    waiting = sources.prometheus.query(WAITING)
+    answers = sources.prometheus.ask([WAITING], Kept(labels=()))
+    waiting = answers.series.get("waiting")
     measured, estimate = story.status.get("measured") or {}, story.status.get("estimate") or {}
-    each = estimate.get("requestsPerSecond")
+    learned = (story.status.get("calibration") or {}).get("requestsPerSecond")
+    each = estimate.get("requestsPerSecond") if learned is None else learned
     return Sample(
         at_s=time.time() - story.began_s,
         sent_requests_per_s=sources.control.requests_per_s,
@@ -76,12 +83,17 @@ def take(sources: Sources, story: Story) -> Sample:
         ready=(deployment.get("status") or {}).get("readyReplicas", 0),
         waiting=waiting[0].value if waiting else None,
         mbu=_figure(measured, "memoryBandwidthUtilization"),
-        efficiency=(story.status.get("calibration") or {}).get("bandwidthEfficiency"),
+        efficiency=_learned(story.status, "bandwidthEfficiency"),
+        step_ratio=_learned(story.status, "stepTime"),
     )
 
 
 def _figure(measured: Mapping[str, Any], name: str) -> float | None:
     return (measured.get(name) or {}).get("value")
+
+
+def _learned(status: Mapping[str, Any], name: str) -> float | None:
+    return ((status.get("calibration") or {}).get(name) or {}).get("learned")
 
 
 @contextmanager

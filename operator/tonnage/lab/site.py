@@ -38,12 +38,28 @@ class GpuNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProgram:
+    """What runs in place of vLLM's image."""
+
+    command: tuple[str, ...]
+    """The container's args follow."""
+    environment: Mapping[str, str]
+    """In place of the image's own."""
+    probe_period_scale: float = 0.1
+    """Multiplies periods of probes: an engine that starts slowly needs a larger budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteConfig:
     """What a lab is made of beside the control plane."""
 
     nodes: tuple[GpuNode, ...]
-    truth: Mapping[str, Any]
-    """Hidden constants of the engines: the operator never sees them."""
+    truth: Mapping[str, Any] = field(default_factory=dict)
+    """Hidden constants of the emulated engines: the operator never sees them."""
+    engine: EngineProgram | None = None
+    """None: emulated engines."""
+    gpu_classes: Mapping[str, str] = field(default_factory=dict)
+    """Classes that an administrator adds to the catalogue: file name to TOML text."""
     scrape_interval_s: int = 5
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the operator that differ from the chart's."""
@@ -64,10 +80,9 @@ def start_nodes(plane: ControlPlane, config: SiteConfig, *, step: Step = silent)
     """Start the pod runner with its nodes, and wait until they are Ready."""
     folder = plane.folder / "runner"
     folder.mkdir(parents=True, exist_ok=True)
-    truth = folder / "truth.json"
-    truth.write_text(json.dumps(dict(config.truth)))
+    engine = config.engine or _emulator(folder, config.truth)
     file = folder / "runner.yaml"
-    file.write_text(yaml.safe_dump(_runner_config(folder, truth, config), sort_keys=False))
+    file.write_text(yaml.safe_dump(_runner_config(folder, engine, config), sort_keys=False))
     command: list[str | Path] = [sys.executable, "-m", "tonnage.lab.runner"]
     with step("starting GPU nodes"):
         plane.group.start("runner", [*command, "--kubeconfig", plane.kubeconfig, "--config", file])
@@ -80,7 +95,16 @@ def start_nodes(plane: ControlPlane, config: SiteConfig, *, step: Step = silent)
         )
 
 
-def _runner_config(folder: Path, truth: Path, config: SiteConfig) -> dict[str, Any]:
+def _emulator(folder: Path, hidden: Mapping[str, Any]) -> EngineProgram:
+    truth = folder / "truth.json"
+    truth.write_text(json.dumps(dict(hidden)))
+    return EngineProgram(
+        command=(sys.executable, "-m", "tonnage.lab.emulator", "serve"),
+        environment={"TONNAGE_LAB_TRUTH": str(truth)},
+    )
+
+
+def _runner_config(folder: Path, engine: EngineProgram, config: SiteConfig) -> dict[str, Any]:
     python = sys.executable
     nodes = [
         {
@@ -96,8 +120,8 @@ def _runner_config(folder: Path, truth: Path, config: SiteConfig) -> dict[str, A
         "images": [
             {
                 "image": VLLM_IMAGE,
-                "command": [python, "-m", "tonnage.lab.emulator", "serve"],
-                "environment": {"TONNAGE_LAB_TRUTH": str(truth)},
+                "command": list(engine.command),
+                "environment": dict(engine.environment),
             },
             {
                 "image": OPERATOR_IMAGE,
@@ -105,7 +129,7 @@ def _runner_config(folder: Path, truth: Path, config: SiteConfig) -> dict[str, A
                 "programs": {"tonnage": [python, "-m", "tonnage"]},
             },
         ],
-        "probe_period_scale": 0.1,
+        "probe_period_scale": engine.probe_period_scale,
         "restart_delay_scale": 0.1,
         "pre_stop_limit_s": 1.0,
     }
@@ -161,6 +185,7 @@ def _chart_values(prometheus_url: str, config: SiteConfig) -> dict[str, Any]:
         "affinity": None,
         "nodeSelector": {"nvidia.com/gpu.present": "true"},  # the nodes whose pods are processes
         "settings": settings | dict(config.settings),
+        "gpuClasses": dict(config.gpu_classes),
     }
 
 

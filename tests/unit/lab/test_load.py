@@ -163,7 +163,7 @@ def run_client(handler, *, dead=False, **changes):
 
 
 async def three_tokens(request):
-    assert (await request.json())["prompt"] == [1, 1, 1]
+    assert len((await request.json())["prompt"]) == 3
     response = web.StreamResponse()
     await response.prepare(request)
     for _ in range(3):
@@ -231,3 +231,29 @@ def test_without_endpoints_the_request_fails_and_says_so():
     record = asyncio.run(scenario())
 
     assert (record.status, record.error) == (None, "no endpoint is ready")
+
+
+def test_no_two_prompts_are_alike_and_a_seed_decides_lengths_alone():
+    async def prompts_of_a_run():
+        prompts = []
+
+        async def answer(request):
+            prompts.append((await request.json())["prompt"])
+            return web.Response(text="data: [DONE]\n\n")
+
+        application = web.Application()
+        application.router.add_post("/v1/completions", answer)
+        async with TestServer(application) as server, ClientSession() as session:
+            endpoint = Endpoint(address=server.host, port=server.port, pod="p")
+            shape = a_shape(prompt=Lengths(mean_tokens=40, exponential=True), words=range(5, 900))
+            client = Client(session, Endpoints(ready=[endpoint]), shape)
+            for _ in range(3):
+                await client.send(5.0)
+        return prompts
+
+    first, second = asyncio.run(prompts_of_a_run()), asyncio.run(prompts_of_a_run())
+
+    # Blocks of 16 equal tokens at the start would be served from the engine's prefix cache.
+    assert len({tuple(each[:16]) for each in first + second}) == 6
+    assert [len(each) for each in first] == [len(each) for each in second]
+    assert all(5 <= token < 900 for each in first for token in each)

@@ -1,0 +1,104 @@
+"""Real vLLM for CPU as pods: only where somebody asks for it, and has it installed.
+
+    TONNAGE_REAL_VLLM=1 pytest tests/cluster/test_real_vllm.py
+
+``tonnage lab demo --engine vllm`` installs it. One engine on one core: about two minutes.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import site_lab
+from site_lab import Tenant, a_site_of, a_tenant, until
+from tonnage.lab import vllm_cpu, vllm_site
+from tonnage.lab.load import LoadControl, Target, background_load
+from tonnage.lab.load_client import Lengths, RequestShape
+from tonnage.lab.load_endpoints import ServiceRef
+from tonnage.lab.load_records import RequestRecord
+
+ASKED = os.environ.get("TONNAGE_REAL_VLLM") == "1"
+pytestmark = [
+    *site_lab.pytestmark,
+    pytest.mark.skipif(not ASKED, reason="set TONNAGE_REAL_VLLM=1 to start real engines"),
+    pytest.mark.skipif(ASKED and vllm_cpu.find() is None, reason="vLLM for CPU is not installed"),
+]
+READY_S = 900.0
+NUM_REQUESTS = 8
+PROMPT_TOKENS = 160
+"""More than one block of the cache, which on a CPU has 128 tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What was planned, and what a real engine then did."""
+
+    real: vllm_site.RealSite
+    tenant: Tenant
+    records: list[RequestRecord]
+
+    def metric(self, name: str) -> list[dict[str, Any]]:
+        """Return the series of a metric once it was scraped after the load."""
+        return until(
+            lambda: self.tenant.site.ask_prometheus(name, at_s=time.time()),
+            f"{name} is scraped",
+            timeout_s=60,
+        )
+
+    def value(self, name: str) -> float:
+        (series,) = self.metric(name)
+        return float(series["value"][1])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, programs: dict[str, Path]) -> Iterator[Served]:
+    real = vllm_site.prepare()
+    folder = tmp_path_factory.mktemp("real-vllm")
+    with a_site_of(folder, programs, real.config) as made, a_tenant(made) as tenant:
+        name = real.manifest["metadata"]["name"]
+        tenant.apply(dict(real.model_config_map), dict(real.manifest))
+        until(lambda: tenant.num_ready(name), "the first replica is Ready", timeout_s=READY_S)
+        control = LoadControl(num_users=2)
+        target = Target(
+            kubeconfig=made.plane.kubeconfig,
+            service=ServiceRef(namespace=tenant.namespace, name=name),
+        )
+        shape = RequestShape(
+            model=real.manifest["spec"]["model"]["id"],
+            prompt=Lengths(mean_tokens=PROMPT_TOKENS),
+            output=Lengths(mean_tokens=8),
+        )
+        with background_load(target, shape, control):
+            until(lambda: len(control.records) >= NUM_REQUESTS, "requests end", timeout_s=READY_S)
+        time.sleep(2 * real.config.scrape_interval_s)
+        yield Served(real=real, tenant=tenant, records=control.records)
+
+
+def test_the_engine_has_the_kv_tokens_that_were_planned_before_it_started(served):
+    (series,) = served.metric("vllm:cache_config_info")
+
+    assert int(series["metric"]["kv_cache_size_tokens"]) == round(served.real.sizing.kv_tokens)
+
+
+def test_every_request_is_answered_and_counted(served):
+    num_prompt_tokens = sum(each.prompt_tokens for each in served.records)
+
+    assert [each.error for each in served.records if not each.is_complete] == []
+    assert served.value("vllm:prompt_tokens_total") == num_prompt_tokens
+
+
+def test_no_prompt_comes_from_the_prefix_cache(served):
+    assert served.value("vllm:prefix_cache_hits_total") == 0
+    assert served.value("vllm:prefix_cache_queries_total") > 0
+
+
+def test_the_operator_measures_it(served):
+    name = served.real.manifest["metadata"]["name"]
+
+    assert served.tenant.condition("PlanValid", name)["status"] == "True"
+    assert served.tenant.condition("MetricsAvailable", name)["status"] == "True"
