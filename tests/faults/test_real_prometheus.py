@@ -1,0 +1,256 @@
+"""The queries against a real Prometheus that scrapes pages of two engines."""
+
+import time
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import pytest
+import yaml
+
+from http_double import Reply, serving
+from tonnage.cluster.answer import Kept
+from tonnage.cluster.prometheus import Limits, Prometheus
+from tonnage.cluster.questions import QuerySet
+from tonnage.estimate.demand import is_fresh
+from tonnage.estimate.metrics import TABLE, WINDOWS, queries
+from tonnage.estimate.samples import join
+from tonnage.fleet.scrape import by_namespace, kept_labels
+from tonnage.lab import assets
+from tonnage.lab.processes import ProcessGroup, answers, free_ports
+from tonnage.settings import Settings
+
+PROGRAM = assets.find("prometheus", assets.asset_paths())
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it")
+SCRAPE_S = 1
+PODS = (("blue", "llama-0"), ("green", "mixtral-0"))
+PAGE = """
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{engine="0",model_name="x"}} 3
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{engine="0",model_name="x"}} {waiting}
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{{engine="0",finished_reason="stop",model_name="x"}} {seconds}
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{{engine="0",kv_cache_size_tokens="100000",num_gpu_blocks="6250"}} 1
+"""
+
+
+@contextmanager
+def prometheus_of(tmp_path, engines):
+    """A Prometheus with one target for each pod; yields its address and its process group."""
+    (port,) = free_ports(1)
+    targets = [
+        {
+            "targets": [url.removeprefix("http://")],
+            "labels": {"namespace": space, "pod": pod, **dict([more] if more else [])},
+        }
+        for (space, pod, *more), url in engines.items()
+        for more in [more[0] if more else None]
+    ]
+    configuration = tmp_path / "prometheus.yaml"
+    scraping = {"scrape_interval": f"{SCRAPE_S}s", "scrape_timeout": f"{SCRAPE_S}s"}
+    jobs = [{"job_name": "engines", "static_configs": targets}]
+    configuration.write_text(yaml.safe_dump({"global": scraping, "scrape_configs": jobs}))
+    url = f"http://127.0.0.1:{port}"
+    group = ProcessGroup(logs=tmp_path)
+    flags = [f"--config.file={configuration}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    listen = [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+    group.start("prometheus", [PROGRAM, *flags, *listen])
+    try:
+        group.wait_until(
+            answers(f"{url}/-/ready"), what="Prometheus", timeout_s=60, needs=("prometheus",)
+        )
+        yield url, group
+    finally:
+        group.stop_all()
+
+
+def expressions(settings, namespaces=()):
+    return queries(settings, ttft_limits_s=[2.0], tpot_limits_s=[0.05], namespaces=namespaces)
+
+
+def ask(settings, sets=None, pods=PODS):
+    prometheus = Prometheus(settings, limits=Limits(request_s=5, all_s=20))
+    kept = Kept(labels=kept_labels(settings), pods=frozenset(pods))
+    return prometheus.ask(sets or [QuerySet(expressions=expressions(settings))], kept)
+
+
+def engines(settings, found):
+    return [each for one in join(found.series, settings).engines.values() for each in one]
+
+
+def until(settings, condition, *, timeout_s=30):
+    """Ask again until a condition of the engines holds; return the answers it is true of."""
+    end_s = time.monotonic() + timeout_s
+    while not condition(engines(settings, found := ask(settings))):
+        assert time.monotonic() < end_s, "it never came to be"
+        time.sleep(0.2)
+    return found
+
+
+def rate_of(engine, scrapes=WINDOWS[0]):
+    return engine.arrivals[scrapes].completions_per_s
+
+
+def is_complete(found):
+    return [rate_of(each) is None for each in found] == [False, False]
+
+
+def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
+    page = {"text": PAGE, "waiting": "2"}
+
+    def metrics(_):
+        text = page["text"].format(waiting=page["waiting"], seconds=time.time())
+        return Reply(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    with (
+        serving(metrics) as blue,
+        serving(metrics) as green,
+        prometheus_of(tmp_path, {PODS[0]: blue.url, PODS[1]: green.url}) as (url, group),
+    ):
+        settings = Settings(prometheus_url=url, scrape_interval_s=SCRAPE_S)
+
+        whole = until(settings, is_complete)
+        assert (whole.problems, whole.partial, whole.num_dropped) == ({}, frozenset(), 0)
+        assert set(whole.series) == set(TABLE)
+        assert abs(whole.clock_skew_s) < 5
+        for engine in engines(settings, whole):
+            assert 0 < rate_of(engine) < 2
+            assert (engine.waiting, engine.running, engine.kv_tokens) == (2, 3, 100_000)
+            assert 0 <= engine.age_s < 3 * SCRAPE_S
+
+        in_parts = ask(settings, by_namespace(partial(expressions, settings), PODS))
+        assert in_parts.problems == {}
+        assert len(engines(settings, in_parts)) == len(PODS)
+
+        page["waiting"] = "NaN"
+        dropped = until(settings, lambda found: [each.waiting for each in found] == [None, None])
+        assert dropped.num_dropped >= len(PODS)
+        assert dropped.problems == {}
+
+        page["text"] = "no metrics {waiting} {seconds}"
+        gone = until(settings, lambda found: all(each.running is None for each in found))
+        assert gone.series["running"] == []
+        assert gone.problems == {}
+
+        group.stop("prometheus")
+        assert {reason for reason, _ in ask(settings).problems.values()} == {
+            "PrometheusUnreachable"
+        }
+
+
+def page(*lines):
+    """Serve these lines; each may be a function of the time since the first answer."""
+    began_s = time.time()
+
+    def metrics(_):
+        passed_s = time.time() - began_s
+        text = "\n".join(line(passed_s) if callable(line) else line for line in lines) + "\n"
+        return Reply(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    return metrics
+
+
+RUNNING = 'vllm:num_requests_running{engine="0"} 3'
+WAITING = 'vllm:num_requests_waiting{engine="0"} 0'
+COMPLETED = 'vllm:request_success_total{engine="0",finished_reason="stop"}'
+RATE = 10.0
+RESTART_S = 4.0
+FROZEN_S = 3.0
+
+
+def completed(passed_s):
+    return f"{COMPLETED} {100 + RATE * passed_s}"
+
+
+def completed_since_a_restart(passed_s):
+    began = passed_s - RESTART_S if passed_s > RESTART_S else 100 + passed_s
+    return f"{COMPLETED} {RATE * began}"
+
+
+def frozen(line, began_s):
+    """The samples of an exporter that says when they are of, and stops after some seconds."""
+
+    def at(passed_s):
+        shown_s = min(passed_s, FROZEN_S)
+        text = line(shown_s) if callable(line) else line
+        return f"{text} {int((began_s + shown_s) * 1000)}"
+
+    return at
+
+
+def dcgm(pod):
+    """What NVIDIA's exporter says of a GPU, beside its own pod's labels."""
+    labels = f'UUID="GPU-1",exported_namespace="blue",exported_pod="{pod}"'
+    return f"DCGM_FI_PROF_DRAM_ACTIVE{{{labels}}} 0.5"
+
+
+CASES = {
+    ("blue", "steady", ("replica", "a")): (RUNNING, WAITING, completed),
+    ("blue", "steady", ("replica", "b")): (RUNNING, WAITING, completed),
+    ("blue", "restarts"): (RUNNING, WAITING, completed_since_a_restart),
+    ("blue", "renamed"): (
+        RUNNING,
+        WAITING,
+        completed,
+        'vllm:gpu_cache_usage_perc{engine="0"} 0.25',
+        lambda s: f'vllm:time_per_output_token_seconds_sum{{engine="0"}} {s}',
+        lambda s: f'vllm:time_per_output_token_seconds_count{{engine="0"}} {50 * s}',
+    ),
+    ("blue", "new-names"): (
+        RUNNING,
+        'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 7',
+        'vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 9',
+        'vllm:num_requests_waiting{engine="0"} 16',
+        completed,
+        'vllm:kv_cache_usage_perc{engine="0"} 0.25',
+        lambda s: f'vllm:inter_token_latency_seconds_sum{{engine="0"}} {s}',
+        lambda s: f'vllm:inter_token_latency_seconds_count{{engine="0"}} {50 * s}',
+    ),
+    ("gpu-operator", "dcgm-exporter-1"): (dcgm("steady"), dcgm("no-engine")),
+}
+OURS = frozenset({("blue", name) for name in ("steady", "restarts", "renamed", "new-names", "old")})
+
+
+def test_frozen_restarted_doubled_and_renamed_series_are_told_apart(tmp_path):
+    began_s = time.time()
+    old = tuple(frozen(line, began_s) for line in (RUNNING, WAITING, completed))
+    with ExitStack() as stack:
+        urls = {
+            key: stack.enter_context(serving(page(*lines))).url
+            for key, lines in (CASES | {("blue", "old"): old}).items()
+        }
+        url, _ = stack.enter_context(prometheus_of(tmp_path, urls))
+        settings = Settings(prometheus_url=url, scrape_interval_s=SCRAPE_S)
+        seen = []
+        while time.time() < began_s + 9.5:
+            asked_s = time.time() - began_s
+            found = join(ask(settings, pods=OURS).series, settings).engines
+            seen.append((asked_s, {pod: engines[0] for (_, pod), engines in found.items()}))
+            time.sleep(0.25)
+
+    _, last = seen[-1]
+    assert rate_of(last["steady"]) == pytest.approx(RATE, rel=0.15), "not twice as much"
+    assert (last["steady"].running, last["steady"].waiting) == (3, 0)
+    assert last["steady"].dram_active_fraction == 0.5
+    assert last["restarts"].dram_active_fraction is None
+
+    rates = [rate_of(each["restarts"]) for _, each in seen if "restarts" in each]
+    assert max(rate for rate in rates if rate is not None) < 1.3 * RATE
+    assert min(rate for rate in rates if rate is not None) >= 0
+    assert rate_of(last["restarts"]) == pytest.approx(RATE, rel=0.15)
+
+    for name, waiting in (("renamed", 0), ("new-names", 7)):
+        assert last[name].waiting == waiting
+        assert last[name].kv_usage_fraction == 0.25
+        gap_s = last[name].token_gap_s_per_s / last[name].token_gaps_per_s
+        assert gap_s == pytest.approx(0.02, rel=0.01)
+
+    was_fresh = [
+        is_fresh(each["old"], scrape_interval_s=SCRAPE_S)
+        for at_s, each in seen
+        if "old" in each and each["old"].age_s is not None
+    ]
+    assert was_fresh[0]
+    assert not was_fresh[-1]
+    assert last["old"].age_s > 3 * SCRAPE_S, "Prometheus still answers with it"
