@@ -19,9 +19,18 @@ from dataclasses import dataclass, replace
 
 import click
 
-from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_sizing, a_state
+from fleet_builders import (
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_sizing,
+    a_state,
+    with_lengths,
+)
 from tonnage.control.state import Fleet, Memory, ModelState
 from tonnage.control.tick import tick
+from tonnage.estimate.lengths import measure_lengths
 from tonnage.fleet.loop import within
 from tonnage.sizing.serving import goodput
 from tonnage.sizing.serving.arrivals import requests
@@ -30,6 +39,7 @@ BUDGET_S = 5.0
 SPREAD = 0.5
 """Of the logarithm of the lengths of objects, to either side."""
 STEP = 0.0044
+SCRAPE_S = 15
 KINDS = (
     {},
     {
@@ -81,15 +91,9 @@ def a_running(spec: dict) -> ModelState:
 
 def stretched(state: ModelState, chance: random.Random, most: float) -> ModelState:
     prompt, output = (math.exp(chance.uniform(-most, most)) for _ in range(2))
-    long = tuple(
-        replace(
-            each,
-            prompt_tokens_per_s=prompt * each.prompt_tokens_per_s,
-            output_tokens_per_s=output * each.output_tokens_per_s,
-        )
-        for each in state.long
-    )
-    return replace(state, long=long)
+    known = measure_lengths(state.engines, scrape_interval_s=SCRAPE_S)
+    assert known
+    return with_lengths(state, prompt * known.prompt_tokens, output * known.output_tokens)
 
 
 def drifting(fleet: Fleet, chance: random.Random) -> Fleet:

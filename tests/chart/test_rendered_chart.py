@@ -13,6 +13,7 @@ from tonnage.settings import Settings
 pytestmark = pytest.mark.lab
 
 EVERYTHING = {
+    "calibrations": {"h200.json": '{"version": 1}'},
     "gpuClasses": {"h200.toml": 'name = "H200"'},
     "hostNetwork": True,
     "image": {"digest": "sha256:" + "0" * 64},
@@ -172,18 +173,22 @@ def test_settings_given_reach_the_operator_as_they_are(helm):
     assert settings.prometheus_selector == 'cluster="eu-1",env!~"a<b"'
 
 
-def test_gpu_classes_are_mounted_where_the_settings_say(helm):
+@pytest.mark.parametrize(
+    ("setting", "value"), [("catalog_folder", "gpuClasses"), ("calibration_folder", "calibrations")]
+)
+def test_files_are_mounted_read_only_where_the_settings_say(helm, setting: str, value: str):
     manifests = helm.template(**EVERYTHING)
 
-    folder = settings_of(manifests).catalog_folder
-    mounts = {m["mountPath"]: m["name"] for m in pod(manifests)["containers"][0]["volumeMounts"]}
-    [volume] = [v for v in pod(manifests)["volumes"] if v["name"] == mounts[folder]]
+    folder = getattr(settings_of(manifests), setting)
+    mounts = {m["mountPath"]: m for m in pod(manifests)["containers"][0]["volumeMounts"]}
+    [volume] = [v for v in pod(manifests)["volumes"] if v["name"] == mounts[folder]["name"]]
     source = next(
         m
         for m in of_kind(manifests, "ConfigMap")
         if m["metadata"]["name"] == volume["configMap"]["name"]
     )
-    assert source["data"] == {"h200.toml": 'name = "H200"'}
+    assert mounts[folder]["readOnly"] is True
+    assert source["data"] == EVERYTHING[value]
 
 
 def test_a_changed_setting_restarts_the_operator(helm):
@@ -196,6 +201,7 @@ def test_a_changed_setting_restarts_the_operator(helm):
     assert same == checksum()
     assert same != checksum(settings={"maxGpus": 8})
     assert same != checksum(gpuClasses={"a.toml": "x"})
+    assert same != checksum(calibrations={"a.json": "x"})
 
 
 def test_only_one_operator_runs_at_a_time(helm):

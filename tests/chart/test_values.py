@@ -12,8 +12,13 @@ from tonnage.settings import Settings
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-FILLED_IN_BY_THE_CHART = {"prometheusUrl": "", "operatorNamespace": None, "catalogFolder": None}
-"""Required from the user, the namespace of the release, and the folder of ``gpuClasses``."""
+FILLED_IN_BY_THE_CHART = {
+    "prometheusUrl": "",
+    "operatorNamespace": None,
+    "catalogFolder": None,
+    "calibrationFolder": None,
+}
+"""Required from the user, the namespace of the release, and the folders of what is mounted."""
 
 
 def defaults() -> dict[str, Any]:
@@ -102,6 +107,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
         ("settings/namespaces", "team-a", "at '/settings/namespaces': got string, want array"),
         ("settings/operatorNamespace", "other", "at '/settings/operatorNamespace'"),
         ("settings/catalogFolder", "/etc", "at '/settings/catalogFolder'"),
+        ("settings/calibrationFolder", "/etc", "at '/settings/calibrationFolder'"),
         ("settings/prometheusUrl", "prometheus:9090", "at '/settings/prometheusUrl'"),
         ("settings/prometheusUrl", "http://user:secret@prometheus", "at '/settings/prometheusUrl'"),
         ("settings/probePort", 0, "at '/settings/probePort'"),
@@ -112,6 +118,8 @@ def nested(path: str, value: Any) -> dict[str, Any]:
         ("rbac/create", "yes", "at '/rbac/create': got string, want boolean"),
         ("gpuClasses", {"../h200.toml": "x"}, "'../h200.toml' does not match pattern"),
         ("gpuClasses", {"h200.toml": {"name": "H200"}}, "at '/gpuClasses/h200.toml'"),
+        ("calibrations", {"../h200.json": "{}"}, "'../h200.json' does not match pattern"),
+        ("calibrations", {"h200.json": {"version": 1}}, "at '/calibrations/h200.json'"),
         ("networkPolicy/egressPorts", [70000], "at '/networkPolicy/egressPorts/0'"),
         ("podMonitor/interval", "30", "at '/podMonitor/interval'"),
     ],

@@ -259,6 +259,8 @@ def test_its_calibration_is_made_by_server_side_apply_and_no_other_config_map(
 
     apply("tonnage-calibration")
     apply("tonnage-calibration")
+    for name in ("objects-0", "objects-15", "corrupt-0", "corrupt-1"):
+        apply(f"tonnage-calibration-{name}")
 
     with pytest.raises(LabError, match="forbidden"):
         apply("other")

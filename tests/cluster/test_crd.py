@@ -61,13 +61,23 @@ FULL_STATUS = {
         name: figure(0.5)
         for name in (
             "requestsPerSecond", "promptTokens", "outputTokens", "queueDepth", "running",
-            "stepSeconds", "memoryBandwidthUtilization", "kvTokens", "ttftAttainment",
+            "stepSeconds", "memoryBandwidthUtilization", "modelFlopsUtilization", "dramActive",
+            "engineBandwidthUtilization", "preemptionsPerRequest", "kvTokens", "ttftAttainment",
             "tpotAttainment", "coldStartSeconds",
         )
     },
     "calibration": {
-        "bandwidthEfficiency": 0.7, "priorBandwidthEfficiency": 0.65, "busySteps": 9000,
+        "evidence": "Namespace", "corroboratingNamespaces": 1, "windows": 12, "busySteps": 9000,
         "changedAt": NOW,
+        **{
+            name: {"prior": 0.65, "learned": 0.7, "planned": 0.69, "deviationFraction": 0.02}
+            for name in ("overheadFactor", "bandwidthEfficiency", "prefillEfficiency", "stepTime")
+        },
+        "requestsPerSecond": 1.2, "priorRequestsPerSecond": 1.1,
+        "goodputFactor": 0.9, "judgedRequests": 400, "judgedAt": NOW,
+        "goodputFactorReason": "9 of 100 were late",
+        "kvTokens": 500_000, "priorKvTokens": 490_000,
+        "coldStartSeconds": 60.0, "coldStartDeviationSeconds": 5.0, "coldStarts": 3,
     },
     "decisions": [
         {"time": NOW, "fromReplicas": 3, "toReplicas": 4, "code": "Demand", "message": "more"}

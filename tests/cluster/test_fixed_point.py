@@ -57,7 +57,7 @@ def shape():
 
 def is_steady(site):
     """Tell whether a speed was learned and written, and nothing was written since for a while."""
-    if not site.calibration().get("speed"):
+    if not site.learned_speeds():
         return False
     return not site.writes(since_s=time.time() - QUIET_TICKS * TICK_S)
 
@@ -98,8 +98,8 @@ def test_at_the_fixed_point_nothing_is_written(loaded, request, tmp_path):
     # Nothing was merely put off: a change of the spec shows what the operator knows now.
     generation = loaded.change(scaling={"maxReplicas": 5})["metadata"]["generation"]
     until(lambda: loaded.status()["observedGeneration"] == generation, "the change is seen")
-    known = loaded.status()["calibration"]["bandwidthEfficiency"]
-    (entry,) = site.calibration()["speed"].values()
+    known = loaded.status()["calibration"]["bandwidthEfficiency"]["learned"]
+    (entry,) = site.learned_speeds()
 
     assert known == pytest.approx(entry["bandwidthEfficiency"], rel=MATERIAL + 0.001)
 

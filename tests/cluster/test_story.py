@@ -41,7 +41,7 @@ SURGE_PER_S = 3 * BASE_PER_S
 LOW_PER_S = 0.5
 PROMPT_TOKENS, OUTPUT_TOKENS, MAX_TOKENS = 500, 200, 2000
 TTFT_S, TPOT_S = 2.0, 0.05
-LEARNED_BEFORE_SURGE = 0.72
+LEARNED_BEFORE_SURGE = 0.78
 """As the ConfigMap has it: well below the prior, so that a loss would show."""
 STEADY_S = 15.0
 """Of the high load after the queue drained."""
@@ -59,7 +59,8 @@ class Sample:
 
     @property
     def efficiency(self) -> float:
-        return float(self.status.get("calibration", {}).get("bandwidthEfficiency", math.nan))
+        constant = self.status.get("calibration", {}).get("bandwidthEfficiency", {})
+        return float(constant.get("learned", math.nan))
 
     def measured(self, name: str) -> float | None:
         figure = self.status.get("measured", {}).get(name)
@@ -169,7 +170,7 @@ def prior_efficiency() -> float:
 
 def written_efficiency(site) -> float:
     """Return the one efficiency in the ConfigMap; the prior before the first write."""
-    entries = list(site.calibration().get("speed", {}).values())
+    entries = site.learned_speeds()
     return entries[0]["bandwidthEfficiency"] if entries else prior_efficiency()
 
 
@@ -243,7 +244,12 @@ def uids(tenant) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory, programs):
     truth = {"load_s": 3, "step": {"gpu": "H200", "bandwidth_efficiency": HIDDEN}}
-    settings = {"tickS": TICK_S, "scaleDownWindowS": DOWN_WINDOW_S, "statusIntervalS": 10}
+    settings = {
+        "tickS": TICK_S,
+        "scaleDownWindowS": DOWN_WINDOW_S,
+        "statusIntervalS": 10,
+        "speedRange": 0,  # it begins with the hopeful plan of one replica
+    }
     folder = tmp_path_factory.mktemp("story")
     with (
         a_site(
@@ -417,10 +423,9 @@ def test_replicas_rise_within_two_ticks_of_the_signal(story):
 
 
 def test_the_rise_is_logged_with_its_reason(story):
-    lines = [line for line in decision_lines(story) if "decision=1->" in line]
+    lines = [line for line in decision_lines(story) if "requests/s (measured)" in line]
 
-    assert lines
-    assert "requests/s (measured)" in lines[0]
+    assert any(before < after for before, after in map(step_of, lines))
     assert story.samples[-1].status["decisions"]
 
 
@@ -434,11 +439,20 @@ def test_observed_mbu_appears_in_status(story):
     assert len(mbus(story)) > 10
 
 
-def test_the_learned_efficiency_ends_at_the_hidden_one(story):
+def step_of(line: str) -> tuple[int, int]:
+    """Return the replicas before and after, of a line about a decision."""
+    before, _, after = line.partition("decision=")[2].split()[0].partition("->")
+    return int(before), int(after)
+
+
+def test_the_learned_step_ends_at_the_hidden_one(story):
+    # Half of a typical step reads memory. In minutes at like loads, overhead is not told apart.
     first, last = story.samples[0].efficiency, story.samples[-1].efficiency
+    step = story.samples[-1].status["calibration"]["stepTime"]["learned"]
 
     assert first == prior_efficiency()
-    assert last == pytest.approx(HIDDEN, abs=0.05)
+    assert HIDDEN - 0.05 < last < first - 0.03
+    assert step == pytest.approx((first / HIDDEN) ** 0.5, rel=0.06)
 
 
 def test_replicas_walk_down_one_at_a_time(story):
@@ -452,7 +466,7 @@ def test_replicas_walk_down_one_at_a_time(story):
 def test_there_are_never_more_replicas_than_needed_and_one(story):
     needed = math.ceil(SURGE_PER_S / true_capacity())
 
-    assert max(each.replicas for each in story.samples) <= needed + 1
+    assert max(each.replicas for each in story.samples) <= needed + 1  # the slow end of doubt
 
 
 def test_nothing_is_lost_or_doubled_by_the_kill(story):
@@ -486,7 +500,7 @@ def test_what_was_learned_outlives_the_kill(story):
 
     assert story.written_before < LEARNED_BEFORE_SURGE
     assert written_efficiency(story.site) < LEARNED_BEFORE_SURGE
-    assert max(each.efficiency for each in first_after) < (prior + HIDDEN) / 2
+    assert max(each.efficiency for each in first_after) < prior - 0.03
 
 
 def test_the_slo_targets_are_met_after_the_surge(story):

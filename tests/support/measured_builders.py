@@ -3,13 +3,42 @@
 from dataclasses import replace
 
 from builders import a_model, a_prior
-from tonnage.estimate.samples import EngineSamples, LongSamples
-from tonnage.estimate.speed import BusyStep
-from tonnage.sizing.step_time.step import Step
+from tonnage.estimate.metrics import FAST_SCRAPES, SLOW_SCRAPES, WINDOWS
+from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
+from tonnage.estimate.speed import (
+    PromptShape,
+    busy_window,
+    predicted_gap_s,
+    predicted_prefill_s,
+    with_speed,
+)
+from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
+
+ARRIVALS = {"completions_per_s": 2, "backlog_growth_per_s": 0, "rejections_per_s": 0}
+
+
+def a_posterior(**changes):
+    """Learned constants of a well-known engine."""
+    posterior = SpeedPosterior(
+        overhead_factor=1.0,
+        bandwidth_efficiency=0.7,
+        prefill_efficiency=0.5,
+        covariance=(0.01, 0.0, 0.0, 0.0025, 0.0, 0.01),
+        num_windows=10,
+        num_steps=10_000,
+        learned_at_s=5,
+    )
+    return replace(posterior, **changes)
 
 
 def an_engine(pod="a", **changes):
-    """An engine with 20 requests running, 2 finished per second, 40 ms between tokens."""
+    """An engine with 20 requests running, 2 finished per second, 40 ms between tokens.
+
+    What arrivals are made of is the same over every window. It says nothing of its cache.
+    """
+    window = {name: changes.pop(name, value) for name, value in ARRIVALS.items()}
     samples = EngineSamples(
         pod=pod,
         engine="0",
@@ -18,31 +47,33 @@ def an_engine(pod="a", **changes):
         waiting=0,
         mean_running=20,
         kv_usage_fraction=0.5,
-        completions_per_s=2,
-        backlog_growth_per_s=0,
-        rejections_per_s=0,
-        prompt_tokens_per_s=4000,
+        arrivals=dict.fromkeys(WINDOWS, ArrivalWindow(**window)),
         computed_prompt_tokens_per_s=4000,
-        output_tokens_per_s=500,
         token_gap_s_per_s=20,
         token_gaps_per_s=500,
-        steps_per_s=25,
+        prefill_s_per_s=0.4,
+        prefills_per_s=2,
         preemptions_per_s=0,
-        kv_tokens=100_000,
     )
     return replace(samples, **changes)
 
 
-def long_samples(**changes):
-    """Two requests per second of 2,000 prompt and 500 output tokens, nothing cached."""
-    samples = LongSamples(
-        requests_per_s=2,
-        prompt_tokens_per_s=4000,
-        output_tokens_per_s=1000,
-        started_prompt_tokens_per_s=4000,
-        computed_prompt_tokens_per_s=4000,
+def of_lengths(prompt_tokens=2000, output_tokens=500, *, computed_tokens=None, per_s=2):
+    """What an engine with such requests tells of one window; nothing cached unless it is said."""
+    return LengthWindow(
+        finished_per_s=per_s,
+        finished_prompt_tokens_per_s=prompt_tokens * per_s,
+        finished_output_tokens_per_s=output_tokens * per_s,
+        started_per_s=per_s,
+        started_prompt_tokens_per_s=prompt_tokens * per_s,
+        computed_prompt_tokens_per_s=per_s
+        * (prompt_tokens if computed_tokens is None else computed_tokens),
     )
-    return replace(samples, **changes)
+
+
+def steady_lengths(*args, **changes):
+    """The same over both windows."""
+    return dict.fromkeys((FAST_SCRAPES, SLOW_SCRAPES), of_lengths(*args, **changes))
 
 
 def a_machine(**changes):
@@ -55,9 +86,64 @@ def with_efficiency(machine, bandwidth_efficiency):
     return replace(machine, constants=constants)
 
 
-def a_busy_step(machine, *, num_steps=1000, **work):
-    """A step of 20 sequences with 2,000 tokens each, exactly as long as the machine takes."""
-    step = Step(**{"num_sequences": 20, "context_tokens": 40_000, **work})
-    return BusyStep(
-        step_s=machine.step(step).total_s, num_steps=num_steps, work=step, busy_fraction=1.0
+PROMPTS = PromptShape(new_tokens=2000, context_tokens=1000, scv=0.5, most_tokens=8192, chunks=1)
+"""Of 2,000 tokens in the mean, each computed in one step."""
+
+
+def some_flags(**changes):
+    flags = Flags(
+        max_num_seqs=64,
+        max_num_batched_tokens=8192,
+        gpu_memory_utilization=0.92,
+        parallelism=Parallelism(),
     )
+    return replace(flags, **changes)
+
+
+def slowed(constants, factor):
+    """The constants of an engine of which every part of a step takes so many times as long."""
+    return with_speed(
+        constants,
+        overhead=factor,
+        bandwidth=constants.bandwidth_efficiency / factor,
+        prefill=constants.prefill_efficiency / factor,
+    )
+
+
+def samples_of(machine, *, flags=None, prompts=PROMPTS, context_tokens=2250, **state):
+    """What an engine reports that takes exactly as long as the formula says of this machine.
+
+    ``state``: sequences that decode in the mean, prompts that start per second.
+    """
+    decoding, prompts_per_s = state["decoding"], state.get("prompts_per_s", 0)
+    gap_s = prefill_s = 0.02
+    for _ in range(60):  # prompts come during a gap, and make it longer
+        samples = an_engine(
+            running=decoding,
+            mean_running=decoding,
+            token_gap_s_per_s=decoding,
+            token_gaps_per_s=decoding / gap_s,
+            computed_prompt_tokens_per_s=prompts_per_s * prompts.new_tokens,
+            prefills_per_s=prompts_per_s,
+            prefill_s_per_s=prompts_per_s * prefill_s,
+        )
+        window = window_of(samples, flags=flags, prompts=prompts, context_tokens=context_tokens)
+        gap_s = predicted_gap_s(machine, window)
+        prefill_s = predicted_prefill_s(machine, window)
+    return samples
+
+
+def window_of(samples, *, flags=None, prompts=PROMPTS, context_tokens=2250, window_s=60):
+    return busy_window(
+        samples,
+        window_s=window_s,
+        context_tokens=context_tokens,
+        prompts=prompts,
+        flags=flags or some_flags(),
+    )
+
+
+def a_window(machine, *, flags=None, prompts=PROMPTS, context_tokens=2250, **state):
+    """What an engine did in a minute that takes exactly as long as the formula says."""
+    shape = {"flags": flags, "prompts": prompts, "context_tokens": context_tokens}
+    return window_of(samples_of(machine, **shape, **state), **shape)

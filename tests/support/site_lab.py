@@ -170,6 +170,11 @@ class Site:
         found = self.api.get(CONFIG_MAPS.path(NAMESPACE, CALIBRATION)) or {}
         return json.loads(found.get("data", {}).get("calibration.json", "{}"))
 
+    def learned_speeds(self) -> list[Object]:
+        """Return the entries of speed, of all namespaces."""
+        namespaces = self.calibration().get("speed", {}).values()
+        return [entry for entries in namespaces for entry in entries.values()]
+
     def operator_pods(self) -> list[Object]:
         return list(self.api.list(PODS.path(NAMESPACE)))
 
@@ -356,7 +361,15 @@ def a_site(
     nodes = [
         GpuNode(name=f"gpu-{number}", product="NVIDIA-H200", num_gpus=8) for number in range(2)
     ]
-    config = SiteConfig(nodes=tuple(nodes), truth=truth, **changes)
+    with a_site_of(
+        folder, programs, SiteConfig(nodes=tuple(nodes), truth=truth, **changes)
+    ) as made:
+        yield made
+
+
+@contextmanager
+def a_site_of(folder: Path, programs: Mapping[str, Path], config: SiteConfig) -> Iterator[Site]:
+    """Start what a configuration says, and stop it in the end."""
     plane = controlplane.start(folder, programs=programs, crds=CRDS)
     client = load_client(str(plane.kubeconfig))
     try:

@@ -50,6 +50,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 /etc/tonnage-gpus
 {{- end }}
 
+{{- define "tonnage.calibrationFolder" -}}
+/etc/tonnage-calibrations
+{{- end }}
+
 {{- define "tonnage.isNamespaced" -}}
 {{- $namespaces := .Values.settings.namespaces }}
 {{- if eq .Values.rbac.scope "namespaced" }}
@@ -65,7 +69,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* One line for each setting that has a value, as JSON: a whole number stays one. */}}
 {{- define "tonnage.settings" -}}
 {{- $_ := required "settings.prometheusUrl is needed: the address of the Prometheus that scrapes the engines" .Values.settings.prometheusUrl }}
-{{- range $name, $value := omit .Values.settings "operatorNamespace" "catalogFolder" }}
+{{- range $name, $value := omit .Values.settings "operatorNamespace" "catalogFolder" "calibrationFolder" }}
 {{- if not (kindIs "invalid" $value) }}
 {{ $name }}: {{ toJson $value }}
 {{- end }}
@@ -73,5 +77,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 operatorNamespace: {{ toJson .Release.Namespace }}
 {{- if .Values.gpuClasses }}
 catalogFolder: {{ include "tonnage.gpuClassFolder" . }}
+{{- end }}
+{{- if .Values.calibrations }}
+calibrationFolder: {{ include "tonnage.calibrationFolder" . }}
 {{- end }}
 {{- end }}
