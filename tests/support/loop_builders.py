@@ -15,7 +15,14 @@ from prometheus_double import asking
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.estimate.metrics import FAST_SCRAPES, SLOW_SCRAPES, TABLE, WINDOWS, expression
+from tonnage.estimate.metrics import (
+    BUSY_SCRAPES,
+    FAST_SCRAPES,
+    SLOW_SCRAPES,
+    TABLE,
+    WINDOWS,
+    expression,
+)
 from tonnage.estimate.samples import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
@@ -45,6 +52,7 @@ BUSY = {
         for name, value in LENGTHS.items()
         for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)
     },
+    f"computed_prompt_tokens_{BUSY_SCRAPES}": LENGTHS["computed_prompt_tokens"],
 }
 """What each pod reports beside its completions: requests of the lengths that ``SPEC`` expects."""
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 from fleet_builders import NOW_S
 from http_double import Asked, Reply
-from tonnage.estimate.metrics import FAST_SCRAPES, SLOW_SCRAPES, TABLE, WINDOWS, queries
+from tonnage.estimate.metrics import (
+    BUSY_SCRAPES,
+    FAST_SCRAPES,
+    SLOW_SCRAPES,
+    TABLE,
+    WINDOWS,
+    queries,
+)
 from tonnage.settings import Settings
 
 LOOSE = re.compile(r'(?:\w+_)?(namespace|le)=~"([^"]*)",?')
@@ -47,6 +54,7 @@ BUSY = {
     "waiting": 0,
     **over(WINDOWS, ARRIVALS),
     **over((FAST_SCRAPES, SLOW_SCRAPES), LENGTHS),
+    f"computed_prompt_tokens_{BUSY_SCRAPES}": LENGTHS["computed_prompt_tokens"],
 }
 """What each pod reports beside its completions: lengths that the specs of tests expect."""
 Figures = Mapping[str, str | float]

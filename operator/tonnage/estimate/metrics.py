@@ -111,8 +111,7 @@ def _lengths(scrapes: int) -> dict[str, Query]:
     """Return what mean lengths are made of.
 
     vLLM counts the tokens of a prompt, and its TTFT, when its prefill ends, long before the
-    request does: a new shape of prompts shows there first. Before 0.16 what was computed is what
-    was started without the hits of the prefix cache.
+    request does: a new shape of prompts shows there first.
     """
     return {
         f"finished_{scrapes}": _rate("vllm:request_generation_tokens_count", scrapes=scrapes),
@@ -123,6 +122,16 @@ def _lengths(scrapes: int) -> dict[str, Query]:
             "vllm:request_generation_tokens_sum", scrapes=scrapes
         ),
         f"started_{scrapes}": _rate("vllm:time_to_first_token_seconds_count", scrapes=scrapes),
+        **_prompt_tokens(scrapes),
+    }
+
+
+def _prompt_tokens(scrapes: int) -> dict[str, Query]:
+    """Return what the prompt tokens that are computed are told by.
+
+    Before 0.16 that is what was started without the hits of the prefix cache.
+    """
+    return {
         f"started_prompt_tokens_{scrapes}": _rate("vllm:prompt_tokens_total", scrapes=scrapes),
         f"computed_prompt_tokens_{scrapes}": _rate(
             "vllm:prompt_tokens_by_source_total", scrapes=scrapes, matchers=LOCAL_COMPUTE
@@ -174,6 +183,7 @@ TABLE: Mapping[str, Query] = {
     ),
     "prefill_s": _rate("vllm:request_prefill_time_seconds_sum"),
     "prefills": _rate("vllm:request_prefill_time_seconds_count"),
+    **_prompt_tokens(BUSY_SCRAPES),
     "preemptions": _rate("vllm:num_preemptions_total"),
     **{
         name: query

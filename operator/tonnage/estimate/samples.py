@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tonnage.estimate.metrics import (
+    BUSY_SCRAPES,
     FAST_SCRAPES,
     FRESH_SCRAPES,
     SLOW_SCRAPES,
@@ -176,7 +177,6 @@ def _one(found: Found, name: str) -> float | None:
 
 
 def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
-    lengths = {scrapes: _lengths(found, scrapes) for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)}
     return EngineSamples(
         pod=pod,
         engine=engine,
@@ -185,10 +185,10 @@ def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> E
         waiting=_one(found, "waiting"),
         num_scrapes=_one(found, "scrapes"),
         arrivals={scrapes: _arrivals(found, scrapes, interval_s) for scrapes in WINDOWS},
-        lengths=lengths,
+        lengths={scrapes: _lengths(found, scrapes) for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)},
         mean_running=_one(found, "mean_running"),
         kv_usage_fraction=_one(found, "kv_usage"),
-        computed_prompt_tokens_per_s=lengths[FAST_SCRAPES].computed_prompt_tokens_per_s,
+        computed_prompt_tokens_per_s=_computed_prompt_tokens_per_s(found, BUSY_SCRAPES),
         token_gap_s_per_s=_one(found, "token_gap_s"),
         token_gaps_per_s=_one(found, "token_gaps"),
         num_resets=_one(found, "resets"),
@@ -225,19 +225,22 @@ def _arrivals(found: Found, scrapes: int, interval_s: float) -> ArrivalWindow:
 
 
 def _lengths(found: Found, scrapes: int) -> LengthWindow:
-    started = _one(found, f"started_prompt_tokens_{scrapes}")
-    computed = _one(found, f"computed_prompt_tokens_{scrapes}")
-    cached = _one(found, f"cached_prompt_tokens_{scrapes}")
-    if computed is None and started is not None:
-        computed = max(0.0, started - (cached or 0.0))
     return LengthWindow(
         finished_per_s=_one(found, f"finished_{scrapes}"),
         finished_prompt_tokens_per_s=_one(found, f"finished_prompt_tokens_{scrapes}"),
         finished_output_tokens_per_s=_one(found, f"finished_output_tokens_{scrapes}"),
         started_per_s=_one(found, f"started_{scrapes}"),
-        started_prompt_tokens_per_s=started,
-        computed_prompt_tokens_per_s=computed,
+        started_prompt_tokens_per_s=_one(found, f"started_prompt_tokens_{scrapes}"),
+        computed_prompt_tokens_per_s=_computed_prompt_tokens_per_s(found, scrapes),
     )
+
+
+def _computed_prompt_tokens_per_s(found: Found, scrapes: int) -> float | None:
+    computed = _one(found, f"computed_prompt_tokens_{scrapes}")
+    started = _one(found, f"started_prompt_tokens_{scrapes}")
+    if computed is not None or started is None:
+        return computed
+    return max(0.0, started - (_one(found, f"cached_prompt_tokens_{scrapes}") or 0.0))
 
 
 def _cache_label(found: Found, name: str) -> float | None:

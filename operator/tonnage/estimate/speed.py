@@ -30,7 +30,6 @@ POINTS = 32
 LEVEL_DEVIATIONS, LEVEL_SHARE = 2.5, 0.1
 """By which those running may differ from one end of a window to the other: of the difference of two
 Poisson numbers, and of their mean."""
-MOST_APART = 2.0
 FULL = 0.9
 MOST_OVER_SLOTS = 1.25
 """Mean decoding over the slots that the engine has: beyond, the counters cannot be right."""
@@ -87,7 +86,7 @@ def busy_window(
     taken to do the same as this one.
     """
     gaps, gap_s_per_s = samples.token_gaps_per_s, samples.token_gap_s_per_s
-    prefill = _prompt_tokens_per_s(samples, prompts, window_s)
+    prefill = samples.computed_prompt_tokens_per_s
     if not gaps or not gap_s_per_s or prefill is None or gaps * window_s < MIN_GAPS:
         return None
     decoding, slots = gap_s_per_s, flags.max_num_seqs
@@ -121,20 +120,6 @@ def _step(num_sequences: float, context_tokens: float, prompts: PromptShape) -> 
         context_tokens=max(1.0, num_sequences) * context_tokens,
         prefill_context_tokens=prompts.context_tokens,
     )
-
-
-def _prompt_tokens_per_s(
-    samples: EngineSamples, prompts: PromptShape, window_s: float
-) -> float | None:
-    """Return the prompt tokens that are computed, as told over a longer window than the rest.
-
-    Where that is not near what the prompts of this window make, what they make counts.
-    """
-    told, prefills = samples.computed_prompt_tokens_per_s, samples.prefills_per_s
-    if told is None or not prefills or prefills * window_s < MIN_PREFILLS:
-        return told
-    made = prefills * prompts.new_tokens
-    return told if made / MOST_APART <= told <= made * MOST_APART else made
 
 
 def _is_possible(samples: EngineSamples, slots: int) -> bool:

@@ -230,9 +230,9 @@ class TestLengths:
 
         assert samples.lengths[60].computed_prompt_tokens_per_s == 0
 
-    def test_what_a_busy_engine_computes_is_of_the_fast_window(self):
+    def test_what_a_busy_engine_computes_is_of_the_window_of_its_steps(self):
         samples = the_engine(
-            computed_prompt_tokens_8=[series(700)], computed_prompt_tokens_60=[series(100)]
+            computed_prompt_tokens_4=[series(700)], computed_prompt_tokens_8=[series(100)]
         )
 
         assert samples.computed_prompt_tokens_per_s == 700
