@@ -200,7 +200,7 @@ def result_of(case: Case) -> Result:
         constants={key: asdict(value) for key, value in last.calibrations.speed.items()},
         problems=sorted(
             {m.problem for m in record.moments if m.problem}
-            | {repr(f.error) for f in record.faults}
+            | {repr(error) for error in record.faults}
         ),
         wall_s=time.perf_counter() - began_s,
         times_real=duration_s / loop_s,

@@ -16,6 +16,7 @@ from tonnage.estimate.metrics import TABLE, WINDOWS
 from tonnage.estimate.promise import HIGHEST, LOWEST
 from tonnage.estimate.samples import join
 from tonnage.replay.faults import dropped, multiplied, without_numbers, zeroed
+from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Served
 from tonnage.replay.simulation import Simulation
@@ -31,16 +32,17 @@ STEADY_SCV = 0.1
 
 
 def simulated(rate, *, hours, faults=(), arrival_scv=1.0):
-    """Return the simulation and the record of its one object."""
+    """Return the operator and the record of its one object."""
     model = a_model()
     source = Source(
         rate=rate, shapes=((0.0, expected_workload(model.spec)),), arrival_scv=arrival_scv
     )
     drawn = traffic(source, duration_s=hours * HOUR_S, context_tokens=8192)
-    simulation = Simulation([Served(model=model, traffic=drawn)], settings=SETTINGS, faults=faults)
+    operator, served = Operator(SETTINGS), Served(model=model, traffic=drawn)
+    simulation = Simulation([served], settings=SETTINGS, controller=operator, faults=faults)
     (record,) = simulation.run(hours * HOUR_S)
     assert record.faults == []
-    return simulation, record
+    return operator, record
 
 
 def changes(record, *, after_s):
@@ -171,9 +173,9 @@ def latencies_times(factor):
 class TestRow17ACorrectionRunsWild:
     @pytest.mark.parametrize("factor", [100, 2])
     def test_and_stays_within_its_bands_and_lowers_nothing(self, factor):
-        simulation, record = simulated(constant(2.0), hours=1, faults=(latencies_times(factor),))
+        operator, record = simulated(constant(2.0), hours=1, faults=(latencies_times(factor),))
 
-        memory = simulation.memory
+        memory = operator.memory
         prior = record.cluster.request.speed
         for each in memory.calibrations.speed.values():
             bandwidth = each.bandwidth_efficiency / prior.bandwidth_efficiency

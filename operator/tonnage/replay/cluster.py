@@ -13,13 +13,13 @@ from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION
-from tonnage.manifests.pod import Manifest
 from tonnage.replay.counters import EngineCounters, Ladders
 from tonnage.replay.traffic import NORMAL, Traffic
 from tonnage.replay.truth import Machine, Truth, machine
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.workload import Routing
 
+DRAIN_S: Final = 600.0
 LEAST_SPEED: Final = 0.5
 """Of a replica's speed factor, however wide they spread."""
 
@@ -78,7 +78,7 @@ class Cluster:
     """The pods of one ModelDeployment, its traffic and the truth about its engines.
 
     A router knows who is Ready at once; where nobody is, requests wait at it. Pods that are taken
-    away get nothing more, finish what they have, and are gone when that is done.
+    away get nothing more, finish what they have, and are gone when that is done, or killed.
     """
 
     model: ModelDeployment
@@ -91,6 +91,8 @@ class Cluster:
     speed_spread: float = 0.0
     """Standard deviation of the replicas' own speed factors."""
     seed: int = 0
+    drain_s: float = DRAIN_S
+    """After which a pod that is taken away is killed, with what it has."""
     replicas: int = 0
     """That the Deployment asks for."""
     template: Template | None = None
@@ -132,7 +134,12 @@ class Cluster:
     def apply(self, writes: Writes, at_s: float) -> None:
         """Do what a tick wants written to the Deployment."""
         if writes.template is not None:
-            self._take_template(writes.template)
+            annotations = writes.template["metadata"]["annotations"]
+            text = annotations[FLAGS_ANNOTATION]
+            flags = flags_from_annotation(text)
+            if flags is None:
+                raise ValueError(f"the template's flags are {text}")
+            self._take(flags, text=text, digest=annotations[DIGEST_ANNOTATION])
             if writes.creates:
                 self.replicas = writes.first_replicas or 0
         if writes.scale is not None:
@@ -141,15 +148,24 @@ class Cluster:
         if self.template is not None:
             self._reconcile(self.template, at_s)
 
-    def _take_template(self, manifest: Manifest) -> None:
-        annotations = manifest["metadata"]["annotations"]
-        flags = flags_from_annotation(annotations[FLAGS_ANNOTATION])
-        if flags is None:
-            raise ValueError(f"the template's flags are {annotations[FLAGS_ANNOTATION]}")
+    def deploy(self, flags: Flags, replicas: int, at_s: float) -> None:
+        """Run so many engines with these flags from now on."""
+        self._take(flags)
+        self.scale(replicas, at_s)
+
+    def scale(self, replicas: int, at_s: float) -> None:
+        """Ask for so many replicas of what was deployed."""
+        if self.template is None:
+            raise ValueError(f"{self.model.name}: nothing was deployed yet")
+        self.replicas = replicas
+        self.generation += 1
+        self._reconcile(self.template, at_s)
+
+    def _take(self, flags: Flags, *, text: str = "", digest: str = "") -> None:
         self.template = Template(
             flags=flags,
-            flags_text=annotations[FLAGS_ANNOTATION],
-            digest=annotations[DIGEST_ANNOTATION],
+            flags_text=text,
+            digest=digest,
             machine=machine(self.request, flags, self.truth),
         )
         self.generation += 1
@@ -246,12 +262,16 @@ class Cluster:
         return tied[int(share * len(tied))]
 
     def end_drained(self, at_s: float) -> Iterator[Pod]:
-        """Let pods go that were taken away and have nothing left to do; yield them."""
+        """Let pods go that were taken away and are done, or out of time; yield them."""
         for pod in self.live:
             if pod.deleted_s <= at_s:
-                pod.engine.advance(at_s)
+                killed_s = pod.deleted_s + self.drain_s
+                pod.engine.advance(min(at_s, killed_s))
                 if not pod.engine.num_outstanding:
                     pod.ended_s = max(pod.deleted_s, pod.engine.now_s)
+                elif killed_s <= at_s:
+                    pod.ended_s = killed_s
+                if pod.ended_s < math.inf:
                     yield pod
 
     def finish(self) -> None:

@@ -3,11 +3,10 @@
 import math
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.state import Assessment
-from tonnage.control.tick import Fault as TickFault
 from tonnage.estimate.calibration import Calibrations
 from tonnage.replay.cluster import Cluster, Start
 from tonnage.replay.traffic import Traffic
@@ -31,7 +30,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What one tick found of one object."""
+    """How one object stands after a controller acted."""
 
     at_s: float
     replicas: int
@@ -40,17 +39,17 @@ class Moment:
     live: int
     """Pods that are not gone."""
     true_requests_per_s: float
-    requests_per_s: float | None
-    """Measured."""
-    waiting: float | None
     waiting_at_router: int
-    goodput_requests_per_s: float | None
+    requests_per_s: float | None = None
+    """Measured, as all that follows by the operator; rivals leave it out."""
+    waiting: float | None = None
+    goodput_requests_per_s: float | None = None
     """Of one replica, as believed."""
-    limited_by: str | None
+    limited_by: str | None = None
     """Of the decision."""
-    problem: str | None
+    problem: str | None = None
     """Why nothing could be planned, or only for throughput."""
-    calibrations: Calibrations
+    calibrations: Calibrations = field(default_factory=Calibrations)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +59,8 @@ class Record:
     served: Served
     cluster: Cluster
     moments: list[Moment] = field(default_factory=list)
-    faults: list[TickFault] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    """Bugs of ours that ticks met."""
 
     def gpu_s(self, from_s: float, until_s: float) -> float:
         """Return the GPU-seconds billed within a time."""
@@ -113,23 +113,33 @@ def _share(values: Sequence[float], limit_s: float) -> float:
     return sum(value <= limit_s for value in values) / len(values) if values else 1.0
 
 
-def moment(record: Record, found: Assessment, calibrations: Calibrations, at_s: float) -> Moment:
-    """Return what a tick found; the writes have been done."""
-    cluster, demand, sizing = record.cluster, found.traffics.demand, found.sizing
-    problem = found.chosen.problem if found.chosen else None
-    if found.refusal:
-        problem = f"{found.refusal.reason}: {found.refusal.message}"
-    elif found.pending:
-        problem = found.pending.message
+def moment(record: Record, at_s: float) -> Moment:
+    """Return how a cluster stands; what was to be done at this time has been done."""
+    cluster = record.cluster
     return Moment(
         at_s=at_s,
         replicas=cluster.replicas,
         ready=cluster.num_ready(at_s),
         live=len(cluster.live),
         true_requests_per_s=record.served.traffic.source.rate(at_s) if at_s >= 0 else 0.0,
+        waiting_at_router=cluster.waiting_at_router(at_s),
+    )
+
+
+def moment_of_tick(
+    record: Record, found: Assessment, calibrations: Calibrations, at_s: float
+) -> Moment:
+    """Return the same with what a tick of the operator found; its writes have been done."""
+    demand, sizing = found.traffics.demand, found.sizing
+    problem = found.chosen.problem if found.chosen else None
+    if found.refusal:
+        problem = f"{found.refusal.reason}: {found.refusal.message}"
+    elif found.pending:
+        problem = found.pending.message
+    return replace(
+        moment(record, at_s),
         requests_per_s=demand.requests_per_s if demand else None,
         waiting=demand.waiting if demand else None,
-        waiting_at_router=cluster.waiting_at_router(at_s),
         goodput_requests_per_s=sizing.goodput_requests_per_s if sizing else None,
         limited_by=found.decision.limited_by if found.decision else None,
         problem=problem,

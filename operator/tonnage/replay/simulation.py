@@ -1,41 +1,44 @@
-"""The closed loop: the operator's own tick, a cluster in place of Kubernetes, scrapes between."""
+"""The closed loop: a controller, clusters in place of Kubernetes, traffic, and scrapes between."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Final
+from typing import Protocol
 
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.state import Fleet, Memory, ModelState
-from tonnage.control.tick import tick
-from tonnage.estimate.metrics import (
-    LATENCY_BOUNDS_S,
-    TABLE,
-    TPOT_BOUNDS_S,
-    TTFT_BOUNDS_S,
-    bucket_matcher,
-)
-from tonnage.estimate.samples import Scrape, join
+from tonnage.estimate.metrics import LATENCY_BOUNDS_S, Query
 from tonnage.replay.cluster import Cluster, Pod
 from tonnage.replay.counters import Ladders
 from tonnage.replay.faults import Fault
+from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Page, Prometheus
-from tonnage.replay.record import Record, Served, moment
-from tonnage.replay.views import deployment_view, model_view, pod_views
+from tonnage.replay.record import Record, Served
+from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
-from tonnage.sizing.plan import Between, nothing
 from tonnage.sizing.request import ask, look_up
 
-EPOCH_S: Final = 1_767_225_600.0
-"""Unix time at which the traffic of a simulation begins: 2026-01-01T00:00:00Z."""
+
+class Controller(Protocol):
+    """What scales the clusters of a simulation, at once or each by itself."""
+
+    @property
+    def interval_s(self) -> float:
+        """Time from one act to the next."""
+
+    @property
+    def table(self) -> Mapping[str, Query]:
+        """What it may ask Prometheus."""
+
+    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+        """Deploy or scale the clusters, and note a moment of each."""
 
 
 class Simulation:
-    """Runs ticks and scrapes on a clock of its own; the traffic begins at 0.
+    """Runs a controller and scrapes on a clock of its own; the traffic begins at 0.
 
-    The first tick comes so early that what it creates is Ready by then.
+    The controller acts first so early that what it creates is Ready by then.
     """
 
     def __init__(
@@ -43,24 +46,21 @@ class Simulation:
         served: Sequence[Served],
         *,
         settings: Settings,
+        controller: Controller | None = None,
         faults: Sequence[Fault] = (),
-        memory: Memory | None = None,
-        between: Between = nothing,
     ) -> None:
-        """``memory``: what an operator knew before; ``between``: as ``tick`` takes it."""
-        self.settings = settings
-        self.memory = memory or Memory()
-        self._between, self._faults = between, faults
-        self._gpus = built_in_gpus()
-        self._prometheus = Prometheus(settings, TABLE)
+        """``controller``: the operator with these settings, unless another is given."""
+        self.settings, self._faults = settings, faults
+        self._controller = controller or Operator(settings)
+        self._prometheus = Prometheus(settings, self._controller.table)
         self.records = [self._record(each) for each in served]
         self.records.sort(key=lambda record: record.served.model.key)
-        self._le_matchers = self._matchers()
         longest_s = max(each.start.longest_s for each in served)
-        self.begins_s = -settings.tick_s * math.ceil(longest_s / settings.tick_s)
+        interval_s = self._controller.interval_s
+        self.begins_s = -interval_s * math.ceil(longest_s / interval_s)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._num_events = 0
-        self._at(self.begins_s, self._tick)
+        self._at(self.begins_s, self._act)
         for record in self.records:
             for at_s, truth in record.served.changes:
                 self._at(at_s, partial(record.cluster.change, truth))
@@ -68,7 +68,7 @@ class Simulation:
     def _record(self, served: Served) -> Record:
         spec = served.model.spec
         slo = slo_of(spec)
-        request = ask(spec, look_up(spec, self._gpus))
+        request = ask(spec, look_up(spec, built_in_gpus()))
         cluster = Cluster(
             model=served.model,
             request=request,
@@ -83,17 +83,6 @@ class Simulation:
             seed=served.seed,
         )
         return Record(served=served, cluster=cluster)
-
-    def _matchers(self) -> Mapping[str, str]:
-        slos = [slo_of(record.served.model.spec) for record in self.records]
-        return {
-            "ttft": bucket_matcher(
-                {target.limit_s for slo in slos for target in slo.ttft}, TTFT_BOUNDS_S
-            ),
-            "tpot": bucket_matcher(
-                {target.limit_s for slo in slos for target in slo.tpot}, TPOT_BOUNDS_S
-            ),
-        }
 
     def run(self, until_s: float) -> list[Record]:
         """Run to a time and serve what has come by then to the end."""
@@ -128,46 +117,13 @@ class Simulation:
         self._prometheus.take(record.served.model.namespace, pod.name, EPOCH_S + at_s, page)
         self._at(at_s + self.settings.scrape_interval_s, partial(self._scrape, record, pod))
 
-    def _tick(self, at_s: float) -> None:
+    def _act(self, at_s: float) -> None:
         for record in self.records:
             for pod in record.cluster.end_drained(at_s):
                 self._prometheus.drop(record.served.model.namespace, pod.name)
-        self._at(at_s + self.settings.tick_s, self._tick)
-        fleet = self._fleet(at_s)
-        outcome = tick(fleet, self.memory, between=self._between)
-        self.memory = outcome.memory
-        by_uid = {writes.uid: writes for writes in outcome.writes}
-        for record, found in zip(self.records, outcome.found, strict=True):
-            cluster = record.cluster
-            before = len(cluster.pods)
-            if writes := by_uid.get(record.served.model.uid):
-                cluster.apply(writes, at_s)
-            for pod in cluster.pods[before:]:
+        self._at(at_s + self._controller.interval_s, self._act)
+        before = [len(record.cluster.pods) for record in self.records]
+        self._controller.act(self.records, self._prometheus, at_s)
+        for record, number in zip(self.records, before, strict=True):
+            for pod in record.cluster.pods[number:]:
                 self._at(pod.ready_s, partial(self._ready, record, pod))
-            record.moments.append(moment(record, found, outcome.memory.calibrations, at_s))
-            record.faults += [each for each in outcome.faults if each.key == found.state.view.key]
-
-    def _fleet(self, at_s: float) -> Fleet:
-        answers = self._prometheus.ask(EPOCH_S + at_s, le_matchers=self._le_matchers)
-        scrape = join(answers, self.settings)
-        return Fleet(
-            now_s=EPOCH_S + at_s,
-            models=tuple(self._state(record, scrape, at_s) for record in self.records),
-            metrics_problem=None,
-            calibrations=self.memory.calibrations,
-            gpus=self._gpus,
-            settings=self.settings,
-            has_pod_monitors=True,
-        )
-
-    def _state(self, record: Record, scrape: Scrape, at_s: float) -> ModelState:
-        cluster = record.cluster
-        pods = pod_views(cluster, at_s, epoch_s=EPOCH_S)
-        keys = [(pod.namespace, pod.name) for pod in pods]
-        return ModelState(
-            view=model_view(cluster),
-            model=cluster.model,
-            deployment=deployment_view(cluster, at_s),
-            pods=pods,
-            engines=tuple(each for key in keys for each in scrape.engines.get(key, ())),
-        )

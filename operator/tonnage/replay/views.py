@@ -1,7 +1,12 @@
 """A cluster as the operator's loop sees it."""
 
+from typing import Final
+
 from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.replay.cluster import Cluster
+
+EPOCH_S: Final = 1_767_225_600.0
+"""Unix time at which the traffic of a simulation begins: 2026-01-01T00:00:00Z."""
 
 
 def model_view(cluster: Cluster) -> ModelView:
@@ -47,8 +52,8 @@ def deployment_view(cluster: Cluster, at_s: float) -> DeploymentView | None:
     )
 
 
-def pod_views(cluster: Cluster, at_s: float, *, epoch_s: float) -> tuple[PodView, ...]:
-    """Return the pods that are there at a time; ``epoch_s``: unix time of the start."""
+def pod_views(cluster: Cluster, at_s: float) -> tuple[PodView, ...]:
+    """Return the pods that are there at a time."""
     return tuple(
         PodView(
             namespace=cluster.model.namespace,
@@ -57,8 +62,8 @@ def pod_views(cluster: Cluster, at_s: float, *, epoch_s: float) -> tuple[PodView
             replica_set_uid=f"replica-set-of-{cluster.model.uid}",
             is_ready=pod.ready_s <= at_s,
             is_deleting=pod.deleted_s <= at_s,
-            created_at_s=epoch_s + pod.created_s,
-            ready_at_s=epoch_s + pod.ready_s if pod.ready_s <= at_s else None,
+            created_at_s=EPOCH_S + pod.created_s,
+            ready_at_s=EPOCH_S + pod.ready_s if pod.ready_s <= at_s else None,
             unschedulable=None,
             trouble=None,
         )

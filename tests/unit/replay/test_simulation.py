@@ -18,7 +18,7 @@ from tonnage.replay.record import Served, kept, minutes
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Source, constant, traffic
 from tonnage.replay.truth import Kink, Truth, machine
-from tonnage.replay.views import deployment_view, pod_views
+from tonnage.replay.views import EPOCH_S, deployment_view, pod_views
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 
@@ -123,6 +123,21 @@ def test_a_pod_that_is_taken_away_gets_nothing_more_and_finishes_what_it_has():
     assert goes.counters.num_finished + stays.counters.num_finished == sent
 
 
+def test_a_pod_that_drains_too_long_is_killed_and_what_it_had_is_never_served():
+    cluster = a_cluster(rate=4.0, drain_s=0.5)
+    cluster.apply(creating(2), -150.0)
+    readied(cluster).dispatch(50.0)
+    cluster.apply(scaling(1), 50.0)
+    goes = cluster.pods[1]
+    goes.engine.advance(50.0)
+    assert goes.engine.num_outstanding > 0
+
+    assert list(cluster.end_drained(65.0)) == [goes]
+    assert goes.ended_s == 50.5
+    cluster.finish()
+    assert goes.engine.num_outstanding > 0
+
+
 def test_who_comes_while_nobody_is_ready_waits_at_the_router():
     cluster = a_cluster(rate=4.0)
     cluster.apply(creating(1), 0.0)
@@ -190,12 +205,12 @@ def test_the_operator_sees_pods_with_the_times_of_their_lives():
     cluster.apply(creating(2), -150.0)
     cluster.apply(scaling(3), 0.0)
 
-    views = pod_views(cluster, 10.0, epoch_s=1e9)
+    views = pod_views(cluster, 10.0)
 
     assert [view.is_ready for view in views] == [True, True, False]
-    assert views[2].created_at_s == 1e9
+    assert views[2].created_at_s == EPOCH_S
     assert views[2].ready_at_s is None
-    assert views[0].ready_at_s == 1e9 + cluster.pods[0].ready_s
+    assert views[0].ready_at_s == EPOCH_S + cluster.pods[0].ready_s
 
 
 @cache

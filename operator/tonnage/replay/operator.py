@@ -1,0 +1,83 @@
+"""The operator as a controller: its own tick, a simulated cluster in place of Kubernetes."""
+
+from collections.abc import Mapping, Sequence
+
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.state import Fleet, Memory, ModelState
+from tonnage.control.tick import Outcome, tick
+from tonnage.estimate.metrics import TABLE, TPOT_BOUNDS_S, TTFT_BOUNDS_S, Query, bucket_matcher
+from tonnage.estimate.samples import Scrape, join
+from tonnage.replay.prometheus import Prometheus
+from tonnage.replay.record import Record, moment_of_tick
+from tonnage.replay.views import EPOCH_S, deployment_view, model_view, pod_views
+from tonnage.settings import Settings
+from tonnage.sizing.expected import slo_of
+from tonnage.sizing.plan import Between, nothing
+
+
+class Operator:
+    """Ticks as the operator's loop does."""
+
+    table: Mapping[str, Query] = TABLE
+
+    def __init__(
+        self, settings: Settings, *, memory: Memory | None = None, between: Between = nothing
+    ) -> None:
+        """``memory``: what an operator knew before; ``between``: as ``tick`` takes it."""
+        self.settings, self.memory = settings, memory or Memory()
+        self.interval_s = settings.tick_s
+        self._between = between
+        self._gpus = built_in_gpus()
+
+    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+        """Decide for all objects at once, and do what is to be written."""
+        outcome = tick(self._fleet(records, prometheus, at_s), self.memory, between=self._between)
+        self.memory = outcome.memory
+        by_uid = {writes.uid: writes for writes in outcome.writes}
+        for record, found in zip(records, outcome.found, strict=True):
+            if writes := by_uid.get(record.served.model.uid):
+                record.cluster.apply(writes, at_s)
+            moment = moment_of_tick(record, found, outcome.memory.calibrations, at_s)
+            record.moments.append(moment)
+            record.faults += _faults_of(found.state, outcome)
+
+    def _fleet(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> Fleet:
+        answers = prometheus.ask(EPOCH_S + at_s, le_matchers=_le_matchers(records))
+        scrape = join(answers, self.settings)
+        return Fleet(
+            now_s=EPOCH_S + at_s,
+            models=tuple(_state(record, scrape, at_s) for record in records),
+            metrics_problem=None,
+            calibrations=self.memory.calibrations,
+            gpus=self._gpus,
+            settings=self.settings,
+            has_pod_monitors=True,
+        )
+
+
+def _faults_of(state: ModelState, outcome: Outcome) -> list[Exception]:
+    return [each.error for each in outcome.faults if each.key == state.view.key]
+
+
+def _le_matchers(records: Sequence[Record]) -> dict[str, str]:
+    """Return which buckets to ask for: around the limits of all promises."""
+    slos = [slo_of(record.served.model.spec) for record in records]
+    ttft = {target.limit_s for slo in slos for target in slo.ttft}
+    tpot = {target.limit_s for slo in slos for target in slo.tpot}
+    return {
+        "ttft": bucket_matcher(ttft, TTFT_BOUNDS_S),
+        "tpot": bucket_matcher(tpot, TPOT_BOUNDS_S),
+    }
+
+
+def _state(record: Record, scrape: Scrape, at_s: float) -> ModelState:
+    cluster = record.cluster
+    pods = pod_views(cluster, at_s)
+    keys = [(pod.namespace, pod.name) for pod in pods]
+    return ModelState(
+        view=model_view(cluster),
+        model=cluster.model,
+        deployment=deployment_view(cluster, at_s),
+        pods=pods,
+        engines=tuple(each for key in keys for each in scrape.engines.get(key, ())),
+    )
