@@ -71,9 +71,21 @@ class Settings(BaseModel):
     scale_down_window_s: Positive = 300
     """A lower need must have held this long before replicas are taken away."""
     max_scale_up_replicas: Annotated[int, Field(ge=1, le=1000)] = 8
-    """Most replicas that one decision may add."""
+    """Most replicas that one decision may add, unless the fleet is larger: it may double."""
     backlog_drain_s: Positive = 60
-    """Time in which the replicas that are added drain a queue, from when they are Ready."""
+    """Least time in which the replicas that are added drain a queue, from when they are Ready.
+
+    Where they take longer to start, twice the time of a start.
+    """
+    cold_start_s: Positive = 240
+    """Time from created to Ready that pods are expected to take, until an object's own have."""
+    pending_timeout_s: Positive = 900
+    """After which a pod that no node can take is given back, and not counted on before.
+
+    Longer than a node takes to come where nodes are added for pods.
+    """
+    expected_hold_s: Positive = 1800
+    """Time for which a fleet that has not had any traffic yet stays as spec.demand asks."""
     status_interval_s: Positive = 60
     """Least time between two status writes of an object for gauges alone."""
     speed_range: Annotated[float, Field(ge=0, le=0.99)] = 0.8

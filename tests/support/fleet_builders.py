@@ -238,6 +238,7 @@ def a_memory(state, *, needs=1, **changes):
     memory = ObjectMemory(
         uid=state.view.uid,
         since_s=OLD_S,
+        served_since_s=OLD_S,
         recent_needs=((NOW_S - 15, needs),),
         ready_pods=ready,
         last_replicas=state.deployment.replicas if state.deployment else None,

@@ -25,7 +25,8 @@ def a_situation(*, current=4, need=4, recent=None, **changes):
     situation = Situation(
         now_s=NOW_S,
         current=current,
-        unschedulable=0,
+        given_up=0,
+        retry_at_s=None,
         minimum=1,
         maximum=20,
         need=wanted,
@@ -33,6 +34,8 @@ def a_situation(*, current=4, need=4, recent=None, **changes):
         recent_needs=tuple((NOW_S - 10, each) for each in seen),
         watching_since_s=0,
         lost_at_s=None,
+        is_replacing=False,
+        expected_until_s=None,
         stepped=None,
         gpus_per_replica=2,
         free_budget_gpus=None,

@@ -8,6 +8,13 @@ from tonnage.control.answers import Asker
 from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import RefusedError, choose, slots_reasons
 from tonnage.control.measure import measure_traffic, observe_engines
+from tonnage.control.outlook import outlook_of, remembered_demand, supply_of
+from tonnage.control.pending import (
+    is_given_up,
+    is_replacing,
+    remembered_giving_back,
+    retry_at_s,
+)
 from tonnage.control.promises import factor_reasons, judge, remembered_load
 from tonnage.control.state import (
     Assessment,
@@ -21,14 +28,15 @@ from tonnage.control.state import (
 )
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
-from tonnage.estimate.demand import count_arrivals
+from tonnage.estimate.demand import MeasuredDemand, count_arrivals
+from tonnage.estimate.forecast import is_burst
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import with_starts
 from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
-from tonnage.policy.need import Traffic, need, need_without_demand
+from tonnage.policy.need import NO_LEAD, Capacity, Traffic, need, need_without_demand
 from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.expected import expected_workload
@@ -116,10 +124,12 @@ def decided(found: Assessment, fleet: Fleet, *, free_gpus: int | None) -> Assess
     found = replace(found, template=template, observed=observed)
     found = replace(found, memory=remembered_load(found, chosen, fleet))
     found = replace(found, memory=judge(found, chosen, observed, fleet))
+    found = replace(found, memory=remembered_demand(found, chosen.sizing, fleet))
     wanted = _need(found, chosen, fleet)
     found = replace(found, memory=_remember_need(found, wanted, fleet))
     decision = decide(_situation(found, chosen, wanted, fleet, free_gpus))
-    return replace(found, decision=decision)
+    memory = remembered_giving_back(state, found.memory, decision, fleet)
+    return replace(found, memory=memory, decision=decision)
 
 
 def _refusal(refused: Exception) -> Refusal:
@@ -168,6 +178,8 @@ def _not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         stepped=(min(memory.stepped[0], now_s), memory.stepped[1]) if memory.stepped else None,
         judged_at_s=min(memory.judged_at_s, now_s),
         overloaded_at_s=past(memory.overloaded_at_s),
+        drained_by_s=None,
+        served_since_s=past(memory.served_since_s),
         queued_since_s=past(memory.queued_since_s),
         waiting_since_s=past(memory.waiting_since_s),
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
@@ -199,6 +211,7 @@ def _remember(
         if memory.last_replicas not in {None, asked}
         else memory.stepped,
         lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
+        served_since_s=_served_since_s(memory, demand, fleet),
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
         asked_lengths=_asked_lengths(memory, state, traffics),
@@ -222,6 +235,9 @@ def _with_arrivals(
     if not isinstance(model, ModelDeployment):
         return memory
     count = count_arrivals(state.engines, WINDOWS[0], scrape_interval_s=interval_s)
+    scv = memory.arrival_scv or 1.0
+    if is_burst(memory.history, count=count.requests, seconds=count.seconds, scv=scv):
+        return memory  # the reserve is for it
     counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
     given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
     believed = given if memory.arrival_scv is None else memory.arrival_scv
@@ -252,8 +268,14 @@ def _need(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
         if expected is None:
             return need_without_demand(chosen.model.spec.scaling.min_replicas)
         traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
-    settings, factor = fleet.settings, chosen.goodput_factor
-    wanted = need(chosen.sizing, traffic, drain_s=settings.backlog_drain_s, goodput_factor=factor)
+    settings, factor, memory = fleet.settings, chosen.goodput_factor, found.memory
+    wanted = need(
+        Capacity(sizing=chosen.sizing, goodput_factor=factor),
+        traffic,
+        drain_s=settings.backlog_drain_s,
+        outlook=outlook_of(traffic.requests_per_s, chosen, memory, fleet) if demand else None,
+        supply=supply_of(found.state, memory, fleet) if demand else NO_LEAD,
+    )
     said = (
         *doubt_reasons(chosen.belief, share=settings.speed_range),
         *factor_reasons(found.memory, factor),
@@ -297,6 +319,21 @@ def _check_budget(state: ModelState, chosen: Chosen, free_gpus: int | None) -> N
         )
 
 
+def _expected_until_s(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> float | None:
+    if chosen.model.spec.demand is None:
+        return None
+    if memory.served_since_s is None:
+        return memory.since_s + fleet.settings.expected_hold_s
+    return memory.served_since_s + fleet.settings.scale_down_window_s
+
+
+def _served_since_s(
+    memory: ObjectMemory, demand: MeasuredDemand | None, fleet: Fleet
+) -> float | None:
+    has_come = demand is not None and demand.requests_per_s > 0
+    return fleet.now_s if memory.served_since_s is None and has_come else memory.served_since_s
+
+
 def _situation(
     found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, free_gpus: int | None
 ) -> Situation:
@@ -304,7 +341,8 @@ def _situation(
     return Situation(
         now_s=fleet.now_s,
         current=state.deployment.replicas if state.deployment else 0,
-        unschedulable=sum(pod.unschedulable is not None for pod in state.pods),
+        given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
+        retry_at_s=retry_at_s(memory, fleet.settings),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,
         need=wanted,
@@ -312,6 +350,8 @@ def _situation(
         recent_needs=memory.recent_needs,
         watching_since_s=memory.since_s,
         lost_at_s=memory.lost_at_s,
+        is_replacing=is_replacing(state, memory, fleet),
+        expected_until_s=_expected_until_s(chosen, memory, fleet),
         stepped=memory.stepped,
         gpus_per_replica=chosen.sizing.flags.parallelism.num_gpus,
         free_budget_gpus=free_gpus,

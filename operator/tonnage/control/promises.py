@@ -10,6 +10,7 @@ from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory, Obser
 from tonnage.estimate.calibration import is_material, memory_key
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_back, judged
+from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 
@@ -17,23 +18,47 @@ MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""
 STANDING_WINDOWS = 2
 """For which requests have waited all along: a queue that stands."""
+DRAIN_TOLERANCE = 2.0
+"""Times the time that a queue should take to be served, for which it is an overload's."""
 QUEUED = 1.0
 """Requests that wait at each replica, from which on there is a queue."""
 
 
 def remembered_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> ObjectMemory:
-    """Note overload and queues: what is late because of these says nothing about capacity."""
+    """Note overload and queues: what is late because of these says nothing about capacity.
+
+    An overload lasts until the queue that it left is served, or should be.
+    """
     memory, demand = found.memory, found.traffics.demand
     if demand is None:
         return memory
     load = _load(found, chosen)
+    is_overloaded = load is None or load > OVERLOAD
     is_queued = demand.waiting >= QUEUED * max(1, _serving(found))
+    drained_by_s = memory.drained_by_s
+    if is_overloaded and is_queued:
+        drained_by_s = fleet.now_s + _drain_s(found, chosen)
+    is_draining = is_queued and drained_by_s is not None and fleet.now_s < drained_by_s
     queued_since_s = fleet.now_s if memory.queued_since_s is None else memory.queued_since_s
     return replace(
         memory,
-        overloaded_at_s=fleet.now_s if load is None or load > OVERLOAD else memory.overloaded_at_s,
-        queued_since_s=queued_since_s if is_queued else None,
+        overloaded_at_s=fleet.now_s if is_overloaded or is_draining else memory.overloaded_at_s,
+        drained_by_s=drained_by_s if is_draining else None,
+        queued_since_s=queued_since_s if is_queued and not is_draining else None,
     )
+
+
+def _drain_s(found: Assessment, chosen: Chosen) -> float:
+    """Return the time that what waits should take at most, with all replicas that are asked for.
+
+    Where they serve no more than comes, it takes for ever.
+    """
+    demand, state = found.traffics.demand, found.state
+    if demand is None or state.deployment is None:
+        return 0.0
+    capacity = Capacity(sizing=chosen.sizing, goodput_factor=chosen.goodput_factor)
+    spare = state.deployment.replicas * capacity.most_requests_per_s - demand.requests_per_s
+    return DRAIN_TOLERANCE * demand.waiting / spare if spare > 0 else math.inf
 
 
 def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -> ObjectMemory:

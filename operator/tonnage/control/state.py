@@ -12,6 +12,7 @@ from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.calibration_file import Identity
 from tonnage.estimate.demand import MeasuredDemand
+from tonnage.estimate.forecast import History
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
@@ -166,6 +167,17 @@ class PodSpeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBack:
+    """When pods that no node took were last given back."""
+
+    at_s: float
+    times: int
+    """In a row."""
+    ready: int
+    """Replicas that were Ready then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMemory:
     """What is remembered of one object between ticks. Losing it costs patience, never safety."""
 
@@ -177,6 +189,9 @@ class ObjectMemory:
     present_pods: frozenset[str] = frozenset()
     vanished_at_s: float = 0.0
     """When a pod was last gone for good: what came to it is in no window any more."""
+    given_back: GivenBack | None = None
+    served_since_s: float | None = None
+    """Since when requests were seen to come."""
     last_replicas: int | None = None
     """That the Deployment asked for at the last tick."""
     stepped: tuple[float, int] | None = None
@@ -212,8 +227,12 @@ class ObjectMemory:
     """Why the factor last moved."""
     overloaded_at_s: float | None = None
     """When more than the replicas are believed to serve last came."""
+    drained_by_s: float | None = None
+    """When the queue that an overload left should be served."""
     queued_since_s: float | None = None
     """Since when requests have waited at every tick."""
+    history: History = field(default_factory=History)
+    """Of demand, and of what was forecast of it."""
     counted: Counted = ()
     """Arrivals by window, for their burstiness."""
     arrival_scv: float | None = None

@@ -1,9 +1,13 @@
 """From a need to a decision: every rule in its documented order, each with its say."""
 
+import math
 from collections.abc import Sequence
 
 from tonnage.policy.situation import Decision, Limit, Metrics, Situation
 from tonnage.units import format_s
+
+STEP_DOWN = 0.25
+"""Of the replicas, that are taken away at a time."""
 
 
 def decide(situation: Situation, limits: Sequence[Limit] | None = None) -> Decision:
@@ -23,7 +27,7 @@ def never_lower_on_missing_data(decision: Decision, situation: Situation) -> Dec
 
 
 def walk_down(decision: Decision, situation: Situation) -> Decision:
-    """Take replicas away one at a time, and only what was not needed for a whole window."""
+    """Take a quarter away at a time, and only what was not needed for a whole window."""
     current = situation.current
     if decision.replicas >= current:
         return decision
@@ -34,8 +38,9 @@ def walk_down(decision: Decision, situation: Situation) -> Decision:
         window = format_s(situation.settings.scale_down_window_s)
         message = f"{highest} were needed within the last {window}: {current} stay"
         return decision.limited_to(current, "Stabilizing", message)
-    message = f"from {current} one at a time"
-    return decision.limited_to(max(decision.replicas, current - 1), "WalkingDown", message)
+    step = math.ceil(STEP_DOWN * current)
+    message = f"from {current} by {step} at a time"
+    return decision.limited_to(max(decision.replicas, current - step), "WalkingDown", message)
 
 
 def _hold_down(situation: Situation) -> tuple[str, str] | None:
@@ -45,31 +50,48 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
     if situation.is_pacing:
         pace = format_s(situation.settings.pace_s)
         return "Pacing", f"replicas changed less than {pace} ago: its effect is awaited"
-    if situation.lost_at_s is not None and situation.now_s - situation.lost_at_s < window_s:
-        ago = format_s(situation.now_s - situation.lost_at_s)
-        return "ReplicaLost", f"a replica was lost {ago} ago and its demand with it: no scale-down"
+    if situation.lost_at_s is not None:
+        lost_s = situation.now_s - situation.lost_at_s
+        if lost_s < window_s or situation.is_replacing:
+            loads = ", what replaces it still loads" if situation.is_replacing else ""
+            message = f"a replica was lost {format_s(lost_s)} ago and its demand with it{loads}"
+            return "ReplicaLost", f"{message}: no scale-down"
+    until_s = situation.expected_until_s
+    if until_s is not None and situation.now_s < until_s:
+        left = format_s(until_s - situation.now_s)
+        return "AwaitingTraffic", f"spec.demand is awaited for another {left}"
     return None
 
 
 def cap_step_up(decision: Decision, situation: Situation) -> Decision:
-    """Bound what the decisions of one rate window add; the first one brings up a whole fleet."""
+    """Bound what the decisions of one rate window add: a fleet may double, a small one more.
+
+    The first decision brings up a whole fleet.
+    """
     base = situation.current
     if situation.is_pacing and situation.stepped is not None:
         base = min(base, situation.stepped[1])
-    most = base + situation.settings.max_scale_up_replicas
+    added = max(base, situation.settings.max_scale_up_replicas)
+    most = base + added
     if situation.current == 0 or decision.replicas <= most:
         return decision
-    added = situation.settings.max_scale_up_replicas
     most = max(most, situation.current)
     return decision.limited_to(most, "StepCap", f"at most {added} more in one step: {most}")
 
 
-def no_growth_without_gpus(decision: Decision, situation: Situation) -> Decision:
-    """Wait with growth while pods cannot be scheduled; going down stays possible."""
-    if not situation.unschedulable or decision.replicas <= situation.current:
+def give_back_what_finds_no_node(decision: Decision, situation: Situation) -> Decision:
+    """Take back pods that no node takes, and ask for more only after a while, each time longer."""
+    current, given_up = situation.current, situation.given_up
+    if given_up:
+        message = f"no node takes {given_up} of {current} pods: they are given back"
+        most = max(0, current - given_up)
+        return decision.limited_to(min(decision.replicas, most), "InsufficientGPU", message)
+    retry_at_s = situation.retry_at_s
+    if retry_at_s is None or situation.now_s >= retry_at_s or decision.replicas <= current:
         return decision
-    message = f"{situation.unschedulable} pods cannot be scheduled: {situation.current} stay"
-    return decision.limited_to(situation.current, "InsufficientGPU", message)
+    left = format_s(retry_at_s - situation.now_s)
+    message = f"no node took more than {current} pods: {current} stay, asked again in {left}"
+    return decision.limited_to(current, "InsufficientGPU", message)
 
 
 def keep_within_bounds(decision: Decision, situation: Situation) -> Decision:
@@ -102,7 +124,7 @@ LIMITS: Sequence[Limit] = (
     never_lower_on_missing_data,
     walk_down,
     cap_step_up,
-    no_growth_without_gpus,
+    give_back_what_finds_no_node,
     keep_within_bounds,
     keep_gpu_budget,
 )

@@ -1,5 +1,6 @@
-"""The need: replicas for the demand and, beside it, to drain what is waiting."""
+"""The need: replicas for the demand to come and, beside it, for what will be waiting then."""
 
+import math
 from dataclasses import dataclass
 
 from tonnage.api.status import Reason
@@ -9,6 +10,9 @@ from tonnage.units import format_s, significant
 
 DOWN_MARGIN = 0.04
 """Replicas are taken away only if the rest would serve this much more than the demand."""
+DRAIN_LEADS = 2.0
+"""Starts of a replica, in which a backlog is drained: what came in one lead is gone after two more.
+In less, replicas would be added for a few minutes that are there long after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,39 +24,163 @@ class Traffic:
     origin: str = "measured"
 
 
-def need(sizing: Sizing, traffic: Traffic, *, drain_s: float, goodput_factor: float = 1.0) -> Need:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is expected of the time when a replica that is asked for now is Ready."""
+
+    requests_per_s: float
+    origin: str
+    burst_requests_per_s: float = 0.0
+    """That comes at times, and is over before a replica could be Ready."""
+    burst_origin: str = ""
+    usd_per_replica_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """Replicas that serve, and when the others will."""
+
+    ready: int
+    due_s: tuple[float, ...]
+    """From now until each of those in flight is Ready, ascending."""
+    lead_s: float
+    """Until one is that is asked for now."""
+
+
+NO_LEAD = Supply(ready=0, due_s=(), lead_s=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What replicas serve: by a sizing, and by what promises kept and broken leave of it."""
+
+    sizing: Sizing
+    goodput_factor: float = 1.0
+
+    @property
+    def each_requests_per_s(self) -> float:
+        """That a replica alone serves within every target."""
+        return self.goodput_factor * self.sizing.goodput_requests_per_s
+
+    @property
+    def most_requests_per_s(self) -> float:
+        """That a replica serves where promises do not matter."""
+        most = max(self.sizing.most_requests_per_s, self.sizing.goodput_requests_per_s)
+        return self.goodput_factor * most
+
+    def replicas(self, requests_per_s: float) -> int:
+        return self.sizing.replicas_for(requests_per_s / self.goodput_factor)
+
+    def replicas_draining(self, requests_per_s: float, backlog_per_s: float) -> int:
+        """Return the replicas that serve a rate and a backlog beside; 0: there is none."""
+        if backlog_per_s <= 0:
+            return 0
+        return math.ceil((requests_per_s + backlog_per_s) / self.most_requests_per_s)
+
+
+def need(
+    capacity: Capacity,
+    traffic: Traffic,
+    *,
+    drain_s: float,
+    outlook: Outlook | None = None,
+    supply: Supply = NO_LEAD,
+) -> Need:
     """Return the replicas for a traffic, with reasons.
 
-    The backlog counts as further demand over the time in which it is to be drained.
-    ``goodput_factor``: of what the sizing says that a replica serves, what it is believed to.
+    ``drain_s``: the least time that replicas which are added are given to drain a backlog.
     """
-    rate = traffic.requests_per_s
-
-    def replicas_for(requests_per_s: float) -> int:
-        return sizing.replicas_for(requests_per_s / goodput_factor)
-
-    for_demand = replicas_for(rate)
-    with_backlog = replicas_for(rate + traffic.waiting / drain_s)
-    each = significant(goodput_factor * sizing.goodput_requests_per_s)
-    reasons = [
-        Reason(
-            code="Demand",
-            message=f"{significant(rate)} requests/s ({traffic.origin}) at {each} per replica "
-            f"need {for_demand}",
-        )
-    ]
-    if with_backlog > for_demand:
-        message = (
-            f"{significant(traffic.waiting)} waiting, to be drained in {format_s(drain_s)}, "
-            f"need {with_backlog}"
-        )
-        reasons.append(Reason(code="Backlog", message=message))
-    margin = replicas_for(rate * (1 + DOWN_MARGIN) + traffic.waiting / drain_s)
+    rate, reasons = _planned(capacity, traffic, outlook, supply.lead_s)
+    for_rate = capacity.replicas(rate)
+    time_s = max(drain_s, DRAIN_LEADS * supply.lead_s)
+    left = backlog_left(traffic, supply, capacity.most_requests_per_s)
+    draining = capacity.replicas_draining(traffic.requests_per_s, left / time_s)
+    if draining > for_rate:
+        reasons.append(_backlog_reason(traffic, supply, left, time_s, draining))
+    more = rate * (1 + DOWN_MARGIN)
+    rest = capacity.replicas_draining(more, traffic.waiting / time_s)
     return Need(
-        replicas=with_backlog,
-        replicas_with_margin=max(with_backlog, margin),
+        replicas=max(for_rate, draining),
+        replicas_with_margin=max(for_rate, draining, capacity.replicas(more), rest),
         reasons=tuple(reasons),
     )
+
+
+def _planned(
+    capacity: Capacity, traffic: Traffic, outlook: Outlook | None, lead_s: float
+) -> tuple[float, list[Reason]]:
+    """Return the rate to plan for: what comes, what is expected to, and a reserve for bursts."""
+    rate, reasons = traffic.requests_per_s, [_demand_reason(capacity, traffic)]
+    if outlook is None:
+        return rate, reasons
+    if outlook.requests_per_s > rate:
+        reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
+        rate = outlook.requests_per_s
+    reasons += _reserve_reasons(capacity, rate, outlook)
+    return max(rate, outlook.burst_requests_per_s), reasons
+
+
+def backlog_left(traffic: Traffic, supply: Supply, most_requests_per_s: float) -> float:
+    """Return the requests that wait when a replica that is asked for now is Ready.
+
+    Those in flight count from when they will be; what waits is served as fast as engines can,
+    ``most_requests_per_s`` by each of them.
+    """
+    left, at_s, ready = traffic.waiting, 0.0, supply.ready
+    for due_s in (*(due for due in supply.due_s if due < supply.lead_s), supply.lead_s):
+        growth = traffic.requests_per_s - ready * most_requests_per_s
+        left = max(0.0, left + (due_s - at_s) * growth)
+        at_s, ready = due_s, ready + 1
+    return left
+
+
+def _demand_reason(capacity: Capacity, traffic: Traffic) -> Reason:
+    message = (
+        f"{significant(traffic.requests_per_s)} requests/s ({traffic.origin}) at "
+        f"{significant(capacity.each_requests_per_s)} per replica need "
+        f"{capacity.replicas(traffic.requests_per_s)}"
+    )
+    return Reason(code="Demand", message=message)
+
+
+def _forecast_reasons(
+    capacity: Capacity, rate: float, outlook: Outlook, lead_s: float
+) -> list[Reason]:
+    """Say what the outlook adds, if it adds a replica."""
+    needed = capacity.replicas(outlook.requests_per_s)
+    if needed == capacity.replicas(rate):
+        return []
+    message = (
+        f"{significant(outlook.requests_per_s)} requests/s in {format_s(lead_s)}, when a "
+        f"replica asked for now is Ready ({outlook.origin}), need {needed}"
+    )
+    return [Reason(code="Forecast", message=message)]
+
+
+def _reserve_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
+    """Say what the reserve adds and costs, if it adds a replica."""
+    burst = outlook.burst_requests_per_s
+    added = capacity.replicas(burst) - capacity.replicas(rate) if burst > rate else 0
+    if not added:
+        return []
+    usd = outlook.usd_per_replica_hour
+    price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
+    message = (
+        f"{significant(burst)} requests/s in bursts ({outlook.burst_origin}) need "
+        f"{capacity.replicas(burst)}, {added} more{price}"
+    )
+    return [Reason(code="Reserve", message=message)]
+
+
+def _backlog_reason(
+    traffic: Traffic, supply: Supply, left: float, time_s: float, replicas: int
+) -> Reason:
+    when = f"{significant(left)} will wait in {format_s(supply.lead_s)}" if supply.lead_s else ""
+    coming = f" with {len(supply.due_s)} more replicas on their way" if supply.due_s else ""
+    now = f"{significant(traffic.waiting)} waiting now"
+    told = f"{now}, {when}{coming}" if when else now
+    message = f"{told}: to drain them in {format_s(time_s)} needs {replicas}"
+    return Reason(code="Backlog", message=message)
 
 
 def need_without_demand(minimum: int) -> Need:

@@ -46,8 +46,10 @@ class Situation:
     now_s: float
     current: int
     """Replicas that the Deployment asks for; 0: there is none yet."""
-    unschedulable: int
-    """Pods that no node can take."""
+    given_up: int
+    """Pods that no node has taken for so long that none is expected to."""
+    retry_at_s: float | None
+    """Until when nothing is added, after such pods were given back."""
     minimum: int
     maximum: int
     need: Need
@@ -58,6 +60,10 @@ class Situation:
     """Since when this process has seen the object."""
     lost_at_s: float | None
     """When a Ready replica was last lost without being scaled away."""
+    is_replacing: bool
+    """What came in the place of that replica is not Ready yet."""
+    expected_until_s: float | None
+    """Until when a fleet without traffic, or whose first has just come, stays as expected."""
     stepped: tuple[float, int] | None
     """(time, replicas before) of the last change of the Deployment's replicas."""
     gpus_per_replica: int

@@ -138,6 +138,11 @@ class Sizing:
     def output_tokens_per_s(self) -> float:
         return self.goodput_requests_per_s * self.request.workload.output_tokens
 
+    @cached_property
+    def most_requests_per_s(self) -> float:
+        """What a replica serves however long requests wait and take."""
+        return top_requests_per_s(self.replica, self.request.workload)
+
     def replicas_for(self, requests_per_s: float) -> int:
         """Return the replicas that sustain another rate."""
         return self.staffing.replicas_for(requests_per_s)

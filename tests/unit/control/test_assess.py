@@ -20,9 +20,12 @@ from fleet_builders import (
 )
 from measured_builders import an_engine
 from tonnage.control.measure import measure_traffic
+from tonnage.control.pending import retry_at_s
+from tonnage.control.state import GivenBack
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
+from tonnage.settings import Settings
 
 EACH = a_sizing().goodput_requests_per_s
 DOWN = ("PrometheusUnreachable", "Prometheus: ConnectTimeout")
@@ -117,8 +120,10 @@ class TestNeed:
         assert "(measured)" in found.decision.reasons[0].message
 
     def test_drains_a_queue(self):
-        # A replica's worth of requests per minute waits on each of two pods.
-        waiting = tuple(an_engine(pod, waiting=EACH * 60, completions_per_s=0.1) for pod in "ab")
+        # What one replica serves in 1500 s waits: two serve 510 s of it until another could be
+        # Ready (240 s and a tick), which leaves 990 to drain in twice that time.
+        most = a_sizing().most_requests_per_s
+        waiting = tuple(an_engine(pod, waiting=most * 750, completions_per_s=0.1) for pod in "ab")
 
         found = assessed(engines=waiting)
 
@@ -225,13 +230,40 @@ class TestScalingDown:
 
 
 class TestGrowth:
-    def test_waits_for_gpus(self):
+    BUSY = an_engine("a", completions_per_s=5 * EACH)
+
+    def test_goes_on_while_a_pod_may_yet_find_a_node(self):
+        pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=None, **UNSCHEDULABLE)]
+
+        found = assessed(pods=pods, engines=(self.BUSY,))
+
+        assert found.decision.replicas >= 5
+
+    def test_gives_back_what_no_node_takes_and_asks_again_later_each_time(self):
         pods = [a_pod_body("a"), a_pod_body("b", **UNSCHEDULABLE)]
+        alone = a_state(replicas=1, pods=pods[:1], engines=(self.BUSY,))
 
-        found = assessed(pods=pods, engines=(an_engine("a", completions_per_s=5 * EACH),))
+        first = assessed(pods=pods, engines=(self.BUSY,))
+        back = first.memory.given_back
+        after = assessed(alone, memory=first.memory)
+        due = replace(first.memory, given_back=replace(back, at_s=NOW_S - 900))
+        again = assessed(alone, memory=due)
+        twice = assessed(pods=pods, engines=(self.BUSY,), memory=due)
 
-        assert found.decision.replicas == 2
-        assert found.decision.limited_by == "InsufficientGPU"
+        assert (first.decision.replicas, first.decision.limited_by) == (1, "InsufficientGPU")
+        assert (back.at_s, back.times) == (NOW_S, 1)
+        assert (after.decision.replicas, after.decision.limited_by) == (1, "InsufficientGPU")
+        assert "asked again in 15.0 min" in after.decision.reasons[-1].message
+        assert again.decision.replicas >= 5
+        assert retry_at_s(twice.memory, Settings(prometheus_url="http://p")) == NOW_S + 1800
+
+    def test_counts_as_found_again_what_a_node_takes(self):
+        pods = [a_pod_body("a"), a_pod_body("b")]
+        known = a_memory(a_state(pods=pods), given_back=GivenBack(at_s=NOW_S, times=3, ready=1))
+
+        found = assessed(pods=pods, engines=(self.BUSY,), memory=known)
+
+        assert found.memory.given_back is None
 
     def test_counts_replicas_that_are_still_starting(self):
         # Three of four load their weights: the need is four, and it does not become eight.

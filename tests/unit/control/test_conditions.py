@@ -357,7 +357,8 @@ class TestScaling:
         found = assessed(a_state(most, load=5, live=a_deployment_body()))
 
         assert said("ScalingLimited", found) == ("True", "MaxReplicas")
-        assert "5 exceed maxReplicas 3" in shown(found)["ScalingLimited"].message
+        # Five for the demand, a sixth for what will wait until they are Ready.
+        assert "6 exceed maxReplicas 3" in shown(found)["ScalingLimited"].message
 
     def test_is_not_limited_by_patience(self):
         found = assessed(a_state(replicas=4, load=1))

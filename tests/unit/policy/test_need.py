@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from builders import a_sizing_request
 from strategies import numbers
-from tonnage.policy.need import Traffic, need, need_without_demand
+from tonnage.policy.need import (
+    Capacity,
+    Outlook,
+    Supply,
+    Traffic,
+    backlog_left,
+    need,
+    need_without_demand,
+)
 from tonnage.sizing.plan import size
 from tonnage.sizing.workload import Routing
 from tonnage.units import significant
@@ -14,11 +22,17 @@ from tonnage.units import significant
 SIZING = size(a_sizing_request())
 EACH = SIZING.goodput_requests_per_s
 """Requests per second of one replica."""
+MOST = SIZING.most_requests_per_s
+"""The same where promises do not matter."""
+
+
+def believed(factor=1.0):
+    return Capacity(sizing=SIZING, goodput_factor=factor)
 
 
 def needed(requests_per_s, *, waiting=0.0, sizing=SIZING, drain_s=60):
     traffic = Traffic(requests_per_s=requests_per_s, waiting=waiting)
-    return need(sizing, traffic, drain_s=drain_s)
+    return need(Capacity(sizing=sizing), traffic, drain_s=drain_s)
 
 
 @pytest.mark.parametrize(("load", "replicas"), [(0, 1), (0.5, 1), (1, 1), (1.01, 2), (7.5, 8)])
@@ -26,13 +40,13 @@ def test_is_the_rate_over_what_a_replica_sustains(load, replicas):
     assert needed(load * EACH).replicas == replicas
 
 
-def test_a_backlog_counts_as_demand_over_the_time_to_drain_it():
-    # Half a replica of demand, and as much again as a whole one does in a minute.
-    answer = needed(0.5 * EACH, waiting=EACH * 60)
+def test_a_backlog_is_drained_as_fast_as_engines_can():
+    # Half a replica of what one serves at most, and as much again as a whole one in a minute.
+    answer = needed(0.5 * MOST, waiting=MOST * 60)
 
     assert answer.replicas == 2
     assert [reason.code for reason in answer.reasons] == ["Demand", "Backlog"]
-    assert "to be drained in 60.00 s" in answer.reasons[1].message
+    assert "to drain them in 60.00 s needs 2" in answer.reasons[1].message
 
 
 def test_a_backlog_that_fits_beside_the_demand_is_no_reason():
@@ -43,8 +57,99 @@ def test_a_backlog_that_fits_beside_the_demand_is_no_reason():
 
 
 def test_more_time_to_drain_takes_fewer_replicas():
-    assert needed(EACH, waiting=600 * EACH, drain_s=60).replicas == 11
-    assert needed(EACH, waiting=600 * EACH, drain_s=600).replicas == 2
+    assert needed(0.5 * MOST, waiting=600 * MOST, drain_s=60).replicas == 11
+    assert needed(0.5 * MOST, waiting=600 * MOST, drain_s=600).replicas == 2
+
+
+class TestReplicasInFlight:
+    """Rates and times in units of what a replica serves at most: 1/s each."""
+
+    @pytest.mark.parametrize(
+        ("rate", "waiting", "ready", "due_s", "left"),
+        [
+            (6, 0, 3, (), 300),  # 3 more a second than are served, for 100 s
+            (6, 0, 3, (50,), 250),  # one more serves in the second half
+            (6, 0, 3, (0, 0, 0), 0),
+            (6, 40, 3, (50, 50, 50, 50), 140),  # 40 + 150, then one less a second for 50 s
+            (6, 0, 3, (150,), 300),  # comes after one that is asked for now
+            (2, 60, 3, (), 0),  # drained long before
+            (2, 160, 3, (), 60),
+            (0, 5, 0, (), 5),
+        ],
+    )
+    def test_serve_from_when_they_are_ready(self, rate, waiting, ready, due_s, left):
+        traffic = Traffic(requests_per_s=rate, waiting=waiting)
+        supply = Supply(ready=ready, due_s=due_s, lead_s=100)
+
+        assert backlog_left(traffic, supply, 1.0) == pytest.approx(left)
+
+    def test_are_not_asked_for_again(self):
+        # At 6 with 2 ready, 4 a second are not served for a lead of 100 s: 400 are left, 2 a second
+        # in two leads. With 8 there, of which 6 come in 50 s, 200 are left of which all go.
+        traffic = Traffic(requests_per_s=6 * MOST)
+        alone = Supply(ready=2, due_s=(), lead_s=100)
+        coming = Supply(ready=2, due_s=(50.0,) * 6, lead_s=100)
+
+        first = need(believed(), traffic, drain_s=60, supply=alone)
+        after = need(believed(), traffic, drain_s=60, supply=coming)
+
+        assert first.replicas == 8
+        assert after.replicas <= 8
+        assert "400" not in after.reasons[-1].message
+
+    def test_a_queue_that_those_ready_serve_in_time_adds_nothing(self):
+        traffic = Traffic(requests_per_s=0.5 * MOST, waiting=20 * MOST)
+        supply = Supply(ready=1, due_s=(), lead_s=100)
+
+        assert need(believed(), traffic, drain_s=60, supply=supply).replicas == 1
+
+    def test_what_serves_a_queue_is_not_taken_away(self):
+        # Half of one for what comes, and 150 to be drained in two leads of 50 s: 1.5 more.
+        traffic = Traffic(requests_per_s=0.5 * MOST, waiting=150 * MOST)
+        supply = Supply(ready=8, due_s=(), lead_s=50)
+
+        answer = need(believed(), traffic, drain_s=60, supply=supply)
+
+        assert answer.replicas == 1
+        assert answer.replicas_with_margin == 3
+
+
+class TestOutlook:
+    def expecting(self, rate, **changes):
+        outlook = Outlook(requests_per_s=rate * EACH, origin="by trend", **changes)
+        supply = Supply(ready=4, due_s=(), lead_s=300)
+        traffic = Traffic(requests_per_s=3.5 * EACH)
+        return need(believed(), traffic, drain_s=60, outlook=outlook, supply=supply)
+
+    def test_of_more_demand_is_planned_for(self):
+        answer = self.expecting(5.5)
+
+        assert answer.replicas == 6
+        assert [reason.code for reason in answer.reasons] == ["Demand", "Forecast"]
+        assert "in 5.0 min, when a replica asked for now is Ready (by trend), need 6" in (
+            answer.reasons[-1].message
+        )
+
+    def test_of_less_takes_nothing_away(self):
+        answer = self.expecting(0.5)
+
+        assert answer.replicas == 4
+        assert [reason.code for reason in answer.reasons] == ["Demand"]
+
+    def test_of_bursts_is_a_reserve_with_its_price(self):
+        answer = self.expecting(
+            3.5, burst_requests_per_s=6.5 * EACH, burst_origin="often", usd_per_replica_hour=4.0
+        )
+
+        assert answer.replicas == 7
+        assert answer.reasons[-1].code == "Reserve"
+        assert "in bursts (often) need 7, 3 more (12.00 USD per hour)" in answer.reasons[-1].message
+
+    def test_of_bursts_below_what_comes_anyway_is_none(self):
+        answer = self.expecting(3.5, burst_requests_per_s=2 * EACH, burst_origin="often")
+
+        assert answer.replicas == 4
+        assert [reason.code for reason in answer.reasons] == ["Demand"]
 
 
 def test_scaling_down_leaves_four_percent_of_room():
@@ -55,14 +160,13 @@ def test_scaling_down_leaves_four_percent_of_room():
 
 def test_the_room_is_beside_the_backlog_and_not_for_it():
     # 0.5 and a backlog of 0.49 or 0.47 in a minute are one replica; 0.52 and 0.49 are two.
-    assert needed(0.5 * EACH, waiting=0.49 * EACH * 60).replicas == 1
-    assert needed(0.5 * EACH, waiting=0.49 * EACH * 60).replicas_with_margin == 2
-    assert needed(0.5 * EACH, waiting=0.47 * EACH * 60).replicas_with_margin == 1
+    assert needed(0.5 * MOST, waiting=0.49 * MOST * 60).replicas_with_margin == 2
+    assert needed(0.5 * MOST, waiting=0.47 * MOST * 60).replicas_with_margin == 1
 
 
 def test_nothing_waits_unless_it_is_told():
-    assert need(SIZING, Traffic(requests_per_s=EACH), drain_s=60).replicas == 1
-    assert need(SIZING, Traffic(requests_per_s=1.001 * EACH), drain_s=60).replicas == 2
+    assert need(believed(), Traffic(requests_per_s=EACH), drain_s=60).replicas == 1
+    assert need(believed(), Traffic(requests_per_s=1.001 * EACH), drain_s=60).replicas == 2
 
 
 @pytest.mark.parametrize(("factor", "replicas"), [(1.0, 4), (0.8, 5), (0.5, 8), (1.25, 4)])
@@ -70,13 +174,13 @@ def test_counts_on_what_kept_and_broken_promises_leave_of_a_replica(factor, repl
     # 3.9 replicas' worth by the arithmetic: 4.9 of those that serve 0.8 of it, 3.1 of 1.25.
     traffic = Traffic(requests_per_s=3.9 * EACH)
 
-    assert need(SIZING, traffic, drain_s=60, goodput_factor=factor).replicas == replicas
+    assert need(believed(factor), traffic, drain_s=60).replicas == replicas
 
 
 def test_says_what_a_replica_serves_with_that_factor():
     traffic = Traffic(requests_per_s=4)
 
-    [reason] = need(SIZING, traffic, drain_s=60, goodput_factor=0.5).reasons
+    [reason] = need(believed(0.5), traffic, drain_s=60).reasons
 
     assert f"at {significant(0.5 * EACH)} per replica" in reason.message
 
@@ -84,7 +188,7 @@ def test_says_what_a_replica_serves_with_that_factor():
 def test_says_where_the_demand_comes_from():
     traffic = Traffic(requests_per_s=4, origin="expected by spec.demand")
 
-    [reason] = need(SIZING, traffic, drain_s=60).reasons
+    [reason] = need(believed(), traffic, drain_s=60).reasons
 
     assert "4.00 requests/s (expected by spec.demand)" in reason.message
 

@@ -1,0 +1,112 @@
+"""What is coming: replicas on their way, and demand when one asked for now would be Ready."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tonnage.control.pending import is_given_up
+from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
+from tonnage.estimate.demand import count_arrivals
+from tonnage.estimate.forecast import (
+    Forecast,
+    Note,
+    forecast,
+    noted,
+    reserve,
+    usual,
+    without_chance,
+)
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.policy.need import Outlook, Supply
+from tonnage.policy.situation import Metrics
+from tonnage.settings import Settings
+from tonnage.sizing.cost import usd_per_hour_per_gpu
+from tonnage.sizing.plan import Sizing
+from tonnage.units import format_s
+
+OVERDUE_SHARE = 0.25
+"""Of a start, that a pod which takes longer than others did is given again and again."""
+DEFAULT_QUANTILE = 0.95
+"""Of promises, for a reserve where there are none."""
+
+
+def lead_s(memory: ObjectMemory, settings: Settings) -> float:
+    """Return the time until a replica is Ready that is asked for now: a slow start and a tick."""
+    known = memory.posterior
+    if known.cold_start_s is None:
+        return settings.cold_start_s + settings.tick_s
+    return known.cold_start_s + known.cold_start_deviation_s + settings.tick_s
+
+
+def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:
+    """Return the replicas that serve, and when those that are on their way will.
+
+    A pod that no node can take counts as if its node came now, until it is given up; one whose
+    container fails does not count. Replicas that are asked for and have no pod yet come last.
+    """
+    lead = lead_s(memory, fleet.settings)
+    kept = [pod for pod in state.pods if not pod.is_deleting]
+    ready = sum(pod.is_ready for pod in kept)
+    due = [
+        _due_s(pod, lead, fleet)
+        for pod in kept
+        if not pod.is_ready and not pod.trouble and not is_given_up(pod, fleet)
+    ]
+    asked = state.deployment.replicas if state.deployment else 0
+    due += [lead] * max(0, asked - len(kept))
+    return Supply(ready=ready, due_s=tuple(sorted(due)), lead_s=lead)
+
+
+def _due_s(pod: PodView, lead: float, fleet: Fleet) -> float:
+    if pod.unschedulable is not None:
+        return lead
+    age_s = fleet.now_s - pod.created_at_s
+    return max(lead - age_s, OVERDUE_SHARE * lead)
+
+
+def remembered_demand(found: Assessment, sizing: Sizing, fleet: Fleet) -> ObjectMemory:
+    """Note what is measured now, and score what was forecast for now."""
+    memory, demand = found.memory, found.traffics.demand
+    if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
+        return memory
+    interval_s = fleet.settings.scrape_interval_s
+    count = count_arrivals(found.state.engines, WINDOWS[0], scrape_interval_s=interval_s)
+    peak = without_chance(count.requests, scv=sizing.request.arrival_scv)
+    lead, rate = lead_s(memory, fleet.settings), demand.requests_per_s
+    expected = _forecast(memory, rate, lead, fleet)
+    note = Note(
+        at_s=fleet.now_s,
+        requests_per_s=rate,
+        peak_requests_per_s=peak / count.seconds if count.seconds else 0.0,
+        planned_requests_per_s=max(rate, expected.requests_per_s),
+        lead_s=lead,
+    )
+    return replace(memory, history=noted(memory.history, note))
+
+
+def _forecast(memory: ObjectMemory, rate: float, lead: float, fleet: Fleet) -> Forecast:
+    return forecast(memory.history, at_s=fleet.now_s, requests_per_s=rate, lead_s=lead)
+
+
+def outlook_of(
+    requests_per_s: float, chosen: Chosen, memory: ObjectMemory, fleet: Fleet
+) -> Outlook:
+    """Return what is expected of the time when a replica asked for now is Ready."""
+    sizing, lead = chosen.sizing, lead_s(memory, fleet.settings)
+    expected = _forecast(memory, requests_per_s, lead, fleet)
+    kept = reserve(memory.history, quantile=_quantile(sizing))
+    calm = usual(memory.history) or 0.0
+    usd = usd_per_hour_per_gpu(sizing.request.gpu)
+    return Outlook(
+        requests_per_s=expected.requests_per_s,
+        origin=f"by {expected.origin}",
+        burst_requests_per_s=(1 + kept.fraction) * calm if kept.fraction else 0.0,
+        burst_origin=f"{1 + kept.fraction:.1f} times what usually comes, as in the last day, over "
+        f"within the {format_s(lead)} that a start takes",
+        usd_per_replica_hour=None if usd is None else usd * sizing.flags.parallelism.num_gpus,
+    )
+
+
+def _quantile(sizing: Sizing) -> float:
+    slo = sizing.request.slo
+    targets: Iterable[float] = (each.quantile for each in (*slo.ttft, *slo.tpot))
+    return max(targets, default=DEFAULT_QUANTILE)

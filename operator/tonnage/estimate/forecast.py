@@ -1,0 +1,327 @@
+"""Demand when a replica that is asked for now is Ready: forecasts, and their own record.
+
+Four ways to forecast run side by side: the last value, the trend of the last minutes, and what came
+at this time of the day before or the week before, moved to today's level. Each forecast is kept
+until its time has come and then scored; the last value stands unless another has done clearly
+better by its record. A forecast that is too low breaks promises and one that is too high costs a
+replica or two for minutes, so the loss is that of a quantile, not of the mean.
+
+Bursts that come and go before a new replica could be Ready are no matter of forecasts. By how much
+they exceeded what was planned for is kept for a day, and the reserve is read off that record: the
+least that leaves no more requests in higher bursts than the promise allows to be late. A rise that
+stays is no burst, and what chance alone adds to a count is taken off before: plans are made for it.
+
+Sources:
+    [koenker-bassett] Regression Quantiles, Econometrica 46, 1978: the loss.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from tonnage.units import HOUR_S
+
+LAST = "last value"
+NOTE_S: Final = 60.0
+"""Between two notes."""
+RECENT_S: Final = HOUR_S
+"""That single notes are kept."""
+BIN_S: Final = 600.0
+"""Of the pattern of days and weeks."""
+DAY_S: Final = 24 * HOUR_S
+WEEK_S: Final = 7 * DAY_S
+UNDER: Final = 0.8
+"""The quantile that forecasts are scored as: too low by one counts four times too high by one."""
+FORGET_S: Final = 12 * HOUR_S
+"""In which the record of a forecast loses all but 1/e of its weight."""
+MIN_SCORED: Final = 30.0
+BETTER: Final = 0.9
+"""Of the loss of the last value: what another way has to stay below."""
+LARGEST_RISE: Final = 3.0
+"""Times the demand now that a trend may lead to, and by which levels of two days may differ."""
+TREND_S: Final = 600.0
+CHANCE_Z: Final = 2.0
+"""Standard deviations of a count that are taken off it before it is called a burst."""
+MIN_PEAKS: Final = 6
+"""Bins in the record, before any reserve is kept."""
+LEAST_PEAK: Final = 1.1
+"""Below, a peak is what chance makes of a rate that wavers."""
+BURST: Final = 1.5
+"""Times what usually comes."""
+RECURS: Final = 3
+"""Bins that show a burst that high: one burst may show in two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What was forecast for a time that is yet to come, and the highest demand since."""
+
+    noted_s: float
+    due_s: float
+    forecasts: Mapping[str, float]
+    base: float
+    """That the fleet was planned for."""
+    peak: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The loss of one way to forecast; both sums lose weight with time."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.loss / self.weight if self.weight else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """How far demand rose above what was planned for, and fell again, in the leads of one bin."""
+
+    bin: int
+    ratio: float
+    requests_per_s: float
+    """Planned for, the most of the bin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The demand of one object as far as it is remembered. Times are unix seconds."""
+
+    recent: tuple[tuple[float, float], ...] = ()
+    """(time, requests/s), a minute apart."""
+    pattern: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """(mean requests/s, notes) by ten minutes since 1970, for eight days."""
+    due: tuple[Due, ...] = ()
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    peaks: tuple[Peak, ...] = ()
+    """By the ten minutes in which they were planned for, of a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Requests/s when a replica that is asked for now is Ready, and how that was come by."""
+
+    requests_per_s: float
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What is measured and planned at a time."""
+
+    at_s: float
+    requests_per_s: float
+    peak_requests_per_s: float
+    """Over the shortest window, chance taken off."""
+    planned_requests_per_s: float
+    lead_s: float
+    """Until a replica that is asked for now is Ready."""
+
+
+def noted(history: History, note: Note) -> History:
+    """Return the history with a note: one a minute is kept, and the peaks between.
+
+    A clock that was set back begins anew.
+    """
+    if history.recent and note.at_s < history.recent[-1][0]:
+        history = History(pattern=history.pattern, scores=history.scores)
+    peak = note.peak_requests_per_s
+    due = tuple(replace(each, peak=max(each.peak, peak)) for each in history.due)
+    history = replace(history, due=due)
+    if history.recent and note.at_s - history.recent[-1][0] < NOTE_S:
+        return history
+    return _with_note(_settled(history, note), note)
+
+
+def _with_note(history: History, note: Note) -> History:
+    at_s, rate = note.at_s, note.requests_per_s
+    recent = (*(each for each in history.recent if each[0] > at_s - RECENT_S), (at_s, rate))
+    history = replace(history, recent=recent, pattern=_in_pattern(history, at_s, rate))
+    new = Due(
+        noted_s=at_s,
+        due_s=at_s + note.lead_s,
+        forecasts=dict(_forecasts(history, at_s, rate, note.lead_s)),
+        base=note.planned_requests_per_s,
+    )
+    return replace(history, due=(*history.due, new))
+
+
+def _in_pattern(
+    history: History, at_s: float, requests_per_s: float
+) -> Mapping[int, tuple[float, int]]:
+    number = int(at_s // BIN_S)
+    mean, count = history.pattern.get(number, (0.0, 0))
+    mean += (requests_per_s - mean) / (count + 1)
+    oldest = number - int((WEEK_S + DAY_S) // BIN_S)
+    kept = history.pattern
+    if number not in kept:
+        kept = {each: value for each, value in kept.items() if each >= oldest}
+    return {**kept, number: (mean, count + 1)}
+
+
+def _settled(history: History, note: Note) -> History:
+    """Score the forecasts whose time has come, and keep by how much demand exceeded the plan."""
+    scores, peaks = dict(history.scores), history.peaks
+    came = [each for each in history.due if each.due_s <= note.at_s]
+    for each in came:
+        for name, forecast in each.forecasts.items():
+            scores[name] = _scored(scores.get(name, Score()), note.requests_per_s - forecast)
+        peaks = _with_peak(peaks, each, stays=note.requests_per_s)
+    if not came:
+        return history
+    oldest = int((note.at_s - DAY_S) // BIN_S)
+    return replace(
+        history,
+        scores=scores,
+        peaks=tuple(each for each in peaks if each.bin >= oldest),
+        due=tuple(each for each in history.due if each.due_s > note.at_s),
+    )
+
+
+def _scored(score: Score, missed: float) -> Score:
+    loss = UNDER * missed if missed > 0 else (UNDER - 1) * missed
+    kept = math.exp(-NOTE_S / FORGET_S)
+    return Score(loss=kept * score.loss + loss, weight=kept * score.weight + 1)
+
+
+def _with_peak(peaks: tuple[Peak, ...], due: Due, *, stays: float) -> tuple[Peak, ...]:
+    """Return the record with one more lead; ``stays``: the requests/s at its end."""
+    base = max(due.base, stays)
+    if base <= 0:
+        return peaks
+    new = Peak(bin=int(due.noted_s // BIN_S), ratio=due.peak / base, requests_per_s=base)
+    if not peaks or peaks[-1].bin != new.bin:
+        return (*peaks, new)
+    last = peaks[-1]
+    highest = max(last.ratio, new.ratio), max(last.requests_per_s, base)
+    return (*peaks[:-1], replace(new, ratio=highest[0], requests_per_s=highest[1]))
+
+
+def forecast(history: History, *, at_s: float, requests_per_s: float, lead_s: float) -> Forecast:
+    """Return what is expected after ``lead_s``: the last value, if nothing does better."""
+    ways = dict(_forecasts(history, at_s, requests_per_s, lead_s))
+    last = history.scores.get(LAST, Score())
+    known = {
+        name: score
+        for name in ways
+        if (score := history.scores.get(name, Score())).weight >= MIN_SCORED
+    }
+    best = min(known, key=lambda name: known[name].mean, default=LAST)
+    if best == LAST or known[best].mean > BETTER * last.mean:
+        return Forecast(requests_per_s=requests_per_s, origin=LAST)
+    gain = 1 - known[best].mean / last.mean if last.mean else 0.0
+    origin = f"{best}, which missed {gain:.0%} less than the last value did"
+    return Forecast(requests_per_s=ways[best], origin=origin)
+
+
+def _forecasts(
+    history: History, at_s: float, requests_per_s: float, lead_s: float
+) -> Iterable[tuple[str, float]]:
+    """Yield what each way that has what it takes comes to."""
+    for name, way in WAYS.items():
+        found = way(history, at_s, requests_per_s, lead_s)
+        if found is not None:
+            yield name, max(0.0, found)
+
+
+def _last(_: History, __: float, requests_per_s: float, ___: float) -> float:
+    return requests_per_s
+
+
+def _trend(history: History, at_s: float, requests_per_s: float, lead_s: float) -> float | None:
+    """Go on by the slope of least squares over the last ten minutes, or a lead if that is more."""
+    since_s = at_s - max(TREND_S, lead_s)
+    points = [each for each in history.recent if each[0] >= since_s]
+    if len(points) < TREND_S / NOTE_S / 2:
+        return None
+    mean_s = sum(at for at, _ in points) / len(points)
+    mean = sum(rate for _, rate in points) / len(points)
+    spread = sum((at - mean_s) ** 2 for at, _ in points)
+    slope = sum((at - mean_s) * (rate - mean) for at, rate in points) / spread
+    return min(requests_per_s + slope * lead_s, LARGEST_RISE * requests_per_s)
+
+
+def _before(period_s: float) -> Callable[[History, float, float, float], float | None]:
+    def way(history: History, at_s: float, requests_per_s: float, lead_s: float) -> float | None:
+        then = _pattern_at(history, at_s - period_s)
+        later = _pattern_at(history, at_s + lead_s - period_s)
+        if then is None or later is None:
+            return None
+        level = requests_per_s / then if then else 1.0
+        return requests_per_s + (later - then) * min(max(level, 1 / LARGEST_RISE), LARGEST_RISE)
+
+    return way
+
+
+def _pattern_at(history: History, at_s: float) -> float | None:
+    """Return the demand at a time in the past, on the line between the middles of two bins."""
+    place = at_s / BIN_S - 0.5
+    low, share = math.floor(place), place - math.floor(place)
+    one, other = history.pattern.get(low), history.pattern.get(low + 1)
+    if one is None or other is None:
+        return None
+    return (1 - share) * one[0] + share * other[0]
+
+
+WAYS: Final[Mapping[str, Callable[[History, float, float, float], float | None]]] = {
+    LAST: _last,
+    "trend": _trend,
+    "the day before": _before(DAY_S),
+    "the week before": _before(WEEK_S),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """The share by which a fleet is larger than its forecast asks, and the record behind it."""
+
+    fraction: float
+    num_peaks: int
+
+
+def reserve(history: History, *, quantile: float) -> Reserve:
+    """Return the least that leaves few enough requests in bursts above it.
+
+    ``quantile``: of the promise; the requests of a burst count for a note's time at its height.
+    """
+    peaks = sorted(history.peaks, key=lambda each: each.ratio, reverse=True)
+    if len(peaks) < MIN_PEAKS:
+        return Reserve(fraction=0.0, num_peaks=len(peaks))
+    left = (1 - quantile) * sum(each.requests_per_s for each in peaks) * BIN_S
+    ratio = 1.0
+    for each in peaks:
+        left -= each.ratio * each.requests_per_s * NOTE_S
+        if left < 0:
+            ratio = min(each.ratio, peaks[RECURS - 1].ratio)
+            break
+    return Reserve(fraction=ratio - 1 if ratio >= LEAST_PEAK else 0.0, num_peaks=len(peaks))
+
+
+def usual(history: History) -> float | None:
+    """Return what usually comes, in requests/s: bursts leave a median alone; None: not known."""
+    if len(history.recent) < MIN_PEAKS:
+        return None
+    since_s = history.recent[-1][0] - TREND_S
+    return median(rate for at_s, rate in history.recent if at_s >= since_s)
+
+
+def is_burst(history: History, *, count: float, seconds: float, scv: float) -> bool:
+    """Tell whether a count of requests is more than chance makes of what usually comes."""
+    calm = usual(history)
+    if calm is None or seconds <= 0:
+        return False
+    return without_chance(count, scv=scv) / seconds > BURST * calm
+
+
+def without_chance(count: float, *, scv: float) -> float:
+    """Return a count less what chance may have added, for arrivals of this burstiness.
+
+    >>> without_chance(100, scv=1)
+    80.0
+    """
+    return max(0.0, count - CHANCE_Z * math.sqrt(scv * max(0.0, count)))

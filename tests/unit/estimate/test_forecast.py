@@ -1,0 +1,215 @@
+"""Forecasts by hand: notes a minute apart, a lead of five minutes unless another is given."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tonnage.estimate.forecast import (
+    BIN_S,
+    DAY_S,
+    LAST,
+    WEEK_S,
+    Due,
+    Forecast,
+    History,
+    Note,
+    Peak,
+    Score,
+    forecast,
+    is_burst,
+    noted,
+    reserve,
+    usual,
+    without_chance,
+)
+
+START_S = 2000 * WEEK_S
+LEAD_S = 300.0
+
+
+def a_note(at_s, rate, *, peak=None, planned=None, lead_s=LEAD_S):
+    return Note(
+        at_s=START_S + at_s,
+        requests_per_s=rate,
+        peak_requests_per_s=rate if peak is None else peak,
+        planned_requests_per_s=rate if planned is None else planned,
+        lead_s=lead_s,
+    )
+
+
+def after(rate, minutes, *, history=None, since=0, peak=None):
+    """A history of notes, ``rate`` being a function of seconds."""
+    history = history or History()
+    for minute in range(since, since + minutes):
+        at_s = 60.0 * minute
+        shown = None if peak is None else peak(at_s)
+        history = noted(history, a_note(at_s, rate(at_s), peak=shown))
+    return history
+
+
+def told(history, at_s, rate, *, lead_s=LEAD_S):
+    return forecast(history, at_s=START_S + at_s, requests_per_s=rate, lead_s=lead_s)
+
+
+class TestForecast:
+    def test_is_the_last_value_where_nothing_is_known(self):
+        assert told(History(), 0, 4.0) == Forecast(requests_per_s=4.0, origin=LAST)
+
+    def test_stays_the_last_value_under_a_constant_load(self):
+        history = after(lambda _: 4.0, 180)
+
+        assert told(history, 180 * 60, 4.0).origin == LAST
+
+    def test_goes_on_by_the_trend_of_a_ramp_once_its_record_is_better(self):
+        # One request/s more every ten minutes: half a one in a lead of five.
+        def ramp(at_s):
+            return 1 + at_s / 600
+
+        early, late = after(ramp, 20), after(ramp, 60)
+
+        assert told(early, 1200, 3.0).origin == LAST
+        found = told(late, 3600, ramp(3600))
+        assert found.requests_per_s == pytest.approx(7.5)
+        assert found.origin == "trend, which missed 100% less than the last value did"
+
+    def test_is_switched_off_where_the_trend_misleads(self):
+        # Up and down every ten minutes: the trend is right never, the last value half of the time.
+        def square(at_s):
+            return 4.0 if at_s % 1200 < 600 else 8.0
+
+        history = after(square, 240)
+
+        assert told(history, 240 * 60, square(240 * 60)).origin == LAST
+
+    def test_follows_the_day_before(self):
+        def daily(at_s):
+            return 10 + 6 * math.sin(math.tau * at_s / DAY_S)
+
+        history = after(daily, 2 * 24 * 60)
+        found = told(history, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
+
+        assert found.origin.startswith(("the day before", "trend"))
+        known = replace(history, scores={**history.scores, "trend": Score(loss=99, weight=99)})
+        found = told(known, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
+        assert found.origin.startswith("the day before")
+        assert found.requests_per_s == pytest.approx(daily(2 * DAY_S + 3600), rel=0.01)
+
+    def test_moves_the_day_before_to_the_level_of_today(self):
+        # 4 then and 6 an hour later; today it is 8: 12 in an hour.
+        bins = {int((START_S + at_s) // BIN_S): (4.0, 10) for at_s in range(-1200, 1800, 600)}
+        bins |= {int((START_S + at_s) // BIN_S): (6.0, 10) for at_s in range(2400, 6000, 600)}
+        good = {LAST: Score(loss=50, weight=50), "the day before": Score(loss=1, weight=50)}
+        history = History(pattern=bins, scores=good)
+
+        assert told(history, DAY_S, 8.0, lead_s=3600).requests_per_s == pytest.approx(12.0)
+
+    def test_needs_a_record_of_half_an_hour(self):
+        scores = {LAST: Score(loss=50, weight=29), "trend": Score(loss=0, weight=29)}
+        history = replace(after(lambda at_s: at_s, 15), scores=scores)
+
+        assert told(history, 900, 900.0).origin == LAST
+
+    def test_of_a_trend_is_three_times_what_comes_at_most(self):
+        good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=1, weight=50)}
+        history = replace(after(lambda at_s: at_s / 60, 10), scores=good)
+
+        assert told(history, 600, 10.0, lead_s=3000).requests_per_s == 30.0
+
+    def test_too_low_by_one_counts_four_times_too_high_by_one(self):
+        due = [
+            Due(noted_s=START_S, due_s=START_S + 60, forecasts={name: value}, base=1.0)
+            for name, value in (("low", 3.0), ("high", 5.0))
+        ]
+        history = noted(History(due=tuple(due)), a_note(60, 4.0))
+
+        assert history.scores["low"].loss == pytest.approx(4 * history.scores["high"].loss)
+
+
+class TestHistory:
+    def test_takes_one_note_a_minute(self):
+        history = noted(noted(History(), a_note(0, 1.0)), a_note(45, 9.0))
+
+        assert history.recent == ((START_S, 1.0),)
+
+    def test_keeps_an_hour_of_notes_and_eight_days_of_means(self):
+        history = after(lambda _: 2.0, 9 * 24 * 60)
+
+        assert len(history.recent) == 60
+        assert len(history.pattern) == 8 * 24 * 6 + 1
+        assert len(history.peaks) <= 24 * 6 + 1
+        assert len(history.due) == 5
+
+    def test_begins_anew_where_the_clock_was_set_back_and_keeps_its_record(self):
+        history = after(lambda _: 2.0, 60)
+        back = noted(history, a_note(-600, 3.0))
+
+        assert back.recent == ((START_S - 600, 3.0),)
+        assert back.scores == history.scores
+
+
+class TestReserve:
+    def bursty(self, at_s):
+        return 3.0 if at_s % 600 == 300 else 1.0
+
+    def test_follows_from_bursts_that_come_and_go_within_a_start(self):
+        history = after(lambda _: 1.0, 240, peak=self.bursty)
+
+        assert reserve(history, quantile=0.95).fraction == pytest.approx(2.0)
+
+    def test_is_none_for_a_load_that_does_not_waver(self):
+        assert reserve(after(lambda _: 5.0, 240), quantile=0.99).fraction == 0
+
+    def test_is_none_for_a_rise_that_stays(self):
+        def step(at_s):
+            return 2.0 if at_s < 7200 else 6.0
+
+        assert reserve(after(step, 240), quantile=0.99).fraction == 0
+
+    def test_is_none_for_one_burst(self):
+        history = after(lambda _: 1.0, 240, peak=lambda at_s: 9.0 if at_s == 7200 else 1.0)
+
+        assert reserve(history, quantile=0.99).fraction == 0
+
+    def test_is_none_before_an_hour(self):
+        history = after(lambda _: 1.0, 50, peak=self.bursty)
+
+        assert reserve(history, quantile=0.95).fraction == 0
+
+    def test_leaves_as_many_requests_in_higher_bursts_as_the_promise_allows(self):
+        # 100 bins of 600 s at 1/s; four of them with a burst of 4, six with one of 2. At 99 % 600
+        # requests may be late: a burst of 4 has 240 in a minute, two of them 480, three too many.
+        # At 95 % 3000: all ten have 4 * 240 + 6 * 120 = 1680.
+        ratios = [4.0] * 4 + [2.0] * 6 + [1.0] * 90
+        peaks = tuple(
+            Peak(bin=number, ratio=ratio, requests_per_s=1.0) for number, ratio in enumerate(ratios)
+        )
+
+        assert reserve(History(peaks=peaks), quantile=0.99).fraction == 3.0
+        assert reserve(History(peaks=peaks), quantile=0.95).fraction == 0.0
+
+    def test_forgets_after_a_day(self):
+        history = after(lambda _: 1.0, 240, peak=self.bursty)
+        later = after(lambda _: 1.0, 25 * 60, history=history, since=240)
+
+        assert reserve(later, quantile=0.95).fraction == 0
+
+
+class TestBursts:
+    def test_stand_out_from_what_usually_comes(self):
+        history = after(lambda at_s: 9.0 if at_s == 540 else 4.0, 12)
+
+        assert usual(history) == 4.0
+        assert is_burst(history, count=600, seconds=60, scv=1)
+        assert not is_burst(history, count=360, seconds=60, scv=1)  # 322 of them are sure
+        assert not is_burst(history, count=600, seconds=60, scv=36)  # 10 +- 2.4 each second
+
+    def test_are_not_known_before_anything_is_usual(self):
+        assert usual(after(lambda _: 4.0, 5)) is None
+        assert not is_burst(History(), count=600, seconds=60, scv=1)
+
+    @pytest.mark.parametrize(
+        ("count", "scv", "sure"), [(100, 1, 80), (100, 4, 60), (1, 1, 0), (0, 1, 0)]
+    )
+    def test_are_what_chance_leaves_of_a_count(self, count, scv, sure):
+        assert without_chance(count, scv=scv) == sure
