@@ -102,7 +102,7 @@ def test_it_writes_in_no_other_ways_than_these(tenant):
 
     assert written <= {
         "create events", "create leases", "patch configmaps", "patch deployments",
-        "patch deployments/scale", "patch modeldeployments/status", "patch services",
+        "patch deployments/scale", "patch modeldeployments/status", "patch pods", "patch services",
         "update leases",
     }  # fmt: skip
 

@@ -85,11 +85,14 @@ class KubeDouble:
         with self._writing(Call(verb="patch", path=path, body=body, manager=manager)):
             live = self._existing(path.removesuffix("/scale"))
             self._check_version(live, body)
-            spec = live["spec"] | (body.get("spec") or {})
-            labels = (live["metadata"].get("labels") or {}) | (
-                (body.get("metadata") or {}).get("labels") or {}
-            )
-            metadata = live["metadata"] | {"labels": labels}
+            spec = live.get("spec", {}) | (body.get("spec") or {})
+            asked = body.get("metadata") or {}
+            self._check_uid(live, {"metadata": asked})
+            merged = {
+                key: (live["metadata"].get(key) or {}) | (asked.get(key) or {})
+                for key in ("labels", "annotations")
+            }
+            metadata = live["metadata"] | merged
             return self.put(
                 path.removesuffix("/scale"), live | {"spec": spec, "metadata": metadata}
             )

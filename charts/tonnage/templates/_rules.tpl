@@ -32,6 +32,9 @@
   resources: [deployments]
   verbs: [create, patch]
 - apiGroups: [""]
+  resources: [pods]  # one annotation, by which the pods with the least to do go first
+  verbs: [patch]
+- apiGroups: [""]
   resources: [services]
   verbs: [get, create, patch]
 - apiGroups: [monitoring.coreos.com]

@@ -7,6 +7,7 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import RefusedError, choose, slots_reasons
+from tonnage.control.draining import drain_reasons, drain_to_write_s
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.outlook import outlook_of, remembered_demand, supply_of
 from tonnage.control.pending import (
@@ -147,7 +148,7 @@ def _template(
         has_pod_monitors=fleet.has_pod_monitors,
         scrape_interval_s=fleet.settings.scrape_interval_s,
     )
-    return deployment(chosen.model, chosen.sizing, site)
+    return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
 
 
 def drift(state: ModelState) -> tuple[str, str] | None:
@@ -280,6 +281,7 @@ def _need(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
         *doubt_reasons(chosen.belief, share=settings.speed_range),
         *factor_reasons(found.memory, factor),
         *slots_reasons(chosen),
+        *drain_reasons(found, chosen),
     )
     return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
 

@@ -73,6 +73,10 @@ class DeploymentView:
     """Of the pod template as it stands."""
     problems: tuple[tuple[str, str], ...]
     """(type, message) of conditions that say what is wrong."""
+    drain_s: int | None = None
+    """As we recorded it: for its pods to finish what they answer."""
+    grace_s: int | None = None
+    """From a pod's deletion until it is killed."""
 
     @property
     def is_rolling(self) -> bool:
@@ -96,6 +100,8 @@ class PodView:
     trouble: str | None
     """Reason why its container does not run: CrashLoopBackOff, ImagePullBackOff, ..."""
     node_name: str | None = None
+    deletion_cost: int = 0
+    """Of pods that are as Ready as each other, those with the lowest go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.assess import drift
+from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
 from tonnage.manifests.pod import Manifest
@@ -24,6 +25,8 @@ class Scale:
     """Of the Deployment: a namesake is left alone."""
     seen: int
     replicas: int
+    costs: tuple[PodCost, ...] = ()
+    """To write first: they let the pods with the least to do go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     """Return what is to be written for one object, and the memory of it."""
     view, memory = found.state.view, reported.memory
     acts = may_act(found, fleet)
-    scale = _scale(found) if acts else None
+    scale = _scale(found, fleet) if acts else None
     template = _template(found, fleet) if acts else None
     check_children = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
@@ -131,7 +134,7 @@ def _owns_children(found: Assessment) -> bool:
     return found.chosen is not None and found.chosen.model.spec.scale_target is None
 
 
-def _scale(found: Assessment) -> Scale | None:
+def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     deployment, decision = found.state.deployment, found.decision
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
@@ -143,7 +146,14 @@ def _scale(found: Assessment) -> Scale | None:
         uid=deployment.uid,
         seen=deployment.replicas,
         replicas=decision.replicas,
+        costs=_costs(found, fleet) if is_down and _owns_children(found) else (),
     )
+
+
+def _costs(found: Assessment, fleet: Fleet) -> tuple[PodCost, ...]:
+    kept = found.decision.replicas if found.decision else 0
+    interval_s = fleet.settings.scrape_interval_s
+    return costs_to_go(found.state, kept, scrape_interval_s=interval_s)
 
 
 def _is_stuck(found: Assessment) -> bool:

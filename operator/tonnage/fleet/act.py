@@ -10,19 +10,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tonnage.api.spec import KIND
-from tonnage.cluster.errors import ConflictError, WorldError
+from tonnage.cluster.errors import ConflictError, KubernetesError, WorldError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
     EVENTS,
     MODEL_DEPLOYMENTS,
     POD_MONITORS,
+    PODS,
     SERVICES,
     KubeApi,
     Resource,
 )
+from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Happening, Scale, Writes
 from tonnage.manifests.children import Site, pod_monitor, service
-from tonnage.manifests.names import API_VERSION, MANAGED_LABEL, MANAGER, SCALE_MANAGER
+from tonnage.manifests.names import (
+    API_VERSION,
+    DELETION_COST_ANNOTATION,
+    MANAGED_LABEL,
+    MANAGER,
+    SCALE_MANAGER,
+)
 from tonnage.manifests.pod import Manifest
 
 LOG = logging.getLogger("tonnage.act")
@@ -81,10 +89,12 @@ class Writer:
     def _move(self, writes: Writes, scale: Scale) -> None:
         """Write replicas through ``/scale``; other fields may change at the same time."""
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
-        for _ in range(SCALE_ATTEMPTS):
+        for attempt in range(SCALE_ATTEMPTS):
             live = self.kube.get(path)
             if live is None or _seen(live) != (scale.uid, scale.seen):
                 return  # somebody changed it: decide again on what is there
+            for cost in scale.costs if attempt == 0 else ():
+                self._mark(writes, cost)
             try:
                 self._write_scale(path, live["metadata"]["resourceVersion"], scale.replicas)
             except ConflictError:
@@ -96,6 +106,16 @@ class Writer:
         self.check_lead()
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         self.kube.merge_patch(path, body, manager=SCALE_MANAGER)
+
+    def _mark(self, writes: Writes, cost: PodCost) -> None:
+        """Write what a pod costs; where that fails, another pod goes, and that is all."""
+        self.check_lead()
+        annotations = {DELETION_COST_ANNOTATION: str(cost.cost)}
+        body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
+        try:
+            self.kube.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
+        except KubernetesError as error:
+            LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
 
     def _check_alive(self, writes: Writes) -> None:
         """Before taking replicas away: is the object still the one that was decided on?"""

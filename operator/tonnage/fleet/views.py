@@ -9,7 +9,9 @@ from typing import Any
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.manifests.names import (
+    DELETION_COST_ANNOTATION,
     DIGEST_ANNOTATION,
+    DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
     MANAGED_LABEL,
     MANAGER,
@@ -102,6 +104,8 @@ def deployment_view(body: Object) -> DeploymentView:
         template_managers=_template_managers(metadata),
         template_digest=_digest(template),
         problems=tuple(_problems(status)),
+        drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
+        grace_s=(template.get("spec") or {}).get("terminationGracePeriodSeconds"),
     )
 
 
@@ -123,6 +127,13 @@ def _template_managers(metadata: Object) -> frozenset[str]:
     )
 
 
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
 def _digest(template: Object) -> str:
     text = json.dumps(template, sort_keys=True, default=dict)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -142,6 +153,7 @@ def pod_view(body: Object) -> PodView:
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
     scheduled = conditions.get("PodScheduled", {})
+    annotations = metadata.get("annotations") or {}
     is_stuck = scheduled.get("reason") == "Unschedulable" and scheduled.get("status") == "False"
     is_ready = ready.get("status") == "True"
     return PodView(
@@ -156,6 +168,7 @@ def pod_view(body: Object) -> PodView:
         unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
         trouble=_trouble(status),
         node_name=(body.get("spec") or {}).get("nodeName"),
+        deletion_cost=_integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,
     )
 
 

@@ -13,7 +13,6 @@ from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import engine_integer
 
-SHUTDOWN_TIMEOUT_S = 45
 LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""
 LARGEST_BYTES = 9_223_372_036_854_775_807
@@ -37,6 +36,8 @@ class Serving:
     has_bf16: bool
     constants: EngineVersion
     has_whole_experts: bool
+    drain_s: int
+    """That the engine gets to finish what it answers when it is told to stop."""
     quantization: str | None = None
     """For ``--quantization``: weights that the engine quantizes while it loads them."""
 
@@ -97,7 +98,7 @@ def _kv_cache_dtype(spec: Spec, serving: Serving) -> str:
 
 def _operation(serving: Serving) -> Iterator[str]:
     if serving.constants.shutdown_timeout:
-        yield from ("--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S))
+        yield from ("--shutdown-timeout", str(serving.drain_s))
     if serving.constants.custom_histogram_buckets:
         yield from ("--custom-histogram-buckets", json.dumps(BUCKETS, separators=(",", ":")))
 

@@ -9,8 +9,10 @@ from typing import Any
 from tonnage.api.objects import ModelDeployment
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
+from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
+    DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
     labels,
     owner_reference,
@@ -43,16 +45,23 @@ def spec_digest(model: ModelDeployment) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def deployment(model: ModelDeployment, sizing: Sizing, site: Site) -> Manifest:
+def deployment(
+    model: ModelDeployment, sizing: Sizing, site: Site, *, drain_s: int | None = None
+) -> Manifest:
     """Return the Deployment for a plan, without ``replicas``: those go through ``/scale`` only.
+
+    ``drain_s``: that its pods get to finish what they answer; None: the longest answer says.
 
     Raises:
         NotServableError: the plan spans nodes, or asks for weights that no engine makes on load.
     """
-    figures = _figures(sizing, site)
+    if drain_s is None:
+        drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
+    figures = _figures(sizing, site, drain_s)
     annotations = {
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
+        DRAIN_ANNOTATION: str(drain_s),
     }
     return {
         "apiVersion": "apps/v1",
@@ -107,7 +116,7 @@ def _metadata(model: ModelDeployment) -> Manifest:
     }
 
 
-def _figures(sizing: Sizing, site: Site) -> PodFigures:
+def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
     if split.num_gpus > request.gpu.gpus_per_node:
         raise NotServableError(
@@ -121,6 +130,7 @@ def _figures(sizing: Sizing, site: Site) -> PodFigures:
             has_bf16=request.gpu.has_bf16,
             constants=request.engine.constants,
             has_whole_experts=has_whole_experts(request.shape, request.weights, split),
+            drain_s=drain_s,
             quantization=_quantization(sizing),
         ),
         weights_bytes=sizing.shard.weights_bytes * split.num_gpus,

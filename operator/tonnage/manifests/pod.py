@@ -6,7 +6,8 @@ from typing import Any
 
 from tonnage.api.pods import Pods
 from tonnage.api.spec import Spec
-from tonnage.manifests.arguments import SHUTDOWN_TIMEOUT_S, Serving, engine_arguments
+from tonnage.manifests.arguments import Serving, engine_arguments
+from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
 from tonnage.manifests.names import labels
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, MINUTE_S
@@ -16,9 +17,6 @@ Manifest = dict[str, Any]
 HTTP_PORT = 8000
 USER_ID = 2000
 """The user of vLLM's non-root images."""
-DRAIN_S = 15
-"""Time for endpoints and routers to forget a pod before it stops."""
-GRACE_S = DRAIN_S + SHUTDOWN_TIMEOUT_S + 15
 PROBE_S = 10
 SLOW_LOAD_BYTES_PER_S = 0.5 * GB
 MIN_STARTUP_S = 30 * MINUTE_S
@@ -68,7 +66,7 @@ def _pod_spec(spec: Spec, figures: PodFigures) -> Manifest:
     pod: Manifest = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": grace_period_s(figures.serving.drain_s),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,
@@ -107,7 +105,7 @@ def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
         "env": _environment(pods),
         "resources": _resources(pods, figures.flags.parallelism.num_gpus),
         **_probes(figures.weights_bytes),
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_builders import SITE, a_deployment_body, a_manifest, a_model, a_sizing
+from fleet_builders import SITE, a_deployment_body, a_manifest, a_model, a_pod_body, a_sizing
 from kube_double import KubeDouble
 from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, KubernetesError
-from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
+from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, SERVICES
+from tonnage.control.leaving import PodCost
 from tonnage.fleet.act import Happening, Scale, Writer, Writes
 from tonnage.manifests.children import deployment
 
@@ -128,6 +129,91 @@ class TestScaling:
 
         assert failed == {"uid-of-llama"}
         assert done(kube) == []
+
+
+COST = "controller.kubernetes.io/pod-deletion-cost"
+GOES = PodCost(pod="b", uid="uid-of-b", cost=-1)
+DOWN = replace(a_scale(2, 1), costs=(GOES,))
+MARKED = "patch pods/b"
+
+
+def a_kube_with_pods(**metadata):
+    kube = a_kube(**metadata)
+    for name in "ab":
+        kube.put(PODS.path("serving", name), a_pod_body(name))
+    return kube
+
+
+def costs(kube):
+    pods = {name: kube.objects[PODS.path("serving", name)] for name in "ab"}
+    return {
+        name: (pod["metadata"].get("annotations") or {}).get(COST) for name, pod in pods.items()
+    }
+
+
+class TestMarkingThePodsToGo:
+    def test_comes_right_before_the_scale_is_written(self):
+        kube = a_kube_with_pods()
+
+        assert act(kube, asking(scale=DOWN)) == frozenset()
+        assert done(kube) == [MARKED, SCALED]
+        assert costs(kube) == {"a": None, "b": "-1"}
+
+    def test_is_left_out_where_somebody_else_scaled_meanwhile(self):
+        kube = a_kube_with_pods()
+        kube.put(PLACE, a_deployment_body(replicas=3))
+
+        act(kube, asking(scale=DOWN))
+
+        assert done(kube) == []
+
+    def test_is_done_once_when_the_scale_is_tried_again(self):
+        kube = a_kube_with_pods()
+
+        def always_changed(verb, path):
+            if verb == "patch" and path.endswith("/scale"):
+                raise ConflictError("modified", status=409)
+
+        kube.fail = always_changed
+        act(kube, asking(scale=DOWN))
+
+        assert done(kube) == [MARKED]
+
+    @pytest.mark.parametrize("status", [0, 403, 404, 409])
+    def test_that_fails_does_not_stop_the_scale(self, status):
+        kube = a_kube_with_pods()
+
+        def no_pods(verb, path):
+            if verb == "patch" and "/pods/" in path:
+                raise KubernetesError("no", status=status)
+
+        kube.fail = no_pods
+
+        assert act(kube, asking(scale=DOWN)) == frozenset()
+        assert done(kube) == [SCALED]
+
+    def test_leaves_a_namesake_of_the_pod_alone(self):
+        kube = a_kube_with_pods()
+        kube.put(PODS.path("serving", "b"), a_pod_body("b") | {"metadata": {"uid": "the-next"}})
+
+        assert act(kube, asking(scale=DOWN)) == frozenset()
+        assert costs(kube) == {"a": None, "b": None}
+        assert live_replicas(kube) == 1
+
+    def test_is_not_done_without_the_lease(self):
+        kube = a_kube_with_pods()
+
+        assert act(kube, asking(scale=DOWN), leads=False) == {"uid-of-llama"}
+        assert done(kube) == []
+
+    def test_is_the_last_write_when_the_lease_is_lost_over_it(self):
+        kube = a_kube_with_pods()
+        writer = Writer(kube=kube, may_write=lambda: not kube.writes, site=SITE)
+
+        failed = writer.act([asking(scale=DOWN)], now=NOW)
+
+        assert set(failed) == {"uid-of-llama"}
+        assert done(kube) == [MARKED]
 
 
 class TestCreating:

@@ -78,6 +78,7 @@ class TestDeployment:
         assert view.digest == spec_digest(a_model())
         assert flags_from_annotation(view.flags) == a_sizing().flags
         assert view.gpus_per_replica == 2
+        assert view.grace_s == view.drain_s + 30
         assert view.arguments[0] == "meta-llama/Llama-3.3-70B-Instruct"
         assert not view.is_rolling
         assert view.problems == ()
@@ -87,6 +88,7 @@ class TestDeployment:
 
         assert (view.replicas, view.ready, view.gpus_per_replica) == (1, 0, 0)
         assert (view.owner_uid, view.digest, view.flags) == (None, None, None)
+        assert (view.drain_s, view.grace_s) == (None, None)
         assert view.arguments == ()
         assert not view.is_opted_in
 

@@ -47,10 +47,14 @@ SOME = Flags(
 
 def a_serving(**changes):
     constants = find_engine("0.33").constants
-    return replace(
-        Serving(kv_format="fp8", has_bf16=True, constants=constants, has_whole_experts=False),
-        **changes,
+    serving = Serving(
+        kv_format="fp8",
+        has_bf16=True,
+        constants=constants,
+        has_whole_experts=False,
+        drain_s=120,
     )
+    return replace(serving, **changes)
 
 
 def arguments(model=None, chosen=SOME, **serving):
@@ -127,6 +131,9 @@ class TestWriting:
         text = " ".join(arguments(constants=old))
         assert "--shutdown-timeout" not in text
         assert "--custom-histogram-buckets" not in text
+
+    def test_the_engine_is_told_how_long_it_may_finish_what_it_answers(self):
+        assert as_read(arguments(drain_s=90)).shutdown_timeout_s == 90
 
     def test_a_name_that_the_user_gives_replaces_the_models(self):
         named = a_model(engine={"version": "0.33", "args": ["--served-model-name=chat"]})

@@ -37,6 +37,8 @@ LLAMA = a_model(
 )
 DEEPSEEK = example("deepseek-v3-h200")
 BOTH = pytest.mark.parametrize("model", [LLAMA, DEEPSEEK], ids=["llama", "deepseek"])
+DRAIN_S = 210
+"""Whatever the longest answer takes by today's constants."""
 OFFERED = pytest.mark.parametrize("has_pod_monitors", [True, False])
 
 
@@ -48,7 +50,8 @@ def sized(model):
 
 
 def objects(model, site=SITE):
-    return deployment(model, sized(model), site), service(model), pod_monitor(model, site)
+    made = deployment(model, sized(model), site, drain_s=DRAIN_S)
+    return made, service(model), pod_monitor(model, site)
 
 
 def template(model, site=SITE):
