@@ -9,6 +9,7 @@ from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import RefusedError, choose, slots_reasons
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.promises import factor_reasons, judge, remembered_load
+from tonnage.control.rivals import leaves_template, with_rivals
 from tonnage.control.state import (
     Assessment,
     Chosen,
@@ -54,7 +55,7 @@ def assess(
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = _not_ahead(memory, fleet)
+    memory = with_rivals(_not_ahead(memory, fleet), state, now_s=fleet.now_s)
     traffics = measure_traffic(state, fleet, memory)
     memory = _remember(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
@@ -131,6 +132,8 @@ def _template(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
     has_drifted = drift(state) not in {None, memory.drift_corrected}
+    if leaves_template(memory):
+        return None
     if chosen.model.spec.scale_target or not (chosen.must_apply or has_drifted):
         return None
     site = Site(

@@ -14,6 +14,7 @@ from tonnage.control.learning import (
     is_settled,
 )
 from tonnage.control.plausible import speed_plausible
+from tonnage.control.rivals import left_replicas, left_to_others
 from tonnage.control.state import Assessment, Fleet
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
@@ -111,6 +112,8 @@ def scaling_active(found: Assessment) -> Finding:
         other = found.state.conflicting_autoscaler
         message = f"{other} scales the same Deployment: Tonnage does not write"
         state = ("False", "ConflictingScaler", message)
+    elif found.mode == "Auto" and (left := left_to_others(found)):
+        state = ("False", *left)
     elif found.mode == "Auto":
         state = ("True", "Scaling", "replicas follow the plan")
     else:
@@ -231,7 +234,8 @@ def _is_rolling_out(found: Assessment) -> bool:
     if deployment is None or deployment.updated < deployment.total:
         return True
     is_under_way = not known or "Reconciling" in known
-    return is_under_way and ready(found).state != "True"
+    is_awaited = is_under_way and left_replicas(found) is None
+    return is_awaited and ready(found).state != "True"
 
 
 def stalled(found: Assessment) -> Finding:

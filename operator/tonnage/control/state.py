@@ -7,6 +7,7 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
 from tonnage.catalog.gpu import Gpu
 from tonnage.control.answers import Answers
+from tonnage.control.contest import Rivals
 from tonnage.estimate.belief import Asked, Belief
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
@@ -72,6 +73,8 @@ class DeploymentView:
     """Of the pod template as it stands."""
     problems: tuple[tuple[str, str], ...]
     """(type, message) of conditions that say what is wrong."""
+    replicas_managers: tuple[str, ...] = ()
+    """Field managers other than ours that own the number of replicas, with their subresource."""
 
     @property
     def is_rolling(self) -> bool:
@@ -220,6 +223,8 @@ class ObjectMemory:
     """That plans are asked with; None: that of the spec."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
+    rivals: Rivals = field(default_factory=Rivals)
+    """Other writers of the Deployment, and what was done about them."""
     write_problem: str | None = None
     """What the API server said to the last write of the template, if it refused it."""
     children_checked_at_s: float | None = None

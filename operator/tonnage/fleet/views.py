@@ -99,6 +99,7 @@ def deployment_view(body: Object) -> DeploymentView:
         arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
         image=container.get("image", ""),
         gpus_per_replica=_num_gpus((container.get("resources") or {}).get("limits")),
+        replicas_managers=_replicas_managers(metadata),
         template_managers=_template_managers(metadata),
         template_digest=_digest(template),
         problems=tuple(_problems(status)),
@@ -108,6 +109,17 @@ def deployment_view(body: Object) -> DeploymentView:
 def _controller_uid(metadata: Object) -> str | None:
     owners = metadata.get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _replicas_managers(metadata: Object) -> tuple[str, ...]:
+    """Return the managers, not ours, that own the number of replicas, and by which way."""
+    owners = (
+        (entry.get("manager") or "unknown", entry.get("subresource"))
+        for entry in metadata.get("managedFields") or ()
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    )
+    others = {(name, way) for name, way in owners if name not in OURS}
+    return tuple(sorted(f"{name} (/{way})" if way else name for name, way in others))
 
 
 def _template_managers(metadata: Object) -> frozenset[str]:
