@@ -100,15 +100,20 @@ def is_spec_ahead(state: ModelState) -> bool:
     return deployment is None or deployment.digest != spec_digest(model)
 
 
-def decided(found: Assessment, fleet: Fleet, *, free_gpus: int | None) -> Assessment:
-    """Say what is to be done with an object that was sized; any other is left as it is."""
+def decided(
+    found: Assessment, fleet: Fleet, *, free_gpus: int | None, uncounted_gpus: str | None = None
+) -> Assessment:
+    """Say what is to be done with an object that was sized; any other is left as it is.
+
+    ``uncounted_gpus``: what of the fleet the budget cannot count, if there is any.
+    """
     state, memory, chosen = found.state, found.memory, found.chosen
     if chosen is None:
         return found
     try:
         template = _template(state, fleet, chosen, memory)
         if template:
-            _check_budget(state, chosen, free_gpus)
+            _check_budget(state, chosen, free_gpus, uncounted_gpus)
     except REFUSALS as refused:
         return replace(found, chosen=None, refusal=_refusal(refused))
     held = chosen.belief
@@ -119,7 +124,8 @@ def decided(found: Assessment, fleet: Fleet, *, free_gpus: int | None) -> Assess
     found = replace(found, memory=judge(found, chosen, observed, fleet))
     wanted = _need(found, chosen, fleet)
     found = replace(found, memory=_remember_need(found, wanted, fleet))
-    decision = decide(_situation(found, chosen, wanted, fleet, free_gpus))
+    situation = _situation(found, chosen, wanted, fleet, free_gpus)
+    decision = decide(replace(situation, uncounted_gpus=uncounted_gpus))
     return replace(found, decision=decision)
 
 
@@ -173,6 +179,7 @@ def _not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         overloaded_at_s=past(memory.overloaded_at_s),
         queued_since_s=past(memory.queued_since_s),
         waiting_since_s=past(memory.waiting_since_s),
+        short_since_s=past(memory.short_since_s),
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 
@@ -282,22 +289,35 @@ def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemor
     return replace(memory, recent_needs=(*kept, (fleet.now_s, needed)))
 
 
-def _check_budget(state: ModelState, chosen: Chosen, free_gpus: int | None) -> None:
+def _check_budget(
+    state: ModelState, chosen: Chosen, free_gpus: int | None, uncounted_gpus: str | None
+) -> None:
     """Refuse a template whose replicas take more GPUs than the fleet's budget leaves.
 
     Raises:
-        RefusedError: with both numbers.
+        RefusedError: with both numbers, or with what cannot be counted.
     """
     live = state.deployment
     if free_gpus is None or live is None:
         return
     grown = live.replicas * (chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica)
+    if grown > 0 and uncounted_gpus:
+        raise RefusedError(
+            "GPUsUncounted",
+            f"{live.replicas} replicas would take {grown} more GPUs, and the fleet's budget "
+            f"cannot count {uncounted_gpus}",
+        )
     if grown > max(0, free_gpus):
         raise RefusedError(
             "GPUBudget",
             f"{live.replicas} replicas would take {grown} more GPUs, the fleet's budget leaves "
             f"{max(0, free_gpus)}",
         )
+
+
+def _quota_refusal(state: ModelState) -> str | None:
+    """Return what the API server said when it last refused a pod of the Deployment."""
+    return dict(state.deployment.problems).get("ReplicaFailure") if state.deployment else None
 
 
 def _situation(
@@ -307,6 +327,7 @@ def _situation(
     return Situation(
         now_s=fleet.now_s,
         current=state.deployment.replicas if state.deployment else 0,
+        quota_refusal=_quota_refusal(state),
         unschedulable=sum(pod.unschedulable is not None for pod in state.pods),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,

@@ -22,7 +22,10 @@ from tonnage.units import KIB
 
 HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
-LIMIT_CODES = frozenset({"MaxReplicas", "MinReplicas", "StepCap", "GPUBudget", "InsufficientGPU"})
+BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
+"""Reason of CapacityAvailable for what a limit of the budget is called."""
+OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", "InsufficientGPU", "QuotaExceeded"}
+LIMIT_CODES = frozenset(OTHER_LIMITS | BUDGET_CODES.keys())
 MESSAGE_LENGTH = KIB
 MOST_NAMED = 4
 """Queries that are named in one message."""
@@ -93,8 +96,8 @@ def capacity_available(found: Assessment) -> Finding:
         reason, message = "InsufficientGPU", f"{len(stuck)} pods wait: {stuck[0].unschedulable}"
     elif "ReplicaFailure" in problems:
         reason, message = "QuotaExceeded", problems["ReplicaFailure"]
-    elif decision and decision.limited_by == "GPUBudget":
-        reason, message = "BudgetExceeded", decision.reasons[-1].message
+    elif decision and decision.limited_by in BUDGET_CODES:
+        reason, message = BUDGET_CODES[decision.limited_by], decision.reasons[-1].message
     else:
         return Finding(
             "CapacityAvailable",

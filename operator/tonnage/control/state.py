@@ -75,6 +75,8 @@ class DeploymentView:
     """(type, message) of conditions that say what is wrong."""
     replicas_managers: tuple[str, ...] = ()
     """Field managers other than ours that own the number of replicas, with their subresource."""
+    uncounted_gpus: tuple[str, ...] = ()
+    """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
 
     @property
     def is_rolling(self) -> bool:
@@ -98,6 +100,8 @@ class PodView:
     trouble: str | None
     """Reason why its container does not run: CrashLoopBackOff, ImagePullBackOff, ..."""
     node_name: str | None = None
+    uncounted_gpus: tuple[str, ...] = ()
+    """What it takes GPUs by that no budget can count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +229,8 @@ class ObjectMemory:
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     rivals: Rivals = field(default_factory=Rivals)
     """Other writers of the Deployment, and what was done about them."""
+    short_since_s: float | None = None
+    """Since when the fleet's GPU budget keeps it from what it needs."""
     write_problem: str | None = None
     """What the API server said to the last write of the template, if it refused it."""
     children_checked_at_s: float | None = None

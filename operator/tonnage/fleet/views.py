@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.fleet.devices import num_gpus, uncounted_gpus
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     FLAGS_ANNOTATION,
@@ -78,7 +79,8 @@ def model_view(body: Object) -> ModelView:
 def deployment_view(body: Object) -> DeploymentView:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     template = spec.get("template") or {}
-    container: Object = next(iter((template.get("spec") or {}).get("containers") or ()), {})
+    pod_spec = template.get("spec") or {}
+    container: Object = next(iter(pod_spec.get("containers") or ()), {})
     template_labels = (template.get("metadata") or {}).get("labels") or {}
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
@@ -98,7 +100,8 @@ def deployment_view(body: Object) -> DeploymentView:
         flags=annotations.get(FLAGS_ANNOTATION),
         arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
         image=container.get("image", ""),
-        gpus_per_replica=_num_gpus((container.get("resources") or {}).get("limits")),
+        gpus_per_replica=num_gpus(pod_spec),
+        uncounted_gpus=uncounted_gpus(pod_spec),
         replicas_managers=_replicas_managers(metadata),
         template_managers=_template_managers(metadata),
         template_digest=_digest(template),
@@ -150,7 +153,7 @@ def _problems(status: Object) -> list[tuple[str, str]]:
 
 
 def pod_view(body: Object) -> PodView:
-    metadata, status = body["metadata"], body.get("status") or {}
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
     scheduled = conditions.get("PodScheduled", {})
@@ -167,7 +170,8 @@ def pod_view(body: Object) -> PodView:
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
         trouble=_trouble(status),
-        node_name=(body.get("spec") or {}).get("nodeName"),
+        node_name=spec.get("nodeName"),
+        uncounted_gpus=uncounted_gpus(spec),
     )
 
 
@@ -178,11 +182,6 @@ def _trouble(status: Object) -> str | None:
         if reason in CRASH_REASONS | IMAGE_REASONS:
             return str(reason)
     return None
-
-
-def _num_gpus(resources: Object | None) -> int:
-    amount = str((resources or {}).get("nvidia.com/gpu", "0"))
-    return int(amount) if amount.isdecimal() else 0
 
 
 def replica_set_view(body: Object) -> ReplicaSetView:

@@ -176,7 +176,6 @@ class TestDeployment:
             ({"nvidia.com/gpu": "8"}, 8),
             ({"nvidia.com/gpu": 8}, 8),
             ({"nvidia.com/gpu": "0"}, 0),
-            ({"nvidia.com/gpu": "500m"}, 0),
             ({"nvidia.com/mig-1g.10gb": "1"}, 0),
             ({}, 0),
             (None, 0),
@@ -187,6 +186,14 @@ class TestDeployment:
         body["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
 
         assert deployment_view(body).gpus_per_replica == gpus
+
+    def test_names_what_it_takes_gpus_by_that_is_not_counted(self):
+        body = a_deployment_body()
+        limits = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
+        body["spec"]["template"]["spec"]["containers"][0]["resources"] = limits
+
+        assert deployment_view(body).uncounted_gpus == ("nvidia.com/mig-1g.10gb",)
+        assert deployment_view(a_deployment_body()).uncounted_gpus == ()
 
 
 class TestPod:
