@@ -202,11 +202,10 @@ def test_an_object_that_stops_to_fit_leaves_what_runs_alone(running):
     assert running.num_ready() == 1
 
 
-@pytest.mark.parametrize(("replicas", "num_writes"), [(0, 1), (3, 2)])
-def test_replicas_that_somebody_else_set_are_corrected(running, replicas, num_writes):
+def test_replicas_that_somebody_else_set_are_corrected(running):
     before, since_s = running.wait_ready(), time.time()
-    running.kubectl("scale", f"deployment/{NAME}", f"--replicas={replicas}")
-    until(lambda: running.replicas() == replicas, "somebody else set them")
+    running.kubectl("scale", f"deployment/{NAME}", "--replicas=3")
+    until(lambda: running.replicas() == 3, "somebody else set them")
     after = running.wait_ready()
     writes = [
         each
@@ -215,7 +214,40 @@ def test_replicas_that_somebody_else_set_are_corrected(running, replicas, num_wr
     ]
 
     assert template(after) == template(before)
-    assert len(writes) == num_writes  # up in one step, down one at a time
+    assert len(writes) == 2  # down one at a time
+    assert running.condition("ScalingActive")["status"] == "True"
+
+
+def test_none_that_somebody_else_asked_for_stay_none_until_the_spec_changes(running):
+    running.wait_ready()
+    running.kubectl("scale", f"deployment/{NAME}", "--replicas=0")
+    until(lambda: running.condition("ScalingActive").get("reason") == "ParkedAtZero", "it says so")
+    running.settled("nobody fights over it")
+
+    assert running.replicas() == 0
+    assert "kubectl (/scale) asked for 0" in running.condition("ScalingActive")["message"]
+
+    running.change(scaling={"minReplicas": 2, "maxReplicas": 4})
+    running.wait_ready(replicas=2)
+
+
+def test_one_who_undoes_three_corrections_is_left_alone_and_named(running):
+    running.change(scaling={"minReplicas": 2, "maxReplicas": 4})
+    running.wait_ready(replicas=2)
+    for _ in range(3):
+        running.kubectl("scale", f"deployment/{NAME}", "--replicas=1")
+        until(lambda: running.replicas() == 2, "it is corrected")
+        running.settled("the correction is seen")
+    running.kubectl("scale", f"deployment/{NAME}", "--replicas=1")
+    until(
+        lambda: running.condition("ScalingActive").get("reason") == "ConflictingWriter",
+        "it says so",
+    )
+    running.settled("nobody fights over it")
+
+    assert running.replicas() == 1
+    message = running.condition("ScalingActive")["message"]
+    assert "kubectl (/scale) changed the replicas from 2 to 1 after 3 corrections" in message
 
 
 def test_replicas_are_written_through_scale_only(tenant):

@@ -129,6 +129,7 @@ REFUSED: tuple[BadInput, ...] = (
     *each(1, "spec.contextLength", 100, field="demand", shows=("5000", "contextLength 100")),
     *each(2, f"{SCALING}.maxReplicas", 2**31, 0, -1, 1.5, "3", "1e3", True, [3], {"max": 3}),
     *each(2, f"{SCALING}.minReplicas", 0, -1, 1001, "1"),
+    *each(2, f"{SCALING}.priority", -1001, 1001, 0.5, "high"),
     *each(3, f"{SCALING}.maxReplicas", ABSENT),
     *each(3, SCALING, ABSENT, {}),
     *each(4, f"{DEMAND}.requestsPerSecond", 0, -1, "0", "0.0", "-1", "NaN", ".inf", "Infinity",

@@ -39,6 +39,8 @@ def prefixes_in(tree):
 def bounds_in(tree):
     for node in ast.walk(tree):
         match node:
+            case ast.keyword(arg=name, value=ast.UnaryOp(operand=value)) if name in FIELD_BOUNDS:
+                yield value
             case ast.keyword(arg=name, value=value) if name in FIELD_BOUNDS:
                 yield value
             case ast.Slice(upper=ast.Constant() as upper):

@@ -175,6 +175,8 @@ class Scaling(ApiModel):
     """Required: never unbounded."""
     routing: Literal["Service", "LeastOutstanding"] = "Service"
     """What spreads requests: a plain Service (random), or a router that knows the load."""
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    """Who gets GPUs of the fleet's budget first: the higher number. Nobody's are taken away."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Scaling":

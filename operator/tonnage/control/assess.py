@@ -17,6 +17,7 @@ from tonnage.control.pending import (
     retry_at_s,
 )
 from tonnage.control.promises import factor_reasons, judge, remembered_load
+from tonnage.control.rivals import leaves_template, with_rivals
 from tonnage.control.state import (
     Assessment,
     Chosen,
@@ -63,7 +64,7 @@ def assess(
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = _not_ahead(memory, fleet)
+    memory = with_rivals(_not_ahead(memory, fleet), state, now_s=fleet.now_s)
     traffics = measure_traffic(state, fleet, memory)
     memory = _remember(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
@@ -108,15 +109,20 @@ def is_spec_ahead(state: ModelState) -> bool:
     return deployment is None or deployment.digest != spec_digest(model)
 
 
-def decided(found: Assessment, fleet: Fleet, *, free_gpus: int | None) -> Assessment:
-    """Say what is to be done with an object that was sized; any other is left as it is."""
+def decided(
+    found: Assessment, fleet: Fleet, *, free_gpus: int | None, uncounted_gpus: str | None = None
+) -> Assessment:
+    """Say what is to be done with an object that was sized; any other is left as it is.
+
+    ``uncounted_gpus``: what of the fleet the budget cannot count, if there is any.
+    """
     state, memory, chosen = found.state, found.memory, found.chosen
     if chosen is None:
         return found
     try:
         template = _template(state, fleet, chosen, memory)
         if template:
-            _check_budget(state, chosen, free_gpus)
+            _check_budget(state, chosen, free_gpus, uncounted_gpus)
     except REFUSALS as refused:
         return replace(found, chosen=None, refusal=_refusal(refused))
     held = chosen.belief
@@ -128,7 +134,8 @@ def decided(found: Assessment, fleet: Fleet, *, free_gpus: int | None) -> Assess
     found = replace(found, memory=remembered_demand(found, chosen.sizing, fleet))
     wanted = _need(found, chosen, fleet)
     found = replace(found, memory=_remember_need(found, wanted, fleet))
-    decision = decide(_situation(found, chosen, wanted, fleet, free_gpus))
+    situation = _situation(found, chosen, wanted, fleet, free_gpus)
+    decision = decide(replace(situation, uncounted_gpus=uncounted_gpus))
     memory = remembered_giving_back(state, found.memory, decision, fleet)
     return replace(found, memory=memory, decision=decision)
 
@@ -142,6 +149,8 @@ def _template(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
     has_drifted = drift(state) not in {None, memory.drift_corrected}
+    if leaves_template(memory):
+        return None
     if chosen.model.spec.scale_target or not (chosen.must_apply or has_drifted):
         return None
     site = Site(
@@ -183,6 +192,7 @@ def _not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         served_since_s=past(memory.served_since_s),
         queued_since_s=past(memory.queued_since_s),
         waiting_since_s=past(memory.waiting_since_s),
+        short_since_s=past(memory.short_since_s),
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 
@@ -303,16 +313,24 @@ def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemor
     return replace(memory, recent_needs=(*kept, (fleet.now_s, needed)))
 
 
-def _check_budget(state: ModelState, chosen: Chosen, free_gpus: int | None) -> None:
+def _check_budget(
+    state: ModelState, chosen: Chosen, free_gpus: int | None, uncounted_gpus: str | None
+) -> None:
     """Refuse a template whose replicas take more GPUs than the fleet's budget leaves.
 
     Raises:
-        RefusedError: with both numbers.
+        RefusedError: with both numbers, or with what cannot be counted.
     """
     live = state.deployment
     if free_gpus is None or live is None:
         return
     grown = live.replicas * (chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica)
+    if grown > 0 and uncounted_gpus:
+        raise RefusedError(
+            "GPUsUncounted",
+            f"{live.replicas} replicas would take {grown} more GPUs, and the fleet's budget "
+            f"cannot count {uncounted_gpus}",
+        )
     if grown > max(0, free_gpus):
         raise RefusedError(
             "GPUBudget",
@@ -336,6 +354,11 @@ def _served_since_s(
     return fleet.now_s if memory.served_since_s is None and has_come else memory.served_since_s
 
 
+def _quota_refusal(state: ModelState) -> str | None:
+    """Return what the API server said when it last refused a pod of the Deployment."""
+    return dict(state.deployment.problems).get("ReplicaFailure") if state.deployment else None
+
+
 def _situation(
     found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, free_gpus: int | None
 ) -> Situation:
@@ -345,6 +368,7 @@ def _situation(
         current=state.deployment.replicas if state.deployment else 0,
         given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
         retry_at_s=retry_at_s(memory, fleet.settings),
+        quota_refusal=_quota_refusal(state),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,
         need=wanted,

@@ -14,6 +14,7 @@ from tonnage.control.learning import (
     is_settled,
 )
 from tonnage.control.plausible import speed_plausible
+from tonnage.control.rivals import left_replicas, left_to_others
 from tonnage.control.state import Assessment, Fleet
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
@@ -21,7 +22,10 @@ from tonnage.units import KIB
 
 HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
-LIMIT_CODES = frozenset({"MaxReplicas", "MinReplicas", "StepCap", "GPUBudget", "InsufficientGPU"})
+BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
+"""Reason of CapacityAvailable for what a limit of the budget is called."""
+OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", "InsufficientGPU", "QuotaExceeded"}
+LIMIT_CODES = frozenset(OTHER_LIMITS | BUDGET_CODES.keys())
 MESSAGE_LENGTH = KIB
 MOST_NAMED = 4
 """Queries that are named in one message."""
@@ -92,8 +96,8 @@ def capacity_available(found: Assessment) -> Finding:
         reason, message = "InsufficientGPU", f"{len(stuck)} pods wait: {stuck[0].unschedulable}"
     elif "ReplicaFailure" in problems:
         reason, message = "QuotaExceeded", problems["ReplicaFailure"]
-    elif decision and decision.limited_by == "GPUBudget":
-        reason, message = "BudgetExceeded", decision.reasons[-1].message
+    elif decision and decision.limited_by in BUDGET_CODES:
+        reason, message = BUDGET_CODES[decision.limited_by], decision.reasons[-1].message
     else:
         return Finding(
             "CapacityAvailable",
@@ -111,6 +115,8 @@ def scaling_active(found: Assessment) -> Finding:
         other = found.state.conflicting_autoscaler
         message = f"{other} scales the same Deployment: Tonnage does not write"
         state = ("False", "ConflictingScaler", message)
+    elif found.mode == "Auto" and (left := left_to_others(found)):
+        state = ("False", *left)
     elif found.mode == "Auto":
         state = ("True", "Scaling", "replicas follow the plan")
     else:
@@ -231,7 +237,8 @@ def _is_rolling_out(found: Assessment) -> bool:
     if deployment is None or deployment.updated < deployment.total:
         return True
     is_under_way = not known or "Reconciling" in known
-    return is_under_way and ready(found).state != "True"
+    is_awaited = is_under_way and left_replicas(found) is None
+    return is_awaited and ready(found).state != "True"
 
 
 def stalled(found: Assessment) -> Finding:

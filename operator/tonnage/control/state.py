@@ -7,6 +7,7 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
 from tonnage.catalog.gpu import Gpu
 from tonnage.control.answers import Answers
+from tonnage.control.contest import Rivals
 from tonnage.estimate.belief import Asked, Belief
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
@@ -77,6 +78,10 @@ class DeploymentView:
     """As we recorded it: for its pods to finish what they answer."""
     grace_s: int | None = None
     """From a pod's deletion until it is killed."""
+    replicas_managers: tuple[str, ...] = ()
+    """Field managers other than ours that own the number of replicas, with their subresource."""
+    uncounted_gpus: tuple[str, ...] = ()
+    """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
 
     @property
     def is_rolling(self) -> bool:
@@ -102,6 +107,8 @@ class PodView:
     node_name: str | None = None
     deletion_cost: int = 0
     """Of pods that are as Ready as each other, those with the lowest go first."""
+    uncounted_gpus: tuple[str, ...] = ()
+    """What it takes GPUs by that no budget can count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +252,10 @@ class ObjectMemory:
     """That plans are asked with; None: that of the spec."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
+    rivals: Rivals = field(default_factory=Rivals)
+    """Other writers of the Deployment, and what was done about them."""
+    short_since_s: float | None = None
+    """Since when the fleet's GPU budget keeps it from what it needs."""
     write_problem: str | None = None
     """What the API server said to the last write of the template, if it refused it."""
     children_checked_at_s: float | None = None

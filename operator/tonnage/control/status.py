@@ -21,6 +21,7 @@ from tonnage.api.status import (
 from tonnage.control.calibrated import calibration_status
 from tonnage.control.conditions import PENDING, conditions
 from tonnage.control.plausible import remembered_speeds
+from tonnage.control.rivals import left_replicas
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
 from tonnage.control.times import rfc3339
 from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
@@ -153,7 +154,8 @@ def _frozen_plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
 def _replicas(found: Assessment) -> ReplicasStatus:
     deployment = found.state.deployment
     current = deployment.replicas if deployment else 0
-    is_acting = found.mode == "Auto" and found.decision is not None
+    is_left = left_replicas(found) is not None
+    is_acting = found.mode == "Auto" and found.decision is not None and not is_left
     desired = found.decision.replicas if found.decision and is_acting else current
     is_ready = deployment.ready if deployment else 0
     return ReplicasStatus(
@@ -162,10 +164,12 @@ def _replicas(found: Assessment) -> ReplicasStatus:
 
 
 def _remember_decision(found: Assessment, now: str) -> ObjectMemory:
-    """Add a decision to the last five when it changes the number of replicas."""
+    """Add a decision to the last five when it changes the number of replicas, or would."""
     memory, decision, deployment = found.memory, found.decision, found.state.deployment
     current = deployment.replicas if deployment else 0
     if decision is None or decision.replicas == current or found.mode == "Paused":
+        return memory
+    if left_replicas(found) is not None:
         return memory
     last = memory.decisions[0] if memory.decisions else None
     if last and (last.from_replicas, last.to_replicas) == (current, decision.replicas):

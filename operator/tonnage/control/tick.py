@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, drift, sized
+from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.state import (
     Assessment,
@@ -21,7 +22,7 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.status import recalled, report
-from tonnage.control.writes import Writes, may_act, writes_for
+from tonnage.control.writes import Writes, writes_for
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
@@ -108,7 +109,7 @@ def _of_each(
 def assess_fleet(
     fleet: Fleet, objects: Mapping[str, ObjectMemory], asker: Asker | None = None
 ) -> tuple[Assessment, ...]:
-    """Assess every object, in order; what one grows by, the next cannot have.
+    """Assess every object; what one grows by, the next in turn cannot have.
 
     They are sized in another order: who has waited longest for a search comes first.
     """
@@ -121,14 +122,14 @@ def assess_fleet(
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
         for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
     }
-    found = []
-    free_gpus = _free_gpus(fleet)
-    for state in fleet.models:
-        assessment = _decided(sizings[state.view.uid], fleet, free_gpus)
-        if free_gpus is not None:
-            free_gpus -= _growth_gpus(assessment, fleet)
-        found.append(assessment)
-    return tuple(found)
+    found = dict[str, Assessment]()
+    free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
+    for state in in_turn(fleet.models, known):
+        uid = state.view.uid
+        found[uid] = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)
+        if free is not None:
+            free -= growth_gpus(found[uid], fleet)
+    return tuple(found[state.view.uid] for state in fleet.models)
 
 
 def _waiting_since_s(known: Mapping[str, ObjectMemory], state: ModelState) -> float:
@@ -156,10 +157,12 @@ def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -
         return _broken(state, known, error)
 
 
-def _decided(found: Assessment, fleet: Fleet, free_gpus: int | None) -> Assessment:
+def _decided(
+    found: Assessment, fleet: Fleet, free: int | None, uncounted: str | None
+) -> Assessment:
     """Decide one object; a bug in that must not stop the others."""
     try:
-        return decided(found, fleet, free_gpus=free_gpus)
+        return decided(found, fleet, free_gpus=free, uncounted_gpus=uncounted)
     except Exception as error:
         return _broken(found.state, found.memory, error)
 
@@ -178,23 +181,3 @@ def _broken(state: ModelState, known: ObjectMemory, error: Exception) -> Assessm
         ),
         refusal=Refusal(reason="InternalError", message=message, error=error),
     )
-
-
-def _free_gpus(fleet: Fleet) -> int | None:
-    """Return what the budget leaves; a model without a Deployment uses none."""
-    if fleet.settings.max_gpus is None:
-        return None
-    return fleet.settings.max_gpus - sum(_gpus_in_use(state) for state in fleet.models)
-
-
-def _gpus_in_use(state: ModelState) -> int:
-    deployment = state.deployment
-    return deployment.replicas * deployment.gpus_per_replica if deployment else 0
-
-
-def _growth_gpus(found: Assessment, fleet: Fleet) -> int:
-    if found.decision is None or found.sizing is None or not may_act(found, fleet):
-        return 0
-    current = found.state.deployment.replicas if found.state.deployment else 0
-    grown = max(0, found.decision.replicas - current)
-    return grown * found.sizing.flags.parallelism.num_gpus

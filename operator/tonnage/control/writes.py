@@ -6,6 +6,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.assess import drift
 from tonnage.control.leaving import PodCost, costs_to_go
+from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
 from tonnage.manifests.pod import Manifest
@@ -65,7 +66,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     """Return what is to be written for one object, and the memory of it."""
     view, memory = found.state.view, reported.memory
     acts = may_act(found, fleet)
-    scale = _scale(found, fleet) if acts else None
+    scale = _scale(found, fleet) if may_scale(found, fleet) else None
     template = _template(found, fleet) if acts else None
     check_children = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
@@ -88,6 +89,13 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         children_checked_at_s=fleet.now_s if check_children else memory.children_checked_at_s,
         drift_corrected=drift(found.state) if template is not None else memory.drift_corrected,
         posted=posted,
+    )
+    memory = with_corrections(
+        memory,
+        found.state,
+        scaled_to=scale.replicas if scale else None,
+        applies=template is not None,
+        now_s=fleet.now_s,
     )
     return writes, memory
 
@@ -128,6 +136,11 @@ def may_act(found: Assessment, fleet: Fleet) -> bool:
     is_ours_alone = found.state.conflicting_autoscaler is None and not found.state.view.is_deleting
     has_right = fleet.settings.mode == "full" or not _owns_children(found)
     return is_wanted and is_ours_alone and has_right
+
+
+def may_scale(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether its replicas may be written: nobody else is given way to."""
+    return may_act(found, fleet) and left_replicas(found) is None
 
 
 def _owns_children(found: Assessment) -> bool:
@@ -185,7 +198,8 @@ def _candidates(found: Assessment, reported: Reported, *, is_scaling: bool) -> l
     known = found.memory.conditions
     for condition in reported.status.conditions:
         old = known.get(condition.type)
-        is_bad = WARNING_STATES.get(condition.type) == condition.status
+        is_contest = condition.reason == "ConflictingWriter"
+        is_bad = is_contest or WARNING_STATES.get(condition.type) == condition.status
         if is_bad and (old is None or old.reason != condition.reason):
             happenings.append(
                 Happening(reason=condition.reason, message=condition.message, is_warning=True)

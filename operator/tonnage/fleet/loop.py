@@ -18,7 +18,7 @@ from tonnage.cluster.kube import (
 from tonnage.control.state import Assessment, Fleet, Memory, ObjectMemory
 from tonnage.control.tick import Outcome, tick
 from tonnage.control.times import rfc3339
-from tonnage.control.writes import may_act, unwritten
+from tonnage.control.writes import may_scale, unwritten
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.observe import Observer
@@ -134,7 +134,7 @@ def _log(outcome: Outcome, fleet: Fleet) -> None:
     for found in outcome.found:
         decision, deployment = found.decision, found.state.deployment
         current = deployment.replicas if deployment else 0
-        if decision is None or decision.replicas == current or not may_act(found, fleet):
+        if decision is None or decision.replicas == current or not may_scale(found, fleet):
             continue
         reasons = "; ".join(f"{reason.code}: {reason.message}" for reason in decision.reasons)
         change = f"{current}->{decision.replicas}"

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.fleet.devices import num_gpus, uncounted_gpus
 from tonnage.manifests.names import (
     DELETION_COST_ANNOTATION,
     DIGEST_ANNOTATION,
@@ -80,7 +81,8 @@ def model_view(body: Object) -> ModelView:
 def deployment_view(body: Object) -> DeploymentView:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     template = spec.get("template") or {}
-    container: Object = next(iter((template.get("spec") or {}).get("containers") or ()), {})
+    pod_spec = template.get("spec") or {}
+    container: Object = next(iter(pod_spec.get("containers") or ()), {})
     template_labels = (template.get("metadata") or {}).get("labels") or {}
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
@@ -100,7 +102,9 @@ def deployment_view(body: Object) -> DeploymentView:
         flags=annotations.get(FLAGS_ANNOTATION),
         arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
         image=container.get("image", ""),
-        gpus_per_replica=_num_gpus((container.get("resources") or {}).get("limits")),
+        gpus_per_replica=num_gpus(pod_spec),
+        uncounted_gpus=uncounted_gpus(pod_spec),
+        replicas_managers=_replicas_managers(metadata),
         template_managers=_template_managers(metadata),
         template_digest=_digest(template),
         problems=tuple(_problems(status)),
@@ -112,6 +116,17 @@ def deployment_view(body: Object) -> DeploymentView:
 def _controller_uid(metadata: Object) -> str | None:
     owners = metadata.get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _replicas_managers(metadata: Object) -> tuple[str, ...]:
+    """Return the managers, not ours, that own the number of replicas, and by which way."""
+    owners = (
+        (entry.get("manager") or "unknown", entry.get("subresource"))
+        for entry in metadata.get("managedFields") or ()
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    )
+    others = {(name, way) for name, way in owners if name not in OURS}
+    return tuple(sorted(f"{name} (/{way})" if way else name for name, way in others))
 
 
 def _template_managers(metadata: Object) -> frozenset[str]:
@@ -149,7 +164,7 @@ def _problems(status: Object) -> list[tuple[str, str]]:
 
 
 def pod_view(body: Object) -> PodView:
-    metadata, status = body["metadata"], body.get("status") or {}
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
     scheduled = conditions.get("PodScheduled", {})
@@ -167,7 +182,8 @@ def pod_view(body: Object) -> PodView:
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
         trouble=_trouble(status),
-        node_name=(body.get("spec") or {}).get("nodeName"),
+        node_name=spec.get("nodeName"),
+        uncounted_gpus=uncounted_gpus(spec),
         deletion_cost=_integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,
     )
 
@@ -179,11 +195,6 @@ def _trouble(status: Object) -> str | None:
         if reason in CRASH_REASONS | IMAGE_REASONS:
             return str(reason)
     return None
-
-
-def _num_gpus(resources: Object | None) -> int:
-    amount = str((resources or {}).get("nvidia.com/gpu", "0"))
-    return int(amount) if amount.isdecimal() else 0
 
 
 def replica_set_view(body: Object) -> ReplicaSetView:

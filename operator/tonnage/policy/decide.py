@@ -4,7 +4,10 @@ import math
 from collections.abc import Sequence
 
 from tonnage.policy.situation import Decision, Limit, Metrics, Situation
-from tonnage.units import format_s
+from tonnage.units import KIB, format_s
+
+MESSAGE_LENGTH = KIB
+"""Of a reason, in characters: what the API server said may be longer."""
 
 STEP_DOWN = 0.25
 """Of the replicas, that are taken away at a time."""
@@ -94,6 +97,14 @@ def give_back_what_finds_no_node(decision: Decision, situation: Situation) -> De
     return decision.limited_to(current, "InsufficientGPU", message)
 
 
+def no_growth_beyond_quota(decision: Decision, situation: Situation) -> Decision:
+    """Wait with growth while the API server refuses pods; going down stays possible."""
+    if situation.quota_refusal is None or decision.replicas <= situation.current:
+        return decision
+    message = f"pods are refused: {situation.current} stay: {situation.quota_refusal}"
+    return decision.limited_to(situation.current, "QuotaExceeded", message[:MESSAGE_LENGTH])
+
+
 def keep_within_bounds(decision: Decision, situation: Situation) -> Decision:
     """Keep minReplicas and maxReplicas."""
     if decision.replicas > situation.maximum:
@@ -110,6 +121,9 @@ def keep_gpu_budget(decision: Decision, situation: Situation) -> Decision:
     growth = decision.replicas - situation.current
     if situation.free_budget_gpus is None or growth <= 0:
         return decision
+    if situation.uncounted_gpus:
+        message = f"the fleet's budget cannot count {situation.uncounted_gpus}: nothing grows"
+        return decision.limited_to(situation.current, "GPUsUncounted", message[:MESSAGE_LENGTH])
     affordable = max(0, situation.free_budget_gpus) // situation.gpus_per_replica
     if growth <= affordable:
         return decision
@@ -125,6 +139,7 @@ LIMITS: Sequence[Limit] = (
     walk_down,
     cap_step_up,
     give_back_what_finds_no_node,
+    no_growth_beyond_quota,
     keep_within_bounds,
     keep_gpu_budget,
 )

@@ -70,6 +70,10 @@ class Situation:
     free_budget_gpus: int | None
     """GPUs that the fleet may still take; None: no budget is set."""
     settings: PolicySettings
+    quota_refusal: str | None = None
+    """What the API server said when it refused a pod, as long as pods are missing for it."""
+    uncounted_gpus: str | None = None
+    """What of the fleet the budget cannot count."""
 
     @property
     def is_pacing(self) -> bool:

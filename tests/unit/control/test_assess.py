@@ -282,6 +282,16 @@ class TestGrowth:
         assert found.decision.replicas == 3
         assert found.decision.limited_by == "GPUBudget"
 
+    def test_does_not_grow_while_the_api_server_refuses_pods(self):
+        quota = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}
+        refused = a_deployment_body()
+        refused["status"]["conditions"] = [quota]
+
+        found = assessed(a_state(live=refused, load=5))
+
+        assert (found.decision.replicas, found.decision.limited_by) == (2, "QuotaExceeded")
+        assert found.decision.reasons[-1].message.endswith("exceeded quota: gpus")
+
 
 class TestLosses:
     def lost(self, *, before, after, replicas):

@@ -117,6 +117,64 @@ class TestTheWorldFails:
         assert "apply deployments/llama" not in tick(loop, world)
 
 
+def managed_by(manager):
+    fields = {"f:spec": {"f:replicas": {}}}
+    return {"metadata": {"managedFields": [{"manager": manager, "fieldsV1": fields}]}}
+
+
+class TestAnotherWriter:
+    """Sets replicas to what is not enough, as soon as they are written."""
+
+    def undo(self, world, replicas):
+        live = world.kube.objects[PLACE]
+        generation = live["metadata"].get("generation", 1) + 2
+        metadata = live["metadata"] | managed_by("autoscaler")["metadata"]
+        metadata |= {"generation": generation}
+        spec = live["spec"] | {"replicas": replicas}
+        world.kube.put(PLACE, live | {"metadata": metadata, "spec": spec})
+
+    def scales(self, loop, world, *, replicas):
+        """Whether replicas were written, at each of ten ticks."""
+        written = []
+        for _ in range(10):
+            self.undo(world, replicas)
+            written.append("patch deployments/llama/scale" in tick(loop, world))
+        return written
+
+    def test_is_corrected_three_times_and_then_named(self):
+        loop, world = served()
+
+        written = self.scales(loop, world, replicas=1)
+
+        assert written == 3 * [True] + 7 * [False]
+        assert condition(world, "ScalingActive") == ("False", "ConflictingWriter")
+        posted = [call.body for call in world.kube.writes if call.verb == "create"]
+        [event] = [each for each in posted if each["reason"] == "ConflictingWriter"]
+        assert "autoscaler changed the replicas from" in event["note"]
+
+    def test_that_wants_none_is_not_corrected(self):
+        loop, world = served()
+
+        assert not any(self.scales(loop, world, replicas=0))
+        assert condition(world, "ScalingActive") == ("False", "ParkedAtZero")
+
+    def test_is_not_blamed_for_writes_of_ours_that_fail(self):
+        loop, world = served()
+
+        def denied(verb, path):
+            if path.endswith("/scale"):
+                raise KubernetesError("denied", status=403)
+
+        world.kube.fail = denied
+        self.undo(world, 1)
+        for _ in range(10):
+            tick(loop, world)
+        world.kube.fail = lambda verb, path: None
+
+        assert "patch deployments/llama/scale" in tick(loop, world)
+        assert condition(world, "ScalingActive") == ("True", "Scaling")
+
+
 class Explosive(dict):
     """A catalogue in which one class of GPU is a bug."""
 

@@ -136,10 +136,28 @@ class TestDeployment:
 
         assert view.template_managers == {"kubectl-edit"}
 
+    def test_names_who_else_owns_its_replicas_and_by_which_way(self):
+        status = {"f:status": {"f:replicas": {}}}
+        fields = [
+            *managed_by("tonnage", "f:replicas"),
+            *managed_by("tonnage-scale", "f:replicas", subresource="scale"),
+            *managed_by("kubectl-edit", "f:template"),
+            *managed_by("kubectl", "f:replicas", subresource="scale"),
+            *managed_by("argocd-controller", "f:replicas"),
+            {"manager": "kube-controller-manager", "subresource": "status", "fieldsV1": status},
+        ]
+
+        view = deployment_view(a_deployment_body(managedFields=fields))
+
+        assert view.replicas_managers == ("argocd-controller", "kubectl (/scale)")
+
     def test_survives_managed_fields_of_any_form(self):
         fields = [{}, {"manager": "x", "fieldsV1": None}, {"fieldsV1": {"f:spec": None}}]
 
-        assert deployment_view(a_deployment_body(managedFields=fields)).template_managers == set()
+        view = deployment_view(a_deployment_body(managedFields=fields))
+
+        assert view.template_managers == set()
+        assert view.replicas_managers == ()
 
     def test_tells_what_is_wrong(self):
         body = a_deployment_body()
@@ -160,7 +178,6 @@ class TestDeployment:
             ({"nvidia.com/gpu": "8"}, 8),
             ({"nvidia.com/gpu": 8}, 8),
             ({"nvidia.com/gpu": "0"}, 0),
-            ({"nvidia.com/gpu": "500m"}, 0),
             ({"nvidia.com/mig-1g.10gb": "1"}, 0),
             ({}, 0),
             (None, 0),
@@ -171,6 +188,14 @@ class TestDeployment:
         body["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
 
         assert deployment_view(body).gpus_per_replica == gpus
+
+    def test_names_what_it_takes_gpus_by_that_is_not_counted(self):
+        body = a_deployment_body()
+        limits = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
+        body["spec"]["template"]["spec"]["containers"][0]["resources"] = limits
+
+        assert deployment_view(body).uncounted_gpus == ("nvidia.com/mig-1g.10gb",)
+        assert deployment_view(a_deployment_body()).uncounted_gpus == ()
 
 
 class TestPod:

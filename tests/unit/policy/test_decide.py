@@ -17,12 +17,15 @@ from tonnage.policy.decide import (
     keep_gpu_budget,
     keep_within_bounds,
     never_lower_on_missing_data,
+    no_growth_beyond_quota,
     walk_down,
 )
 from tonnage.policy.situation import Decision, Metrics
 
 JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
 JUST_LOST = {"lost_at_s": NOW_S - 60}
+REFUSED = {"quota_refusal": "exceeded quota: gpus, used: 8, limited: 8"}
+UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,11 @@ JUST_LOST = {"lost_at_s": NOW_S - 60}
         (a_situation(current=4, need=6, retry_at_s=NOW_S + 1), 4, ["InsufficientGPU"]),
         (a_situation(current=4, need=6, retry_at_s=NOW_S), 6, []),
         (a_situation(current=4, need=2, retry_at_s=NOW_S + 1), 3, ["WalkingDown"]),
+        # Pods that the API server refuses: the same.
+        (a_situation(current=4, need=6, **REFUSED), 4, ["QuotaExceeded"]),
+        (a_situation(current=4, need=2, **REFUSED), 3, ["WalkingDown"]),
+        (a_situation(current=4, need=4, **REFUSED), 4, []),
+        (a_situation(current=1, need=1, minimum=3, **REFUSED), 3, ["MinReplicas"]),
         # The user's bounds.
         (a_situation(current=6, need=9, maximum=8), 8, ["MaxReplicas"]),
         (a_situation(current=3, need=1, minimum=3), 3, ["WalkingDown", "MinReplicas"]),
@@ -91,6 +99,11 @@ JUST_LOST = {"lost_at_s": NOW_S - 60}
          ["MinReplicas", "GPUBudget"]),
         (a_situation(current=4, need=4, free_budget_gpus=-7), 4, []),
         (a_situation(current=5, need=2, free_budget_gpus=0), 3, ["WalkingDown"]),
+        # GPUs that it cannot count.
+        (a_situation(current=4, need=6, **UNCOUNTED), 4, ["GPUsUncounted"]),
+        (a_situation(current=0, need=1, **UNCOUNTED), 0, ["GPUsUncounted"]),
+        (a_situation(current=4, need=2, **UNCOUNTED), 3, ["WalkingDown"]),
+        (a_situation(current=4, need=6, **UNCOUNTED | {"free_budget_gpus": None}), 6, []),
         # Several at once, each in its order.
         (a_situation(current=4, need=30, maximum=20, free_budget_gpus=6), 7,
          ["StepCap", "GPUBudget"]),
@@ -112,6 +125,7 @@ def test_the_limits_speak_in_this_order():
         walk_down,
         cap_step_up,
         give_back_what_finds_no_node,
+        no_growth_beyond_quota,
         keep_within_bounds,
         keep_gpu_budget,
     )
@@ -136,6 +150,14 @@ def test_a_limit_that_changes_nothing_says_nothing():
         (a_situation(current=2, need=15), "at most 8 more in one step: 10"),
         (a_situation(current=6, need=9, maximum=8), "9 exceed maxReplicas 8"),
         (
+            a_situation(current=4, need=6, **REFUSED),
+            "pods are refused: 4 stay: exceeded quota: gpus, used: 8, limited: 8",
+        ),
+        (
+            a_situation(current=4, need=6, **UNCOUNTED),
+            "the fleet's budget cannot count amd.com/gpu of Deployment a/b: nothing grows",
+        ),
+        (
             a_situation(current=4, need=6, free_budget_gpus=3),
             "2 more replicas of 2 GPUs exceed the 3 left in the fleet's budget",
         ),
@@ -143,6 +165,12 @@ def test_a_limit_that_changes_nothing_says_nothing():
 )
 def test_reasons_carry_the_numbers(situation, message):
     assert message in decide(situation).reasons[-1].message
+
+
+def test_what_the_api_server_says_is_cut_to_what_a_reason_holds():
+    refused = a_situation(current=4, need=6, quota_refusal="x" * 5000)
+
+    assert len(decide(refused).reasons[-1].message) == 1024
 
 
 times = numbers(0, 2 * WINDOW_S).map(lambda ago: NOW_S - ago)
@@ -169,6 +197,8 @@ def situations(draw, **fixed):
         "is_replacing": draw(st.booleans()),
         "expected_until_s": draw(st.none() | times),
         "stepped": draw(st.none() | st.tuples(times, st.integers(0, 40))),
+        "quota_refusal": draw(st.none() | st.just("exceeded quota")),
+        "uncounted_gpus": draw(st.none() | st.just("amd.com/gpu")),
         "gpus_per_replica": draw(st.sampled_from([1, 2, 8])),
         "free_budget_gpus": draw(st.none() | st.integers(-20, 100)),
     }
@@ -249,6 +279,16 @@ def test_pods_that_no_node_takes_allow_no_growth_beyond_the_minimum(situation):
     assert decide(situation).replicas <= allowed
 
 
+@given(situations(quota_refusal="exceeded quota"))
+def test_refused_pods_allow_no_growth_beyond_the_minimum(situation):
+    assert decide(situation).replicas <= max(situation.current, situation.minimum)
+
+
+@given(situations(free_budget_gpus=100, uncounted_gpus="amd.com/gpu"))
+def test_a_budget_that_cannot_be_counted_allows_no_growth(situation):
+    assert decide(situation).replicas <= situation.current
+
+
 @given(situations(), st.integers(1, 8))
 def test_one_window_adds_no_more_than_a_step(situation, ticks):
     # Carried out tick after tick within one window, under a need that nothing satisfies.
@@ -274,7 +314,15 @@ def test_the_same_situation_gives_the_same_decision(situation):
     assert decide(situation) == decide(situation)
 
 
-@given(situations(given_up=0, retry_at_s=None, free_budget_gpus=None, metrics=Metrics.COMPLETE))
+@given(
+    situations(
+        given_up=0,
+        retry_at_s=None,
+        quota_refusal=None,
+        free_budget_gpus=None,
+        metrics=Metrics.COMPLETE,
+    )
+)
 def test_following_decisions_comes_to_rest(situation):
     # Carried out again and again under a steady need, the number moves one way and then stays.
     settled = replace(situation, watching_since_s=0, lost_at_s=None, stepped=None)

@@ -1,0 +1,160 @@
+"""What Tonnage and another writer did to one thing, in turn, and when Tonnage gives way.
+
+A correction is a write of ours over what another manager made of what we had written. Who edits
+once by hand is corrected. Who undoes that again and again is given way to: two writers that undo
+each other restart engines for ever.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tonnage.units import format_s
+
+CORRECTIONS: Final = 3
+WITHIN_S: Final = 600
+"""So many corrections in this time are a contest: the next change by another is left standing."""
+QUIET_S: Final = 1800
+"""It is tried again when the other has changed nothing for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What stands on the Deployment."""
+
+    value: str
+    managers: tuple[str, ...]
+    """Others than us that own it, or parts of it."""
+    generation: int
+    """Of the Deployment: the API server counts every change of its spec."""
+    is_owned_whole: bool
+    """It has one value, so who owns it wrote it. Of a template others may own what we never set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What another manager made of something that Tonnage had written."""
+
+    managers: tuple[str, ...]
+    was: str
+    became: str
+    generation: int
+    at_s: float
+    """When it was first seen."""
+    is_overwritten: bool = False
+    is_over: bool = False
+    """What was seen since is ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """What is remembered of one thing that others may write too."""
+
+    ours: str | None = None
+    """As Tonnage left it; None: it was not seen without another's hand in it."""
+    change: Change | None = None
+    """The newest by another."""
+    corrected_at_s: tuple[float, ...] = ()
+    """Of the last corrections."""
+    awaited: tuple[str, int] | None = None
+    """(value, generation): another value up to this generation is what our own write came to."""
+    held_at: int | None = None
+    """Generation of the ModelDeployment at which Tonnage gave way; None: it writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivals:
+    """What is remembered of other writers of one Deployment."""
+
+    deployment_uid: str | None = None
+    replicas: Contest = field(default_factory=Contest)
+    template: Contest = field(default_factory=Contest)
+    parked_at: int | None = None
+    """Generation of the ModelDeployment at which another asked for no replica, and still does."""
+
+
+def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float) -> Contest:
+    """Take in what stands there: it is ours, as it was, or another's new change."""
+    contest = _resumed(_not_ahead(contest, now_s), spec_generation, now_s)
+    if not seen.managers or seen.value == contest.ours:
+        return _as_ours(contest, seen.value)
+    if contest.awaited and seen.generation <= contest.awaited[1]:
+        is_result = seen.value != contest.awaited[0]
+        return _as_ours(contest, seen.value) if is_result else contest
+    if contest.ours is None or not _is_new(contest.change, seen):
+        return replace(contest, awaited=None)
+    change = Change(
+        managers=seen.managers,
+        was=contest.ours,
+        became=seen.value,
+        generation=seen.generation,
+        at_s=now_s,
+    )
+    gives_way = contest.held_at is None and _is_contest(contest.corrected_at_s, now_s)
+    held_at = spec_generation if gives_way else contest.held_at
+    return replace(contest, change=change, awaited=None, held_at=held_at)
+
+
+def _not_ahead(contest: Contest, now_s: float) -> Contest:
+    """Keep no time that is still to come, where the clock was set back."""
+    change = contest.change
+    return replace(
+        contest,
+        change=replace(change, at_s=min(change.at_s, now_s)) if change else None,
+        corrected_at_s=tuple(min(at_s, now_s) for at_s in contest.corrected_at_s),
+    )
+
+
+def _resumed(contest: Contest, spec_generation: int, now_s: float) -> Contest:
+    """Begin anew when the user's spec changed, or the other has been quiet."""
+    if contest.held_at is None or contest.change is None:
+        return contest
+    is_quiet = now_s - contest.change.at_s >= QUIET_S
+    if contest.held_at == spec_generation and not is_quiet:
+        return contest
+    return Contest(ours=contest.ours)
+
+
+def _as_ours(contest: Contest, value: str) -> Contest:
+    over = replace(contest.change, is_over=True) if contest.change else None
+    return replace(contest, ours=value, change=over, awaited=None)
+
+
+def _is_new(change: Change | None, seen: Seen) -> bool:
+    """Tell whether what stands there was changed since; who is fast does it between two looks."""
+    if change is None or change.is_over or change.became != seen.value:
+        return True
+    is_back = change.is_overwritten and seen.generation != change.generation
+    return is_back and seen.is_owned_whole
+
+
+def _is_contest(corrected_at_s: tuple[float, ...], now_s: float) -> bool:
+    """Tell whether enough corrections were made shortly after each other, and not long ago."""
+    if len(corrected_at_s) < CORRECTIONS:
+        return False
+    first_s, last_s = corrected_at_s[-CORRECTIONS], corrected_at_s[-1]
+    return last_s - first_s <= WITHIN_S and now_s - last_s <= WITHIN_S
+
+
+def overwritten(contest: Contest, *, now_s: float) -> Contest:
+    """Count a correction, once for each change: a write that fails is tried again."""
+    change = contest.change
+    if change is None or change.is_over or change.is_overwritten:
+        return contest
+    return replace(
+        contest,
+        change=replace(change, is_overwritten=True),
+        corrected_at_s=(*contest.corrected_at_s, now_s)[-CORRECTIONS:],
+    )
+
+
+def told(contest: Contest, what: str) -> str | None:
+    """Say to whom Tonnage gave way, in numbers; None where it did not."""
+    change, times = contest.change, contest.corrected_at_s
+    if contest.held_at is None or change is None:
+        return None
+    who = " and ".join(change.managers)
+    return (
+        f"{who} changed the {what} from {change.was} to {change.became} after {len(times)} "
+        f"corrections within {format_s(times[-1] - times[0])}: Tonnage does not write the {what} "
+        f"until the spec changes or nobody else changes the {what} for {format_s(QUIET_S)}"
+    )

@@ -1,0 +1,96 @@
+"""Other writers of an object's Deployment: what they own, and what Tonnage leaves to them. Pure."""
+
+from dataclasses import replace
+
+from tonnage.control.contest import Rivals, Seen, overwritten, told, watched
+from tonnage.control.state import Assessment, DeploymentView, ModelState, ObjectMemory
+
+
+def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> ObjectMemory:
+    """Remember who else wrote to the Deployment since the last tick."""
+    deployment, generation = state.deployment, state.view.generation
+    if deployment is None:
+        return replace(memory, rivals=Rivals())
+    known = memory.rivals
+    if known.deployment_uid != deployment.uid:
+        known = Rivals(deployment_uid=deployment.uid)
+    rivals = replace(
+        known,
+        replicas=watched(
+            known.replicas, _replicas(deployment), spec_generation=generation, now_s=now_s
+        ),
+        template=watched(
+            known.template, _template(deployment), spec_generation=generation, now_s=now_s
+        ),
+        parked_at=_parked_at(known, deployment, generation),
+    )
+    # Seen without another's hand in it, the same edit is a new one when it comes back.
+    dealt_with = memory.drift_corrected if deployment.template_managers else None
+    return replace(memory, rivals=rivals, drift_corrected=dealt_with)
+
+
+def _replicas(deployment: DeploymentView) -> Seen:
+    return Seen(
+        value=str(deployment.replicas),
+        managers=deployment.replicas_managers,
+        generation=deployment.generation,
+        is_owned_whole=True,
+    )
+
+
+def _template(deployment: DeploymentView) -> Seen:
+    return Seen(
+        value=deployment.template_digest,
+        managers=tuple(sorted(deployment.template_managers)),
+        generation=deployment.generation,
+        is_owned_whole=False,
+    )
+
+
+def _parked_at(known: Rivals, deployment: DeploymentView, generation: int) -> int | None:
+    if deployment.replicas or not deployment.replicas_managers:
+        return None
+    return generation if known.parked_at is None else known.parked_at
+
+
+def with_corrections(
+    memory: ObjectMemory, state: ModelState, *, scaled_to: int | None, applies: bool, now_s: float
+) -> ObjectMemory:
+    """Remember what is written over another's change. ``scaled_to`` None: replicas are not."""
+    rivals, deployment = memory.rivals, state.deployment
+    if deployment is None:
+        return memory
+    if scaled_to is not None:
+        replicas = replace(overwritten(rivals.replicas, now_s=now_s), ours=str(scaled_to))
+        rivals = replace(rivals, replicas=replicas)
+    if applies:
+        last = deployment.generation + 1 + (scaled_to is not None)
+        awaited = (deployment.template_digest, last)
+        template = replace(overwritten(rivals.template, now_s=now_s), awaited=awaited)
+        rivals = replace(rivals, template=template)
+    return replace(memory, rivals=rivals)
+
+
+def leaves_template(memory: ObjectMemory) -> bool:
+    """Tell whether the template is left to another writer."""
+    return memory.rivals.template.held_at is not None
+
+
+def left_replicas(found: Assessment) -> tuple[str, str] | None:
+    """Return (reason, message) why replicas are left as another writer set them, if they are."""
+    rivals, deployment = found.memory.rivals, found.state.deployment
+    if deployment is None:
+        return None
+    if rivals.parked_at == found.state.view.generation:
+        who = " and ".join(deployment.replicas_managers)
+        until = "until the spec changes or somebody asks for another number"
+        message = f"{who} asked for 0 replicas: it stays at 0 {until}"
+        return "ParkedAtZero", message
+    contest = told(rivals.replicas, "replicas")
+    return ("ConflictingWriter", contest) if contest else None
+
+
+def left_to_others(found: Assessment) -> tuple[str, str] | None:
+    """Return (reason, message) of what is left to another writer: replicas first, else template."""
+    contest = told(found.memory.rivals.template, "template")
+    return left_replicas(found) or (("ConflictingWriter", contest) if contest else None)

@@ -1,0 +1,173 @@
+"""The fleet's GPU budget: who gets GPUs first, and what happens where they cannot be counted."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    managed_by,
+)
+from tonnage.control.state import Memory
+from tonnage.control.tick import tick
+
+SIZING = a_sizing()
+"""Two GPUs for each replica."""
+
+
+def running(name, *, replicas=1, load=3.5, priority=0, more=(), **scaling):
+    """An object that runs some replicas and, at 3.5 replicas' worth, needs four."""
+    scaling = {"minReplicas": 1, "maxReplicas": 8, "priority": priority} | scaling
+    body = a_deployment_body(a_model(name), sizing=SIZING, replicas=replicas)
+    body["metadata"] |= dict(more)
+    return a_state(a_manifest(name, scaling=scaling), live=body, replicas=replicas, load=load)
+
+
+def with_limits(state, limits, *, model="mig", **pod_spec):
+    """The same with containers that take other resources."""
+    body = a_deployment_body(a_model(model), sizing=SIZING, replicas=1)
+    spec = body["spec"]["template"]["spec"]
+    spec["containers"][0]["resources"] = {"limits": limits}
+    spec |= pod_spec
+    changed = a_state(a_manifest(model), live=body, replicas=1)
+    return replace(state, deployment=changed.deployment)
+
+
+def decided(*states, max_gpus, memory=None, after_s=0):
+    """({name: replicas}, outcome) of one tick under a budget."""
+    fleet = a_fleet(*states, settings={"max_gpus": max_gpus})
+    outcome = tick(replace(fleet, now_s=fleet.now_s + after_s), memory or Memory())
+    found = {each.state.view.name: each.decision.replicas for each in outcome.found}
+    return found, outcome
+
+
+def said(outcome, name, kind):
+    found = outcome.memory.objects[f"uid-of-{name}"].conditions[kind]
+    return found.status, found.reason, found.message
+
+
+class TestTurns:
+    def test_are_by_name_where_nothing_else_tells_two_apart(self):
+        # Four GPUs are in use, six are left: three replicas.
+        assert decided(running("a"), running("b"), max_gpus=10)[0] == {"a": 4, "b": 1}
+
+    @pytest.mark.parametrize(
+        ("first", "second", "replicas"),
+        [(0, 1, {"a": 1, "b": 4}), (-1, 0, {"a": 1, "b": 4}), (5, 5, {"a": 4, "b": 1})],
+    )
+    def test_are_by_priority_first(self, first, second, replicas):
+        states = (running("a", priority=first), running("b", priority=second))
+
+        assert decided(*states, max_gpus=10)[0] == replicas
+
+    def test_leave_what_the_first_cannot_use_to_the_next(self):
+        states = (running("a"), running("b", priority=1, maxReplicas=3))
+
+        assert decided(*states, max_gpus=10)[0] == {"a": 2, "b": 3}
+
+    def test_take_nothing_away_from_the_last(self):
+        states = (running("a", replicas=4, priority=-1000), running("b", priority=1000))
+
+        assert decided(*states, max_gpus=10)[0] == {"a": 4, "b": 1}
+
+    def test_are_next_of_who_was_kept_short_for_longest(self):
+        idle = running("a", load=0.5)
+        _, first = decided(idle, running("b"), max_gpus=4)
+        full = (running("a"), running("b"))
+        short, second = decided(*full, max_gpus=4, memory=first.memory, after_s=15)
+
+        after, third = decided(*full, max_gpus=10, memory=second.memory, after_s=30)
+
+        assert short == {"a": 1, "b": 1}
+        assert after == {"a": 1, "b": 4}
+        remembered = third.memory.objects["uid-of-b"].short_since_s
+        assert remembered is None
+
+    def test_outcomes_stand_in_the_order_of_the_fleet(self):
+        _, outcome = decided(running("a"), running("b", priority=1), max_gpus=10)
+
+        assert [each.state.view.name for each in outcome.found] == ["a", "b"]
+
+    def test_are_not_for_who_is_left_to_another_writer(self):
+        others = managed_by("kubectl", "f:replicas", subresource="scale")
+        parked = running("a", replicas=0, priority=9, more={"managedFields": others})
+
+        found, outcome = decided(parked, running("b"), max_gpus=8)
+
+        assert found["b"] == 4
+        assert outcome.writes[0].scale is None
+        assert outcome.memory.objects["uid-of-a"].short_since_s is None
+
+
+class TestWhatIsNotCounted:
+    def test_lets_nothing_grow_and_is_named(self):
+        mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
+
+        found, outcome = decided(mig, running("z"), max_gpus=1000)
+
+        assert found["z"] == 1
+        message = (
+            "the fleet's budget cannot count nvidia.com/mig-3g.40gb of Deployment serving/mig: "
+            "nothing grows"
+        )
+        assert said(outcome, "z", "CapacityAvailable") == ("False", "BudgetUncounted", message)
+        assert said(outcome, "z", "ScalingLimited") == ("True", "GPUsUncounted", message)
+
+    def test_is_no_matter_without_a_budget(self):
+        mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
+
+        assert decided(mig, running("z"), max_gpus=None)[0]["z"] == 4
+
+    def test_lets_replicas_go(self):
+        mig = with_limits(running("mig"), {"amd.com/gpu": "1"})
+        idle = running("z", replicas=4, load=0.5)
+        _, first = decided(mig, idle, max_gpus=1000)
+        known = first.memory.objects["uid-of-z"]
+        watched = replace(known, since_s=0, served_since_s=0)
+        memory = replace(first.memory, objects={**first.memory.objects, "uid-of-z": watched})
+
+        assert decided(mig, idle, max_gpus=1000, memory=memory, after_s=15)[0]["z"] == 3
+
+    def test_is_found_on_pods_that_somebody_changed_on_their_way(self):
+        sliced = {"containers": [{"resources": {"limits": {"nvidia.com/gpumem": "20000"}}}]}
+        state = running("a")
+        pod = a_state(pods=[a_pod_body("a") | {"spec": sliced}]).pods[0]
+
+        _, outcome = decided(replace(state, pods=(pod,)), running("z"), max_gpus=1000)
+
+        assert "nvidia.com/gpumem of pod serving/a" in said(outcome, "z", "CapacityAvailable")[2]
+
+    def test_makes_no_new_object(self):
+        mig = with_limits(running("mig"), {}, resourceClaims=[{"name": "gpu"}])
+        new = a_state(a_manifest("z"), replicas=None)
+
+        found, outcome = decided(mig, new, max_gpus=1000)
+
+        assert found["z"] == 0
+        assert outcome.writes[1].template is None
+        assert (
+            "resourceClaim gpu of Deployment serving/mig"
+            in said(outcome, "z", "CapacityAvailable")[2]
+        )
+
+    def test_refuses_a_template_of_more_gpus(self):
+        wide = {"gpu": "H200", "gpusPerReplica": 4}
+        changed = a_manifest("z", hardware=wide, generation=2)
+        live = a_deployment_body(a_model("z"), sizing=SIZING)
+        mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
+        fleet = a_fleet(mig, a_state(changed, live=live), settings={"max_gpus": 1000})
+
+        outcome = tick(fleet, Memory())
+
+        refusal = outcome.found[1].refusal
+        assert refusal.reason == "GPUsUncounted"
+        assert refusal.message == (
+            "2 replicas would take 4 more GPUs, and the fleet's budget cannot count "
+            "nvidia.com/mig-3g.40gb of Deployment serving/mig"
+        )

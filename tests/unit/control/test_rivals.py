@@ -1,0 +1,284 @@
+"""Other writers of a Deployment, over many ticks: corrected, given way to, named, and respected."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_sizing,
+    a_state,
+    managed_by,
+)
+from tonnage.control.contest import QUIET_S
+from tonnage.control.state import Memory
+from tonnage.control.tick import tick
+
+ARGO = managed_by("argocd-controller", "f:replicas")
+KUBECTL = managed_by("kubectl", "f:replicas", subresource="scale")
+OURS = managed_by("tonnage-scale", "f:replicas", subresource="scale")
+TARGET = {"engine": None, "scaleTarget": {"name": "llama"}}
+SIZING = a_sizing()
+OUR_IMAGE, THEIR_IMAGE = "vllm/vllm-openai:v0.33.0", "theirs/vllm:v0.33.0"
+UID = "uid-of-llama"
+
+
+@dataclass(kw_only=True)
+class Story:
+    """One Deployment that Tonnage and others write to, in turn."""
+
+    load: float = 1.5
+    """Of one replica: two are needed."""
+    spec: dict = field(default_factory=dict)
+    generation: int = 1
+    replicas: int = 2
+    writers: list = field(default_factory=lambda: OURS)
+    image: str = OUR_IMAGE
+    template_writers: list = field(default_factory=list)
+    revision: int = 3
+    now_s: float = NOW_S
+    memory: Memory = field(default_factory=Memory)
+    events: list = field(default_factory=list)
+
+    def set(self, replicas, writers=ARGO):
+        """Somebody else sets replicas."""
+        self.replicas, self.writers, self.revision = replicas, writers, self.revision + 1
+
+    def edit(self):
+        """Somebody else changes the image."""
+        self.image, self.revision = THEIR_IMAGE, self.revision + 1
+        self.template_writers = managed_by("argocd-controller", "f:template")
+
+    def body(self):
+        is_target = "scaleTarget" in self.spec
+        model = a_model() if is_target else a_model(**self.spec)
+        target = {"ownerReferences": []} if is_target else {}
+        fields = managed_by("tonnage", "f:template") + self.writers + self.template_writers
+        body = a_deployment_body(
+            model, sizing=SIZING, replicas=self.replicas,
+            generation=self.revision, managedFields=fields, **target,
+        )  # fmt: skip
+        body["spec"]["template"]["spec"]["containers"][0]["image"] = self.image
+        return body
+
+    def tick(self, after_s=60):
+        """Let time pass and carry out what is written; return (replicas, template) written."""
+        self.now_s += after_s
+        manifest = a_manifest(generation=self.generation, **self.spec)
+        live = self.body()
+        state = a_state(manifest, replicas=self.replicas, live=live, load=self.load)
+        outcome = tick(a_fleet(state, now_s=self.now_s), self.memory)
+        self.memory = outcome.memory
+        [writes] = outcome.writes
+        self.events += [each.reason for each in writes.happenings if each.is_warning]
+        if writes.scale:
+            self.set(writes.scale.replicas, OURS)
+        if writes.template:
+            self.image, self.template_writers = OUR_IMAGE, []
+            self.revision += 1
+        return writes.scale and writes.scale.replicas, writes.template is not None
+
+    def condition(self, kind="ScalingActive"):
+        return self.memory.objects[UID].conditions.get(kind)
+
+    def said(self, kind="ScalingActive"):
+        found = self.condition(kind)
+        return found and (found.status, found.reason)
+
+
+def a_story(**changes):
+    """At rest, after a first look."""
+    story = Story(**changes)
+    assert story.tick() == (None, False)
+    return story
+
+
+def fought():
+    """Argo CD has undone three corrections of replicas."""
+    story = a_story()
+    for _ in range(4):
+        story.set(1)
+        story.tick()
+    return story
+
+
+class TestReplicas:
+    def test_that_a_person_set_once_are_corrected_without_a_word(self):
+        story = a_story()
+        story.set(1, KUBECTL)
+
+        assert story.tick() == (2, False)
+        assert story.said() == ("True", "Scaling")
+        assert story.events == []
+
+    def test_are_left_to_one_who_undoes_three_corrections(self):
+        story, written = a_story(), []
+        for _ in range(6):
+            story.set(1)
+            written.append(story.tick()[0])
+
+        assert written == [2, 2, 2, None, None, None]
+        assert story.said() == ("False", "ConflictingWriter")
+        assert story.condition().message.startswith(
+            "argocd-controller changed the replicas from 2 to 1 after 3 corrections within 2.0 min"
+        )
+        assert story.events == ["ConflictingWriter"]
+
+    def test_are_left_to_one_who_is_faster_than_a_tick(self):
+        story, written = a_story(), []
+        story.set(1)
+        for _ in range(5):
+            written.append(story.tick(15)[0])
+            story.set(1)
+
+        assert written == [2, 2, 2, None, None]
+        assert story.said() == ("False", "ConflictingWriter")
+
+    def test_are_written_again_for_a_new_spec(self):
+        story = fought()
+        story.generation = 2
+
+        assert story.tick() == (2, False)
+        assert story.said() == ("True", "Scaling")
+
+    def test_are_written_again_after_thirty_quiet_minutes(self):
+        story = fought()
+
+        assert story.tick(QUIET_S - 60) == (None, False)
+        assert story.tick(60) == (2, False)
+
+    def test_are_not_wanted_and_not_decided_while_they_are_left(self):
+        story = fought()
+        before = story.memory.objects[UID].decisions
+        story.load = 3.5
+        story.tick()
+
+        assert story.memory.objects[UID].decisions == before
+        assert story.said("Reconciling") is None
+
+    def test_of_a_template_that_is_to_change_do_not_hold_it_back(self):
+        story = fought()
+        story.edit()
+
+        assert story.tick() == (None, True)
+
+    def test_that_never_were_ours_are_taken_over(self):
+        story = Story(replicas=1, writers=managed_by("kubectl-create", "f:replicas"))
+
+        assert story.tick() == (2, False)
+        assert story.memory.objects[UID].rivals.replicas.corrected_at_s == ()
+
+
+class TestTheTemplate:
+    def test_is_left_to_one_who_undoes_three_corrections(self):
+        story, applied = a_story(), []
+        for _ in range(6):
+            story.edit()
+            applied.append(story.tick()[1])
+            story.tick()
+
+        assert applied == [True, True, True, False, False, False]
+        assert story.said() == ("False", "ConflictingWriter")
+        assert "argocd-controller changed the template from" in story.condition().message
+        assert story.events == ["ConflictingWriter"]
+
+    def test_is_counted_apart_from_replicas(self):
+        story = a_story()
+        for _ in range(2):
+            story.set(1)
+            story.edit()
+            story.tick()
+            story.tick()
+        story.set(1)
+
+        assert story.tick() == (2, False)
+        assert story.said() == ("True", "Scaling")
+
+    def test_that_is_left_holds_back_no_replicas(self):
+        story = a_story()
+        for _ in range(4):
+            story.edit()
+            story.tick()
+            story.tick()
+        story.load = 2.5
+
+        assert story.tick() == (3, False)
+        assert story.said() == ("False", "ConflictingWriter")
+
+    def test_is_written_again_for_a_new_spec(self):
+        story = a_story()
+        for _ in range(4):
+            story.edit()
+            story.tick()
+            story.tick()
+        story.generation = 2
+
+        assert story.tick() == (None, True)
+
+
+class TestNone:
+    """A Deployment that somebody else asks for no replica of is parked."""
+
+    @pytest.mark.parametrize("spec", [{}, TARGET], ids=["ours", "a target"])
+    def test_stays_none_until_the_spec_changes(self, spec):
+        story = a_story(spec=spec)
+        story.set(0, KUBECTL)
+
+        assert [story.tick()[0] for _ in range(40)] == [None] * 40
+        assert story.said() == ("False", "ParkedAtZero")
+        assert story.condition().message == (
+            "kubectl (/scale) asked for 0 replicas: it stays at 0 until the spec changes or "
+            "somebody asks for another number"
+        )
+        story.generation = 2
+        assert story.tick()[0] > 0
+        assert story.tick()[0] is None
+        assert story.said() == ("True", "Scaling")
+
+    def test_is_found_so_by_another_process(self):
+        story = Story(replicas=0, writers=KUBECTL)
+
+        assert story.tick() == (None, False)
+        assert story.said() == ("False", "ParkedAtZero")
+        assert story.said("Reconciling") is None
+
+    def test_ends_when_somebody_asks_for_some(self):
+        story = a_story()
+        story.set(0, KUBECTL)
+        story.tick()
+        story.set(1, KUBECTL)
+
+        assert story.tick() == (2, False)
+        assert story.said() == ("True", "Scaling")
+
+    def test_of_ours_is_brought_up(self):
+        # Nobody else owns the number: the budget, or a write that was cut off, left it so.
+        story = Story(replicas=0, writers=[])
+
+        assert story.tick()[0] > 0
+
+    def test_is_no_matter_of_a_paused_object(self):
+        paused = {"scaling": {"mode": "Paused", "minReplicas": 1, "maxReplicas": 8}}
+        story = Story(spec=paused, replicas=0, writers=KUBECTL)
+        story.tick()
+
+        assert story.said() == ("False", "Paused")
+
+
+def test_another_deployment_of_the_name_has_no_past():
+    story = fought()
+    first = story.body
+
+    def another():
+        body = first()
+        body["metadata"]["uid"] = "another"
+        return body
+
+    story.body = another
+
+    assert story.tick() == (2, False)
+    assert story.said() == ("True", "Scaling")
