@@ -17,6 +17,7 @@ from tonnage.control.pending import (
     retry_at_s,
 )
 from tonnage.control.promises import factor_reasons, judge, remembered_load
+from tonnage.control.remembered import not_ahead, with_observed
 from tonnage.control.rivals import leaves_template, with_rivals
 from tonnage.control.state import (
     Assessment,
@@ -26,22 +27,14 @@ from tonnage.control.state import (
     ObjectMemory,
     Pending,
     Refusal,
-    Traffics,
 )
-from tonnage.control.steady import lengths_of, steady_lengths
-from tonnage.estimate.burstiness import arrival_scv, noted
-from tonnage.estimate.demand import MeasuredDemand, count_arrivals
-from tonnage.estimate.forecast import is_burst
-from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.posterior import with_starts
 from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Capacity, Traffic, need, need_without_demand
 from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
-from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.plan import requests_per_s_asked
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
@@ -64,9 +57,9 @@ def assess(
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = with_rivals(_not_ahead(memory, fleet), state, now_s=fleet.now_s)
+    memory = with_rivals(not_ahead(memory, fleet), state, now_s=fleet.now_s)
     traffics = measure_traffic(state, fleet, memory)
-    memory = _remember(memory, state, fleet, traffics)
+    memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
     try:
         chosen = choose(state, fleet, memory, asker)
@@ -171,102 +164,6 @@ def drift(state: ModelState) -> tuple[str, str] | None:
     return deployment.uid, deployment.template_digest
 
 
-def _not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
-    """Begin to watch anew where the clock was set back: nothing of before is still to come."""
-    now_s = fleet.now_s
-    if not memory.recent_needs or memory.recent_needs[-1][0] <= now_s:
-        return memory
-
-    def past(at_s: float | None) -> float | None:
-        return None if at_s is None else min(at_s, now_s)
-
-    return replace(
-        memory,
-        since_s=now_s,
-        recent_needs=(),
-        lost_at_s=past(memory.lost_at_s),
-        stepped=(min(memory.stepped[0], now_s), memory.stepped[1]) if memory.stepped else None,
-        judged_at_s=min(memory.judged_at_s, now_s),
-        overloaded_at_s=past(memory.overloaded_at_s),
-        drained_by_s=None,
-        served_since_s=past(memory.served_since_s),
-        queued_since_s=past(memory.queued_since_s),
-        waiting_since_s=past(memory.waiting_since_s),
-        short_since_s=past(memory.short_since_s),
-        gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
-    )
-
-
-def _remember(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
-) -> ObjectMemory:
-    ready = {pod.name: pod for pod in state.pods if pod.is_ready and not pod.is_deleting}
-    present = frozenset(pod.name for pod in state.pods)
-    asked = state.deployment.replicas if state.deployment else 0
-    # Fewer than are asked for: what an update replaced, or scaling down took away, is no loss.
-    has_lost = bool(memory.ready_pods - set(ready)) and len(ready) < asked
-    demand = traffics.demand
-    measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
-    starts_s = [
-        pod.ready_at_s - pod.created_at_s
-        for name, pod in ready.items()
-        if name not in memory.ready_pods and pod.ready_at_s is not None
-    ]
-    return replace(
-        _with_arrivals(memory, state, fleet, traffics),
-        ready_pods=frozenset(ready),
-        present_pods=present,
-        vanished_at_s=memory.vanished_at_s if memory.present_pods <= present else fleet.now_s,
-        last_replicas=asked,
-        stepped=(fleet.now_s, memory.last_replicas)
-        if memory.last_replicas not in {None, asked}
-        else memory.stepped,
-        lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
-        served_since_s=_served_since_s(memory, demand, fleet),
-        traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
-        lengths=traffics.lengths,
-        asked_lengths=_asked_lengths(memory, state, traffics),
-        posterior=with_starts(memory.posterior, starts_s),
-    )
-
-
-def _with_arrivals(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
-) -> ObjectMemory:
-    """Count what came since the last window; regular arrivals today promise none tomorrow.
-
-    Windows in which replicas came or went count others than the rest.
-    """
-    model, interval_s = state.model, fleet.settings.scrape_interval_s
-    ready_s = max((pod.ready_at_s or fleet.now_s for pod in state.pods), default=fleet.now_s)
-    changed_s = max(ready_s, memory.vanished_at_s, memory.stepped[0] if memory.stepped else 0.0)
-    is_whole = fleet.now_s - changed_s > (WINDOWS[0] + 1) * interval_s
-    if not (is_whole and traffics.metrics is Metrics.COMPLETE):
-        return memory
-    if not isinstance(model, ModelDeployment):
-        return memory
-    count = count_arrivals(state.engines, WINDOWS[0], scrape_interval_s=interval_s)
-    scv = memory.arrival_scv or 1.0
-    if is_burst(memory.history, count=count.requests, seconds=count.seconds, scv=scv):
-        return memory  # the reserve is for it
-    counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
-    given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
-    believed = given if memory.arrival_scv is None else memory.arrival_scv
-    found = max(1.0, arrival_scv(counted, believed, given=given))
-    return replace(memory, counted=counted, arrival_scv=None if found == given else found)
-
-
-def _asked_lengths(
-    memory: ObjectMemory, state: ModelState, traffics: Traffics
-) -> MeasuredLengths | None:
-    """Return the lengths to ask with: those of the spec until what is measured has left them."""
-    measured, model = traffics.lengths, state.model
-    if measured is None or not isinstance(model, ModelDeployment):
-        return memory.asked_lengths
-    asked = memory.asked_lengths or lengths_of(expected_workload(model.spec))
-    return steady_lengths(measured, asked)
-
-
 def _need(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
     demand, last = found.traffics.demand, found.memory.traffic
@@ -345,13 +242,6 @@ def _expected_until_s(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> flo
     if memory.served_since_s is None:
         return memory.since_s + fleet.settings.expected_hold_s
     return memory.served_since_s + fleet.settings.scale_down_window_s
-
-
-def _served_since_s(
-    memory: ObjectMemory, demand: MeasuredDemand | None, fleet: Fleet
-) -> float | None:
-    has_come = demand is not None and demand.requests_per_s > 0
-    return fleet.now_s if memory.served_since_s is None and has_come else memory.served_since_s
 
 
 def _quota_refusal(state: ModelState) -> str | None:
