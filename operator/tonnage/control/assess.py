@@ -113,7 +113,7 @@ def decided(
     if chosen is None:
         return found
     try:
-        template = _template(state, fleet, chosen, memory)
+        template = template_of(state, fleet, chosen, memory)
         if template:
             _check_budget(state, chosen, free_gpus, uncounted_gpus)
     except REFUSALS as refused:
@@ -138,9 +138,10 @@ def _refusal(refused: Exception) -> Refusal:
     return Refusal(reason=reason.removesuffix("Error"), message=str(refused))
 
 
-def _template(
+def template_of(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
+    """Return the Deployment to apply; None: the live one stays."""
     has_drifted = drift(state) not in {None, memory.drift_corrected}
     if leaves_template(memory):
         return None

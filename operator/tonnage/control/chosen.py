@@ -156,7 +156,7 @@ def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
     )
     message = (
         f"by what is measured, max-num-seqs {best.flags.max_num_seqs} would serve {each} "
-        f"requests/s per replica, {against}; engines restart for it, so it stays"
+        f"requests/s per replica, {against}; engines restart for it"
     )
     return (Reason(code="MaxNumSeqs", message=message),)
 

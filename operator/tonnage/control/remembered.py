@@ -38,6 +38,8 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         queued_since_s=past(memory.queued_since_s),
         waiting_since_s=past(memory.waiting_since_s),
         short_since_s=past(memory.short_since_s),
+        better_since_s=past(memory.better_since_s),
+        slots_moved_at_s=past(memory.slots_moved_at_s),
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 

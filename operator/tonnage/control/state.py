@@ -250,6 +250,10 @@ class ObjectMemory:
     """Arrivals by window, for their burstiness."""
     arrival_scv: float | None = None
     """That plans are asked with; None: that of the spec."""
+    better_since_s: float | None = None
+    """Since when another max-num-seqs has gained enough for a rollout."""
+    slots_moved_at_s: float | None = None
+    """When engines were last replaced for that."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     rivals: Rivals = field(default_factory=Rivals)

@@ -12,6 +12,7 @@ from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, drift, sized
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.learning import learn_from, observation
+from tonnage.control.rollout import is_rolling, with_rollout
 from tonnage.control.state import (
     Assessment,
     Fleet,
@@ -123,12 +124,15 @@ def assess_fleet(
         for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
     }
     found = dict[str, Assessment]()
-    free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
+    free, uncounted, rolling = free_gpus(fleet), uncounted_gpus(fleet), is_rolling(fleet)
     for state in in_turn(fleet.models, known):
         uid = state.view.uid
-        found[uid] = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)
+        each = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)
+        each = with_rollout(each, fleet, free_gpus=free, is_rolling=rolling)
+        rolling = rolling or (each.template is not None and state.deployment is not None)
         if free is not None:
-            free -= growth_gpus(found[uid], fleet)
+            free -= growth_gpus(each, fleet)
+        found[uid] = each
     return tuple(found[state.view.uid] for state in fleet.models)
 
 

@@ -1,0 +1,113 @@
+"""When engines are restarted for another max-num-seqs: for a gain that stands, rarely, in calm.
+
+A flag that changes restarts engines that take minutes to load. So it moves only for a gain by
+measured constants that has stood for a while, one rollout at a time in the whole fleet, never
+while demand grows or replicas start, and not where no GPU is left for the pod that comes first.
+"""
+
+from dataclasses import replace
+
+from tonnage.api.status import Reason
+from tonnage.control.assess import template_of
+from tonnage.control.state import Assessment, Chosen, Fleet
+from tonnage.policy.situation import Metrics
+from tonnage.sizing.plan import Sizing
+from tonnage.units import HOUR_S, format_s
+
+GAIN_WORTH_A_ROLLOUT = 0.1
+"""Of a replica's goodput."""
+STANDS_S = 1800.0
+"""That another number has gained so much before it is taken."""
+ROLLOUTS_APART_S = 6 * HOUR_S
+"""Of one object, for this reason."""
+MOVED = "MaxNumSeqs"
+
+
+def is_rolling(fleet: Fleet) -> bool:
+    """Tell whether the pods of any object of the fleet are being replaced."""
+    return any(state.deployment and state.deployment.is_rolling for state in fleet.models)
+
+
+def with_rollout(
+    found: Assessment, fleet: Fleet, *, free_gpus: int | None, is_rolling: bool
+) -> Assessment:
+    """Return an assessment that takes a better max-num-seqs, if it is time for it.
+
+    ``is_rolling``: pods of some object are being replaced already.
+    """
+    chosen = found.chosen
+    better = chosen.better_slots if chosen else None
+    if chosen is None or better is None or not _is_worth_it(chosen, better):
+        return replace(found, memory=replace(found.memory, better_since_s=None))
+    since_s = found.memory.better_since_s
+    since_s = fleet.now_s if since_s is None else since_s
+    found = replace(found, memory=replace(found.memory, better_since_s=since_s))
+    if not _may_restart(found, chosen, fleet):
+        return found
+    needed = chosen.sizing.flags.parallelism.num_gpus
+    waits = _waits_for(found, fleet, needed if free_gpus is None else free_gpus, is_rolling)
+    return _told(found, chosen, better, waits) if waits else _moved(found, chosen, better, fleet)
+
+
+def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
+    gain = better.goodput_requests_per_s / chosen.sizing.goodput_requests_per_s - 1
+    return chosen.problem is not None or gain >= GAIN_WORTH_A_ROLLOUT
+
+
+def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
+    is_ours = chosen.model.spec.scale_target is None and fleet.settings.mode == "full"
+    return is_ours and found.mode == "Auto" and found.template is None
+
+
+def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool) -> str | None:
+    """Return what the rollout waits for; None: nothing."""
+    memory, stood_s = found.memory, fleet.now_s - (found.memory.better_since_s or fleet.now_s)
+    moved_at_s = memory.slots_moved_at_s
+    num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
+    if stood_s < STANDS_S:
+        return f"the gain has stood for {format_s(stood_s)} of {format_s(STANDS_S)}"
+    if moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S:
+        ago = format_s(fleet.now_s - moved_at_s)
+        return f"the last such rollout was {ago} ago, {format_s(ROLLOUTS_APART_S)} are between two"
+    if is_rolling:
+        return "another rollout is under way in the fleet"
+    if free_gpus < num_gpus:
+        return f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
+    return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
+
+
+def _is_calm(found: Assessment, fleet: Fleet) -> bool:
+    deployment, memory = found.state.deployment, found.memory
+    if deployment is None or found.decision is None:
+        return False
+    window_s = fleet.settings.scale_down_window_s
+    overloaded_s = memory.overloaded_at_s
+    was_overloaded = overloaded_s is not None and fleet.now_s - overloaded_s < window_s
+    is_whole = found.traffics.metrics is Metrics.COMPLETE and deployment.ready == deployment.total
+    return is_whole and found.decision.replicas == deployment.replicas and not was_overloaded
+
+
+def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
+    taken = replace(chosen, sizing=better, must_apply=True, better_slots=None)
+    told = _told(found, chosen, better, None)
+    memory = replace(found.memory, better_since_s=None, slots_moved_at_s=fleet.now_s)
+    template = template_of(found.state, fleet, taken, memory)
+    if template is None:
+        return found
+    return replace(told, chosen=taken, memory=memory, template=template)
+
+
+def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) -> Assessment:
+    """Say in the reasons what is done about the better number."""
+    decision, running = found.decision, chosen.sizing
+    if decision is None:
+        return found
+    gain = better.goodput_requests_per_s / running.goodput_requests_per_s - 1
+    what = (
+        f"by what is measured, max-num-seqs {better.flags.max_num_seqs} serves {gain:.0%} more per "
+        f"replica than the {running.flags.max_num_seqs} that run"
+    )
+    done = f"not yet: {waits}" if waits else "engines are replaced one by one"
+    reason = Reason(code=MOVED, message=f"{what}; {done}")
+    reasons = tuple(reason if each.code == MOVED else each for each in decision.reasons)
+    return replace(found, decision=replace(decision, reasons=reasons))
