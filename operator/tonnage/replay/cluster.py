@@ -230,7 +230,7 @@ class Cluster:
         last = bisect_left(arrival_s, until_s, first) if pods else first
         if last == first:
             return
-        routed_s: memoryview[float] = memoryview(self.table.arrival_s)  # type: ignore[assignment]
+        routed_s: memoryview[float] = memoryview(self.table.arrival_s)
         routes = self._routes
         for number in range(first, last):
             at_s, share = max(arrival_s[number], self._open_since_s), routes[number]
