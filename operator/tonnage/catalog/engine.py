@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -127,6 +127,7 @@ def find_engine(version: str) -> KnownEngine:
     return known_engine(version)
 
 
+@lru_cache(maxsize=64)
 def known_engine(version: str) -> KnownEngine:
     """Look up the constants of any vLLM version, also of those too old to be run.
 

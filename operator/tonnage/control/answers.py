@@ -31,6 +31,7 @@ class Asker:
         self._last, self._between = last or {}, between
         self.answers: dict[SizingRequest, Sizing | No] = {}
         """To what was asked in this tick."""
+        self.num_asked = self.num_searched = 0
 
     def size(self, request: SizingRequest) -> Sizing:
         """Return the answer of the last tick, else search.
@@ -39,10 +40,12 @@ class Asker:
             SizingError: there is none, and the message says why.
             SearchAbandonedError: the time for searches is spent; none is begun without any.
         """
+        self.num_asked += 1
         question = replace(request, inputs=())
         answer = self.answers.get(question) or self._last.get(question)
         if answer is None:
             self._between()
+            self.num_searched += 1
             answer = self._searched(request)
         self.answers[question] = answer
         if isinstance(answer, No):

@@ -23,6 +23,7 @@ from tonnage.estimate.metrics import BUSY_SCRAPES, TABLE, WINDOWS, deciding
 from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.speed import (
     BusyWindow,
+    PromptShape,
     busy_window,
     observed_mbu,
     observed_mfu,
@@ -126,15 +127,16 @@ def observe_engines(
     ``believed``: constants that pods are held against; None: the prior.
     """
     pods = _pod_windows(state, fleet, sizing, prior)
-    busy = [(pod, each) for pod in pods for each in pod.engines]
+    busy = [each for pod in pods for each in pod.engines]
+    used = {pod.pod: _used(pod) for pod in pods}
     slo = sizing.request.slo
     reported = _reports_of_pods(state, fleet, sizing)
     active = [e.dram_active_fraction for e in state.engines if e.dram_active_fraction is not None]
     return Observed(
         pods=pods,
-        step_s=_mean([each.gap_s for _, each in busy]),
-        mbu=_mean([observed_mbu(pod.model, each) for pod, each in busy]),
-        mfu=_mean([observed_mfu(pod.model, each) for pod, each in busy]),
+        step_s=_mean([each.gap_s for each in busy]),
+        mbu=_mean([mbu for of_pod in used.values() for mbu, _ in of_pod]),
+        mfu=_mean([mfu for of_pod in used.values() for _, mfu in of_pod]),
         dram_active=_mean(active),
         engine_mbu=_engine_mbu(state, sizing),
         kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
@@ -143,8 +145,16 @@ def observe_engines(
             *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
             *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
         ),
-        speeds={pod.pod: _speed(pod, state, believed or prior, fleet.now_s) for pod in pods},
+        speeds={
+            pod.pod: _speed(pod, used[pod.pod], state, believed or prior, fleet.now_s)
+            for pod in pods
+        },
     )
+
+
+def _used(pod: PodWindow) -> list[tuple[float, float]]:
+    """Return the bandwidth and the work of each engine, as shares of what is nominal."""
+    return [(observed_mbu(pod.model, each), observed_mfu(pod.model, each)) for each in pod.engines]
 
 
 def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
@@ -158,7 +168,13 @@ def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
     return _mean(known)
 
 
-def _speed(pod: PodWindow, state: ModelState, constants: SpeedConstants, now_s: float) -> PodSpeed:
+def _speed(
+    pod: PodWindow,
+    used: list[tuple[float, float]],
+    state: ModelState,
+    constants: SpeedConstants,
+    now_s: float,
+) -> PodSpeed:
     """Return how fast a pod is; of several engines the one in the middle."""
     believed = replace(pod.model, constants=constants)
     nodes = {each.name: each.node_name for each in state.pods}
@@ -166,8 +182,8 @@ def _speed(pod: PodWindow, state: ModelState, constants: SpeedConstants, now_s: 
         node=nodes.get(pod.pod),
         slower=_slower(pod, believed),
         slower_than_prior=_slower(pod, pod.model),
-        mbu=median(observed_mbu(pod.model, each) for each in pod.engines),
-        mfu=median(observed_mfu(pod.model, each) for each in pod.engines),
+        mbu=median(mbu for mbu, _ in used),
+        mfu=median(mfu for _, mfu in used),
         seen_at_s=now_s,
     )
 
@@ -229,10 +245,13 @@ def _pod_windows(
     """Return what the engines of each warm pod did over the last window."""
     interval_s = fleet.settings.scrape_interval_s
     warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
+    prompts = prompt_shape(
+        sizing.request.workload, max_batched_tokens=sizing.flags.max_num_batched_tokens
+    )
     by_pod = dict[str, list[BusyWindow]]()
     for each in state.engines:
         if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
-            window = _window(each, sizing, window_s=BUSY_SCRAPES * interval_s)
+            window = _window(each, sizing, prompts, window_s=BUSY_SCRAPES * interval_s)
             by_pod.setdefault(each.pod, []).extend([window] if window else [])
     model = replace(sizing.replica.model, constants=prior)
     return tuple(
@@ -242,14 +261,16 @@ def _pod_windows(
     )
 
 
-def _window(samples: EngineSamples, sizing: Sizing, *, window_s: float) -> BusyWindow | None:
-    workload, flags = sizing.request.workload, sizing.flags
+def _window(
+    samples: EngineSamples, sizing: Sizing, prompts: PromptShape, *, window_s: float
+) -> BusyWindow | None:
+    workload = sizing.request.workload
     return busy_window(
         samples,
         window_s=window_s,
         context_tokens=_context_tokens(samples, sizing) or workload.mean_context_tokens,
-        prompts=prompt_shape(workload, max_batched_tokens=flags.max_num_batched_tokens),
-        flags=flags,
+        prompts=prompts,
+        flags=sizing.flags,
     )
 
 

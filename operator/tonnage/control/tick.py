@@ -48,6 +48,10 @@ class Outcome:
     writes: tuple[Writes, ...]
     memory: Memory
     faults: tuple[Fault, ...]
+    num_asked: int
+    """Questions to sizing."""
+    num_searched: int
+    """Those of them that the last tick had not answered."""
 
 
 def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome:
@@ -84,6 +88,8 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
             answers=asker.answers,
         ),
         faults=(*faults, *unheard, *unsaid),
+        num_asked=asker.num_asked,
+        num_searched=asker.num_searched,
     )
 
 

@@ -126,11 +126,13 @@ def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
     by_pod: dict[PodKey, Engines] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     namespace, pod = settings.namespace_label, settings.pod_label
     for name in sorted(answers, key=lambda name: TABLE[name].is_of_gpu):
+        is_of_gpu = TABLE[name].is_of_gpu
         for series in answers[name]:
-            key = series.labels.get(namespace, ""), series.labels.get(pod, "")
-            is_engine = key in by_pod or not TABLE[name].is_of_gpu
-            if all(key) and is_engine:  # a GPU may serve a pod that is no engine
-                by_pod[key][series.labels.get("engine", "")][name].append(series)
+            label = series.labels.get
+            key = label(namespace, ""), label(pod, "")
+            is_engine = not is_of_gpu or key in by_pod
+            if key[0] and key[1] and is_engine:  # a GPU may serve a pod that is no engine
+                by_pod[key][label("engine", "")][name].append(series)
     kept = {key: _kept(engines) for key, engines in by_pod.items()}
     return Scrape(
         engines={
@@ -167,7 +169,14 @@ def _is_usable(value: float, query: Query) -> bool:
 def _usable(found: Found, name: str) -> list[float]:
     """Return the values of a figure, none of them if one cannot be."""
     values = [series.value for series in found.get(name, ())]
-    return values if all(_is_usable(value, TABLE[name]) for value in values) else []
+    if not values:
+        return values
+    query = TABLE[name]
+    least, largest = query.least, query.largest
+    for value in values:
+        if not least <= value <= largest:  # neither is NaN
+            return []
+    return values
 
 
 def _one(found: Found, name: str) -> float | None:

@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -241,24 +242,28 @@ class Cluster:
 
     def dispatch(self, until_s: float) -> None:
         """Route all requests that come before a time, in order."""
-        arrival_s, routes = self.traffic.arrival_s, self._routes
-        number, last, engines = self._next, len(arrival_s), self._open
-        while engines and number < last and arrival_s[number] < until_s:
-            at_s = max(arrival_s[number], self._open_since_s)
-            self.table.arrival_s[number] = at_s
-            pod = self._least(at_s, routes[number]) if self._is_pooled else None
-            pod = pod or engines[int(routes[number] * len(engines))]
+        arrival_s, first, pods = self.traffic.arrival_s, self._next, self._open
+        last = bisect_left(arrival_s, until_s, first) if pods else first
+        if last == first:
+            return
+        routed_s: memoryview[float] = memoryview(self.table.arrival_s)
+        routes = self._routes
+        for number in range(first, last):
+            at_s, share = max(arrival_s[number], self._open_since_s), routes[number]
+            routed_s[number] = at_s
+            pod = self._least(at_s, share) if self._is_pooled else pods[int(share * len(pods))]
             pod.engine.advance(at_s)
             pod.engine.submit(number)
             pod.counters.submitted(number)
-            number += 1
-        self._next = number
+        self._next = last
 
     def _least(self, at_s: float, share: float) -> Pod:
+        held = []
         for pod in self._open:
             pod.engine.advance(at_s)
-        fewest = min(pod.engine.num_outstanding for pod in self._open)
-        tied = [pod for pod in self._open if pod.engine.num_outstanding == fewest]
+            held.append(pod.engine.num_outstanding)
+        fewest = min(held)
+        tied = [pod for pod, number in zip(self._open, held, strict=True) if number == fewest]
         return tied[int(share * len(tied))]
 
     def end_drained(self, at_s: float) -> Iterator[Pod]:

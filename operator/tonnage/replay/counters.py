@@ -17,45 +17,28 @@ Distributions of single gaps between tokens are not kept: only their sum and cou
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Final
+from operator import sub, truediv
+from typing import Any, Final
 
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
-from tonnage.replay.prometheus import Labels, SeriesKey
+from tonnage.replay.histogram import Histogram
+from tonnage.replay.prometheus import SeriesKey
 from tonnage.replay.regime import DECODING, PREFILLING, taken_over
 from tonnage.replay.truth import Machine
 
 DONE: Final = 3
 FINISHED_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
 REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
+COLUMNS: Final = (
+    "state", "emitted", "start_step", "preemptions", "arrival_s", "started_s", "first_token_s",
+    "ended_s", "prompt_tokens", "output_tokens", "cached_tokens",
+)  # fmt: skip
+"""Of the table of requests, read here."""
 PHASES: Final = ("e2e_request_latency", "request_queue_time", "request_inference_time",
                  "request_prefill_time", "request_decode_time")  # fmt: skip
-
-
-class Histogram:
-    """Counts by upper bound, and their sum."""
-
-    def __init__(self, name: str, labels: Labels, bounds: Sequence[float] = ()) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-        self._sum_key, self._count_key = (f"{name}_sum", labels), (f"{name}_count", labels)
-        names = [*map(str, map(float, bounds)), "+Inf"] if bounds else []
-        self._keys = [(f"{name}_bucket", (*labels, ("le", le))) for le in names]
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def show(self, page: dict[SeriesKey, float]) -> None:
-        below = list(accumulate(self._counts))
-        page[self._sum_key], page[self._count_key] = self._sum, below[-1]
-        if self._keys:
-            page.update(zip(self._keys, below, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +68,7 @@ class EngineCounters:
                 "tokens: only one rank without drafts can be scraped"
             )
         self._engine, self._limits = engine, limits
+        self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}
         self._starting: list[int] = []
         self._decoding: list[int] = []
         self._labels = labels = (("engine", "0"), ("model_name", model_name))
@@ -108,7 +92,7 @@ class EngineCounters:
         }
         self._prompt_tokens = self._cached_tokens = self._first_tokens = 0
         self._finished = self._finished_tokens = self._finished_preemptions = 0
-        self._finished_gap_s = self._most_gap_s = 0.0
+        self._most_gap_s = 0.0
         self._past_steps = 0
         self._cached = dict[int, int]()
         self._moves = dict[int, int]()
@@ -138,12 +122,24 @@ class EngineCounters:
             self._moves[number] = self._moves.get(number, 0) + 1
         return self._engine
 
-    def _cached_tokens_of(self, number: int) -> int:
-        """Return the prompt tokens that the cache held; a move counts what was computed too."""
-        return self._cached.get(number, self._engine.table.cached_tokens[number])
+    def _of(self, name: str, numbers: Sequence[int]) -> list[Any]:
+        """Return what a column says of some requests."""
+        column = self._columns[name]
+        return [column[number] for number in numbers]
 
-    def _preemptions_of(self, number: int) -> int:
-        return self._engine.table.preemptions[number] - self._moves.get(number, 0)
+    def _cached_tokens_of(self, numbers: Sequence[int]) -> list[int]:
+        """Return the prompt tokens that the cache held; a move counts what was computed too."""
+        found, before = self._of("cached_tokens", numbers), self._cached
+        if not before:
+            return found
+        return [before.get(number, own) for number, own in zip(numbers, found, strict=True)]
+
+    def _preemptions_of(self, numbers: Sequence[int]) -> list[int]:
+        """Return how often they were preempted, without those by which an engine was taken over."""
+        found, moves = self._of("preemptions", numbers), self._moves
+        if not moves:
+            return found
+        return [own - moves.get(number, 0) for number, own in zip(numbers, found, strict=True)]
 
     def page(self, at_s: float) -> dict[SeriesKey, float]:
         """Return what a scrape at this time shows; the engine has been advanced to it."""
@@ -173,8 +169,7 @@ class EngineCounters:
 
     def _settle(self) -> None:
         """Count what has happened to requests since the last scrape."""
-        table = self._engine.table
-        emitted, state = memoryview(table.emitted), memoryview(table.state)
+        emitted, state = self._columns["emitted"], self._columns["state"]
         started = [number for number in self._starting if emitted[number]]
         if started:
             self._starting = [number for number in self._starting if not emitted[number]]
@@ -183,43 +178,50 @@ class EngineCounters:
         ended = [number for number in self._decoding if state[number] == DONE]
         if ended:
             self._decoding = [number for number in self._decoding if state[number] != DONE]
-            for number in ended:
-                self._count_end(number)
+            self._count_ends(ended)
 
-    def _count_first_tokens(self, numbers: Iterable[int]) -> None:
-        table = self._engine.table
-        ttft = self._histograms["time_to_first_token_seconds"]
-        for number in numbers:
-            ttft.observe(table.first_token_s[number] - table.arrival_s[number])
-            self._prompt_tokens += table.prompt_tokens[number]
-            self._cached_tokens += self._cached_tokens_of(number)
-            self._first_tokens += 1
+    def _count_first_tokens(self, numbers: Sequence[int]) -> None:
+        waited_s = list(
+            map(sub, self._of("first_token_s", numbers), self._of("arrival_s", numbers))
+        )
+        self._histograms["time_to_first_token_seconds"].observe(waited_s)
+        self._prompt_tokens += sum(self._of("prompt_tokens", numbers))
+        self._cached_tokens += sum(self._cached_tokens_of(numbers))
+        self._first_tokens += len(numbers)
 
-    def _count_end(self, number: int) -> None:
-        table, histograms = self._engine.table, self._histograms
-        arrived_s, started_s = table.arrival_s[number], table.started_s[number]
-        first_s, ended_s = table.first_token_s[number], table.ended_s[number]
-        prompt, output = table.prompt_tokens[number], table.output_tokens[number]
-        for phase, value in zip(
-            PHASES,
-            (ended_s - arrived_s, started_s - arrived_s, ended_s - started_s,
-             first_s - started_s, ended_s - first_s),
-            strict=True,
-        ):  # fmt: skip
-            histograms[f"{phase}_seconds"].observe(value)
-        histograms["request_time_per_output_token_seconds"].observe(
-            (ended_s - first_s) / max(1, output - 1)
+    def _count_ends(self, numbers: Sequence[int]) -> None:
+        """Count requests that have ended, in their order."""
+        arrived_s, started_s, first_s, ended_s, prompts, outputs = (
+            self._of(name, numbers)
+            for name in ("arrival_s", "started_s", "first_token_s", "ended_s", "prompt_tokens",
+                         "output_tokens")
+        )  # fmt: skip
+        decoding_s = list(map(sub, ended_s, first_s))
+        gaps = [max(1, output - 1) for output in outputs]
+        preemptions = self._preemptions_of(numbers)
+        self._observe(
+            e2e_request_latency_seconds=map(sub, ended_s, arrived_s),
+            request_queue_time_seconds=map(sub, started_s, arrived_s),
+            request_inference_time_seconds=map(sub, ended_s, started_s),
+            request_prefill_time_seconds=map(sub, first_s, started_s),
+            request_decode_time_seconds=decoding_s,
+            request_time_per_output_token_seconds=map(truediv, decoding_s, gaps),
+            request_prompt_tokens=prompts,
+            request_generation_tokens=outputs,
+            request_prefill_kv_computed_tokens=map(sub, prompts, self._cached_tokens_of(numbers)),
+            request_num_preemptions=preemptions,
         )
-        histograms["request_prompt_tokens"].observe(prompt)
-        histograms["request_generation_tokens"].observe(output)
-        histograms["request_prefill_kv_computed_tokens"].observe(
-            prompt - self._cached_tokens_of(number)
-        )
-        histograms["request_num_preemptions"].observe(self._preemptions_of(number))
-        self._finished += 1
-        self._finished_tokens += output
-        self._finished_preemptions += self._preemptions_of(number)
-        self._finished_gap_s += ended_s - first_s
+        self._finished += len(numbers)
+        self._finished_tokens += sum(outputs)
+        self._finished_preemptions += sum(preemptions)
+
+    def _observe(self, **values: Iterable[float]) -> None:
+        for name, of_name in values.items():
+            self._histograms[name].observe(list(of_name))
+
+    @property
+    def _finished_gap_s(self) -> float:
+        return self._histograms["request_decode_time_seconds"].sum
 
     def _under_way(self, at_s: float) -> tuple[int, float]:
         """Return how many of the steps under way have ended, and when the last one did."""
@@ -236,11 +238,10 @@ class EngineCounters:
 
     def _live(self, steps: int, last_end_s: float) -> tuple[int, float, int]:
         """Return tokens, gaps in seconds and preemptions of requests that have not ended."""
-        table = self._engine.table
-        state, emitted = memoryview(table.state), memoryview(table.emitted)
-        start, first_s = memoryview(table.start_step), memoryview(table.first_token_s)
-        tokens = preempted_gaps = 0
-        gap_s, now_step = 0.0, self._engine.step_number + steps
+        columns, now_step = self._columns, self._engine.step_number + steps
+        state, emitted = columns["state"], columns["emitted"]
+        start, first_s = columns["start_step"], columns["first_token_s"]
+        tokens, preempted_gaps, gap_s = 0, 0, 0.0
         for number in self._decoding:
             tokens += emitted[number]
             if state[number] == DECODING:
@@ -251,11 +252,10 @@ class EngineCounters:
         gaps = self._finished_tokens - self._finished
         gap_s += preempted_gaps * (self._finished_gap_s / gaps if gaps else 0.0)
         live = (*self._starting, *self._decoding)
-        return tokens, gap_s, sum(map(self._preemptions_of, live))
+        return tokens, gap_s, sum(self._preemptions_of(live))
 
     def _show_gauges(self, page: dict[SeriesKey, float], steps: int) -> None:
         engine, (rank,) = self._engine, self._engine.ranks
-        table = engine.table
         waiting, admitted = list(rank.waiting), list[int]()
         if engine.ends_s != math.inf:
             begun_s = engine.now_s
@@ -263,7 +263,9 @@ class EngineCounters:
                 admitted = self._admitted_at(begun_s)
                 waiting += admitted
                 begun_s -= engine.first_s
-            waiting = [number for number in waiting if table.arrival_s[number] <= begun_s]
+            waiting = [
+                number for number in waiting if self._columns["arrival_s"][number] <= begun_s
+            ]
         blocks = rank.num_blocks - rank.free_blocks
         blocks += steps * rank.num_decoding * self._limits.num_tables / self._limits.block_size
         labels = self._labels
@@ -277,8 +279,7 @@ class EngineCounters:
 
     def _admitted_at(self, begun_s: float) -> list[int]:
         """Return the requests that the step which began then has admitted for the first time."""
-        table = self._engine.table
-        started_s, state = memoryview(table.started_s), memoryview(table.state)
+        started_s, state = self._columns["started_s"], self._columns["state"]
         return [
             number
             for number in self._starting

@@ -5,8 +5,8 @@ aggregation, and ``or`` for the names in other versions. Windows are open at the
 Prometheus 3. A scrape that failed leaves stale markers: instant selectors find nothing until the
 next one that works, functions over a window pass over them.
 
-Sources:
-    [prometheus-source] promql/functions.go extrapolatedRate, linearRegression.
+Which series a query is about is found once for each target, and only these are kept by series. The
+series of a target share the times of their scrapes, and so what a window makes of them.
 """
 
 import math
@@ -14,11 +14,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 from tonnage.estimate.metrics import Query
 from tonnage.estimate.samples import Series
+from tonnage.replay.promql import AGGREGATIONS, FUNCTIONS, INSTANT, Column, Span, span_of
 from tonnage.settings import Settings
 
 Labels = tuple[tuple[str, str], ...]
@@ -26,19 +26,31 @@ SeriesKey = tuple[str, Labels]
 """A metric's name and its labels, those of the target left out."""
 Page = Mapping[SeriesKey, float]
 """What one scrape of one target returned."""
-Reduced = float | None
-Window = tuple[Sequence[float], Sequence[float], float, float]
-"""Times and values of the samples in it, and where it begins and ends."""
+Row = Sequence[float | None]
+"""The values of one scrape in the order in which the target's series were first seen."""
 
 LOOKBACK_S: Final = 300.0
 """Of an instant selector."""
-NEAR: Final = 1.1
-"""Mean intervals between samples within which a window's edge is extrapolated to."""
-LEAST: Final = 2
-"""Samples of a slope."""
 SPARE: Final = 4
 """Times the scrapes that are needed, before old ones are dropped."""
 MATCHER: Final = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What a query finds at one target: labels of the answer, and the series behind it."""
+
+    labels: Mapping[str, str]
+    choices: tuple[tuple[Column, ...], ...]
+    """Of the metric itself, then of its other names."""
+
+    def values(self, function: Callable[[Column, Span], float | None], span: Span) -> list[float]:
+        """Return what a function makes of the series of the first name that has any."""
+        for columns in self.choices:
+            found = [v for column in columns if (v := function(column, span)) is not None]
+            if found:
+                return found
+        return []
 
 
 @dataclass(slots=True)
@@ -47,43 +59,60 @@ class _Target:
 
     labels: Mapping[str, str]
     times: list[float] = field(default_factory=list)
-    columns: dict[SeriesKey, list[float | None]] = field(default_factory=dict)
-    bound: dict[tuple[str, str, tuple[str, ...]], list[tuple[SeriesKey, Labels]]] = field(
-        default_factory=dict
-    )
-    """By metric, matchers and kept labels: the series found, and the labels of the answer."""
+    rows: list[Row] = field(default_factory=list)
+    num_dropped: int = 0
+    """Scrapes before the first that is kept."""
+    blank: dict[SeriesKey, None] = field(default_factory=dict)
+    """All series ever seen."""
+    columns: dict[SeriesKey, Column] = field(default_factory=dict)
+    """Of those that a query is about."""
+    places: list[tuple[int, Column]] = field(default_factory=list)
+    """The same by their place in a row."""
+    bound: dict[tuple[str, str], tuple[_Bound, ...]] = field(default_factory=dict)
+    """By query and matchers."""
+    _spans: dict[float, Span] = field(default_factory=dict)
+    _spans_at_s: float = math.nan
 
     def take(self, at_s: float, page: Page | None) -> None:
+        number = self.num_dropped + len(self.times)
         self.times.append(at_s)
-        found = page or {}
-        for key in found:
-            if key not in self.columns:
-                self.columns[key] = [None] * (len(self.times) - 1)
-                self.bound.clear()
-        for key, column in self.columns.items():
-            column.append(found.get(key))
+        self._spans_at_s = math.nan
+        values: dict[SeriesKey, float | None] = {**self.blank, **(page or {})}
+        if len(values) > len(self.blank):
+            self.blank = dict.fromkeys(values)
+            self.bound.clear()
+        row = list(values.values())
+        self.rows.append(row)
+        for place, column in self.places:
+            column.take(row[place], number)
 
     def forget(self, before_s: float) -> None:
-        kept = bisect_right(self.times, before_s)
-        del self.times[:kept]
+        dropped = bisect_right(self.times, before_s)
+        self.num_dropped += dropped
+        del self.times[:dropped], self.rows[:dropped]
         for column in self.columns.values():
-            del column[:kept]
+            del column.values[:dropped]
 
-    def window(self, key: SeriesKey, start_s: float, end_s: float) -> Window:
-        first, last = bisect_right(self.times, start_s), bisect_right(self.times, end_s)
-        times, values = self.times[first:last], self.columns[key][first:last]
-        if None in values:
-            known = [(t, v) for t, v in zip(times, values, strict=True) if v is not None]
-            return [t for t, _ in known], [v for _, v in known], start_s, end_s
-        return times, values, start_s, end_s  # type: ignore[return-value]
+    def column(self, key: SeriesKey) -> Column:
+        """Return a series, from the first scrape that is kept; from now on it is one by itself."""
+        found = self.columns.get(key)
+        if found is None:
+            found, place = Column(), list(self.blank).index(key)
+            for number, row in enumerate(self.rows, self.num_dropped):
+                found.take(row[place] if place < len(row) else None, number)
+            self.columns[key] = found
+            self.places.append((place, found))
+        return found
 
-    def newest(self, key: SeriesKey, at_s: float) -> tuple[float, float] | None:
-        """Return time and value of an instant selector; None where it is stale."""
-        last = bisect_right(self.times, at_s) - 1
-        if last < 0 or self.times[last] <= at_s - LOOKBACK_S:
-            return None
-        value = self.columns[key][last]
-        return None if value is None else (self.times[last], value)
+    def span(self, window_s: float, at_s: float) -> Span:
+        """Return a window that ends at a time; asked again for the same time, the same one."""
+        if self._spans_at_s != at_s:
+            self._spans, self._spans_at_s = {}, at_s
+        found = self._spans.get(window_s)
+        if found is None:
+            found = span_of(self.times, at_s - window_s, at_s, dropped=self.num_dropped)
+            self._spans[window_s] = found
+        return found
 
 
 class Prometheus:
@@ -116,57 +145,52 @@ class Prometheus:
         """Answer all queries of the table; ``le_matchers``: further matchers by query."""
         further = le_matchers or {}
         return {
-            name: self._answer(query, at_s, further.get(name, ""))
+            name: list(self._answered(name, query, at_s, further.get(name, "")))
             for name, query in self._table.items()
         }
 
-    def _answer(self, query: Query, at_s: float, further: str) -> list[Series]:
-        matchers = ",".join(filter(None, (query.matchers, further)))
-        found = self._vector(query, query.metric, matchers, at_s)
-        for name in query.fallbacks:
-            found = {**self._vector(query, name, "", at_s), **found}
-        return [
-            Series(labels=dict(labels), value=value, evaluated_at_s=at_s)
-            for labels, value in found.items()
-            if math.isfinite(value)
-        ]
-
-    def _vector(self, query: Query, metric: str, matchers: str, at_s: float) -> dict[Labels, float]:
-        grouped: dict[Labels, list[float]] = {}
+    def _answered(self, name: str, query: Query, at_s: float, further: str) -> Iterator[Series]:
+        function, aggregate = FUNCTIONS[query.function], AGGREGATIONS[query.aggregation]
+        window_s = query.scrapes * self._settings.scrape_interval_s
+        if query.function in INSTANT:
+            window_s = LOOKBACK_S
         for target in self._targets.values():
-            for key, labels in self._bound(target, query, metric, matchers):
-                value = self._reduced(query, target, key, at_s)
-                if value is not None:
-                    grouped.setdefault(labels, []).append(value)
-        aggregate = AGGREGATIONS[query.aggregation]
-        return {labels: aggregate(values) for labels, values in grouped.items()}
+            span = target.span(window_s, at_s)
+            for each in self._bound_at(target, name, query, further):
+                values = each.values(function, span)
+                if values and math.isfinite(value := aggregate(values)):
+                    yield Series(labels=each.labels, value=value, evaluated_at_s=at_s)
 
-    def _bound(
-        self, target: _Target, query: Query, metric: str, matchers: str
-    ) -> list[tuple[SeriesKey, Labels]]:
-        known = (metric, matchers, query.own_labels)
-        found = target.bound.get(known)
+    def _bound_at(
+        self, target: _Target, name: str, query: Query, further: str
+    ) -> tuple[_Bound, ...]:
+        """Return what a query finds at a target, looked for once."""
+        found = target.bound.get((name, further))
         if found is None:
-            settings = self._settings
-            kept = (settings.namespace_label, settings.pod_label, "engine", *query.own_labels)
-            found = target.bound[known] = list(_selected(target, metric, matchers, kept))
+            found = target.bound[name, further] = self._bound(query, further, target)
         return found
 
-    def _reduced(self, query: Query, target: _Target, key: SeriesKey, at_s: float) -> Reduced:
-        if query.function is None or query.function == "timestamp":
-            newest = target.newest(key, at_s)
-            if newest is None:
-                return None
-            return newest[0] if query.function else newest[1]
-        start_s = at_s - query.scrapes * self._settings.scrape_interval_s
-        return FUNCTIONS[query.function](target.window(key, start_s, at_s))
+    def _bound(self, query: Query, further: str, target: _Target) -> tuple[_Bound, ...]:
+        settings = self._settings
+        kept = (settings.namespace_label, settings.pod_label, "engine", *query.own_labels)
+        matchers = ",".join(filter(None, (query.matchers, further)))
+        found: dict[Labels, list[list[Column]]] = {}
+        for metric, passed in ((query.metric, matchers), *((name, "") for name in query.fallbacks)):
+            of_name: dict[Labels, list[Column]] = {}
+            for key, labels in _selected(target, metric, passed, kept):
+                of_name.setdefault(labels, []).append(target.column(key))
+            for labels, columns in of_name.items():
+                found.setdefault(labels, []).append(columns)
+        return tuple(
+            _Bound(dict(labels), tuple(map(tuple, choices))) for labels, choices in found.items()
+        )
 
 
 def _selected(
     target: _Target, metric: str, matchers: str, kept: tuple[str, ...]
 ) -> Iterator[tuple[SeriesKey, Labels]]:
     tests = [_test(*match.groups()) for match in MATCHER.finditer(matchers)]
-    for key in target.columns:
+    for key in target.blank:
         if key[0] == metric:
             labels = {**target.labels, **dict(key[1])}
             if all(labels_pass(labels) for labels_pass in tests):
@@ -178,67 +202,3 @@ def _test(name: str, operator: str, text: str) -> Callable[[Mapping[str, str]], 
     is_pattern, is_wanted = "~" in operator, not operator.startswith("!")
     pattern = re.compile(text if is_pattern else re.escape(text))
     return lambda labels: bool(pattern.fullmatch(labels.get(name, ""))) is is_wanted
-
-
-def _increase(window: Window, *, is_counter: bool) -> Reduced:
-    """Return the increase over a whole window, from samples that do not reach its edges."""
-    times, values, start_s, end_s = window
-    if len(values) < LEAST:
-        return None
-    grown = values[-1] - values[0]
-    if is_counter:
-        grown += sum(before for before, value in pairwise(values) if value < before)
-    sampled_s = times[-1] - times[0]
-    mean_s = sampled_s / (len(values) - 1)
-    before_s, after_s = times[0] - start_s, end_s - times[-1]
-    before_s = before_s if before_s < NEAR * mean_s else mean_s / 2
-    after_s = after_s if after_s < NEAR * mean_s else mean_s / 2
-    if is_counter and grown > 0 and values[0] >= 0:
-        before_s = min(before_s, sampled_s * values[0] / grown)
-    return grown * (sampled_s + before_s + after_s) / sampled_s
-
-
-def _rate(window: Window) -> Reduced:
-    found = _increase(window, is_counter=True)
-    return None if found is None else found / (window[3] - window[2])
-
-
-def _deriv(window: Window) -> Reduced:
-    """Return the slope of the line of least squares."""
-    times, values, _, _ = window
-    if len(values) < LEAST:
-        return None
-    mean_t, mean_v = sum(times) / len(times), sum(values) / len(values)
-    spread = sum((t - mean_t) ** 2 for t in times)
-    together = sum((t - mean_t) * (v - mean_v) for t, v in zip(times, values, strict=True))
-    return together / spread if spread else None
-
-
-def _over(function: Callable[[Sequence[float]], float]) -> Callable[[Window], Reduced]:
-    return lambda window: function(window[1]) if window[1] else None
-
-
-def _numbers(values: Sequence[float]) -> Iterator[float]:
-    return (value for value in values if not math.isnan(value))
-
-
-FUNCTIONS: Final[Mapping[str, Callable[[Window], Reduced]]] = {
-    "rate": _rate,
-    "increase": lambda window: _increase(window, is_counter=True),
-    "delta": lambda window: _increase(window, is_counter=False),
-    "deriv": _deriv,
-    "avg_over_time": _over(lambda values: sum(values) / len(values)),
-    "min_over_time": _over(lambda values: min(_numbers(values), default=math.nan)),
-    "max_over_time": _over(lambda values: max(_numbers(values), default=math.nan)),
-    "sum_over_time": _over(sum),
-    "count_over_time": _over(len),
-    "last_over_time": _over(lambda values: values[-1]),
-    "resets": _over(lambda values: sum(b < a for a, b in pairwise(values))),
-    "changes": _over(lambda values: sum(b != a for a, b in pairwise(values))),
-}
-AGGREGATIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
-    "max": max,
-    "min": min,
-    "sum": sum,
-    "group": lambda _: 1.0,
-}

@@ -103,7 +103,7 @@ def traffic(source: Source, *, duration_s: float, context_tokens: int, seed: int
         )
         fitting = [min(p, context_tokens - out) for p, out in zip(lengths, drawn, strict=True)]
         prompts.extend(fitting)
-        cached.extend(min(p - 1, round(p * shape.cached_fraction)) for p in fitting)
+        cached.extend([min(p - 1, round(p * shape.cached_fraction)) for p in fitting])
     return Traffic(
         arrival_s=arrival_s,
         prompt_tokens=prompts,
@@ -120,10 +120,11 @@ def _arrivals(rate: Rate, duration_s: float, arrival_scv: float, chance: Chance)
     while at_s < duration_s:
         each = rate(at_s)
         step_s = min(GRID_S, duration_s - at_s)
-        while each > 0 and passed + each * step_s >= due:
+        reached = passed + each * step_s
+        while each > 0 and reached >= due:
             yield at_s + (due - passed) / each
             due += next(gaps)
-        passed += each * step_s
+        passed = reached
         at_s += step_s
 
 
@@ -133,7 +134,8 @@ def _gaps(chance: Chance, shape: float) -> Iterator[float]:
 
 
 def _normals(shares: Sequence[float]) -> "array[float]":
-    return array("d", (NORMAL.inv_cdf(max(share, 1e-12)) for share in shares))
+    inverse = NORMAL.inv_cdf
+    return array("d", [inverse(max(share, 1e-12)) for share in shares])
 
 
 def _outputs(shape: Workload, context_tokens: int, shares: Sequence[float]) -> "array[int]":
@@ -142,5 +144,5 @@ def _outputs(shape: Workload, context_tokens: int, shares: Sequence[float]) -> "
     if second is not None:
         sigma = math.sqrt(math.log1p(max(0.0, second / mean**2 - 1)))
         return lognormal(_normals(shares), mean, sigma, longest)
-    drawn = (round(-mean * math.log1p(-share)) for share in shares)
-    return array("q", (min(longest, max(1, tokens)) for tokens in drawn))
+    drawn = [round(-mean * math.log1p(-share)) for share in shares]
+    return array("q", [min(longest, max(1, tokens)) for tokens in drawn])

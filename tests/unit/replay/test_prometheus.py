@@ -174,3 +174,36 @@ def test_old_samples_are_dropped_and_those_of_the_longest_window_are_not():
         if index % 500 == 499:
             (answer,) = prometheus.ask(15.0 * (index + 1))["q"]
             assert answer.value == pytest.approx(0.4)
+
+
+def test_a_series_that_comes_later_is_found_and_had_no_samples_before():
+    prometheus = Prometheus(SETTINGS, {"q": Query(metric="m", function="count_over_time")})
+    old, new = ("m", (("engine", "0"),)), ("m", (("engine", "1"),))
+    page_of(prometheus, "a", {old: 1.0}, at_s=970.0)
+    first = prometheus.ask(TICK_S)["q"]
+    page_of(prometheus, "a", {new: 2.0, old: 1.0}, at_s=985.0)
+
+    assert [each.value for each in first] == [1]
+    assert {each.labels["engine"]: each.value for each in prometheus.ask(TICK_S)["q"]} == {
+        "0": 2,
+        "1": 1,
+    }
+
+
+def test_a_reset_before_the_window_or_at_its_first_sample_is_none_of_it():
+    # 9 fell to 3 at 945 s, the first sample; 3 in 45 s after it. A window of 75 s sees the fall.
+    samples = [(930, 9), *after_940([3, 4, 5, 6])]
+
+    assert value_of("resets", samples) == 0
+    assert value_of("resets", samples, scrapes=5) == 1
+    assert value_of("increase", samples) == pytest.approx(3 * 60 / 45)
+
+
+def test_what_was_dropped_does_not_shift_what_is_known_of_resets():
+    prometheus = Prometheus(SETTINGS, {"q": Query(metric="m", function="resets", scrapes=5)})
+    for index in range(500):
+        prometheus.take("serving", "a", 15.0 * index, {("m", ENGINE): float(index % 100)})
+        if index:
+            (answer,) = prometheus.ask(15.0 * index)["q"]
+            # Five samples: a fall is among them from the scrape in which it is to three later.
+            assert answer.value == (index >= 100 and index % 100 < 4)

@@ -54,16 +54,17 @@ class Replica:
 
     def blocks_reserved(self, context_tokens: int) -> int:
         """Return the blocks of one rank that a request of this length may need."""
-        return self.layout.blocks_reserved(context_tokens, in_flight_tokens=self._in_flight_tokens)
+        layout = self.layout
+        in_flight_tokens = self._in_flight_tokens(layout)
+        return layout.blocks_reserved(context_tokens, in_flight_tokens=in_flight_tokens)
 
     def bytes_per_reported_token(self, context_tokens: int) -> float:
         """Return the cache bytes of one rank behind each token, in requests of this length."""
-        tokens = self.layout.tokens_per_block(
-            context_tokens, in_flight_tokens=self._in_flight_tokens
-        )
-        return self.layout.bytes_per_block / tokens
+        layout = self.layout
+        in_flight_tokens = self._in_flight_tokens(layout)
+        tokens = layout.tokens_per_block(context_tokens, in_flight_tokens=in_flight_tokens)
+        return layout.bytes_per_block / tokens
 
-    @property
-    def _in_flight_tokens(self) -> int:
+    def _in_flight_tokens(self, layout: CacheLayout) -> int:
         pipeline = self.model.shard.parallelism.pipeline
-        return self.layout.in_flight_tokens(self.max_batched_tokens, pipeline)
+        return layout.in_flight_tokens(self.max_batched_tokens, pipeline)
