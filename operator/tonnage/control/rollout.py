@@ -65,10 +65,9 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool
     moved_at_s = memory.slots_moved_at_s
     num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
     if stood_s < STANDS_S:
-        return f"the gain has stood for {format_s(stood_s)} of {format_s(STANDS_S)}"
+        return f"the gain has to stand for {format_s(STANDS_S)}"
     if moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S:
-        ago = format_s(fleet.now_s - moved_at_s)
-        return f"the last such rollout was {ago} ago, {format_s(ROLLOUTS_APART_S)} are between two"
+        return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     if is_rolling:
         return "another rollout is under way in the fleet"
     if free_gpus < num_gpus:
