@@ -68,23 +68,22 @@ def remembered_demand(found: Assessment, sizing: Sizing, fleet: Fleet) -> Object
     memory, demand = found.memory, found.traffics.demand
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
         return memory
-    interval_s = fleet.settings.scrape_interval_s
+    interval_s, most = fleet.settings.scrape_interval_s, sizing.most_requests_per_s
     count = count_arrivals(found.state.engines, WINDOWS[0], scrape_interval_s=interval_s)
-    peak = without_chance(count.requests, scv=sizing.request.arrival_scv)
-    lead, rate = lead_s(memory, fleet.settings), demand.requests_per_s
-    expected = _forecast(memory, rate, lead, fleet)
+    sure = without_chance(count.requests, scv=sizing.request.arrival_scv)
+    lead, now = lead_s(memory, fleet.settings), demand.requests_per_s / most
     note = Note(
         at_s=fleet.now_s,
-        requests_per_s=rate,
-        peak_requests_per_s=peak / count.seconds if count.seconds else 0.0,
-        planned_requests_per_s=max(rate, expected.requests_per_s),
+        demand=now,
+        peak=sure / count.seconds / most if count.seconds else 0.0,
+        planned=max(now, _forecast(memory, now, lead, fleet).demand),
         lead_s=lead,
     )
-    return replace(memory, history=noted(memory.history, note))
+    return replace(memory, history=noted(memory.history, note), most_requests_per_s=most)
 
 
-def _forecast(memory: ObjectMemory, rate: float, lead: float, fleet: Fleet) -> Forecast:
-    return forecast(memory.history, at_s=fleet.now_s, requests_per_s=rate, lead_s=lead)
+def _forecast(memory: ObjectMemory, demand: float, lead: float, fleet: Fleet) -> Forecast:
+    return forecast(memory.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
 def outlook_of(
@@ -92,16 +91,16 @@ def outlook_of(
 ) -> Outlook:
     """Return what is expected of the time when a replica asked for now is Ready."""
     sizing, lead = chosen.sizing, lead_s(memory, fleet.settings)
-    expected = _forecast(memory, requests_per_s, lead, fleet)
-    kept = reserve(memory.history, quantile=_quantile(sizing))
-    calm = usual(memory.history) or 0.0
+    most = sizing.most_requests_per_s
+    expected = _forecast(memory, requests_per_s / most, lead, fleet)
+    kept = reserve(memory.history, quantile=_quantile(sizing)).fraction
     usd = usd_per_hour_per_gpu(sizing.request.gpu)
     return Outlook(
-        requests_per_s=expected.requests_per_s,
+        requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
-        burst_requests_per_s=(1 + kept.fraction) * calm if kept.fraction else 0.0,
-        burst_origin=f"{1 + kept.fraction:.1f} times what usually comes, as in the last day, over "
-        f"within the {format_s(lead)} that a start takes",
+        burst_requests_per_s=(1 + kept) * (usual(memory.history) or 0.0) * most if kept else 0.0,
+        burst_origin=f"{1 + kept:.1f} times what usually comes, as in the last day, over within "
+        f"the {format_s(lead)} that a start takes",
         usd_per_replica_hour=None if usd is None else usd * sizing.flags.parallelism.num_gpus,
     )
 

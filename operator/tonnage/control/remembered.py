@@ -6,8 +6,8 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.control.state import Fleet, ModelState, ObjectMemory, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
-from tonnage.estimate.demand import MeasuredDemand, count_arrivals
-from tonnage.estimate.forecast import is_burst
+from tonnage.estimate.demand import ArrivalCount, MeasuredDemand, count_arrivals
+from tonnage.estimate.forecast import is_burst, without_chance
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import with_starts
@@ -94,14 +94,21 @@ def _with_arrivals(
     if not isinstance(model, ModelDeployment):
         return memory
     count = count_arrivals(state.engines, WINDOWS[0], scrape_interval_s=interval_s)
-    scv = memory.arrival_scv or 1.0
-    if is_burst(memory.history, count=count.requests, seconds=count.seconds, scv=scv):
+    if _is_burst(memory, count):
         return memory  # the reserve is for it
     counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
     given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
     believed = given if memory.arrival_scv is None else memory.arrival_scv
     found = max(1.0, arrival_scv(counted, believed, given=given))
     return replace(memory, counted=counted, arrival_scv=None if found == given else found)
+
+
+def _is_burst(memory: ObjectMemory, count: ArrivalCount) -> bool:
+    most = memory.most_requests_per_s
+    if not most or not count.seconds:
+        return False
+    sure = without_chance(count.requests, scv=memory.arrival_scv or 1.0)
+    return is_burst(memory.history, sure=sure / count.seconds / most)
 
 
 def _asked_lengths(

@@ -246,6 +246,8 @@ class ObjectMemory:
     """Since when requests have waited at every tick."""
     history: History = field(default_factory=History)
     """Of demand, and of what was forecast of it."""
+    most_requests_per_s: float | None = None
+    """That a replica serves at most, at the lengths last measured: the unit of that demand."""
     counted: Counted = ()
     """Arrivals by window, for their burstiness."""
     arrival_scv: float | None = None

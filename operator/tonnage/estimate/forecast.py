@@ -11,6 +11,9 @@ they exceeded what was planned for is kept for a day, and the reserve is read of
 least that leaves no more requests in higher bursts than the promise allows to be late. A rise that
 stays is no burst, and what chance alone adds to a count is taken off before: plans are made for it.
 
+Demand is told in replicas: requests per second over what a replica serves at most at their lengths.
+Where lengths change with the hour, as prompts of days and nights do, the rate alone says little.
+
 Sources:
     [koenker-bassett] Regression Quantiles, Econometrica 46, 1978: the loss.
 """
@@ -84,7 +87,7 @@ class Peak:
 
     bin: int
     ratio: float
-    requests_per_s: float
+    demand: float
     """Planned for, the most of the bin."""
 
 
@@ -93,9 +96,9 @@ class History:
     """The demand of one object as far as it is remembered. Times are unix seconds."""
 
     recent: tuple[tuple[float, float], ...] = ()
-    """(time, requests/s), a minute apart."""
+    """(time, demand), a minute apart."""
     pattern: Mapping[int, tuple[float, int]] = field(default_factory=dict)
-    """(mean requests/s, notes) by ten minutes since 1970, for eight days."""
+    """(mean demand, notes) by ten minutes since 1970, for eight days."""
     due: tuple[Due, ...] = ()
     scores: Mapping[str, Score] = field(default_factory=dict)
     peaks: tuple[Peak, ...] = ()
@@ -104,9 +107,9 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Requests/s when a replica that is asked for now is Ready, and how that was come by."""
+    """Demand when a replica that is asked for now is Ready, and how that was come by."""
 
-    requests_per_s: float
+    demand: float
     origin: str
 
 
@@ -115,10 +118,10 @@ class Note:
     """What is measured and planned at a time."""
 
     at_s: float
-    requests_per_s: float
-    peak_requests_per_s: float
+    demand: float
+    peak: float
     """Over the shortest window, chance taken off."""
-    planned_requests_per_s: float
+    planned: float
     lead_s: float
     """Until a replica that is asked for now is Ready."""
 
@@ -130,7 +133,7 @@ def noted(history: History, note: Note) -> History:
     """
     if history.recent and note.at_s < history.recent[-1][0]:
         history = History(pattern=history.pattern, scores=history.scores)
-    peak = note.peak_requests_per_s
+    peak = note.peak
     due = tuple(replace(each, peak=max(each.peak, peak)) for each in history.due)
     history = replace(history, due=due)
     if history.recent and note.at_s - history.recent[-1][0] < NOTE_S:
@@ -139,24 +142,22 @@ def noted(history: History, note: Note) -> History:
 
 
 def _with_note(history: History, note: Note) -> History:
-    at_s, rate = note.at_s, note.requests_per_s
+    at_s, rate = note.at_s, note.demand
     recent = (*(each for each in history.recent if each[0] > at_s - RECENT_S), (at_s, rate))
     history = replace(history, recent=recent, pattern=_in_pattern(history, at_s, rate))
     new = Due(
         noted_s=at_s,
         due_s=at_s + note.lead_s,
         forecasts=dict(_forecasts(history, at_s, rate, note.lead_s)),
-        base=note.planned_requests_per_s,
+        base=note.planned,
     )
     return replace(history, due=(*history.due, new))
 
 
-def _in_pattern(
-    history: History, at_s: float, requests_per_s: float
-) -> Mapping[int, tuple[float, int]]:
+def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tuple[float, int]]:
     number = int(at_s // BIN_S)
     mean, count = history.pattern.get(number, (0.0, 0))
-    mean += (requests_per_s - mean) / (count + 1)
+    mean += (demand - mean) / (count + 1)
     oldest = number - int((WEEK_S + DAY_S) // BIN_S)
     kept = history.pattern
     if number not in kept:
@@ -170,8 +171,8 @@ def _settled(history: History, note: Note) -> History:
     came = [each for each in history.due if each.due_s <= note.at_s]
     for each in came:
         for name, forecast in each.forecasts.items():
-            scores[name] = _scored(scores.get(name, Score()), note.requests_per_s - forecast)
-        peaks = _with_peak(peaks, each, stays=note.requests_per_s)
+            scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
+        peaks = _with_peak(peaks, each, stays=note.demand)
     if not came:
         return history
     oldest = int((note.at_s - DAY_S) // BIN_S)
@@ -194,17 +195,17 @@ def _with_peak(peaks: tuple[Peak, ...], due: Due, *, stays: float) -> tuple[Peak
     base = max(due.base, stays)
     if base <= 0:
         return peaks
-    new = Peak(bin=int(due.noted_s // BIN_S), ratio=due.peak / base, requests_per_s=base)
+    new = Peak(bin=int(due.noted_s // BIN_S), ratio=due.peak / base, demand=base)
     if not peaks or peaks[-1].bin != new.bin:
         return (*peaks, new)
     last = peaks[-1]
-    highest = max(last.ratio, new.ratio), max(last.requests_per_s, base)
-    return (*peaks[:-1], replace(new, ratio=highest[0], requests_per_s=highest[1]))
+    highest = max(last.ratio, new.ratio), max(last.demand, base)
+    return (*peaks[:-1], replace(new, ratio=highest[0], demand=highest[1]))
 
 
-def forecast(history: History, *, at_s: float, requests_per_s: float, lead_s: float) -> Forecast:
+def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> Forecast:
     """Return what is expected after ``lead_s``: the last value, if nothing does better."""
-    ways = dict(_forecasts(history, at_s, requests_per_s, lead_s))
+    ways = dict(_forecasts(history, at_s, demand, lead_s))
     last = history.scores.get(LAST, Score())
     known = {
         name: score
@@ -213,27 +214,27 @@ def forecast(history: History, *, at_s: float, requests_per_s: float, lead_s: fl
     }
     best = min(known, key=lambda name: known[name].mean, default=LAST)
     if best == LAST or known[best].mean > BETTER * last.mean:
-        return Forecast(requests_per_s=requests_per_s, origin=LAST)
+        return Forecast(demand=demand, origin=LAST)
     gain = 1 - known[best].mean / last.mean if last.mean else 0.0
     origin = f"{best}, which missed {gain:.0%} less than the last value did"
-    return Forecast(requests_per_s=ways[best], origin=origin)
+    return Forecast(demand=ways[best], origin=origin)
 
 
 def _forecasts(
-    history: History, at_s: float, requests_per_s: float, lead_s: float
+    history: History, at_s: float, demand: float, lead_s: float
 ) -> Iterable[tuple[str, float]]:
     """Yield what each way that has what it takes comes to."""
     for name, way in WAYS.items():
-        found = way(history, at_s, requests_per_s, lead_s)
+        found = way(history, at_s, demand, lead_s)
         if found is not None:
             yield name, max(0.0, found)
 
 
-def _last(_: History, __: float, requests_per_s: float, ___: float) -> float:
-    return requests_per_s
+def _last(_: History, __: float, demand: float, ___: float) -> float:
+    return demand
 
 
-def _trend(history: History, at_s: float, requests_per_s: float, lead_s: float) -> float | None:
+def _trend(history: History, at_s: float, demand: float, lead_s: float) -> float | None:
     """Go on by the slope of least squares over the last ten minutes, or a lead if that is more."""
     since_s = at_s - max(TREND_S, lead_s)
     points = [each for each in history.recent if each[0] >= since_s]
@@ -243,17 +244,17 @@ def _trend(history: History, at_s: float, requests_per_s: float, lead_s: float) 
     mean = sum(rate for _, rate in points) / len(points)
     spread = sum((at - mean_s) ** 2 for at, _ in points)
     slope = sum((at - mean_s) * (rate - mean) for at, rate in points) / spread
-    return min(requests_per_s + slope * lead_s, LARGEST_RISE * requests_per_s)
+    return min(demand + slope * lead_s, LARGEST_RISE * demand)
 
 
 def _before(period_s: float) -> Callable[[History, float, float, float], float | None]:
-    def way(history: History, at_s: float, requests_per_s: float, lead_s: float) -> float | None:
+    def way(history: History, at_s: float, demand: float, lead_s: float) -> float | None:
         then = _pattern_at(history, at_s - period_s)
         later = _pattern_at(history, at_s + lead_s - period_s)
         if then is None or later is None:
             return None
-        level = requests_per_s / then if then else 1.0
-        return requests_per_s + (later - then) * min(max(level, 1 / LARGEST_RISE), LARGEST_RISE)
+        level = demand / then if then else 1.0
+        return demand + (later - then) * min(max(level, 1 / LARGEST_RISE), LARGEST_RISE)
 
     return way
 
@@ -292,10 +293,10 @@ def reserve(history: History, *, quantile: float) -> Reserve:
     peaks = sorted(history.peaks, key=lambda each: each.ratio, reverse=True)
     if len(peaks) < MIN_PEAKS:
         return Reserve(fraction=0.0, num_peaks=len(peaks))
-    left = (1 - quantile) * sum(each.requests_per_s for each in peaks) * BIN_S
+    left = (1 - quantile) * sum(each.demand for each in peaks) * BIN_S
     ratio = 1.0
     for each in peaks:
-        left -= each.ratio * each.requests_per_s * NOTE_S
+        left -= each.ratio * each.demand * NOTE_S
         if left < 0:
             ratio = min(each.ratio, peaks[RECURS - 1].ratio)
             break
@@ -303,19 +304,17 @@ def reserve(history: History, *, quantile: float) -> Reserve:
 
 
 def usual(history: History) -> float | None:
-    """Return what usually comes, in requests/s: bursts leave a median alone; None: not known."""
+    """Return the demand that usually comes: bursts leave a median alone; None: not known."""
     if len(history.recent) < MIN_PEAKS:
         return None
     since_s = history.recent[-1][0] - TREND_S
     return median(rate for at_s, rate in history.recent if at_s >= since_s)
 
 
-def is_burst(history: History, *, count: float, seconds: float, scv: float) -> bool:
-    """Tell whether a count of requests is more than chance makes of what usually comes."""
+def is_burst(history: History, *, sure: float) -> bool:
+    """Tell whether a demand, chance taken off, is more than what usually comes."""
     calm = usual(history)
-    if calm is None or seconds <= 0:
-        return False
-    return without_chance(count, scv=scv) / seconds > BURST * calm
+    return calm is not None and sure > BURST * calm
 
 
 def without_chance(count: float, *, scv: float) -> float:

@@ -31,9 +31,9 @@ LEAD_S = 300.0
 def a_note(at_s, rate, *, peak=None, planned=None, lead_s=LEAD_S):
     return Note(
         at_s=START_S + at_s,
-        requests_per_s=rate,
-        peak_requests_per_s=rate if peak is None else peak,
-        planned_requests_per_s=rate if planned is None else planned,
+        demand=rate,
+        peak=rate if peak is None else peak,
+        planned=rate if planned is None else planned,
         lead_s=lead_s,
     )
 
@@ -49,12 +49,12 @@ def after(rate, minutes, *, history=None, since=0, peak=None):
 
 
 def told(history, at_s, rate, *, lead_s=LEAD_S):
-    return forecast(history, at_s=START_S + at_s, requests_per_s=rate, lead_s=lead_s)
+    return forecast(history, at_s=START_S + at_s, demand=rate, lead_s=lead_s)
 
 
 class TestForecast:
     def test_is_the_last_value_where_nothing_is_known(self):
-        assert told(History(), 0, 4.0) == Forecast(requests_per_s=4.0, origin=LAST)
+        assert told(History(), 0, 4.0) == Forecast(demand=4.0, origin=LAST)
 
     def test_stays_the_last_value_under_a_constant_load(self):
         history = after(lambda _: 4.0, 180)
@@ -70,7 +70,7 @@ class TestForecast:
 
         assert told(early, 1200, 3.0).origin == LAST
         found = told(late, 3600, ramp(3600))
-        assert found.requests_per_s == pytest.approx(7.5)
+        assert found.demand == pytest.approx(7.5)
         assert found.origin == "trend, which missed 100% less than the last value did"
 
     def test_is_switched_off_where_the_trend_misleads(self):
@@ -93,7 +93,7 @@ class TestForecast:
         known = replace(history, scores={**history.scores, "trend": Score(loss=99, weight=99)})
         found = told(known, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
         assert found.origin.startswith("the day before")
-        assert found.requests_per_s == pytest.approx(daily(2 * DAY_S + 3600), rel=0.01)
+        assert found.demand == pytest.approx(daily(2 * DAY_S + 3600), rel=0.01)
 
     def test_moves_the_day_before_to_the_level_of_today(self):
         # 4 then and 6 an hour later; today it is 8: 12 in an hour.
@@ -102,7 +102,7 @@ class TestForecast:
         good = {LAST: Score(loss=50, weight=50), "the day before": Score(loss=1, weight=50)}
         history = History(pattern=bins, scores=good)
 
-        assert told(history, DAY_S, 8.0, lead_s=3600).requests_per_s == pytest.approx(12.0)
+        assert told(history, DAY_S, 8.0, lead_s=3600).demand == pytest.approx(12.0)
 
     def test_needs_a_record_of_half_an_hour(self):
         scores = {LAST: Score(loss=50, weight=29), "trend": Score(loss=0, weight=29)}
@@ -114,7 +114,7 @@ class TestForecast:
         good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=1, weight=50)}
         history = replace(after(lambda at_s: at_s / 60, 10), scores=good)
 
-        assert told(history, 600, 10.0, lead_s=3000).requests_per_s == 30.0
+        assert told(history, 600, 10.0, lead_s=3000).demand == 30.0
 
     def test_too_low_by_one_counts_four_times_too_high_by_one(self):
         due = [
@@ -182,7 +182,7 @@ class TestReserve:
         # At 95 % 3000: all ten have 4 * 240 + 6 * 120 = 1680.
         ratios = [4.0] * 4 + [2.0] * 6 + [1.0] * 90
         peaks = tuple(
-            Peak(bin=number, ratio=ratio, requests_per_s=1.0) for number, ratio in enumerate(ratios)
+            Peak(bin=number, ratio=ratio, demand=1.0) for number, ratio in enumerate(ratios)
         )
 
         assert reserve(History(peaks=peaks), quantile=0.99).fraction == 3.0
@@ -200,13 +200,12 @@ class TestBursts:
         history = after(lambda at_s: 9.0 if at_s == 540 else 4.0, 12)
 
         assert usual(history) == 4.0
-        assert is_burst(history, count=600, seconds=60, scv=1)
-        assert not is_burst(history, count=360, seconds=60, scv=1)  # 322 of them are sure
-        assert not is_burst(history, count=600, seconds=60, scv=36)  # 10 +- 2.4 each second
+        assert is_burst(history, sure=6.1)
+        assert not is_burst(history, sure=6.0)
 
     def test_are_not_known_before_anything_is_usual(self):
         assert usual(after(lambda _: 4.0, 5)) is None
-        assert not is_burst(History(), count=600, seconds=60, scv=1)
+        assert not is_burst(History(), sure=600)
 
     @pytest.mark.parametrize(
         ("count", "scv", "sure"), [(100, 1, 80), (100, 4, 60), (1, 1, 0), (0, 1, 0)]
