@@ -13,7 +13,7 @@ from tonnage.estimate.samples import Series
 from tonnage.replay.cluster import Cluster, Pod
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Record, moment
-from tonnage.replay.rivals.rule import Rule, SeenPod, Signals, Told
+from tonnage.replay.rivals.rule import Pass, Rule, SeenPod, Signals, Told
 from tonnage.replay.truth import Machine
 from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
@@ -81,15 +81,16 @@ class RivalController:
     def _scale(self, record: Record, answers: Answers, at_s: float) -> None:
         cluster, uid = record.cluster, record.served.model.uid
         rule, told = self.rules[uid], self._told[uid]
-        pods = cluster.kept
+        pods, in_flight = cluster.kept, _in_flight(cluster, at_s)
         found = self._read(cluster, rule.table, at_s) if rule.reads_engines else answers
         signals = Signals(
             at_s=at_s,
             asked=cluster.replicas,
             pods=tuple(_seen(pod, at_s) for pod in pods),
             answers=self._of(cluster, pods, found),
+            passes=_passes(cluster, at_s) if rule.reads_engines else {},
             arrived=bisect_right(cluster.traffic.arrival_s, at_s),
-            in_flight=_in_flight(cluster, at_s),
+            in_flight=in_flight,
             waiting_at_router=cluster.waiting_at_router(at_s),
             told=told,
             pod_label=self.settings.pod_label,
@@ -128,6 +129,24 @@ class RivalController:
 
 def _ready(cluster: Cluster, at_s: float) -> list[Pod]:
     return [pod for pod in cluster.kept if pod.ready_s <= at_s]
+
+
+def _passes(cluster: Cluster, at_s: float) -> dict[str, Pass]:
+    return {pod.name: _pass(pod.engine) for pod in _ready(cluster, at_s)}
+
+
+def _pass(engine: Engine) -> Pass:
+    (rank,) = engine.ranks
+    queued = sum(engine.table.prompt_tokens[number] for number in rank.waiting)
+    if engine.ends_s == math.inf:
+        return Pass(queued_tokens=queued)
+    return Pass(
+        prefill_tokens=rank.prefill_tokens,
+        decode_tokens=rank.context_tokens,
+        num_decoding=rank.num_decoding,
+        queued_tokens=queued,
+        wall_s=engine.first_s,
+    )
 
 
 def _in_flight(cluster: Cluster, at_s: float) -> int:

@@ -45,6 +45,20 @@ class SeenPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One forward pass of an engine, the one under way, and what waits behind it."""
+
+    prefill_tokens: float = 0.0
+    decode_tokens: float = 0.0
+    """In the cache, of sequences that decode."""
+    num_decoding: float = 0.0
+    queued_tokens: float = 0.0
+    """Of prompts that wait."""
+    wall_s: float | None = None
+    """None: the engine is idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
     """What is seen of one object when its rule is asked. Missing is missing, never zero."""
 
@@ -54,6 +68,8 @@ class Signals:
     pods: tuple[SeenPod, ...]
     answers: Mapping[str, Sequence[Series]] = field(default_factory=dict)
     """By query, the series of these pods. Those of pods that were taken away are left out."""
+    passes: Mapping[str, Pass] = field(default_factory=dict)
+    """By pod that is Ready, for rules that read engines and whose engines publish them."""
     arrived: int = 0
     """Requests that ever came, as a router or proxy of one's own counts them."""
     in_flight: int = 0
