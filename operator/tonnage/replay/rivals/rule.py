@@ -15,6 +15,16 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What one request of the expected lengths meets on an idle replica."""
+
+    input_tokens: int
+    output_tokens: int
+    ttft_s: float
+    itl_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """What every rule is told of an object; none has to find it out, few use it."""
 
@@ -27,6 +37,7 @@ class Told:
     """Of a replica, as its engine reports them."""
     prefill_tokens_per_s: float
     """Of an idle replica, as a probe of one full chunk measures it."""
+    probe: Probe
     believed_requests_per_s: float
     """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
     true_requests_per_s: float
