@@ -3,7 +3,8 @@ from tonnage.replay.rivals.aibrix import Apa, Kpa, Window
 
 
 def after(rule, usages, *, asked=4):
-    """What it asks for after these mean usages, one each 10 s, of so many pods."""
+    """What it asks for after these mean usages, one each 10 s, of so many pods long there."""
+    rule.window.changed_s = -300.0
     for n, usage in enumerate(usages):
         found = rule.replicas(a_signal(asked, at_s=10.0 * n, kv_usage=[usage] * asked))
     return found
@@ -25,7 +26,7 @@ def after_three_minutes(early, late):
     """What the KPA asks four replicas to be after two minutes of one usage and one of another."""
     usages = [early] * 12 + [late] * 6
     known = [(10.0 * n, usage) for n, usage in enumerate(usages[:-1])]
-    rule = Kpa(target=0.5, sums=False, window=Window(values=known))
+    rule = Kpa(target=0.5, sums=False, window=Window(values=known, changed_s=-300.0))
     return rule.replicas(a_signal(4, at_s=170.0, kv_usage=[late] * 4))
 
 
@@ -55,3 +56,10 @@ def test_nothing_goes_down_within_five_minutes_of_a_change():
         rule.replicas(a_signal(8, at_s=at_s, kv_usage=[0.0] * 8)) for at_s in (200.0, 290.0, 300.0)
     ]
     assert found == [8, 8, 4]
+
+
+def test_nothing_goes_down_within_five_minutes_of_the_start():
+    rule = Apa(target=0.5)
+    found = [rule.replicas(a_signal(4, at_s=at_s, kv_usage=[0.0] * 4)) for at_s in (0.0, 290, 300)]
+
+    assert found == [4, 4, 2]
