@@ -1,0 +1,163 @@
+"""A rival at work: deploys what it is given, then does what its rule says."""
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tonnage.engine.core import Engine
+from tonnage.engine.table import RequestTable
+from tonnage.estimate.metrics import Query
+from tonnage.estimate.samples import Series
+from tonnage.replay.cluster import Cluster, Pod
+from tonnage.replay.prometheus import Prometheus
+from tonnage.replay.record import Record, moment
+from tonnage.replay.rivals.rule import Rule, SeenPod, Signals, Told
+from tonnage.replay.truth import Machine
+from tonnage.replay.views import EPOCH_S
+from tonnage.settings import Settings
+from tonnage.sizing.expected import slo_of
+from tonnage.sizing.request import Flags
+
+Answers = Mapping[str, Sequence[Series]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a rival starts with, of one object: none of them chooses flags."""
+
+    flags: Flags
+    replicas: int
+    believed_requests_per_s: float
+    """Goodput of a replica, as the plan has it."""
+    true_requests_per_s: float
+    """The same as it is; for the one rule that is handed it."""
+
+
+@dataclass(slots=True)
+class RivalController:
+    """Scales each cluster of a simulation by a rule of its own.
+
+    Before the traffic begins no rule is asked: it would see an idle fleet and take it away.
+    """
+
+    settings: Settings
+    rules: Mapping[str, Rule]
+    """By uid of the object; all of one kind, each of a run of its own."""
+    given: Mapping[str, Given]
+    """By uid of the object."""
+    _told: dict[str, Told] = field(default_factory=dict)
+
+    @property
+    def interval_s(self) -> float:
+        return self._any.interval_s
+
+    @property
+    def table(self) -> Mapping[str, Query]:
+        return self._any.table
+
+    @property
+    def _any(self) -> Rule:
+        return next(iter(self.rules.values()))
+
+    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+        """Deploy or scale the clusters, and note a moment of each."""
+        is_asked = at_s >= 0 and not self._any.reads_engines
+        answers = prometheus.ask(EPOCH_S + at_s) if is_asked else {}
+        for record in records:
+            if record.cluster.template is None:
+                self._deploy(record, at_s)
+            elif at_s >= 0:
+                self._scale(record, answers, at_s)
+            record.moments.append(moment(record, at_s))
+
+    def _deploy(self, record: Record, at_s: float) -> None:
+        uid = record.served.model.uid
+        given = self.given[uid]
+        record.cluster.deploy(given.flags, given.replicas, at_s)
+        self._told[uid] = _told(record, given)
+
+    def _scale(self, record: Record, answers: Answers, at_s: float) -> None:
+        cluster, uid = record.cluster, record.served.model.uid
+        rule, told = self.rules[uid], self._told[uid]
+        pods = cluster.kept
+        found = self._read(cluster, rule.table, at_s) if rule.reads_engines else answers
+        signals = Signals(
+            at_s=at_s,
+            asked=cluster.replicas,
+            pods=tuple(_seen(pod, at_s) for pod in pods),
+            answers=self._of(cluster, pods, found),
+            waiting_at_router=cluster.waiting_at_router(at_s),
+            told=told,
+            pod_label=self.settings.pod_label,
+        )
+        wanted = min(told.max_replicas, max(told.min_replicas, rule.replicas(signals)))
+        if wanted != cluster.replicas:
+            cluster.scale(wanted, at_s)
+
+    def _of(self, cluster: Cluster, pods: Sequence[Pod], answers: Answers) -> Answers:
+        """Return what was answered about these pods."""
+        names, namespace = {pod.name for pod in pods}, cluster.model.namespace
+        place, name = self.settings.namespace_label, self.settings.pod_label
+        return {
+            query: [
+                each
+                for each in found
+                if each.labels[place] == namespace and each.labels[name] in names
+            ]
+            for query, found in answers.items()
+        }
+
+    def _read(self, cluster: Cluster, table: Mapping[str, Query], at_s: float) -> Answers:
+        """Return what the engines that are Ready say now, in answer to a table."""
+        names = {query.metric: name for name, query in table.items()}
+        found: dict[str, list[Series]] = {name: [] for name in table}
+        place, name = self.settings.namespace_label, self.settings.pod_label
+        for pod in _ready(cluster, at_s):
+            pod.engine.advance(at_s)
+            of_pod = {place: cluster.model.namespace, name: pod.name}
+            for (metric, labels), value in pod.counters.page(at_s).items():
+                if metric in names:
+                    told = {**dict(labels), **of_pod}
+                    series = Series(labels=told, value=value, evaluated_at_s=EPOCH_S + at_s)
+                    found[names[metric]].append(series)
+        return found
+
+
+def _ready(cluster: Cluster, at_s: float) -> list[Pod]:
+    return [pod for pod in cluster.kept if pod.ready_s <= at_s]
+
+
+def _seen(pod: Pod, at_s: float) -> SeenPod:
+    return SeenPod(
+        name=pod.name,
+        age_s=at_s - pod.created_s,
+        ready_for_s=at_s - pod.ready_s if pod.ready_s <= at_s else None,
+    )
+
+
+def _told(record: Record, given: Given) -> Told:
+    model, machine = record.served.model, record.cluster.machine
+    scaling = model.spec.scaling
+    return Told(
+        flags=given.flags,
+        min_replicas=scaling.min_replicas,
+        max_replicas=scaling.max_replicas,
+        slo=slo_of(model.spec),
+        kv_tokens=machine.kv_tokens,
+        prefill_tokens_per_s=_prefill_tokens_per_s(machine),
+        believed_requests_per_s=given.believed_requests_per_s,
+        true_requests_per_s=given.true_requests_per_s,
+    )
+
+
+def _prefill_tokens_per_s(machine: Machine) -> float:
+    """Return the tokens of one chunk over the TTFT of it alone."""
+    limits = machine.limits
+    chunk = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
+    one = array("q", [1])
+    table = RequestTable(array("q", [chunk]), one, array("q", [0]), array("d", [0.0]))
+    engine = Engine(limits, machine.costs, table)
+    engine.submit(0)
+    engine.advance(math.inf)
+    return chunk / table.first_token_s[0]

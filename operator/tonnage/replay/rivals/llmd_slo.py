@@ -1,0 +1,81 @@
+"""llm-d's SLO-aware law: replicas by how near P90 latencies are to their limits.
+
+Follows llm-d/llm-d guides/workload-autoscaling/README.slo-aware.md (d38c9f0c) and slo-aware/.
+Its router tells latencies as measured, as it does where its predictor is not trained, and they
+are those of the engines. Scrapes are those that all rivals have, not every 5 s.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.histogram import quantile
+from tonnage.replay.rivals.hpa import SYNC_S, Behavior, Hpa, Rate
+from tonnage.replay.rivals.rule import Signals, scrapes_in, whole
+from tonnage.sizing.workload import Target
+
+WINDOW_S: Final = 60.0
+SMOOTHED: Final = 3
+"""Evaluations of the recording rule, one each 15 s, in its mean over 45 s."""
+QUANTILE: Final = 0.9
+CLAMP: Final = 2.0
+BAND: Final = 0.40 / 0.55
+"""Of the lower threshold over the upper."""
+UP: Final = Behavior(
+    window_s=30.0, rates=(Rate(pods=4, period_s=60.0), Rate(fraction=1.0, period_s=60.0))
+)
+DOWN: Final = Behavior(window_s=180.0, rates=(Rate(pods=1, period_s=120.0),))
+
+
+@dataclass(slots=True, kw_only=True)
+class SloLaw:
+    """Goes up above ``threshold`` of the limit, down below 0.73 times that."""
+
+    threshold: float
+    scrape_interval_s: float
+    hpa: Hpa = field(default_factory=lambda: Hpa(up=UP, down=DOWN))
+    recent: list[float] = field(default_factory=list)
+    """Worst latency over its limit, of the newest evaluations."""
+    interval_s: float = SYNC_S
+    reads_engines: bool = False
+
+    @property
+    def table(self) -> Mapping[str, Query]:
+        scrapes = scrapes_in(WINDOW_S, self.scrape_interval_s)
+        names = {"ttft": "time_to_first_token", "tpot": "request_time_per_output_token"}
+        return {
+            name: Query(
+                metric=f"vllm:{metric}_seconds_bucket",
+                function="rate",
+                scrapes=scrapes,
+                own_labels=("le",),
+            )
+            for name, metric in names.items()
+        }
+
+    def replicas(self, signals: Signals) -> int:
+        slo = signals.told.slo
+        ratios = (_ratio(signals, "ttft", slo.ttft), _ratio(signals, "tpot", slo.tpot))
+        self.recent = [*self.recent, min(CLAMP, max(ratios))][-SMOOTHED:]
+        saturation = sum(self.recent) / len(self.recent)
+        return self.hpa.replicas(signals, self._wanted(signals, saturation))
+
+    def _wanted(self, signals: Signals, saturation: float) -> int:
+        now, ready, down = signals.asked, signals.ready, BAND * self.threshold
+        if saturation > self.threshold:
+            credit = ready / now if 0 < ready < now else 1.0
+            return now + whole(now * (saturation * credit / self.threshold - 1))
+        if saturation < down:
+            return now - math.floor(now * (1 - saturation / down))
+        return now
+
+
+def _ratio(signals: Signals, query: str, targets: Sequence[Target]) -> float:
+    """Return P90 over the limit of the target nearest to it; 0 where nothing was measured."""
+    if not targets:
+        return 0.0
+    limit_s = min(targets, key=lambda target: abs(target.quantile - QUANTILE)).limit_s
+    found_s = quantile(signals.buckets(query), QUANTILE)
+    return 0.0 if found_s is None else found_s / limit_s

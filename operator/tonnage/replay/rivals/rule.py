@@ -1,0 +1,141 @@
+"""What a rival is: a rule that sees what anybody could see, and says how many replicas."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tonnage.estimate.metrics import RUNNING, WAITING, Query
+from tonnage.estimate.samples import Series
+from tonnage.sizing.request import Flags
+from tonnage.sizing.workload import Slo
+
+KV_USAGE: Final = "vllm:kv_cache_usage_perc"
+ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What every rule is told of an object; none has to find it out, few use it."""
+
+    flags: Flags
+    """That run, and stay."""
+    min_replicas: int
+    max_replicas: int
+    slo: Slo
+    kv_tokens: int
+    """Of a replica, as its engine reports them."""
+    prefill_tokens_per_s: float
+    """Of an idle replica, as a probe of one full chunk measures it."""
+    believed_requests_per_s: float
+    """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
+    true_requests_per_s: float
+    """Goodput of a replica as it is: nobody can know it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPod:
+    """A pod that was not taken away."""
+
+    name: str
+    age_s: float
+    """Since it was created."""
+    ready_for_s: float | None
+    """None: it is not Ready yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What is seen of one object when its rule is asked. Missing is missing, never zero."""
+
+    at_s: float
+    asked: int
+    """Replicas that the Deployment asks for."""
+    pods: tuple[SeenPod, ...]
+    answers: Mapping[str, Sequence[Series]] = field(default_factory=dict)
+    """By query, the series of these pods. Those of pods that were taken away are left out."""
+    waiting_at_router: int = 0
+    """Requests that came while nobody was Ready: a router or proxy of one's own counts them."""
+    told: Told
+    pod_label: str = "pod"
+
+    @property
+    def ready(self) -> int:
+        return sum(pod.ready_for_s is not None for pod in self.pods)
+
+    @property
+    def pending(self) -> int:
+        """Pods that were created and are not Ready."""
+        return len(self.pods) - self.ready
+
+    def by_pod(self, query: str) -> dict[str, float]:
+        """Return a value for each pod that has one, its series summed."""
+        found: dict[str, float] = {}
+        for series in self.answers.get(query, ()):
+            pod = series.labels[self.pod_label]
+            found[pod] = found.get(pod, 0.0) + series.value
+        return found
+
+    def total(self, query: str) -> float | None:
+        """Return the sum over pods; None where none has a value."""
+        found = self.by_pod(query)
+        return sum(found.values()) if found else None
+
+    def buckets(self, query: str) -> dict[float, float]:
+        """Return what a histogram of all pods together holds, by upper bound."""
+        found: dict[float, float] = {}
+        for series in self.answers.get(query, ()):
+            bound = math.inf if series.labels["le"] == "+Inf" else float(series.labels["le"])
+            found[bound] = found.get(bound, 0.0) + series.value
+        return found
+
+
+class Rule(Protocol):
+    """Says how many replicas one object should have; its fields are all that it remembers."""
+
+    @property
+    def interval_s(self) -> float:
+        """Time from one question to the next."""
+
+    @property
+    def table(self) -> Mapping[str, Query]:
+        """What it asks for."""
+
+    @property
+    def reads_engines(self) -> bool:
+        """Its queries are answered by the engines as of now, not by Prometheus.
+
+        They are plain metrics then, without a function.
+        """
+
+    def replicas(self, signals: Signals) -> int:
+        """Return how many there should be; ``signals.asked`` where nothing is to change.
+
+        Limits of the object need not be kept: whoever asks does that.
+        """
+
+
+GAUGES: Mapping[str, Query] = {
+    "running": Query(metric=RUNNING),
+    "waiting": Query(metric=WAITING),
+    "kv_usage": Query(metric=KV_USAGE),
+}
+"""As the newest scrape has them."""
+
+
+def gauges(*names: str) -> dict[str, Query]:
+    return {name: GAUGES[name] for name in names}
+
+
+def whole(replicas: float) -> int:
+    """Round up, but not for what floats add to a whole number.
+
+    >>> whole(3 * 0.7 / 0.7), whole(3.01)
+    (3, 4)
+    """
+    return math.ceil(replicas - ROUNDING)
+
+
+def scrapes_in(window_s: float, scrape_interval_s: float) -> int:
+    """Return a window in scrapes, which is what a query counts in."""
+    return max(1, round(window_s / scrape_interval_s))
