@@ -1,4 +1,4 @@
-"""Traffic of a trace: cut to a window, thinned or superposed, and what it was like by the minute."""
+"""Traffic of a trace: cut to a window, thinned or superposed, with its rates by the minute."""
 
 import math
 from array import array

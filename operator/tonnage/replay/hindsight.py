@@ -5,7 +5,7 @@ as the longest cold start takes, so that they are Ready in time, and pays for th
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from tonnage.replay.fluid import Work
@@ -56,9 +56,7 @@ def static_peak(run: Callable[[int], float], *, target: float, first: int) -> Pe
     high = max(1, first)
     while not suffices(high):
         if 2 * high > MOST_REPLICAS or known.get(high // 2, -1.0) >= known[high]:
-            return Peak(
-                replicas=None, best_attainment=max(known.values()), num_runs=len(known)
-            )
+            return Peak(replicas=None, best_attainment=max(known.values()), num_runs=len(known))
         high *= 2
     low = max((number for number in known if known[number] < target), default=0)
     while high - low > 1:

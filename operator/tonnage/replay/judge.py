@@ -1,4 +1,4 @@
-"""How a simulation is judged: which requests were kept, what that cost, and how often was scaled."""
+"""How a simulation is judged: which requests were kept, at what cost, and how often it scaled."""
 
 import math
 from array import array

@@ -1,5 +1,6 @@
 """Synthetic traffic by name, where no trace is at hand: what a controller has to survive."""
 
+import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +52,13 @@ class Asked:
     workload: Workload
     requests_per_s: float
     context_tokens: int
+    times: float = 1.0
+    """Of the rate, whichever a shape has."""
     seed: int = 0
+
+    @property
+    def mean_requests_per_s(self) -> float:
+        return self.times * self.requests_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +70,17 @@ class Shape:
 
 
 def _steady(asked: Asked) -> Drawn:
-    return _of(asked, constant(asked.requests_per_s), duration_s=HOUR_S)
+    return _of(asked, constant(asked.mean_requests_per_s), duration_s=HOUR_S)
 
 
 def _step(asked: Asked) -> Drawn:
-    mean = asked.requests_per_s
+    mean = asked.mean_requests_per_s
     return _of(asked, piecewise([(0, LOW * mean), (HOUR_S / 2, HIGH * mean)]), duration_s=HOUR_S)
 
 
 def _ramp(asked: Asked) -> Drawn:
     """Rise for an hour, after and before a quarter of one."""
-    mean, quiet_s = asked.requests_per_s, HOUR_S / 4
+    mean, quiet_s = asked.mean_requests_per_s, HOUR_S / 4
 
     def rate(at_s: float) -> float:
         risen = min(1.0, max(0.0, (at_s - quiet_s) / HOUR_S))
@@ -83,7 +90,7 @@ def _ramp(asked: Asked) -> Drawn:
 
 
 def _day(asked: Asked) -> Drawn:
-    rate = diurnal(asked.requests_per_s, swing=SWING, period_s=DAY_S)
+    rate = diurnal(asked.mean_requests_per_s, swing=SWING, period_s=DAY_S)
     return _of(asked, rate, duration_s=DAY_S)
 
 
@@ -91,12 +98,12 @@ def _drift(asked: Asked) -> Drawn:
     """Let lengths grow for an hour, after and before half of one."""
     shapes = [(0.0, asked.workload)]
     for piece in range(1, DRIFT_PIECES + 1):
-        longer = LONGER ** (piece / DRIFT_PIECES)
-        shapes.append((HOUR_S / 2 + HOUR_S * piece / DRIFT_PIECES, times(asked.workload, longer)))
-    return _of(asked, constant(asked.requests_per_s), duration_s=2 * HOUR_S, shapes=shapes)
+        factor = LONGER ** (piece / DRIFT_PIECES)
+        shapes.append((HOUR_S / 2 + HOUR_S * piece / DRIFT_PIECES, longer(asked.workload, factor)))
+    return _of(asked, constant(asked.mean_requests_per_s), duration_s=2 * HOUR_S, shapes=shapes)
 
 
-def times(workload: Workload, factor: float) -> Workload:
+def longer(workload: Workload, factor: float) -> Workload:
     """Return requests that are so many times as long."""
     prompt, second = workload.prompt, workload.output_second_moment
     return replace(
@@ -114,7 +121,7 @@ def times(workload: Workload, factor: float) -> Workload:
 def _bursts(asked: Asked) -> Drawn:
     """Keep the mean: between bursts the rate is lower, by what they bring."""
     share = BURST_S / BURST_EVERY_S
-    between = asked.requests_per_s / (1 + share * (BURST_TIMES - 1))
+    between = asked.mean_requests_per_s / (1 + share * (BURST_TIMES - 1))
 
     def rate(at_s: float) -> float:
         is_burst = at_s % BURST_EVERY_S >= BURST_EVERY_S - BURST_S
@@ -123,9 +130,7 @@ def _bursts(asked: Asked) -> Drawn:
     return _of(asked, rate, duration_s=HOUR_S)
 
 
-def _of(
-    asked: Asked, rate: Rate, *, duration_s: float, shapes: Shapes | None = None
-) -> Drawn:
+def _of(asked: Asked, rate: Rate, *, duration_s: float, shapes: Shapes | None = None) -> Drawn:
     source = Source(rate=rate, shapes=shapes or ((0.0, asked.workload),))
     return Drawn(
         traffic=traffic(
@@ -139,11 +144,15 @@ def _of(
     )
 
 
-def llmd(seed: int = 0) -> Trace:
-    """Return the scored profile: requests evenly apart in each stage, normal lengths cut off."""
+def llmd(seed: int = 0, *, factor: float = 1.0) -> Trace:
+    """Return the scored profile: requests evenly apart in each stage, normal lengths cut off.
+
+    ``factor``: of the rates.
+    """
     arrival_s, begun_s = array("d"), 0.0
     for requests_per_s, stage_s in LLMD_STAGES:
-        arrival_s.extend(begun_s + k / requests_per_s for k in range(requests_per_s * stage_s))
+        rate = factor * requests_per_s
+        arrival_s.extend(begun_s + k / rate for k in range(math.ceil(rate * stage_s)))
         begun_s += stage_s
     first, number = FIRST_SEED + 2 * seed, len(arrival_s)
     return Trace(
@@ -161,7 +170,7 @@ def _clipped(lengths: tuple[int, int, int, int], shares: Sequence[float]) -> "ar
 
 def _llmd(asked: Asked) -> Drawn:
     return drawn_from(
-        llmd(asked.seed),
+        llmd(asked.seed, factor=asked.times),
         duration_s=sum(stage_s for _, stage_s in LLMD_STAGES),
         context_tokens=asked.context_tokens,
     )
