@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from tonnage.cli.answers.replays import Case, Fared, Replays
+from tonnage.cli.answers.replays import PERCENT, Case, Fared, Replays
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, Judged, Limits
 from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
@@ -13,13 +13,17 @@ from tonnage.units import DAY_S, HOUR_S, format_s, significant
 
 UNKNOWN: Final = "-"
 POLICY: Final = "policy"
-COLUMNS: Final = (
-    "GPU-h", "of peak", "of stairs", "kept", "worst hour", "up/down", "replicas", "TTFT p95",
-    "TPOT p95",
-)  # fmt: skip
+TAKES: Final = ("GPU-h", "of\npeak", "of\nstairs", "replicas\nmean/max", "scaled\nup/down")
+GIVES: Final = ("kept", "worst\nhour", "TTFT\np95", "TPOT\np95")
+COLUMNS: Final = (*TAKES, *GIVES)
 LONG: Final = 20 * HOUR_S
 """Traffic from which on GPU-hours are told by the day."""
 P95: Final = 1
+"""Its place among the percentiles."""
+EVEN: Final = 0.005
+
+
+CHANCES: Final = f"cold starts vary by 25% to either side; {LOST_SCRAPES:.0%} of scrapes are lost"
 
 
 def headline(found: list[Fared], target: float) -> str:
@@ -67,9 +71,9 @@ def percent(share: float) -> str:
     """Write a share.
 
     >>> percent(0.99), percent(0.995)
-    ('99 %', '99.5 %')
+    ('99%', '99.5%')
     """
-    return f"{round(100 * share, 4):g} %"
+    return f"{round(PERCENT * share, 4):g}%"
 
 
 def cells(fared: Fared) -> tuple[str, ...]:
@@ -83,10 +87,10 @@ def cells(fared: Fared) -> tuple[str, ...]:
         _number(fared),
         _ratio(fared.of_peak),
         _ratio(fared.of_stairs),
+        f"{fared.middle('mean_replicas'):.1f}/{most}",
+        f"{fared.middle('scaled_up'):g}/{fared.middle('scaled_down'):g}",
         f"{kept:.2%}",
         f"{worst:.2%}",
-        f"{fared.middle('scaled_up'):g}/{fared.middle('scaled_down'):g}",
-        f"{fared.middle('mean_replicas'):.1f}, max {most}",
         format_s(_p95(fared, "ttft_s")),
         format_s(_p95(fared, "tpot_s")),
     )
@@ -163,13 +167,12 @@ def _span(duration_s: float) -> str:
 
 def _engines(speed: float | None) -> str:
     low, high = FACTORS
+    if speed == 1:
+        return f"simulated, not measured: engines are as fast as believed; {CHANCES}"
     told = (
         f"drawn by seed: efficiencies {low:g} to {high:g} times the prior's, overheads "
         f"{OVERHEADS[0]:g} to {OVERHEADS[1]:g} times"
         if speed is None
         else f"{speed:g} times as fast as believed"
     )
-    return (
-        f"simulated, not measured: engines are {told}; cold starts vary by 25 % to either side; "
-        f"{LOST_SCRAPES:.0%} of scrapes are lost"
-    )
+    return f"simulated, not measured: engines are {told}; {CHANCES}"

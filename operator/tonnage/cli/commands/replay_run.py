@@ -3,7 +3,13 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -190,15 +196,23 @@ def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[O
     pool = ProcessPoolExecutor(max_workers=min(num_processes, len(jobs)))
     try:
         futures = [pool.submit(done, job) for job in jobs]
-        pending, timeout_s = set(futures), PATIENCE_S
-        while pending:
-            pending = wait(pending, timeout=timeout_s, return_when="FIRST_EXCEPTION").not_done
-            if pending:
-                progress.tell(_told(len(jobs) - len(pending), len(jobs)))
-            timeout_s = BETWEEN_S
+        _watch(set(futures), progress)
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
+    """Wait for all runs, or for one that failed; once that takes long, tell of each that ended."""
+    total, told = len(pending), -1
+    pending = wait(pending, PATIENCE_S, FIRST_EXCEPTION).not_done
+    while pending:
+        if told != total - len(pending):
+            told = total - len(pending)
+            progress.tell(_told(told, total))
+        ended, pending = wait(pending, None, FIRST_COMPLETED)
+        if any(each.exception() for each in ended):
+            return
 
 
 def _one_by_one(jobs: list[Job], progress: Progress) -> Iterator[Outcome]:
@@ -218,6 +232,6 @@ def _print(found: Replays, form: str) -> None:
     if form != "text":
         click.echo(written(found.to_dict(), form))
         return
-    console = output(is_wide=True)
-    for part in replayed(found):
+    console = output()
+    for part in replayed(found, console):
         show(console, part)

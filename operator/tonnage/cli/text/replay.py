@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -11,7 +11,9 @@ from rich.text import Text
 
 from tonnage.cli.answers.replay_words import (
     COLUMNS,
+    GIVES,
     POLICY,
+    TAKES,
     case_title,
     cells,
     fluid_words,
@@ -25,8 +27,8 @@ from tonnage.cli.text.figures import DIM
 from tonnage.cli.text.plan import INDENT
 
 
-def replayed(found: Replays) -> Iterator[RenderableType]:
-    """Yield the parts of the answer."""
+def replayed(found: Replays, console: Console) -> Iterator[RenderableType]:
+    """Yield the parts of the answer, as wide as the console."""
     deployment, question = found.deployment, found.question
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id}"
     yield Rule(Text(f"{name}, {printable(question.source)}", style="bold"), align="left", style=DIM)
@@ -34,7 +36,7 @@ def replayed(found: Replays) -> Iterator[RenderableType]:
         color = "green" if is_kept(fared, question.target) else "red"
         yield Text(headline(fared, question.target), style=color)
         yield Text(case_title(case), style="bold")
-        yield _indented(_table(fared, question.target))
+        yield from (_indented(table) for table in _tables(fared, question.target, console))
         for each in fared:
             for note in each.notes:
                 yield _indented(Text(f"{each.policy}: {note}", style=DIM))
@@ -46,13 +48,25 @@ def replayed(found: Replays) -> Iterator[RenderableType]:
         yield Text(note, style=DIM)
 
 
-def _table(found: Sequence[Fared], target: float) -> Table:
+def _tables(found: Sequence[Fared], target: float, console: Console) -> Iterator[Table]:
+    """Yield one table where there is room for it, else one of the cost and one of what is kept."""
+    whole = _table(found, target, COLUMNS)
+    if console.measure(whole).maximum + INDENT <= console.width:
+        yield whole
+        return
+    yield _table(found, target, TAKES)
+    yield _table(found, target, GIVES)
+
+
+def _table(found: Sequence[Fared], target: float, columns: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column(POLICY, no_wrap=True)
-    for name in COLUMNS:
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for each in found:
-        table.add_row(str(each.policy), *cells(each), style="" if each.keeps(target) else "red")
+        row = dict(zip(COLUMNS, cells(each), strict=True))
+        style = "" if each.keeps(target) else "red"
+        table.add_row(str(each.policy), *(row[name] for name in columns), style=style)
     return table
 
 
