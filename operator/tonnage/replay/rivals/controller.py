@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -87,6 +88,8 @@ class RivalController:
             asked=cluster.replicas,
             pods=tuple(_seen(pod, at_s) for pod in pods),
             answers=self._of(cluster, pods, found),
+            arrived=bisect_right(cluster.traffic.arrival_s, at_s),
+            in_flight=_in_flight(cluster, at_s),
             waiting_at_router=cluster.waiting_at_router(at_s),
             told=told,
             pod_label=self.settings.pod_label,
@@ -114,7 +117,6 @@ class RivalController:
         found: dict[str, list[Series]] = {name: [] for name in table}
         place, name = self.settings.namespace_label, self.settings.pod_label
         for pod in _ready(cluster, at_s):
-            pod.engine.advance(at_s)
             of_pod = {place: cluster.model.namespace, name: pod.name}
             for (metric, labels), value in pod.counters.page(at_s).items():
                 if metric in names:
@@ -126,6 +128,14 @@ class RivalController:
 
 def _ready(cluster: Cluster, at_s: float) -> list[Pod]:
     return [pod for pod in cluster.kept if pod.ready_s <= at_s]
+
+
+def _in_flight(cluster: Cluster, at_s: float) -> int:
+    """Return the requests that are not done, those on pods that drain too."""
+    for pod in cluster.live:
+        pod.engine.advance(at_s)
+    held = sum(pod.engine.num_outstanding for pod in cluster.live)
+    return held + cluster.waiting_at_router(at_s)
 
 
 def _seen(pod: Pod, at_s: float) -> SeenPod:

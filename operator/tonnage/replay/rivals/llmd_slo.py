@@ -13,7 +13,7 @@ from typing import Final
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.histogram import quantile
 from tonnage.replay.rivals.hpa import SYNC_S, Behavior, Hpa, Rate
-from tonnage.replay.rivals.rule import Signals, scrapes_in, whole
+from tonnage.replay.rivals.rule import Signals, limit_s, scrapes_in, whole
 from tonnage.sizing.workload import Target
 
 WINDOW_S: Final = 60.0
@@ -73,9 +73,6 @@ class SloLaw:
 
 
 def _ratio(signals: Signals, query: str, targets: Sequence[Target]) -> float:
-    """Return P90 over the limit of the target nearest to it; 0 where nothing was measured."""
-    if not targets:
-        return 0.0
-    limit_s = min(targets, key=lambda target: abs(target.quantile - QUANTILE)).limit_s
+    """Return P90 over its limit; 0 where nothing was measured or promised."""
     found_s = quantile(signals.buckets(query), QUANTILE)
-    return 0.0 if found_s is None else found_s / limit_s
+    return 0.0 if found_s is None else found_s / limit_s(targets, QUANTILE)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from tonnage.estimate.metrics import RUNNING, WAITING, Query
 from tonnage.estimate.samples import Series
 from tonnage.sizing.request import Flags
-from tonnage.sizing.workload import Slo
+from tonnage.sizing.workload import Slo, Target
 
 KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 ROUNDING: Final = 1e-9
@@ -54,8 +54,12 @@ class Signals:
     pods: tuple[SeenPod, ...]
     answers: Mapping[str, Sequence[Series]] = field(default_factory=dict)
     """By query, the series of these pods. Those of pods that were taken away are left out."""
+    arrived: int = 0
+    """Requests that ever came, as a router or proxy of one's own counts them."""
+    in_flight: int = 0
+    """Of those, that have not got their last token: engines hold them, or the router does."""
     waiting_at_router: int = 0
-    """Requests that came while nobody was Ready: a router or proxy of one's own counts them."""
+    """Requests that came while nobody was Ready."""
     told: Told
     pod_label: str = "pod"
 
@@ -88,6 +92,13 @@ class Signals:
             bound = math.inf if series.labels["le"] == "+Inf" else float(series.labels["le"])
             found[bound] = found.get(bound, 0.0) + series.value
         return found
+
+
+def limit_s(targets: Sequence[Target], quantile: float) -> float:
+    """Return the limit of the target nearest to a quantile; infinite where none is promised."""
+    if not targets:
+        return math.inf
+    return min(targets, key=lambda target: abs(target.quantile - quantile)).limit_s
 
 
 class Rule(Protocol):

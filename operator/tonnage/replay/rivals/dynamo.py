@@ -1,0 +1,140 @@
+"""NVIDIA Dynamo's planner for engines that prefill and decode, in both of its modes.
+
+Follows ai-dynamo/dynamo components/src/dynamo/planner/core/{throughput_scaling,load_scaling}.py
+and config/defaults.py (1.5.1). Every 180 s the throughput mode divides the requests that are
+predicted by what an engine serves within the SLA; every 5 s the load mode adds one replica where
+all engines are late, or takes one away where the others would stay within ``sensitivity``. With
+both, as by default, throughput is a floor under load.
+
+Requests are predicted by its ``constant`` predictor, the last value, not by ARIMA. Until its model
+of a step is ready the goodput that is believed stands for the profile it would be started with.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.dynamo_model import Limits, Pass, StepModel
+from tonnage.replay.rivals.dynamo_passes import TABLE, Passes
+from tonnage.replay.rivals.rule import Signals, limit_s, whole
+
+LOAD_S: Final = 5.0
+THROUGHPUT_S: Final = 180.0
+SENSITIVITY: Final = 0.8
+QUANTILE: Final = 0.9
+
+IsLate = Callable[[Pass], bool]
+IsSafe = Callable[[Pass], bool]
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """A planner with one of its modes, or both."""
+
+    has_load: bool
+    has_throughput: bool
+    sensitivity: float = SENSITIVITY
+    """Of a limit, that must be kept with one replica less."""
+    share: float = 1.0
+    """Of the SLO's limits, that is its SLA."""
+    model: StepModel = field(default_factory=StepModel)
+    passes: Passes = field(default_factory=Passes)
+    hits: float = 0.0
+    """Share of prompt tokens that the cache held, of the last interval."""
+    planned_s: float | None = None
+    floor: int = 1
+    interval_s: float = LOAD_S
+    table: Mapping[str, Query] = field(default_factory=lambda: TABLE)
+    reads_engines: bool = True
+
+    def replicas(self, signals: Signals) -> int:
+        found = self.passes.read(signals)
+        for each in found.values():
+            self.model.take(each)
+            if self.passes.mean_prompt:
+                self.model.prompts.append(self.passes.mean_prompt)
+        limits = self._limits(signals)
+        wanted = signals.asked
+        if self.has_throughput and self._is_due(signals.at_s):
+            wanted = self.floor = self._by_throughput(signals, limits)
+        if not self.has_load:
+            return wanted
+        if signals.pending or not found:
+            return signals.asked
+        return max(self.floor, self._by_load(signals.asked, found.values(), limits))
+
+    def _limits(self, signals: Signals) -> Limits:
+        told = signals.told
+        return Limits(
+            max_batched_tokens=told.flags.max_num_batched_tokens,
+            max_num_seqs=told.flags.max_num_seqs,
+            kv_tokens=told.kv_tokens,
+            ttft_s=self.share * limit_s(told.slo.ttft, QUANTILE),
+            itl_s=self.share * limit_s(told.slo.tpot, QUANTILE),
+        )
+
+    def _is_due(self, at_s: float) -> bool:
+        if self.planned_s is None:
+            self.planned_s = at_s
+        return at_s >= self.planned_s + THROUGHPUT_S
+
+    def _by_throughput(self, signals: Signals, limits: Limits) -> int:
+        """Return what the next interval needs, if it brings what the last one did."""
+        seen, passed_s = self.passes.looked_at(), signals.at_s - (self.planned_s or 0.0)
+        self.planned_s = signals.at_s
+        if not seen.finished:
+            return signals.asked
+        if seen.prompt_tokens:
+            self.hits = min(1.0, seen.cached_tokens / seen.prompt_tokens)
+        each = signals.told.believed_requests_per_s
+        if self.model.is_ready:
+            prompt, output = seen.input_tokens / seen.finished, seen.output_tokens / seen.finished
+            each = self.model.best_rate(prompt, output, limits, self.hits)
+        return max(1, whole(seen.finished / passed_s / each))
+
+    def _by_load(self, now: int, passes: Collection[Pass], limits: Limits) -> int:
+        if not self.model.is_ready:
+            return now
+        factor = now / (now - 1) if now > 1 else 1.0
+        steps = (
+            self._step(passes, self._starts_late(limits), self._starts_safely(limits, factor)),
+            self._step(passes, self._decodes_late(limits), self._decodes_safely(limits, factor)),
+        )
+        if max(steps) > 0:
+            return now + 1
+        return max(1, now + max(steps))
+
+    @staticmethod
+    def _step(passes: Collection[Pass], is_late: IsLate, is_safe: IsSafe) -> int:
+        if all(is_late(each) for each in passes):
+            return 1
+        return -1 if all(is_safe(each) for each in passes) else 0
+
+    def _starts_late(self, limits: Limits) -> IsLate:
+        model, hits = self.model, self.hits
+        return lambda seen: (
+            model.ttft_s(seen.queued_tokens, seen.decode_tokens, limits, hits) > limits.ttft_s
+        )
+
+    def _starts_safely(self, limits: Limits, factor: float) -> IsSafe:
+        """Tell whether the queue alone stays within its share of what prefill leaves."""
+
+        def is_safe(seen: Pass) -> bool:
+            tokens = factor * seen.decode_tokens
+            own_s = self.model.ttft_s(0.0, tokens, limits, self.hits)
+            after_s = self.model.ttft_s(factor * seen.queued_tokens, tokens, limits, self.hits)
+            return after_s - own_s < self.sensitivity * (limits.ttft_s - own_s)
+
+        return is_safe
+
+    def _decodes_late(self, limits: Limits) -> IsLate:
+        return lambda seen: self.model.itl_s(seen.decode_tokens) > limits.itl_s
+
+    def _decodes_safely(self, limits: Limits, factor: float) -> IsSafe:
+        def is_safe(seen: Pass) -> bool:
+            tokens = factor * (seen.decode_tokens + seen.queued_tokens)
+            is_fast = self.model.itl_s(tokens) < self.sensitivity * limits.itl_s
+            return tokens < limits.kv_tokens and is_fast
+
+        return is_safe

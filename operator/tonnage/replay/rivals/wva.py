@@ -1,0 +1,87 @@
+"""What the three analyzers of llm-d's Workload Variant Autoscaler share.
+
+Every 15 s an analyzer says how many replicas it desires, and an HPA on that gauge brings them:
+AverageValue 1, 10 pods in 150 s, a window of 240 s on the way down, as in docs/benchmark.md.
+Queries are maxima over a minute, lengths means over five.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.estimate.metrics import RUNNING, WAITING, Query
+from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate, for_total
+from tonnage.replay.rivals.rule import KV_USAGE, Signals, scrapes_in
+
+INTERVAL_S: Final = 15.0
+PEAK_S: Final = 60.0
+LENGTHS_S: Final = 300.0
+RATES: Final = (Rate(pods=10, period_s=150.0),)
+
+
+@dataclass(slots=True, kw_only=True)
+class Gauge:
+    """The number desired, and the HPA that follows it."""
+
+    hpa: Hpa = field(
+        default_factory=lambda: Hpa(
+            up=Behavior(window_s=0.0, rates=RATES), down=Behavior(window_s=240.0, rates=RATES)
+        )
+    )
+    desired: int | None = None
+
+    def replicas(self, signals: Signals, desired: int) -> int:
+        told = signals.told
+        self.desired = min(told.max_replicas, max(told.min_replicas, desired))
+        return self.hpa.replicas(signals, for_total(self.desired, 1, signals))
+
+
+def peaks(scrape_interval_s: float) -> dict[str, Query]:
+    """Return the queries of KV usage and waiting requests: the most of a minute."""
+    scrapes = scrapes_in(PEAK_S, scrape_interval_s)
+    return {
+        name: Query(metric=metric, function="max_over_time", scrapes=scrapes)
+        for name, metric in (("kv_usage", KV_USAGE), ("waiting", WAITING), ("running", RUNNING))
+    }
+
+
+def lengths(scrape_interval_s: float) -> dict[str, Query]:
+    """Return the queries of the lengths of requests that finished."""
+    scrapes = scrapes_in(LENGTHS_S, scrape_interval_s)
+    metrics = {
+        "input": "request_prompt_tokens_sum",
+        "output": "request_generation_tokens_sum",
+        "finished": "request_generation_tokens_count",
+    }
+    return {
+        name: Query(metric=f"vllm:{metric}", function="rate", scrapes=scrapes)
+        for name, metric in metrics.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Mean tokens of a request; 0: none has finished."""
+
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+
+
+def shapes(signals: Signals) -> dict[str, Shape]:
+    """Return the mean request of each pod that has finished one."""
+    inputs, outputs = signals.by_pod("input"), signals.by_pod("output")
+    return {
+        pod: Shape(input_tokens=inputs[pod] / finished, output_tokens=outputs[pod] / finished)
+        for pod, finished in signals.by_pod("finished").items()
+        if finished > 0 and pod in inputs and pod in outputs
+    }
+
+
+def mean_shape(found: dict[str, Shape]) -> Shape:
+    """Return the mean of pods."""
+    if not found:
+        return Shape()
+    each = found.values()
+    return Shape(
+        input_tokens=sum(shape.input_tokens for shape in each) / len(found),
+        output_tokens=sum(shape.output_tokens for shape in each) / len(found),
+    )

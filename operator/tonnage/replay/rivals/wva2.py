@@ -1,0 +1,100 @@
+"""WVA's second analyzer: tokens in the cache and in the queue, over what a replica can hold.
+
+Follows llm-d/llm-d-workload-variant-autoscaler
+internal/engines/analyzers/saturation_v2/analyzer.go and
+internal/engines/pipeline/cost_aware_optimizer.go (2026-08-18), the default since 0.9.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.rule import Signals, Told, whole
+from tonnage.replay.rivals.wva import (
+    INTERVAL_S,
+    Gauge,
+    Shape,
+    lengths,
+    mean_shape,
+    peaks,
+    shapes,
+)
+
+FULL_KV: Final = 0.8
+FULL_QUEUE: Final = 5.0
+OBSERVED: Final = 10
+"""Capacities that are remembered for a class of outputs."""
+BAND: Final = 0.70 / 0.85
+"""Of the utilization below which it goes down over that above which it goes up."""
+SHORT_TOKENS: Final = 100.0
+MEDIUM_TOKENS: Final = 500.0
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenSaturation:
+    """Keeps demand in tokens at most at ``load`` of the capacity that is there or on its way."""
+
+    load: float
+    scrape_interval_s: float
+    gauge: Gauge = field(default_factory=Gauge)
+    observed: dict[str, deque[float]] = field(default_factory=dict)
+    """Tokens in use of replicas with a full queue, by class of outputs."""
+    interval_s: float = INTERVAL_S
+    reads_engines: bool = False
+
+    @property
+    def table(self) -> Mapping[str, Query]:
+        return {**peaks(self.scrape_interval_s), **lengths(self.scrape_interval_s)}
+
+    def replicas(self, signals: Signals) -> int:
+        used, waiting = signals.by_pod("kv_usage"), signals.by_pod("waiting")
+        pods = [pod for pod in used if pod in waiting]
+        if not pods:
+            return self.gauge.replicas(signals, signals.asked)
+        told, found = signals.told, shapes(signals)
+        demand, capacities = 0.0, []
+        for pod in pods:
+            shape, tokens = found.get(pod, Shape()), used[pod] * told.kv_tokens
+            demand += tokens + waiting[pod] * (shape.input_tokens + shape.output_tokens)
+            capacities.append(self._capacity(tokens, waiting[pod], shape, told))
+        mean = mean_shape(found)
+        demand += signals.waiting_at_router * (mean.input_tokens + mean.output_tokens)
+        return self.gauge.replicas(signals, self._desired(signals, demand, median(capacities)))
+
+    def _desired(self, signals: Signals, demand: float, each: float) -> int:
+        coming = signals.ready + signals.pending
+        missing = demand / self.load - coming * each
+        if missing > 0:
+            return coming + whole(missing / each)
+        spare = signals.ready * each - demand / (BAND * self.load)
+        return coming - math.floor(max(0.0, spare) / each)
+
+    def _capacity(self, tokens: float, waiting: float, shape: Shape, told: Told) -> float:
+        """Return the tokens that a replica can have in its cache, by memory and by compute."""
+        by_memory = FULL_KV * told.kv_tokens
+        seen = self.observed.setdefault(_class_of(shape), deque(maxlen=OBSERVED))
+        if waiting >= FULL_QUEUE and tokens > 0:
+            seen.append(tokens)
+            return min(by_memory, tokens)
+        if seen:
+            return min(by_memory, sum(seen) / len(seen))
+        return min(by_memory, _derived(shape, told) or by_memory)
+
+
+def _derived(shape: Shape, told: Told) -> float:
+    """Return what the engine's flags allow, where prompts are computed as fast as they leave."""
+    prompt, output, flags = shape.input_tokens, shape.output_tokens, told.flags
+    if output <= 0:
+        return 0.0
+    balanced = flags.max_num_batched_tokens * output / (prompt + output)
+    return min(balanced, flags.max_num_seqs) * (prompt + output / 2)
+
+
+def _class_of(shape: Shape) -> str:
+    if shape.output_tokens < SHORT_TOKENS:
+        return "short"
+    return "medium" if shape.output_tokens < MEDIUM_TOKENS else "long"

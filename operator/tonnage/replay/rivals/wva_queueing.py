@@ -1,0 +1,117 @@
+"""WVA's queueing model, its "SLO mode": the rate over what one replica serves within the SLO.
+
+Follows llm-d/llm-d-workload-variant-autoscaler internal/engines/analyzers/queueingmodel and
+docs/developer-guide/slo-queuemodel.md (2026-08-18), a path that its engine refuses to take. Rates
+are those that its router sends; latencies are means of a minute; limits are those of the spec.
+Nothing is learned for 120 s after replicas were added.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.arrivals import Arrivals
+from tonnage.replay.rivals.kalman import Filter, Vector, begun
+from tonnage.replay.rivals.queueing_model import Latencies, Server, Speed
+from tonnage.replay.rivals.rule import Signals, limit_s, scrapes_in, whole
+from tonnage.replay.rivals.wva import INTERVAL_S, PEAK_S, Gauge, Shape, lengths, mean_shape, shapes
+
+SETTLES_S: Final = 120.0
+ALPHA_SHARE: Final = 0.9
+"""Of the ITL first seen, that is the step's own."""
+DEFAULT_SPEED: Final = Speed(alpha_s=5e-3, beta_s=5e-5, gamma_s=5e-8)
+QUANTILE: Final = 0.9
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueingModel:
+    """Keeps replicas within ``share`` of the limits of the SLO, by its model of them."""
+
+    share: float
+    scrape_interval_s: float
+    gauge: Gauge = field(default_factory=Gauge)
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals(window_s=PEAK_S))
+    filter: Filter | None = None
+    asked: int = 0
+    grown_s: float = -math.inf
+    interval_s: float = INTERVAL_S
+    reads_engines: bool = False
+
+    @property
+    def table(self) -> Mapping[str, Query]:
+        scrapes = scrapes_in(PEAK_S, self.scrape_interval_s)
+        metrics = {
+            "ttft_s": "time_to_first_token_seconds_sum",
+            "ttfts": "time_to_first_token_seconds_count",
+            "gap_s": "inter_token_latency_seconds_sum",
+            "gaps": "inter_token_latency_seconds_count",
+        }
+        rates = {
+            name: Query(metric=f"vllm:{metric}", function="rate", scrapes=scrapes)
+            for name, metric in metrics.items()
+        }
+        return {**rates, **lengths(self.scrape_interval_s)}
+
+    def replicas(self, signals: Signals) -> int:
+        if signals.asked > self.asked > 0:
+            self.grown_s = signals.at_s
+        self.asked = signals.asked
+        rate, shape = self.arrivals.requests_per_s(signals), mean_shape(shapes(signals))
+        if not (rate and shape.output_tokens and signals.ready):
+            return self.gauge.replicas(signals, signals.asked)
+        self._learn(signals, shape, rate / signals.ready)
+        if self.filter is None:
+            return self.gauge.replicas(signals, signals.asked)
+        slo, share = signals.told.slo, self.share
+        best = self._server(signals, shape, self.filter.state).best_rate(
+            ttft_s=share * limit_s(slo.ttft, QUANTILE), itl_s=share * limit_s(slo.tpot, QUANTILE)
+        )
+        return self.gauge.replicas(signals, max(1, whole(rate / best)))
+
+    def _learn(self, signals: Signals, shape: Shape, requests_per_s: float) -> None:
+        seen = _latencies(signals)
+        if seen is None or signals.at_s < self.grown_s + SETTLES_S:
+            return
+        if self.filter is None:
+            speed = guessed(seen, shape)
+            self.filter = begun((speed.alpha_s, speed.beta_s, speed.gamma_s))
+            return
+
+        def observe(state: Vector) -> tuple[float, float]:
+            server = self._server(signals, shape, state)
+            rates = server.rates()
+            found = server.latencies(min(requests_per_s, rates[-1]), rates)
+            return found.ttft_s, found.itl_s
+
+        self.filter.update((seen.ttft_s, seen.itl_s), observe)
+
+    @staticmethod
+    def _server(signals: Signals, shape: Shape, state: Vector) -> Server:
+        alpha_s, beta_s, gamma_s = state
+        speed = Speed(alpha_s=alpha_s, beta_s=beta_s, gamma_s=gamma_s)
+        return Server(speed=speed, shape=shape, max_batch=signals.told.flags.max_num_seqs)
+
+
+def _latencies(signals: Signals) -> Latencies | None:
+    ttfts, gaps = signals.total("ttfts"), signals.total("gaps")
+    ttft_s, gap_s = signals.total("ttft_s"), signals.total("gap_s")
+    if not ttfts or not gaps or not ttft_s or not gap_s:
+        return None
+    return Latencies(ttft_s=ttft_s / ttfts, itl_s=gap_s / gaps)
+
+
+def guessed(seen: Latencies, shape: Shape) -> Speed:
+    """Return constants that would explain the first latencies on an idle replica.
+
+    ``alpha = 0.9 ITL``, ``beta + gamma = (TTFT - alpha) / I``, and what is left of ITL is
+    ``beta + gamma * (I + (O + 1) / 2)``; the defaults where that makes no sense.
+    """
+    alpha_s = ALPHA_SHARE * seen.itl_s
+    both_s = (seen.ttft_s - alpha_s) / shape.input_tokens
+    context = shape.input_tokens + (shape.output_tokens + 1) / 2
+    gamma_s = (seen.itl_s - alpha_s - both_s) / (context - 1)
+    if not 0 < gamma_s < both_s:
+        return DEFAULT_SPEED
+    return Speed(alpha_s=alpha_s, beta_s=both_s - gamma_s, gamma_s=gamma_s)
