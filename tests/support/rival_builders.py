@@ -1,7 +1,7 @@
 """What a rival's rule is shown, made up by hand."""
 
 from tonnage.estimate.samples import Series
-from tonnage.replay.rivals.rule import SeenPod, Signals, Told
+from tonnage.replay.rivals.rule import Probe, SeenPod, Signals, Told
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo, Target
@@ -27,6 +27,7 @@ def told(**changes):
             ),
             "kv_tokens": 100_000,
             "prefill_tokens_per_s": 10_000.0,
+            "probe": Probe(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01),
             "believed_requests_per_s": 10.0,
             "true_requests_per_s": 8.0,
         }

@@ -13,11 +13,11 @@ from tonnage.estimate.samples import Series
 from tonnage.replay.cluster import Cluster, Pod
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Record, moment
-from tonnage.replay.rivals.rule import Rule, SeenPod, Signals, Told
+from tonnage.replay.rivals.rule import Pass, Probe, Rule, SeenPod, Signals, Told
 from tonnage.replay.truth import Machine
 from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
-from tonnage.sizing.expected import slo_of
+from tonnage.sizing.expected import expected_workload, slo_of
 from tonnage.sizing.request import Flags
 
 Answers = Mapping[str, Sequence[Series]]
@@ -81,15 +81,16 @@ class RivalController:
     def _scale(self, record: Record, answers: Answers, at_s: float) -> None:
         cluster, uid = record.cluster, record.served.model.uid
         rule, told = self.rules[uid], self._told[uid]
-        pods = cluster.kept
+        pods, in_flight = cluster.kept, _in_flight(cluster, at_s)
         found = self._read(cluster, rule.table, at_s) if rule.reads_engines else answers
         signals = Signals(
             at_s=at_s,
             asked=cluster.replicas,
             pods=tuple(_seen(pod, at_s) for pod in pods),
             answers=self._of(cluster, pods, found),
+            passes=_passes(cluster, at_s) if rule.reads_engines else {},
             arrived=bisect_right(cluster.traffic.arrival_s, at_s),
-            in_flight=_in_flight(cluster, at_s),
+            in_flight=in_flight,
             waiting_at_router=cluster.waiting_at_router(at_s),
             told=told,
             pod_label=self.settings.pod_label,
@@ -130,6 +131,24 @@ def _ready(cluster: Cluster, at_s: float) -> list[Pod]:
     return [pod for pod in cluster.kept if pod.ready_s <= at_s]
 
 
+def _passes(cluster: Cluster, at_s: float) -> dict[str, Pass]:
+    return {pod.name: _pass(pod.engine) for pod in _ready(cluster, at_s)}
+
+
+def _pass(engine: Engine) -> Pass:
+    (rank,) = engine.ranks
+    queued = sum(engine.table.prompt_tokens[number] for number in rank.waiting)
+    if engine.ends_s == math.inf:
+        return Pass(queued_tokens=queued)
+    return Pass(
+        prefill_tokens=rank.prefill_tokens,
+        decode_tokens=rank.context_tokens,
+        num_decoding=rank.num_decoding,
+        queued_tokens=queued,
+        wall_s=engine.first_s,
+    )
+
+
 def _in_flight(cluster: Cluster, at_s: float) -> int:
     """Return the requests that are not done, those on pods that drain too."""
     for pod in cluster.live:
@@ -148,7 +167,7 @@ def _seen(pod: Pod, at_s: float) -> SeenPod:
 
 def _told(record: Record, given: Given) -> Told:
     model, machine = record.served.model, record.cluster.machine
-    scaling = model.spec.scaling
+    scaling, mean = model.spec.scaling, expected_workload(model.spec)
     return Told(
         flags=given.flags,
         min_replicas=scaling.min_replicas,
@@ -156,6 +175,7 @@ def _told(record: Record, given: Given) -> Told:
         slo=slo_of(model.spec),
         kv_tokens=machine.kv_tokens,
         prefill_tokens_per_s=_prefill_tokens_per_s(machine),
+        probe=_probe(machine, round(mean.prompt.mean_tokens), round(mean.output_tokens)),
         believed_requests_per_s=given.believed_requests_per_s,
         true_requests_per_s=given.true_requests_per_s,
     )
@@ -165,9 +185,19 @@ def _prefill_tokens_per_s(machine: Machine) -> float:
     """Return the tokens of one chunk over the TTFT of it alone."""
     limits = machine.limits
     chunk = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
-    one = array("q", [1])
-    table = RequestTable(array("q", [chunk]), one, array("q", [0]), array("d", [0.0]))
-    engine = Engine(limits, machine.costs, table)
+    return chunk / _probe(machine, chunk, 1).ttft_s
+
+
+def _probe(machine: Machine, input_tokens: int, output_tokens: int) -> Probe:
+    prompts, outputs = array("q", [input_tokens]), array("q", [output_tokens])
+    table = RequestTable(prompts, outputs, array("q", [0]), array("d", [0.0]))
+    engine = Engine(machine.limits, machine.costs, table)
     engine.submit(0)
     engine.advance(math.inf)
-    return chunk / table.first_token_s[0]
+    ttft_s = table.first_token_s[0]
+    return Probe(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        ttft_s=ttft_s,
+        itl_s=(table.ended_s[0] - ttft_s) / max(1, output_tokens - 1),
+    )

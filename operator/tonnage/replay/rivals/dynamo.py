@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.dynamo_model import Limits, Pass, StepModel
-from tonnage.replay.rivals.dynamo_passes import TABLE, Passes
-from tonnage.replay.rivals.rule import Signals, limit_s, whole
+from tonnage.replay.rivals.dynamo_model import Limits, StepModel
+from tonnage.replay.rivals.dynamo_traffic import TABLE, Counted, Traffic
+from tonnage.replay.rivals.rule import Pass, Signals, limit_s, whole
 
 LOAD_S: Final = 5.0
 THROUGHPUT_S: Final = 180.0
@@ -39,30 +39,37 @@ class Planner:
     share: float = 1.0
     """Of the SLO's limits, that is its SLA."""
     model: StepModel = field(default_factory=StepModel)
-    passes: Passes = field(default_factory=Passes)
+    counted: Counted = field(default_factory=Counted)
+    traffic: Traffic | None = None
     hits: float = 0.0
     """Share of prompt tokens that the cache held, of the last interval."""
-    planned_s: float | None = None
     floor: int = 1
     interval_s: float = LOAD_S
     table: Mapping[str, Query] = field(default_factory=lambda: TABLE)
     reads_engines: bool = True
 
     def replicas(self, signals: Signals) -> int:
-        found = self.passes.read(signals)
-        for each in found.values():
-            self.model.take(each)
-            if self.passes.mean_prompt:
-                self.model.prompts.append(self.passes.mean_prompt)
-        limits = self._limits(signals)
-        wanted = signals.asked
-        if self.has_throughput and self._is_due(signals.at_s):
-            wanted = self.floor = self._by_throughput(signals, limits)
+        traffic = self._observed(signals)
+        limits, wanted = self._limits(signals), signals.asked
+        if self.has_throughput and signals.at_s >= traffic.since_s + THROUGHPUT_S:
+            wanted = self.floor = self._by_throughput(traffic, signals, limits)
+            self.traffic = Traffic(since_s=signals.at_s)
         if not self.has_load:
             return wanted
-        if signals.pending or not found:
+        if signals.pending or not signals.passes:
             return signals.asked
-        return max(self.floor, self._by_load(signals.asked, found.values(), limits))
+        return max(self.floor, self._by_load(signals.asked, signals.passes.values(), limits))
+
+    def _observed(self, signals: Signals) -> Traffic:
+        """Take what engines say; return the traffic since the throughput mode last looked."""
+        for each in signals.passes.values():
+            self.model.take(each)
+        grown = self.counted.read(signals)
+        if grown["prompts"]:
+            self.model.prompts.append(grown["prompt_tokens"] / grown["prompts"])
+        self.traffic = self.traffic or Traffic(since_s=signals.at_s)
+        self.traffic.add(grown)
+        return self.traffic
 
     def _limits(self, signals: Signals) -> Limits:
         told = signals.told
@@ -74,24 +81,20 @@ class Planner:
             itl_s=self.share * limit_s(told.slo.tpot, QUANTILE),
         )
 
-    def _is_due(self, at_s: float) -> bool:
-        if self.planned_s is None:
-            self.planned_s = at_s
-        return at_s >= self.planned_s + THROUGHPUT_S
-
-    def _by_throughput(self, signals: Signals, limits: Limits) -> int:
+    def _by_throughput(self, traffic: Traffic, signals: Signals, limits: Limits) -> int:
         """Return what the next interval needs, if it brings what the last one did."""
-        seen, passed_s = self.passes.looked_at(), signals.at_s - (self.planned_s or 0.0)
-        self.planned_s = signals.at_s
-        if not seen.finished:
+        seen, passed_s = traffic.sums, signals.at_s - traffic.since_s
+        if not seen["finished"]:
             return signals.asked
-        if seen.prompt_tokens:
-            self.hits = min(1.0, seen.cached_tokens / seen.prompt_tokens)
+        if seen["prompt_tokens"]:
+            self.hits = min(1.0, seen["cached_tokens"] / seen["prompt_tokens"])
         each = signals.told.believed_requests_per_s
         if self.model.is_ready:
-            prompt, output = seen.input_tokens / seen.finished, seen.output_tokens / seen.finished
+            prompt, output = (
+                seen[name] / seen["finished"] for name in ("input_tokens", "output_tokens")
+            )
             each = self.model.best_rate(prompt, output, limits, self.hits)
-        return max(1, whole(seen.finished / passed_s / each))
+        return max(1, whole(seen["finished"] / passed_s / each))
 
     def _by_load(self, now: int, passes: Collection[Pass], limits: Limits) -> int:
         if not self.model.is_ready:

@@ -9,26 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tonnage.replay.rivals.rule import Pass
+
 MOST_SAMPLES: Final = 64
 LEAST_SAMPLES: Final = 5
 AXIS: Final = 4
 """Buckets of each axis: the oldest of the fullest bucket goes first."""
 LEAST_S: Final = 1e-6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What one engine's steps were like between two reads of it."""
-
-    prefill_tokens: float
-    """Computed in a step."""
-    decode_tokens: float
-    """In the cache."""
-    num_decoding: float
-    queued_tokens: float
-    """Of prompts that wait."""
-    wall_s: float | None
-    """Of a step; None: nothing was decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

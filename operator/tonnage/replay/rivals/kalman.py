@@ -2,7 +2,8 @@
 
 Follows llm-d/llm-d-workload-variant-autoscaler internal/engines/analyzers/queueingmodel/tuner
 (2026-08-18): a state that moves by 5 % a step, observations within 5 % nineteen times in twenty,
-a gate at 7.378 on what is not believed, bounds of a hundredth to a hundred times of the start.
+a gate at 7.378 on what is not believed, bounds of a hundredth to a hundred times of the start. In
+its favour doubt goes on growing while observations are refused: else a poor start is for ever.
 """
 
 import math
@@ -45,6 +46,7 @@ class Filter:
         inverse = _inverse(doubt)
         weighed = [sum(a * b for a, b in zip(row, error, strict=True)) for row in inverse]
         if sum(a * b for a, b in zip(error, weighed, strict=True)) > GATE:
+            self.covariance = prior
             return False
         gain = _product(spread, inverse)
         self.state = [

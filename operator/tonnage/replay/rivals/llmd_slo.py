@@ -2,7 +2,8 @@
 
 Follows llm-d/llm-d guides/workload-autoscaling/README.slo-aware.md (d38c9f0c) and slo-aware/.
 Its router tells latencies as measured, as it does where its predictor is not trained, and they
-are those of the engines. Scrapes are those that all rivals have, not every 5 s.
+are those of the engines. Scrapes are those that all rivals have, not every 5 s. In its favour the
+HPA's tolerance is left out, which would swallow a step of one from ten replicas on.
 """
 
 import math

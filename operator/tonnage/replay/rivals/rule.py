@@ -15,6 +15,16 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What one request of the expected lengths meets on an idle replica."""
+
+    input_tokens: int
+    output_tokens: int
+    ttft_s: float
+    itl_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """What every rule is told of an object; none has to find it out, few use it."""
 
@@ -27,6 +37,7 @@ class Told:
     """Of a replica, as its engine reports them."""
     prefill_tokens_per_s: float
     """Of an idle replica, as a probe of one full chunk measures it."""
+    probe: Probe
     believed_requests_per_s: float
     """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
     true_requests_per_s: float
@@ -45,6 +56,20 @@ class SeenPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One forward pass of an engine, the one under way, and what waits behind it."""
+
+    prefill_tokens: float = 0.0
+    decode_tokens: float = 0.0
+    """In the cache, of sequences that decode."""
+    num_decoding: float = 0.0
+    queued_tokens: float = 0.0
+    """Of prompts that wait."""
+    wall_s: float | None = None
+    """None: the engine is idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
     """What is seen of one object when its rule is asked. Missing is missing, never zero."""
 
@@ -54,6 +79,8 @@ class Signals:
     pods: tuple[SeenPod, ...]
     answers: Mapping[str, Sequence[Series]] = field(default_factory=dict)
     """By query, the series of these pods. Those of pods that were taken away are left out."""
+    passes: Mapping[str, Pass] = field(default_factory=dict)
+    """By pod that is Ready, for rules that read engines and whose engines publish them."""
     arrived: int = 0
     """Requests that ever came, as a router or proxy of one's own counts them."""
     in_flight: int = 0

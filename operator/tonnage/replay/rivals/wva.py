@@ -2,14 +2,15 @@
 
 Every 15 s an analyzer says how many replicas it desires, and an HPA on that gauge brings them:
 AverageValue 1, 10 pods in 150 s, a window of 240 s on the way down, as in docs/benchmark.md.
-Queries are maxima over a minute, lengths means over five.
+Queries are maxima over a minute, lengths means over five. In their favour the HPA's tolerance is
+left out: from ten replicas on it would swallow a step of one, which analyzers wait for.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.estimate.metrics import RUNNING, WAITING, Query
-from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate, for_total
+from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate
 from tonnage.replay.rivals.rule import KV_USAGE, Signals, scrapes_in
 
 INTERVAL_S: Final = 15.0
@@ -32,7 +33,7 @@ class Gauge:
     def replicas(self, signals: Signals, desired: int) -> int:
         told = signals.told
         self.desired = min(told.max_replicas, max(told.min_replicas, desired))
-        return self.hpa.replicas(signals, for_total(self.desired, 1, signals))
+        return self.hpa.replicas(signals, self.desired)
 
 
 def peaks(scrape_interval_s: float) -> dict[str, Query]:

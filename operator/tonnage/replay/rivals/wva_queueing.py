@@ -3,7 +3,11 @@
 Follows llm-d/llm-d-workload-variant-autoscaler internal/engines/analyzers/queueingmodel and
 docs/developer-guide/slo-queuemodel.md (2026-08-18), a path that its engine refuses to take. Rates
 are those that its router sends; latencies are means of a minute; limits are those of the spec.
-Nothing is learned for 120 s after replicas were added.
+Nothing is learned for 120 s after replicas were added, nor at rates that the model takes for more
+than a replica can serve.
+
+Its constants begin as llm-inferno/model-tuner pkg/estimator GuessInitState has them, which knows
+no load: in its favour from a request alone on a replica, not from the first minute of traffic.
 """
 
 import math
@@ -14,13 +18,13 @@ from typing import Final
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.arrivals import Arrivals
 from tonnage.replay.rivals.kalman import Filter, Vector, begun
-from tonnage.replay.rivals.queueing_model import Latencies, Server, Speed
-from tonnage.replay.rivals.rule import Signals, limit_s, scrapes_in, whole
+from tonnage.replay.rivals.queueing_model import HIGHEST, Latencies, Server, Speed
+from tonnage.replay.rivals.rule import Probe, Signals, limit_s, scrapes_in, whole
 from tonnage.replay.rivals.wva import INTERVAL_S, PEAK_S, Gauge, Shape, lengths, mean_shape, shapes
 
 SETTLES_S: Final = 120.0
 ALPHA_SHARE: Final = 0.9
-"""Of the ITL first seen, that is the step's own."""
+"""Of the ITL, that is the step's own."""
 DEFAULT_SPEED: Final = Speed(alpha_s=5e-3, beta_s=5e-5, gamma_s=5e-8)
 QUANTILE: Final = 0.9
 
@@ -61,37 +65,33 @@ class QueueingModel:
         rate, shape = self.arrivals.requests_per_s(signals), mean_shape(shapes(signals))
         if not (rate and shape.output_tokens and signals.ready):
             return self.gauge.replicas(signals, signals.asked)
-        self._learn(signals, shape, rate / signals.ready)
-        if self.filter is None:
-            return self.gauge.replicas(signals, signals.asked)
+        found = self.filter = self.filter or _begun(signals.told.probe)
+        self._learn(found, signals, shape, rate / signals.ready)
         slo, share = signals.told.slo, self.share
-        best = self._server(signals, shape, self.filter.state).best_rate(
+        best = _server(signals, shape, found.state).best_rate(
             ttft_s=share * limit_s(slo.ttft, QUANTILE), itl_s=share * limit_s(slo.tpot, QUANTILE)
         )
         return self.gauge.replicas(signals, max(1, whole(rate / best)))
 
-    def _learn(self, signals: Signals, shape: Shape, requests_per_s: float) -> None:
+    def _learn(self, found: Filter, signals: Signals, shape: Shape, requests_per_s: float) -> None:
         seen = _latencies(signals)
-        if seen is None or signals.at_s < self.grown_s + SETTLES_S:
-            return
-        if self.filter is None:
-            speed = guessed(seen, shape)
-            self.filter = begun((speed.alpha_s, speed.beta_s, speed.gamma_s))
+        most = HIGHEST * _server(signals, shape, found.state).rates()[-1]
+        if seen is None or requests_per_s > most or signals.at_s < self.grown_s + SETTLES_S:
             return
 
-        def observe(state: Vector) -> tuple[float, float]:
-            server = self._server(signals, shape, state)
+        def observe(state: Vector) -> Vector:
+            server = _server(signals, shape, state)
             rates = server.rates()
-            found = server.latencies(min(requests_per_s, rates[-1]), rates)
-            return found.ttft_s, found.itl_s
+            due = server.latencies(min(requests_per_s, HIGHEST * rates[-1]), rates)
+            return due.ttft_s, due.itl_s
 
-        self.filter.update((seen.ttft_s, seen.itl_s), observe)
+        found.update((seen.ttft_s, seen.itl_s), observe)
 
-    @staticmethod
-    def _server(signals: Signals, shape: Shape, state: Vector) -> Server:
-        alpha_s, beta_s, gamma_s = state
-        speed = Speed(alpha_s=alpha_s, beta_s=beta_s, gamma_s=gamma_s)
-        return Server(speed=speed, shape=shape, max_batch=signals.told.flags.max_num_seqs)
+
+def _server(signals: Signals, shape: Shape, state: Vector) -> Server:
+    alpha_s, beta_s, gamma_s = state
+    speed = Speed(alpha_s=alpha_s, beta_s=beta_s, gamma_s=gamma_s)
+    return Server(speed=speed, shape=shape, max_batch=signals.told.flags.max_num_seqs)
 
 
 def _latencies(signals: Signals) -> Latencies | None:
@@ -102,16 +102,21 @@ def _latencies(signals: Signals) -> Latencies | None:
     return Latencies(ttft_s=ttft_s / ttfts, itl_s=gap_s / gaps)
 
 
-def guessed(seen: Latencies, shape: Shape) -> Speed:
-    """Return constants that would explain the first latencies on an idle replica.
+def _begun(probe: Probe) -> Filter:
+    speed = guessed(probe)
+    return begun((speed.alpha_s, speed.beta_s, speed.gamma_s))
+
+
+def guessed(probe: Probe) -> Speed:
+    """Return constants that would explain the latencies of a request alone.
 
     ``alpha = 0.9 ITL``, ``beta + gamma = (TTFT - alpha) / I``, and what is left of ITL is
     ``beta + gamma * (I + (O + 1) / 2)``; the defaults where that makes no sense.
     """
-    alpha_s = ALPHA_SHARE * seen.itl_s
-    both_s = (seen.ttft_s - alpha_s) / shape.input_tokens
-    context = shape.input_tokens + (shape.output_tokens + 1) / 2
-    gamma_s = (seen.itl_s - alpha_s - both_s) / (context - 1)
+    alpha_s = ALPHA_SHARE * probe.itl_s
+    both_s = (probe.ttft_s - alpha_s) / probe.input_tokens
+    context = probe.input_tokens + (probe.output_tokens + 1) / 2
+    gamma_s = (probe.itl_s - alpha_s - both_s) / (context - 1)
     if not 0 < gamma_s < both_s:
         return DEFAULT_SPEED
     return Speed(alpha_s=alpha_s, beta_s=both_s - gamma_s, gamma_s=gamma_s)
