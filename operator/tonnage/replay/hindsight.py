@@ -104,13 +104,15 @@ def _descended(
 ) -> tuple[tuple[int, ...], int]:
     """Take one replica from many windows at once, the least loaded first; from fewer if it fails.
 
-    A window is lowered where the schedule then keeps the target and is cheaper.
+    Windows are lowered where the schedule then keeps the target and is cheaper; one that alone
+    could not be is left as it is.
     """
     share, num_runs = 1.0, 0
+    stuck: set[int] = set()
     while num_runs < TRIES:
-        able = [n for n, number in enumerate(wanted) if number > 1]
+        able = [n for n, number in enumerate(wanted) if number > 1 and n not in stuck]
         able.sort(key=lambda n: highest[n] / (wanted[n] - 1))
-        chosen = set(able[: int(share * len(able))])
+        chosen = set(able[: max(1, int(share * len(able)))])
         if not chosen:
             break
         tried = tuple(number - (n in chosen) for n, number in enumerate(wanted))
@@ -118,8 +120,10 @@ def _descended(
         num_runs += 1
         if outcome.attainment >= target and outcome.gpu_hours < found.gpu_hours:
             wanted, found = tried, outcome
-        else:
+        elif len(chosen) > 1:
             share /= 2
+        else:
+            stuck |= chosen
     return wanted, num_runs
 
 

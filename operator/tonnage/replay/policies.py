@@ -23,7 +23,6 @@ from tonnage.replay.simulation import Controller
 from tonnage.replay.truth import machine
 from tonnage.settings import Settings
 from tonnage.sizing.request import SizingRequest
-from tonnage.units import significant
 
 TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
 OWN: Final[Mapping[str, str]] = {
@@ -82,7 +81,8 @@ def _number(name: str, written: str) -> float:
 
 
 def names() -> tuple[str, ...]:
-    return (*OWN, *RIVALS)
+    """Return all policies; a constant fleet is ours, by its number of replicas."""
+    return tuple(dict.fromkeys((*OWN, *RIVALS)))
 
 
 def described() -> dict[str, str]:
@@ -90,7 +90,7 @@ def described() -> dict[str, str]:
     rivals = {
         name: f"{each.description} ({each.knob}: {each.default:g})" for name, each in RIVALS.items()
     }
-    return {**OWN, **rivals}
+    return {name: OWN.get(name) or rivals[name] for name in names()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,12 +261,3 @@ def _true_goodput(trial: _Trial) -> float:
     kind = machine(trial.request, flags, trial.scenario.truth())
     oracle = Oracle(request=replace(trial.request, flags=flags), machine=kind)
     return oracle.staffing(trial.drawn.traffic.shape_at(0.0)).each(1)
-
-
-def knob_words(policy: Policy) -> str:
-    """Return what a knob is set to; empty where there is none."""
-    rival = RIVALS.get(policy.name)
-    if rival is None:
-        return ""
-    knob = rival.default if policy.knob is None else policy.knob
-    return f"{rival.knob}: {significant(knob)}"

@@ -34,11 +34,8 @@ BURST_TIMES: Final = 5.0
 LLMD_STAGES: Final = (
     (2, 330), (4, 360), (6, 360), (8, 360), (10, 360), (4, 360), (1, 300),
 )  # fmt: skip
-"""Requests/s and seconds: the profile by which llm-d scores autoscalers.
-
-Sources:
-    [llm-d] guides/workload-autoscaling, benchmark-templates/scored-config.yml.
-"""
+"""Requests/s and seconds: the profile by which llm-d scores autoscalers, as in scored-config.yml of
+its guides on workload autoscaling."""
 LLMD_PROMPT: Final = (4000, 300, 3500, 4500)
 """Mean, deviation, least and most tokens."""
 LLMD_OUTPUT: Final = (1000, 80, 900, 1100)

@@ -138,7 +138,7 @@ def _kept(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
         linewidth=1.2,
         label=f"target {percent(course.target)}",
     )
-    least = min((point.attainment or 0.0 for point in course.points), default=0.0)
+    least = min((p.attainment for p in course.points if p.attainment is not None), default=1.0)
     axes.set(ylabel="kept", ylim=(max(0.0, min(least, course.target) - 0.05), 1.02))
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
