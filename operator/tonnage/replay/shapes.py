@@ -36,9 +36,9 @@ LLMD_STAGES: Final = (
 )  # fmt: skip
 """Requests/s and seconds: the profile by which llm-d scores autoscalers, as in scored-config.yml of
 its guides on workload autoscaling."""
-LLMD_PROMPT: Final = (4000, 300, 3500, 4500)
-"""Mean, deviation, least and most tokens."""
-LLMD_OUTPUT: Final = (1000, 80, 900, 1100)
+LLMD_PROMPT: Final = (300, 3500, 4500)
+"""Deviation, least and most tokens; the mean lies midway."""
+LLMD_OUTPUT: Final = (80, 900, 1100)
 FIRST_SEED: Final = 11_000
 
 
@@ -159,8 +159,9 @@ def llmd(seed: int = 0, *, factor: float = 1.0) -> Trace:
     )
 
 
-def _clipped(lengths: tuple[int, int, int, int], shares: Sequence[float]) -> "array[int]":
-    mean, deviation, least, most = lengths
+def _clipped(lengths: tuple[int, int, int], shares: Sequence[float]) -> "array[int]":
+    deviation, least, most = lengths
+    mean = (least + most) / 2
     normals = (NORMAL.inv_cdf(max(share, 1e-12)) for share in shares)
     return array("q", (min(most, max(least, round(mean + deviation * z))) for z in normals))
 
