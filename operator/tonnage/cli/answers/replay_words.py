@@ -121,10 +121,11 @@ def fluid_words(found: Sequence[Fared]) -> str:
 
 def case_title(case: Case) -> str:
     flags = case.planned.flags
-    number = flags.parallelism.num_gpus
+    number, first = flags.parallelism.num_gpus, case.planned.replicas
     return (
         f"{case.gpu}{f' x {number}' if number > 1 else ''}, cold start {format_s(case.start_s)}, "
-        f"max-num-seqs {flags.max_num_seqs}; begins with {case.planned.replicas} replicas"
+        f"max-num-seqs {flags.max_num_seqs}; begins with "
+        f"{first} {'replica' if first == 1 else 'replicas'}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from tonnage.cli.commands.options import filename_option, html_option, output_option
+from tonnage.cli.commands.options import filename_option, html_option
 from tonnage.cli.console import complain
 from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, described, policy_of
 from tonnage.replay.shapes import SHAPES
@@ -215,7 +215,15 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     help="GPU classes instead of the manifest's; on another one gpusPerReplica is left open.",
 )
 @_count_option("--processes", "num_processes", 2, "Runs at a time.")
-@output_option
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format. json and yaml have every seed, and each policy over time.",
+)
 @html_option
 def replay(**given: Any) -> None:
     options = Options(**given)

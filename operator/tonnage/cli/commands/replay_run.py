@@ -1,5 +1,6 @@
 """The run of ``tonnage replay``: read, plan, simulate in several processes, show."""
 
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -193,13 +194,18 @@ def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[O
     progress.begin()
     if num_processes == 1 or len(jobs) == 1:
         return list(_one_by_one(jobs, progress))
-    pool = ProcessPoolExecutor(max_workers=min(num_processes, len(jobs)))
+    pool = ProcessPoolExecutor(min(num_processes, len(jobs)), initializer=_end_quietly)
     try:
         futures = [pool.submit(done, job) for job in jobs]
         _watch(set(futures), progress)
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_quietly() -> None:
+    """Let Ctrl-C end a process of the pool at once; what is said of it is said once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
