@@ -29,10 +29,13 @@ class Window:
     """The mean KV usage of pods, each 10 s, and when the number of them changed."""
 
     values: list[tuple[float, float]] = field(default_factory=list)
-    changed_s: float = -math.inf
+    changed_s: float | None = None
+    """The start counts: what is deployed has not been idle for long."""
 
     def take(self, signals: Signals) -> bool:
         """Take the newest mean of pods; tell whether there is any."""
+        if self.changed_s is None:
+            self.changed_s = signals.at_s
         used = signals.by_pod("kv_usage")
         if used:
             self.values.append((signals.at_s, sum(used.values()) / len(used)))
@@ -46,7 +49,8 @@ class Window:
     def allowed(self, wanted: int, signals: Signals) -> int:
         """Keep what there is where it would go down too soon after a change."""
         found = min(signals.told.max_replicas, max(signals.told.min_replicas, wanted))
-        if found < signals.asked and signals.at_s < self.changed_s + DOWN_AFTER_S:
+        is_soon = signals.at_s < (self.changed_s or 0.0) + DOWN_AFTER_S
+        if found < signals.asked and is_soon:
             return signals.asked
         if found != signals.asked:
             self.changed_s = signals.at_s

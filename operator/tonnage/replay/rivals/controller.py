@@ -137,7 +137,8 @@ def _passes(cluster: Cluster, at_s: float) -> dict[str, Pass]:
 
 def _pass(engine: Engine) -> Pass:
     (rank,) = engine.ranks
-    queued = sum(engine.table.prompt_tokens[number] for number in rank.waiting)
+    prompts = memoryview(engine.table.prompt_tokens)
+    queued = sum(prompts[number] for number in rank.waiting)
     if engine.ends_s == math.inf:
         return Pass(queued_tokens=queued)
     return Pass(

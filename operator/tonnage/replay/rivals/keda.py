@@ -10,7 +10,7 @@ from typing import Final
 
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.hpa import SYNC_S, Behavior, Hpa, Rate, for_total
-from tonnage.replay.rivals.rule import Signals, gauges
+from tonnage.replay.rivals.rule import Signals
 
 Total = Callable[[Signals], float | None]
 
@@ -38,13 +38,3 @@ class Keda:
 def total_of(query: str) -> Total:
     """Return what sums a query over pods."""
     return lambda signals: signals.total(query)
-
-
-def queue(threshold: float) -> Keda:
-    """Return the trigger on waiting requests alone.
-
-    Follows vllm-project/production-stack helm/values.yaml (2026-08-05): a threshold of 5, polled
-    every 15 s. Its query has one series for each pod, where the scaler wants one value: they are
-    summed here.
-    """
-    return Keda(triggers=((total_of("waiting"), threshold),), table=gauges("waiting"))

@@ -9,9 +9,9 @@ from tonnage.replay.rivals.aibrix import Apa, Kpa
 from tonnage.replay.rivals.dynamo import Planner
 from tonnage.replay.rivals.hpa_concurrency import Concurrency
 from tonnage.replay.rivals.hpa_kv import KvUsage
-from tonnage.replay.rivals.keda import queue
 from tonnage.replay.rivals.keda_bench import bench
 from tonnage.replay.rivals.keda_epp import epp_queue, epp_saturation
+from tonnage.replay.rivals.keda_queue import queue
 from tonnage.replay.rivals.kubeai import KubeAi
 from tonnage.replay.rivals.llmd_slo import SloLaw
 from tonnage.replay.rivals.llmd_token import token_law

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
 import pytest
@@ -7,6 +9,7 @@ from tonnage.replay.cluster import Start
 from tonnage.replay.record import Served, kept
 from tonnage.replay.rivals.controller import Given, RivalController
 from tonnage.replay.rivals.registry import RIVALS
+from tonnage.replay.rivals.rule import gauges
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Source, piecewise, traffic
 from tonnage.settings import Settings
@@ -26,10 +29,10 @@ SMALL = {
 DURATION_S = 360.0
 
 
-@cache
-def simulated(name, replicas=2):
+def a_record(rule, *, replicas=2):
+    """A load that rises from half of what two replicas serve to twice that, scaled by a rule."""
     model = a_model(**SMALL)
-    request, sizing, rival = a_request_of(model), a_sizing(model), RIVALS[name]
+    request, sizing = a_request_of(model), a_sizing(model)
     source = Source(
         rate=piecewise([(0, 4.0), (60, 30.0)]), shapes=((0.0, expected_workload(model.spec)),)
     )
@@ -44,13 +47,35 @@ def simulated(name, replicas=2):
         believed_requests_per_s=sizing.goodput_requests_per_s,
         true_requests_per_s=sizing.goodput_requests_per_s,
     )
-    controller = RivalController(
-        SETTINGS,
-        rules={model.uid: rival.factory(rival.default, SETTINGS.scrape_interval_s)},
-        given={model.uid: given},
-    )
+    controller = RivalController(SETTINGS, rules={model.uid: rule}, given={model.uid: given})
     (record,) = Simulation([served], settings=SETTINGS, controller=controller).run(DURATION_S)
     return record
+
+
+@cache
+def simulated(name):
+    rival = RIVALS[name]
+    return a_record(rival.factory(rival.default, SETTINGS.scrape_interval_s))
+
+
+@dataclass
+class Watch:
+    """Asks for two replicas, three from two minutes on, and keeps what it was shown."""
+
+    reads_engines: bool
+    table: Mapping = field(default_factory=lambda: gauges("running", "waiting"))
+    interval_s: float = 15.0
+    seen: list = field(default_factory=list)
+
+    def replicas(self, signals):
+        self.seen.append(signals)
+        return 3 if signals.at_s >= 120 else 2
+
+
+@cache
+def watched(*, reads_engines):
+    rule = Watch(reads_engines)
+    return rule, a_record(rule)
 
 
 def test_the_fleet_that_is_given_is_ready_and_untouched_when_the_traffic_begins():
@@ -85,3 +110,60 @@ def test_the_same_run_twice_is_the_same():
     assert [m.replicas for m in again.moments] == [
         m.replicas for m in simulated("llmd-slo").moments
     ]
+
+
+def test_a_rule_is_asked_from_the_first_request_on():
+    rule, _ = watched(reads_engines=False)
+
+    assert [signals.at_s for signals in rule.seen] == [15.0 * n for n in range(25)]
+
+
+def test_a_rule_sees_pods_as_they_start():
+    rule, record = watched(reads_engines=False)
+
+    pending = [signals.at_s for signals in rule.seen if signals.pending]
+    (third,) = record.cluster.pods[2:]
+    assert pending == [at_s for at_s in (135.0 + 15 * n for n in range(15)) if at_s < third.ready_s]
+    assert rule.seen[-1].ready == 3
+    assert rule.seen[9].pods[2].age_s == 15.0
+
+
+def test_a_router_counts_what_came_and_what_is_not_done():
+    rule, record = watched(reads_engines=False)
+    last, table = rule.seen[-1], record.cluster.table
+
+    arrived = [n for n, at_s in enumerate(record.served.traffic.arrival_s) if at_s <= last.at_s]
+    assert last.arrived == len(arrived)
+    assert last.in_flight == sum(table.ended_s[n] > last.at_s for n in arrived)
+
+
+def test_engines_tell_at_once_what_prometheus_tells_after_a_scrape():
+    now, _ = watched(reads_engines=True)
+    scraped, _ = watched(reads_engines=False)
+
+    for signals in now.seen:
+        held = signals.total("running") + signals.total("waiting")
+        # What has come in the step under way is in neither gauge.
+        assert held <= signals.in_flight <= held + 60
+    assert scraped.seen[0].total("running") == 0
+    assert now.seen[-1].by_pod("running").keys() == {"llama-0", "llama-1", "llama-2"}
+    assert now.seen[-1].passes["llama-0"].wall_s > 0
+    assert scraped.seen[-1].passes == {}
+
+
+def test_all_are_told_what_an_idle_replica_does():
+    rule, record = watched(reads_engines=False)
+    about = rule.seen[0].told
+
+    assert about.kv_tokens == record.cluster.machine.kv_tokens
+    assert 0 < about.probe.itl_s < about.probe.ttft_s < 1
+    # A chunk of 8,192 tokens of 8 billion parameters: 1.3e14 flop at up to 989e12 flop/s.
+    assert 8_192 / 1.0 < about.prefill_tokens_per_s < 989e12 / 16e9
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_a_rival_starts_anew_in_each_run_and_sweeps_around_its_default(name):
+    rival = RIVALS[name]
+
+    assert rival.factory(rival.default, 15.0) is not rival.factory(rival.default, 15.0)
+    assert not rival.sweep or min(rival.sweep) <= rival.default <= max(rival.sweep)
