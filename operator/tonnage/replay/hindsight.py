@@ -50,7 +50,8 @@ def static_peak(run: Callable[[int], float], *, target: float, first: int) -> Pe
     known: dict[int, float] = {}
 
     def suffices(number: int) -> bool:
-        known[number] = known.get(number) or run(number)
+        if number not in known:
+            known[number] = run(number)
         return known[number] >= target
 
     high = max(1, first)

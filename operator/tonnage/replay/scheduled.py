@@ -48,7 +48,7 @@ def ready_for(wanted: Sequence[int], *, window_s: float, lead_s: float) -> Stage
 
     At each time as many as any window between now and the lead needs.
 
-    >>> ready_for([1, 3, 1], window_s=300, lead_s=60)
+    >>> ready_for([1, 3, 1], window_s=300.0, lead_s=60.0)
     [(0.0, 1), (240.0, 3), (600.0, 1)]
     """
     edges = {0.0}
