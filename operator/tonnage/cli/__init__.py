@@ -1,4 +1,4 @@
-"""The command line: plan, explain, top, catalog, crd, lab, run."""
+"""The command line: plan, compare, replay, calibrate, explain, top, catalog, crd, lab, run."""
 
 from tonnage.cli.commands.app import main
 

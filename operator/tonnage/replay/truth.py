@@ -76,13 +76,13 @@ class Machine:
 
 def machine(request: SizingRequest, flags: Flags, truth: Truth) -> Machine:
     """Return the engine that runs with these flags; ``request`` has the priors of what it asks."""
+    replica = true_replica(request, flags, truth)
     asked = replace(request, flags=flags, measured_kv_tokens=None)
-    believed = replica_under(asked, rank_of(asked, flags.parallelism), flags)
-    model = replace(believed.model, constants=truth.constants(request.speed))
-    replica = replace(believed, model=model, kv_pool_bytes=truth.kv_factor * believed.kv_pool_bytes)
     limits = engine_limits(trial_of(asked, replica))
     costs = step_costs(
-        model, max_num_seqs=limits.max_num_seqs, max_batched_tokens=limits.max_num_batched_tokens
+        replica.model,
+        max_num_seqs=limits.max_num_seqs,
+        max_batched_tokens=limits.max_num_batched_tokens,
     )
     if truth.kink:
         costs = _kinked(costs, truth.kink)
@@ -92,6 +92,14 @@ def machine(request: SizingRequest, flags: Flags, truth: Truth) -> Machine:
         kv_tokens=_reported_tokens(asked, replica),
         num_gpus=flags.parallelism.num_gpus,
     )
+
+
+def true_replica(request: SizingRequest, flags: Flags, truth: Truth) -> Replica:
+    """Return the same for the formula, the speed and the kink of a truth left out."""
+    asked = replace(request, flags=flags, measured_kv_tokens=None)
+    believed = replica_under(asked, rank_of(asked, flags.parallelism), flags)
+    model = replace(believed.model, constants=truth.constants(request.speed))
+    return replace(believed, model=model, kv_pool_bytes=truth.kv_factor * believed.kv_pool_bytes)
 
 
 def _reported_tokens(request: SizingRequest, replica: Replica) -> int:

@@ -38,7 +38,9 @@ def test_every_command_has_help(command):
     assert result.stdout.startswith(f"Usage: program {' '.join(command)}")
 
 
-@pytest.mark.parametrize("command", ["plan", "explain", "top", "catalog", "crd", "lab", "run"])
+@pytest.mark.parametrize(
+    "command", ["plan", "replay", "explain", "top", "catalog", "crd", "lab", "run"]
+)
 def test_help_has_examples(command):
     text = run(command, "--help").stdout
 

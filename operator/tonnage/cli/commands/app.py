@@ -36,6 +36,10 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "top": Entry(
         module="tonnage.cli.commands.top", summary="Show the ModelDeployments of a cluster, live."
     ),
+    "replay": Entry(
+        module="tonnage.cli.commands.replay",
+        summary="Simulate what autoscalers would have done with a trace.",
+    ),
     "calibrate": Entry(
         module="tonnage.cli.commands.calibrate",
         summary="Measure the speed of a live vLLM server.",
@@ -55,6 +59,7 @@ HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as th
 Examples:
   tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
   tonnage compare -f model.yaml        the same for every GPU class, cheapest first
+  tonnage replay trace.csv -f model.yaml  what autoscalers would have done with a trace
   tonnage calibrate --url http://...   measure a live vLLM server
   tonnage crd | kubectl apply -f -     install the CustomResourceDefinition
   tonnage top -A                       all ModelDeployments of a cluster, live

@@ -24,8 +24,8 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.commands.writing import (
     check_page,
-    mention,
     search_progress,
+    the_one,
     write_page,
     written,
 )
@@ -88,7 +88,7 @@ def compare(  # noqa: PLR0913  (one argument per option)
     terms = Terms(gpus=known_gpus(gpus_folder), is_textbook=textbook, requests_per_s=requests_per_s)
     gpus = named_classes(classes, terms.gpus)
     manifests = load(names)
-    resource = _the_one(manifests, names)
+    resource = the_one(manifests, names, command="compare")
     config = checked_text(config_file, option="--model-config") if config_file else None
     deployment, request = _request(resource, manifests, terms, config)
     progress = search_progress()
@@ -117,22 +117,6 @@ def named_classes(classes: tuple[str, ...], known: Mapping[str, Gpu]) -> list[Gp
     except CatalogError as error:
         raise Failure(str(error).replace("hardware.gpu", "--gpu")) from error
     return list({gpu.name: gpu for gpu in found}.values())
-
-
-def _the_one(manifests: Manifests, names: tuple[str, ...]) -> Resource:
-    """Return the only ModelDeployment; classes are compared for one."""
-    for problem in manifests.problems:
-        complain(problem)
-    mention(manifests.others)
-    if manifests.problems:
-        raise Failure("the manifests are not valid")
-    found = manifests.model_deployments
-    if len(found) != 1:
-        listed = ": " + ", ".join(each.name for each in found) if found else ""
-        raise Failure(
-            f"compare takes one ModelDeployment, {', '.join(names)} holds {len(found)}{listed}"
-        )
-    return found[0]
 
 
 def _request(

@@ -1,4 +1,4 @@
-"""What plan and compare print alike: what they skipped, how far they are, data, pages."""
+"""What plan, compare and replay print alike: what they skipped, how far they are, data, pages."""
 
 import importlib
 import json
@@ -11,8 +11,8 @@ import click
 import yaml
 
 from tonnage.cli.answers.patience import Progress, is_compiled
-from tonnage.cli.console import Failure, needs_extra, remark
-from tonnage.cli.read.manifest import Resource
+from tonnage.cli.console import Failure, complain, needs_extra, remark
+from tonnage.cli.read.manifest import Manifests, Resource
 
 PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
 
@@ -24,6 +24,26 @@ def mention(others: Iterable[Resource]) -> None:
             f"Note: {resource.location}: skipped {kind or 'an object without a kind'} "
             f"{resource.name}"
         )
+
+
+def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Resource:
+    """Return the only ModelDeployment, for a command that takes one.
+
+    Raises:
+        Failure: there are none or several, or a file cannot be read.
+    """
+    for problem in manifests.problems:
+        complain(problem)
+    mention(manifests.others)
+    if manifests.problems:
+        raise Failure("the manifests are not valid")
+    found = manifests.model_deployments
+    if len(found) != 1:
+        listed = ": " + ", ".join(each.name for each in found) if found else ""
+        raise Failure(
+            f"{command} takes one ModelDeployment, {', '.join(names)} holds {len(found)}{listed}"
+        )
+    return found[0]
 
 
 def search_progress() -> Progress:

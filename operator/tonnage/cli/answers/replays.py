@@ -1,0 +1,260 @@
+"""A replay: every policy in every case by every seed, what that came to, and the answer as data."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.cli.answers.planning import identity
+from tonnage.explain.report import rounded
+from tonnage.replay.cluster import Start
+from tonnage.replay.judge import QUANTILES, Judged
+from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, Outcome, Policy, outcome_of
+from tonnage.replay.scenario import OfShape, OfTrace, Planned, Scenario
+from tonnage.replay.series import Point
+
+PERCENT: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One GPU class and one cold start: the manifest as it would be, and what it begins with."""
+
+    gpu: str
+    start_s: float
+    """A cold start, in the mean."""
+    model: ModelDeployment
+    planned: Planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedCase:
+    """A GPU class that cannot serve the manifest."""
+
+    gpu: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is compared."""
+
+    source: str
+    """The file or the shape that the requests come from."""
+    requests: OfTrace | OfShape
+    cases: tuple[Case, ...]
+    refused: tuple[RefusedCase, ...]
+    policies: tuple[Policy, ...]
+    num_seeds: int
+    target: float
+    speed: float | None
+
+    @property
+    def jobs(self) -> list["Job"]:
+        """Everything that is to be run, in the order of the answer."""
+        return [
+            (self._scenario(case, seed), policy)
+            for case in self.cases
+            for policy in self.policies
+            for seed in range(self.num_seeds)
+        ]
+
+    def _scenario(self, case: Case, seed: int) -> Scenario:
+        return Scenario(
+            model=case.model,
+            requests=self.requests,
+            start=Start(mean_s=case.start_s),
+            planned=case.planned,
+            target=self.target,
+            speed=self.speed,
+            seed=seed,
+        )
+
+
+Job = tuple[Scenario, Policy]
+
+
+def done(job: Job) -> Outcome:
+    """Run one job: what a process of the pool is asked."""
+    return outcome_of(*job)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fared:
+    """One policy in one case, by seed."""
+
+    policy: Policy
+    outcomes: tuple[Outcome, ...]
+    peak: "tuple[Outcome, ...] | None"
+    """The static peak by seed, where it is among the policies."""
+    stairs: "tuple[Outcome, ...] | None"
+
+    @property
+    def judged(self) -> list[Judged]:
+        return [each.judged for each in self.outcomes if each.judged]
+
+    def middle(self, name: str) -> float | None:
+        """Return the median over seeds of a figure of ``Judged``; None: there was no fleet."""
+        values = [getattr(each, name) for each in self.judged]
+        return median(values) if values else None
+
+    def least(self, name: str) -> float | None:
+        return min((getattr(each, name) for each in self.judged), default=None)
+
+    @property
+    def of_peak(self) -> float | None:
+        """Return the GPU-hours over those of the static peak, each seed by itself; the median."""
+        return _relative(self.outcomes, self.peak)
+
+    @property
+    def of_stairs(self) -> float | None:
+        return _relative(self.outcomes, self.stairs)
+
+    def keeps(self, target: float) -> bool:
+        """Whether the target is kept, by the median of the seeds."""
+        share = self.middle("attainment")
+        return share is not None and share >= target
+
+    @property
+    def notes(self) -> list[str]:
+        return list(dict.fromkeys(note for each in self.outcomes for note in each.notes))
+
+
+def _relative(these: Sequence[Outcome], others: Sequence[Outcome] | None) -> float | None:
+    ratios = [
+        a.judged.gpu_hours / b.judged.gpu_hours
+        for a, b in zip(these, others or (), strict=False)
+        if a.judged and b.judged and b.judged.gpu_hours
+    ]
+    return median(ratios) if ratios else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """The whole answer."""
+
+    deployment: ModelDeployment
+    question: Question
+    outcomes: tuple[Outcome, ...]
+    """Of the jobs, in their order."""
+
+    def by_case(self) -> Iterator[tuple[Case, list[Fared]]]:
+        question, seeds = self.question, self.question.num_seeds
+        num = len(question.policies) * seeds
+        for place, case in enumerate(question.cases):
+            found = self.outcomes[place * num : (place + 1) * num]
+            groups = {
+                policy: found[k * seeds : (k + 1) * seeds]
+                for k, policy in enumerate(question.policies)
+            }
+            named = {policy.name: group for policy, group in groups.items()}
+            yield (
+                case,
+                [
+                    Fared(
+                        policy=policy,
+                        outcomes=group,
+                        peak=named.get(STATIC_PEAK),
+                        stairs=named.get(STAIRCASE),
+                    )
+                    for policy, group in groups.items()
+                ],
+            )
+
+    @property
+    def faults(self) -> list[str]:
+        return list(dict.fromkeys(fault for each in self.outcomes for fault in each.faults))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as data."""
+        question = self.question
+        return {
+            "metadata": identity(self.deployment),
+            "model": self.deployment.spec.model.id,
+            "requests": question.source,
+            "targetFraction": question.target,
+            "seeds": question.num_seeds,
+            "speed": "drawn" if question.speed is None else question.speed,
+            "cases": [_case(case, found) for case, found in self.by_case()],
+            "refused": [{"gpu": each.gpu, "message": each.message} for each in question.refused],
+        }
+
+
+def _case(case: Case, found: Sequence[Fared]) -> dict[str, Any]:
+    flags = case.planned.flags
+    return {
+        "gpu": case.gpu,
+        "startUpSeconds": case.start_s,
+        "gpusPerReplica": flags.parallelism.num_gpus,
+        "maxNumSeqs": flags.max_num_seqs,
+        "firstReplicas": case.planned.replicas,
+        "policies": [
+            {
+                "policy": str(each.policy),
+                "gpuHoursOverStaticPeak": _finite(each.of_peak),
+                "gpuHoursOverStaircase": _finite(each.of_stairs),
+                "notes": each.notes,
+                "runs": [_run(outcome) for outcome in each.outcomes],
+            }
+            for each in found
+        ],
+    }
+
+
+def _run(outcome: Outcome) -> dict[str, Any]:
+    judged = outcome.judged
+    return {
+        "seed": outcome.seed,
+        "fluidGpuHours": _finite(outcome.fluid_gpu_hours),
+        **({} if judged is None else _figures(judged)),
+        "series": [_point(point) for point in outcome.points],
+    }
+
+
+def _figures(judged: Judged) -> dict[str, Any]:
+    return {
+        "durationSeconds": judged.duration_s,
+        "requests": judged.num_requests,
+        "requestsTooLong": judged.num_too_long,
+        "requestsUnserved": judged.num_unserved,
+        "gpuHours": _finite(judged.gpu_hours),
+        "gpuHoursPerDay": _finite(judged.gpu_hours_per_day),
+        "attainmentFraction": judged.attainment,
+        "worstHourFraction": judged.worst_hour,
+        "worstHourFromSeconds": judged.worst_hour_at_s,
+        "scaledUp": judged.scaled_up,
+        "scaledDown": judged.scaled_down,
+        "startingReplicaMinutes": _finite(judged.starting_s / 60),
+        "drainingReplicaMinutes": _finite(judged.draining_s / 60),
+        "meanReplicas": _finite(judged.mean_replicas),
+        "maxReplicas": judged.max_replicas,
+        "timeToFirstTokenSeconds": _by_quantile(judged.ttft_s),
+        "timePerOutputTokenSeconds": _by_quantile(judged.tpot_s),
+    }
+
+
+def _by_quantile(values: Sequence[float]) -> dict[str, float | None]:
+    return {
+        f"p{quantile * PERCENT:g}": _finite(value)
+        for quantile, value in zip(QUANTILES, values, strict=True)
+    }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {
+        "fromSeconds": point.at_s,
+        "replicas": _finite(point.replicas),
+        "ready": _finite(point.ready),
+        "billed": _finite(point.live),
+        "load": _finite(point.load),
+        "requestsPerSecond": _finite(point.requests_per_s),
+        "waiting": point.waiting,
+        "attainmentFraction": point.attainment,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a figure as it is shown; None where it is none, or infinite."""
+    return rounded(value) if value is not None and math.isfinite(value) else None

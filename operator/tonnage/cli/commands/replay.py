@@ -1,0 +1,236 @@
+"""``tonnage replay``: what policies would have done with a trace. Needs no cluster."""
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tonnage.cli.commands.options import filename_option, html_option
+from tonnage.cli.console import complain
+from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, described, policy_of
+from tonnage.replay.shapes import SHAPES
+from tonnage.units import seconds
+
+INTERRUPTED: Final = 130
+PERCENT: Final = 100
+LEAST_TARGET: Final = 0.5
+SPEEDS: Final = (0.1, 10.0)
+MOST_TIMES: Final = 1e4
+DRAWN: Final = "drawn"
+
+HELP: Final = """Simulate what policies would have done with a trace of requests. Needs no cluster.
+
+Runs the operator's own decisions, and those of other autoscalers, against simulated engines on the
+same arrivals, with cold starts, scrapes and draining pods. Prints, for each policy, GPU-hours, the
+share of requests kept within the SLO, the worst hour, and how often it scaled, relative to the
+smallest constant number of replicas that keeps the target (static-peak) and to what somebody would
+have run who knew the traffic (staircase). All begin with Tonnage's plan for spec.demand. Policies
+other than tonnage are models of them; 'tonnage replay --policy list' names them.
+
+TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
+output_tokens, or in the format of Azure, BurstGPT or Mooncake. Times count from its first request.
+
+\b
+Examples:
+  tonnage replay trace.csv -f model.yaml
+  tonnage replay trace.csv -f model.yaml --policy tonnage,hpa-concurrency:24,static:6
+  tonnage replay trace.parquet -f model.yaml --window 0h-48h --scale 0.25 --html replay.html
+  tonnage replay -f model.yaml --shape step --start-up 240s,60s
+  tonnage replay trace.csv -f model.yaml --gpu H100,H200     the same on other GPU classes
+  tonnage replay trace.csv -f model.yaml --speed 0.85        engines slower than believed
+
+\b
+Exit codes: 0 simulated; 2 a GPU class cannot serve it, or the input is invalid; 130 Ctrl-C;
+1 unexpected error.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command was given."""
+
+    trace_file: Path | None
+    names: tuple[str, ...]
+    shape: str | None
+    policies: tuple[Policy, ...]
+    starts_s: tuple[float, ...]
+    num_seeds: int
+    window_s: tuple[float, float]
+    times: float
+    speed: float | None
+    target: float | None
+    classes: tuple[str, ...]
+    num_processes: int
+    form: str
+    page_file: str | None
+
+
+def _split(values: tuple[str, ...]) -> list[str]:
+    return [part.strip() for value in values for part in value.split(",")]
+
+
+def _policies(
+    context: click.Context, _: click.Parameter, values: tuple[str, ...]
+) -> tuple[Policy, ...]:
+    texts = _split(values)
+    if "list" in texts:
+        width = max(map(len, described()))
+        for name, what in described().items():
+            click.echo(f"{name:{width}}  {what}")
+        context.exit()
+    try:
+        return tuple(dict.fromkeys(map(policy_of, texts or DEFAULT)))
+    except UnknownPolicyError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _starts(_: click.Context, __: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        return tuple(dict.fromkeys(seconds(part.strip()) for part in value.split(",")))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, float]:
+    if value is None:
+        return 0.0, math.inf
+    first, dash, last = value.partition("-")
+    try:
+        begins_s = 0.0 if first.strip() in {"0", "0s", "0m", "0h"} else seconds(first.strip())
+        ends_s = seconds(last.strip())
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a time like 0h-48h: {error}") from error
+    if not dash or begins_s >= ends_s:
+        raise click.BadParameter(f"{value!r} ends before it begins")
+    return begins_s, ends_s
+
+
+def _target(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        share = float(value.removesuffix("%")) / PERCENT
+    except ValueError:
+        share = math.nan
+    if not LEAST_TARGET <= share <= 1:
+        raise click.BadParameter(f"{value!r} is not a share from 50% to 100%")
+    return share
+
+
+def _speed(_: click.Context, __: click.Parameter, value: str) -> float | None:
+    if value == DRAWN:
+        return None
+    low, high = SPEEDS
+    try:
+        factor = float(value)
+    except ValueError:
+        factor = math.nan
+    if not low <= factor <= high:
+        raise click.BadParameter(f"{value!r} is neither 'drawn' nor from {low:g} to {high:g}")
+    return factor
+
+
+def _times(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not 0 < value <= MOST_TIMES:
+        raise click.BadParameter(f"{value} is not above 0 and up to {MOST_TIMES:g}")
+    return value
+
+
+def _count_option(name: str, destination: str, default: int, help_text: str) -> Callable[..., Any]:
+    return click.option(
+        name,
+        destination,
+        type=click.IntRange(min=1, max=100),
+        default=default,
+        show_default=True,
+        help=help_text,
+    )
+
+
+@click.command(help=HELP)
+@click.argument("trace_file", metavar="[TRACE]", required=False, type=click.Path(path_type=Path))
+@filename_option
+@click.option(
+    "--shape",
+    type=click.Choice(list(SHAPES)),
+    help="Synthetic requests instead of a trace, around spec.demand: "
+    + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
+    + ".",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME[:KNOB][,...]",
+    is_eager=True,
+    callback=_policies,
+    help=f"What to compare; may be repeated. 'list' prints them all. Default: {','.join(DEFAULT)}.",
+)
+@click.option(
+    "--start-up",
+    "starts_s",
+    metavar="DURATION[,...]",
+    default="240s",
+    show_default=True,
+    callback=_starts,
+    help="Mean time from creating a replica to Ready, each of them a case; 25 % to either side.",
+)
+@_count_option("--seeds", "num_seeds", 3, "Draws of cold starts, routes and sampled requests.")
+@click.option(
+    "--window", "window_s", metavar="FROM-TO", callback=_window, help="Part of TRACE, as 0h-48h."
+)
+@click.option(
+    "--scale",
+    "times",
+    type=float,
+    default=1.0,
+    show_default=True,
+    callback=_times,
+    help="Times as many requests: a random share of TRACE, or copies within 20 s; of a shape its "
+    "rate.",
+)
+@click.option(
+    "--speed",
+    metavar="FACTOR|drawn",
+    default="1.0",
+    show_default=True,
+    callback=_speed,
+    help="Of the engines, against what is believed at first; drawn: other constants in each seed.",
+)
+@click.option(
+    "--target",
+    metavar="PERCENT",
+    callback=_target,
+    help="Share of requests to be kept, as 99%. Default: the highest percentile in spec.slo.",
+)
+@click.option(
+    "--gpu",
+    "classes",
+    multiple=True,
+    metavar="NAME[,NAME...]",
+    help="GPU classes instead of the manifest's; on another one gpusPerReplica is left open.",
+)
+@_count_option("--processes", "num_processes", 2, "Runs at a time.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format. json and yaml have every seed, and each policy over time.",
+)
+@html_option
+def replay(**given: Any) -> None:
+    options = Options(**given)
+    try:
+        from tonnage.cli.commands.replay_run import run  # noqa: PLC0415
+
+        run(options)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,243 @@
+"""The run of ``tonnage replay``: read, plan, simulate in several processes, show."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
+from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
+from tonnage.cli.answers.replays import Case, Job, Question, RefusedCase, Replays, done
+from tonnage.cli.commands.compare import named_classes
+from tonnage.cli.commands.replay import Options
+from tonnage.cli.commands.writing import (
+    check_page,
+    search_progress,
+    the_one,
+    write_page,
+    written,
+)
+from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, remark, show
+from tonnage.cli.read.manifest import Resource, load, parse
+from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.cli.text.replay import replayed
+from tonnage.replay.drawn import duration_of, window_of
+from tonnage.replay.judge import promised_share
+from tonnage.replay.policies import Outcome
+from tonnage.replay.scenario import OfShape, OfTrace, ReplayError, planned
+from tonnage.replay.shapes import SHAPES
+from tonnage.replay.traces import TraceError, read_trace
+from tonnage.sizing.expected import slo_of
+from tonnage.sizing.request import ask, look_up
+
+AUTO: Final = "Auto"
+RATELESS: Final = frozenset({"llmd"})
+"""Shapes that bring a rate of their own."""
+
+
+def run(options: Options) -> None:
+    """Simulate and show.
+
+    Raises:
+        Failure: the input is not valid, or no GPU class can serve it.
+    """
+    check_page(options.page_file, options.form)
+    resource = the_one(load(options.names), options.names, command="replay")
+    deployment = _deployment(resource)
+    question = _question(options, resource, deployment)
+    outcomes = _outcomes(question.jobs, options.num_processes, search_progress())
+    found = Replays(deployment=deployment, question=question, outcomes=tuple(outcomes))
+    if options.page_file is not None:
+        from tonnage.cli.page.replay import replay_page  # noqa: PLC0415  (needs an extra)
+
+        write_page(options.page_file, replay_page(found))
+    if options.page_file != "-":
+        _print(found, options.form)
+    for fault in found.faults:
+        complain(f"unexpected in a tick: {fault}. This is a fault of Tonnage")
+    sys.exit(UNEXPECTED if found.faults else NO if question.refused else OK)
+
+
+def _deployment(resource: Resource) -> ModelDeployment:
+    try:
+        found = parse(resource)
+    except ManifestError as error:
+        raise Failure(str(error)) from error
+    spec = found.spec
+    at = f"{resource.source}:"
+    if spec.slo is None or slo_of(spec).is_offline:
+        raise Failure(
+            f"{at}{resource.line_of('spec')}: spec.slo: a replay needs an SLO to judge by"
+        )
+    if spec.scale_target is not None:
+        line = resource.line_of("spec.scaleTarget")
+        raise Failure(f"{at}{line}: spec.scaleTarget: a replay runs engines of its own flags")
+    if spec.model.config is not None:
+        line = resource.line_of("spec.model.config")
+        raise Failure(f"{at}{line}: spec.model.config: a replay takes models of the catalogue only")
+    if spec.scaling.mode != AUTO:
+        remark(f"Note: {found.name}: simulated in mode Auto instead of {spec.scaling.mode}")
+    return found
+
+
+def _question(options: Options, resource: Resource, deployment: ModelDeployment) -> Question:
+    target = options.target
+    source, requests = _requests(options, deployment)
+    cases, refused = _cases(options, resource, deployment)
+    if not cases:
+        raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused))
+    return Question(
+        source=source,
+        requests=requests,
+        cases=tuple(cases),
+        refused=tuple(refused),
+        policies=options.policies,
+        num_seeds=options.num_seeds,
+        target=promised_share(slo_of(deployment.spec)) if target is None else target,
+        speed=options.speed,
+    )
+
+
+def _requests(options: Options, deployment: ModelDeployment) -> tuple[str, OfTrace | OfShape]:
+    """Return where the requests come from, in words too."""
+    file, shape = options.trace_file, options.shape
+    if (file is None) == (shape is None):
+        raise Failure("give a TRACE or a --shape" + (", not both" if shape else ""))
+    scaled = "" if options.times == 1 else f" x {options.times:g}"
+    if file is not None:
+        return f"{file.name}{scaled}", _of_trace(file, options)
+    if options.window_s[0] or options.window_s[1] < float("inf"):
+        raise Failure("--window is a part of a TRACE: a --shape has none")
+    name = str(shape)
+    rate = 1.0 if name in RATELESS else _rate(deployment)
+    return f"shape {name}{scaled}", OfShape(name=name, requests_per_s=rate, times=options.times)
+
+
+def _of_trace(file: Path, options: Options) -> OfTrace:
+    try:
+        trace = read_trace(file)
+    except TraceError as error:
+        raise Failure(str(error)) from error
+    try:
+        part = window_of(trace, *options.window_s)
+    except ValueError as error:
+        raise Failure(f"--window: {error}") from error
+    return OfTrace(
+        trace=part, duration_s=duration_of(trace, *options.window_s), times=options.times
+    )
+
+
+def _rate(deployment: ModelDeployment) -> float:
+    try:
+        request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
+    except CatalogError as error:
+        raise Failure(f"{deployment.name}: {error}") from error
+    rate = request.demand.requests_per_s if request.demand else None
+    if rate is None:
+        raise Failure(
+            f"--shape needs a rate in spec.demand, such as requestsPerSecond; of these it needs "
+            f"none: {', '.join(sorted(RATELESS & set(SHAPES)))}"
+        )
+    return rate
+
+
+def _cases(
+    options: Options, resource: Resource, deployment: ModelDeployment
+) -> tuple[list[Case], list[RefusedCase]]:
+    """Return every class with every cold start, and the classes that cannot serve it."""
+    gpus = built_in_gpus()
+    own = deployment.spec.hardware.gpu
+    names = [gpu.name for gpu in named_classes(options.classes, gpus)] if options.classes else [own]
+    cases: list[Case] = []
+    refused: list[RefusedCase] = []
+    for name in names:
+        try:
+            model = parse(replace(resource, content=_content(resource, name, gpus)))
+            plan = planned(model)
+        except (ReplayError, CatalogError) as error:
+            refused.append(RefusedCase(gpu=name, message=str(error)))
+            continue
+        cases += [
+            Case(gpu=name, start_s=start_s, model=model, planned=plan)
+            for start_s in options.starts_s
+        ]
+    return cases, refused
+
+
+def _content(resource: Resource, gpu: str, gpus: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest as the API server would have it, on this class, in mode Auto."""
+    content = dict(resource.content)
+    spec = dict(content["spec"])
+    hardware = dict(spec["hardware"])
+    if find_gpu(hardware["gpu"], gpus) != find_gpu(gpu, gpus):
+        hardware = {"gpu": gpu}
+    spec |= {"hardware": hardware, "scaling": {**spec["scaling"], "mode": AUTO}}
+    metadata = {**content["metadata"], "uid": "replayed", "generation": 1}
+    return {**content, "spec": spec, "metadata": metadata}
+
+
+def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[Outcome]:
+    """Run all jobs, and return what came of them in their order."""
+    progress.begin()
+    if num_processes == 1 or len(jobs) == 1:
+        return list(_one_by_one(jobs, progress))
+    pool = ProcessPoolExecutor(min(num_processes, len(jobs)), initializer=_end_quietly)
+    try:
+        futures = [pool.submit(done, job) for job in jobs]
+        _watch(set(futures), progress)
+        return [future.result() for future in futures]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_quietly() -> None:
+    """Let Ctrl-C end a process of the pool at once; what is said of it is said once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
+    """Wait for all runs, or for one that failed; once that takes long, tell of each that ended."""
+    total, told = len(pending), -1
+    pending = wait(pending, PATIENCE_S, FIRST_EXCEPTION).not_done
+    while pending:
+        if told != total - len(pending):
+            told = total - len(pending)
+            progress.tell(_told(told, total))
+        ended, pending = wait(pending, None, FIRST_COMPLETED)
+        if any(each.exception() for each in ended):
+            return
+
+
+def _one_by_one(jobs: list[Job], progress: Progress) -> Iterator[Outcome]:
+    speaks_at = time.monotonic() + PATIENCE_S
+    for number, job in enumerate(jobs):
+        if time.monotonic() >= speaks_at:
+            progress.tell(_told(number, len(jobs)))
+            speaks_at = time.monotonic() + BETWEEN_S
+        yield done(job)
+
+
+def _told(number: int, total: int) -> str:
+    return f"Replaying: {number} of {total} runs done"
+
+
+def _print(found: Replays, form: str) -> None:
+    if form != "text":
+        click.echo(written(found.to_dict(), form))
+        return
+    console = output()
+    for part in replayed(found, console):
+        show(console, part)

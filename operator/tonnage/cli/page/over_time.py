@@ -1,0 +1,179 @@
+"""A policy over time: its replicas and the load, who waited, and what was kept."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from tonnage.cli.answers.replay_words import percent
+from tonnage.cli.page.drawing import (
+    BAD,
+    BLUE,
+    GOOD,
+    INK,
+    VIOLET,
+    Picture,
+    Screen,
+    add_legend,
+    drawings,
+)
+from tonnage.cli.page.tables import Column, Row, Table, numbers
+from tonnage.replay.series import Point
+from tonnage.units import HOUR_S, MINUTE_S, significant
+
+PLOT_PX: Final = 400
+HEIGHTS: Final = (3, 1.4, 1.6)
+"""Of replicas, of the queue and of what is kept, to each other."""
+LONG_S: Final = 3 * HOUR_S
+"""Traffic from which on time is told in hours."""
+ROWS: Final = 24
+"""Of the table below a picture."""
+MARGIN: Final = 1.08
+UNKNOWN: Final = "-"
+
+Value = Callable[[Point], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """One run of a policy, and what it is held against."""
+
+    name: str
+    points: Sequence[Point]
+    target: float
+    most: float
+    """Replicas at the top of the scale: that of all pictures of a case."""
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        is_long = self.points[-1].at_s >= LONG_S
+        return ("hours", HOUR_S) if is_long else ("minutes", MINUTE_S)
+
+
+def top_of(courses: Sequence[Sequence[Point]]) -> float:
+    """Return the most replicas that any of some runs shows."""
+    shown = (max(point.live or 0.0, point.load) for points in courses for point in points)
+    return MARGIN * max(shown, default=1.0)
+
+
+def course_picture(course: Course, *, name: str) -> Picture:
+    """Return the picture of one run; ``name`` is unique in the page."""
+    title = f"{course.name} over time"
+    worst = min((p.attainment for p in course.points if p.attainment is not None), default=1.0)
+    live = [point.live or 0.0 for point in course.points]
+    about = (
+        title,
+        f"{significant(min(live))} to {significant(max(live))} replicas, at worst "
+        f"{worst:.0%} of the requests kept.",
+    )
+    return Picture(
+        title=title,
+        drawings=drawings(lambda screen: course_figure(course, screen), name=name, about=about),
+        table=_table(course),
+    )
+
+
+def course_figure(course: Course, screen: Screen) -> Figure:
+    """Draw three plots with one scale of time."""
+    figure = screen.figure(PLOT_PX)
+    plots = figure.subplots(3, 1, sharex=True, height_ratios=HEIGHTS)
+    unit, each_s = course.unit
+    times = [point.at_s / each_s for point in course.points]
+    handles = [*_replicas(plots[0], times, course), *_queue(plots[1], times, course)]
+    handles += _kept(plots[2], times, course)
+    plots[2].set(xlabel=f"{unit} since the traffic began", xlim=(0, max(times[-1], 1e-9)))
+    add_legend(figure, handles, screen, plot_px=PLOT_PX)
+    return figure
+
+
+def _replicas(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
+    points = course.points
+    live = [point.live or 0.0 for point in points]
+    axes.fill_between(times, live, step="post", color=BLUE, alpha=0.18, linewidth=0)
+    lines: list[tuple[str, str, str, Value]] = [
+        ("billed", BLUE, "-", lambda point: point.live),
+        ("Ready", GOOD, "--", lambda point: point.ready),
+        ("load, in full replicas", INK, "-", lambda point: point.load),
+    ]
+    handles = []
+    for label, color, line, value in lines:
+        values = [_number(value(point)) for point in points]
+        (handle,) = axes.plot(
+            times,
+            values,
+            color=color,
+            linestyle=line,
+            linewidth=1.3,
+            drawstyle="default" if color == INK else "steps-post",
+            label=label,
+        )
+        handles.append(handle)
+    axes.set(ylabel="replicas", ylim=(0, course.most))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    return handles
+
+
+def _queue(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
+    waiting = [point.waiting for point in course.points]
+    (line,) = axes.plot(times, waiting, color=VIOLET, linewidth=1.2, label="waiting")
+    axes.fill_between(times, waiting, color=VIOLET, alpha=0.15, linewidth=0)
+    axes.set(ylabel="requests", ylim=(0, MARGIN * max(*waiting, 1)))
+    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    return [line]
+
+
+def _kept(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
+    shares = [_number(point.attainment) for point in course.points]
+    (line,) = axes.plot(
+        times, shares, color=GOOD, linewidth=0, marker=".", markersize=3.5, label="kept"
+    )
+    limit = axes.axhline(
+        course.target,
+        color=BAD,
+        linestyle="--",
+        linewidth=1.2,
+        label=f"target {percent(course.target)}",
+    )
+    least = min((p.attainment for p in course.points if p.attainment is not None), default=1.0)
+    axes.set(ylabel="kept", ylim=(max(0.0, min(least, course.target) - 0.05), 1.02))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    return [line, limit]
+
+
+def _number(value: float | None) -> float:
+    """Return a value as a plot takes it; what is missing is a gap."""
+    return float("nan") if value is None else value
+
+
+def _table(course: Course) -> Table:
+    """Return some of the points, evenly spread."""
+    unit, each_s = course.unit
+    every = max(1, -(-len(course.points) // ROWS))
+    rows = (
+        Row(
+            cells=(
+                significant(point.at_s / each_s),
+                _written(point.live),
+                _written(point.ready),
+                significant(point.load),
+                significant(point.requests_per_s),
+                f"{point.waiting:g}",
+                UNKNOWN if point.attainment is None else f"{point.attainment:.1%}",
+            )
+        )
+        for point in course.points[::every]
+    )
+    columns = (
+        Column(title=unit, kind="name"),
+        *numbers("billed", "Ready", "load", "requests/s", "waiting", "kept"),
+    )
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _written(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1f}"

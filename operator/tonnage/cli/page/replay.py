@@ -1,0 +1,106 @@
+"""A replay as one page: what Tonnage saves, every policy in figures, and each of them over time."""
+
+from collections.abc import Sequence
+
+from tonnage.cli.answers.replay_words import (
+    COLUMNS,
+    POLICY,
+    case_title,
+    cells,
+    fluid_words,
+    headline,
+    is_by_day,
+    is_kept,
+    notes,
+)
+from tonnage.cli.answers.replays import Case, Fared, Replays
+from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture, told_target
+from tonnage.cli.page.document import document
+from tonnage.cli.page.over_time import Course, course_picture, top_of
+from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
+from tonnage.replay.policies import described
+
+
+def replay_page(found: Replays) -> str:
+    """Return the whole page, a section for each GPU class and cold start."""
+    deployment = found.deployment
+    return document(
+        "replay.html.j2",
+        object=f"{deployment.namespace}/{deployment.name}",
+        model=deployment.spec.model.id,
+        source=found.question.source,
+        cases=[
+            _case(number, case, fared, found.question.target)
+            for number, (case, fared) in enumerate(found.by_case())
+        ],
+        refused=facts((each.gpu, each.message) for each in found.question.refused),
+        notes=list(notes(found)),
+    )
+
+
+def _case(number: int, case: Case, found: Sequence[Fared], target: float) -> dict[str, object]:
+    fared = list(found)
+    scatter = _scatter(number, fared, target)
+    return {
+        "title": case_title(case),
+        "kind": "yes" if is_kept(fared, target) else "short",
+        "verdict": headline(fared, target),
+        "table": _table(fared, target),
+        "notes": [f"{each.policy}: {note}" for each in fared for note in each.notes],
+        "fluid": fluid_words(fared),
+        "scatter": scatter,
+        "told_target": told_target(target),
+        "courses": list(_courses(number, fared, target)),
+    }
+
+
+def _table(found: Sequence[Fared], target: float) -> Table:
+    colors = colors_of([str(each.policy) for each in found])
+    rows = (
+        Row(
+            cells=(
+                str(each.policy),
+                *cells(each),
+                "" if each.keeps(target) else "misses the target",
+            ),
+            color=colors[str(each.policy)][0],
+        )
+        for each in found
+    )
+    columns = (Column(title=POLICY, kind="name"), *numbers(*COLUMNS), Column(title=""))
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _scatter(number: int, found: Sequence[Fared], target: float) -> object:
+    judged = [(str(each.policy), one) for each in found for one in each.judged]
+    if not judged:
+        return None
+    by_day = is_by_day(judged[0][1])
+    dots = [
+        Dot(
+            policy=policy,
+            gpu_hours=one.gpu_hours_per_day if by_day else one.gpu_hours,
+            attainment=one.attainment,
+        )
+        for policy, one in judged
+    ]
+    unit = "a day" if by_day else "of the traffic"
+    return cost_kept_picture(dots, target, unit=unit, name=f"replay-{number}-cost")
+
+
+def _courses(number: int, found: Sequence[Fared], target: float) -> Sequence[dict[str, object]]:
+    """Return the picture of each policy with its first seed, all on one scale."""
+    firsts = [(each, each.outcomes[0].points) for each in found if each.outcomes[0].points]
+    most = top_of([points for _, points in firsts])
+    told = described()
+    return [
+        {
+            "policy": str(each.policy),
+            "what": told[each.policy.name],
+            "picture": course_picture(
+                Course(name=str(each.policy), points=points, target=target, most=most),
+                name=f"replay-{number}-{place}",
+            ),
+        }
+        for place, (each, points) in enumerate(firsts)
+    ]

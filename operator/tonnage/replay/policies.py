@@ -1,0 +1,263 @@
+"""What is compared, by name, and how one of them fares in a scenario."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from tonnage.replay.drawn import Drawn
+from tonnage.replay.fluid import Work, work_of
+from tonnage.replay.hindsight import Tried, stages_of, static_peak
+from tonnage.replay.hindsight import staircase as searched
+from tonnage.replay.judge import Judged, Limits, fates, judged
+from tonnage.replay.operator import Operator
+from tonnage.replay.oracle import Oracle
+from tonnage.replay.record import Record
+from tonnage.replay.rivals.controller import Given, RivalController
+from tonnage.replay.rivals.registry import RIVALS
+from tonnage.replay.scenario import SETTINGS, Scenario
+from tonnage.replay.scheduled import UNSCRAPED, Scheduled, Stages
+from tonnage.replay.series import Point, series
+from tonnage.replay.simulation import Controller
+from tonnage.replay.truth import machine
+from tonnage.settings import Settings
+from tonnage.sizing.request import SizingRequest
+
+TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
+OWN: Final[Mapping[str, str]] = {
+    TONNAGE: "the operator itself, with its default settings",
+    STATIC: "static:N, so many replicas all the time",
+    STATIC_PEAK: "in hindsight, the smallest constant number that keeps the target",
+    STAIRCASE: "in hindsight, replicas by 5 minutes, Ready in time: what there is to win",
+}
+DEFAULT: Final = (TONNAGE, STATIC_PEAK, STAIRCASE)
+KNOWS_TRUTH: Final = "true-rate"
+"""The rival that is handed the goodput of a replica as it is."""
+
+
+class UnknownPolicyError(ValueError):
+    """No policy of that name, or it takes no such number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A policy, and the value of its knob; None: its default, or it has none."""
+
+    name: str
+    knob: float | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.knob is None else f"{self.name}:{self.knob:g}"
+
+
+def policy_of(text: str) -> Policy:
+    """Read a name, or a name and a number with a colon between.
+
+    Raises:
+        UnknownPolicyError: with what is wrong.
+    """
+    name, colon, written = text.strip().partition(":")
+    if name not in OWN and name not in RIVALS:
+        raise UnknownPolicyError(f"{name[:40]!r} is no policy; known are {', '.join(names())}")
+    if not colon:
+        if name == STATIC:
+            raise UnknownPolicyError("static needs a number of replicas: static:4")
+        return Policy(name=name)
+    if name in OWN and name != STATIC:
+        raise UnknownPolicyError(f"{name} takes no number")
+    return Policy(name=name, knob=_number(name, written))
+
+
+def _number(name: str, written: str) -> float:
+    try:
+        knob = float(written)
+    except ValueError:
+        knob = math.nan
+    if not (math.isfinite(knob) and knob > 0) or (name == STATIC and knob != int(knob)):
+        what = "a number of replicas" if name == STATIC else "a number above 0"
+        raise UnknownPolicyError(f"{name}:{written[:40]} is not {what}")
+    return knob
+
+
+def names() -> tuple[str, ...]:
+    """Return all policies; a constant fleet is ours, by its number of replicas."""
+    return tuple(dict.fromkeys((*OWN, *RIVALS)))
+
+
+def described() -> dict[str, str]:
+    """Return what each policy is, in a line."""
+    rivals = {
+        name: f"{each.description} ({each.knob}: {each.default:g})" for name, each in RIVALS.items()
+    }
+    return {name: OWN.get(name) or rivals[name] for name in names()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a policy fared in one scenario."""
+
+    policy: Policy
+    seed: int
+    judged: Judged | None
+    """None: there is no such fleet; ``notes`` say why."""
+    points: tuple[Point, ...] = ()
+    fluid_gpu_hours: float = 0.0
+    """The least that the traffic takes, whatever scales."""
+    notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    """Bugs of ours that ticks met."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Trial:
+    """One scenario, its requests drawn, and what is made of them once."""
+
+    scenario: Scenario
+    drawn: Drawn
+    request: SizingRequest
+    limits: Limits
+    num_runs: int = 0
+    _work: list[Work] = field(default_factory=list)
+
+    @property
+    def work(self) -> Work:
+        if not self._work:
+            found = self.scenario
+            work = work_of(self.drawn, self.request, found.planned.flags, found.truth())
+            self._work.append(work)
+        return self._work[0]
+
+    def run(self, controller: Controller, settings: Settings) -> Record:
+        self.num_runs += 1
+        simulation = self.scenario.simulation(self.drawn, controller, settings)
+        (record,) = simulation.run(self.drawn.duration_s)
+        return record
+
+    def follow(self, stages: Stages) -> Record:
+        return self.run(Scheduled(flags=self.scenario.planned.flags, stages=stages), UNSCRAPED)
+
+    def tried(self, stages: Stages) -> Tried:
+        record = self.follow(stages)
+        return Tried(
+            attainment=fates(record, self.drawn, self.limits).attainment,
+            gpu_hours=record.gpu_s(0, self.drawn.duration_s),
+        )
+
+    def outcome(self, policy: Policy, record: Record, notes: Sequence[str] = ()) -> Outcome:
+        found = fates(record, self.drawn, self.limits)
+        return Outcome(
+            policy=policy,
+            seed=self.scenario.seed,
+            judged=judged(record, self.drawn, found),
+            points=series(record, self.drawn, found, self.work),
+            fluid_gpu_hours=self.work.gpu_hours,
+            notes=tuple(notes),
+            faults=tuple(map(repr, record.faults)),
+        )
+
+    def nothing(self, policy: Policy, why: str) -> Outcome:
+        return Outcome(
+            policy=policy,
+            seed=self.scenario.seed,
+            judged=None,
+            fluid_gpu_hours=self.work.gpu_hours,
+            notes=(why,),
+        )
+
+
+def outcome_of(scenario: Scenario, policy: Policy) -> Outcome:
+    """Run a policy; one of hindsight runs many fleets until it has its own."""
+    trial = _trial(scenario)
+    if policy.name == TONNAGE:
+        return trial.outcome(policy, trial.run(Operator(SETTINGS), SETTINGS))
+    if policy.name == STATIC:
+        return trial.outcome(policy, trial.follow([(0.0, int(policy.knob or 1))]))
+    if policy.name in {STATIC_PEAK, STAIRCASE}:
+        return _in_hindsight(trial, policy)
+    return trial.outcome(policy, trial.run(_rival(trial, policy), SETTINGS))
+
+
+def _trial(scenario: Scenario) -> _Trial:
+    drawn = scenario.drawn()
+    nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
+    (record,) = scenario.simulation(drawn, nothing, UNSCRAPED).records
+    return _Trial(
+        scenario=scenario,
+        drawn=drawn,
+        request=record.cluster.request,
+        limits=Limits.of(scenario.slo),
+    )
+
+
+def _in_hindsight(trial: _Trial, policy: Policy) -> Outcome:
+    scenario = trial.scenario
+    peak = static_peak(
+        lambda number: trial.tried([(0.0, number)]).attainment,
+        target=scenario.target,
+        first=scenario.planned.replicas,
+    )
+    if peak.replicas is None:
+        return trial.nothing(policy, _no_peak(trial, peak.best_attainment))
+    most = scenario.model.spec.scaling.max_replicas
+    notes = []
+    if peak.replicas > most:
+        notes.append(
+            f"a constant fleet takes {peak.replicas} replicas, maxReplicas allows {most}: policies "
+            "that scale are held to it, those of hindsight are not"
+        )
+    if policy.name == STATIC_PEAK:
+        notes.insert(0, f"{peak.replicas} replicas, found in {peak.num_runs} runs")
+        return trial.outcome(policy, trial.follow([(0.0, peak.replicas)]), notes)
+    stages = partial(stages_of, longest_start_s=scenario.start.longest_s)
+    found = searched(
+        lambda wanted: trial.tried(stages(wanted)),
+        trial.work,
+        target=scenario.target,
+        peak=peak.replicas,
+    )
+    began = (
+        "a constant fleet" if found.full is None else f"replicas at {found.full:.0%} of their bound"
+    )
+    notes.insert(0, f"began with {began}, {found.num_runs} runs")
+    return trial.outcome(policy, trial.follow(stages(found.wanted)), notes)
+
+
+def _no_peak(trial: _Trial, best: float) -> str:
+    drawn = trial.drawn
+    why = (
+        f"no constant number keeps {trial.scenario.target:.4g} of the requests, at best {best:.4f}"
+    )
+    if drawn.too_long_s:
+        why += (
+            f": {len(drawn.too_long_s)} of {drawn.num_requests} are longer than contextLength "
+            "and count as missed"
+        )
+    return why
+
+
+def _rival(trial: _Trial, policy: Policy) -> RivalController:
+    scenario, rival = trial.scenario, RIVALS[policy.name]
+    uid, plan = scenario.model.uid, scenario.planned
+    true = _true_goodput(trial) if policy.name == KNOWS_TRUTH else math.nan
+    knob = rival.default if policy.knob is None else policy.knob
+    return RivalController(
+        settings=SETTINGS,
+        rules={uid: rival.factory(knob, SETTINGS.scrape_interval_s)},
+        given={
+            uid: Given(
+                flags=plan.flags,
+                replicas=plan.replicas,
+                believed_requests_per_s=plan.believed_requests_per_s,
+                true_requests_per_s=true,
+            )
+        },
+    )
+
+
+def _true_goodput(trial: _Trial) -> float:
+    """Return what a replica serves of the requests that come first."""
+    flags = trial.scenario.planned.flags
+    kind = machine(trial.request, flags, trial.scenario.truth())
+    oracle = Oracle(request=replace(trial.request, flags=flags), machine=kind)
+    return oracle.staffing(trial.drawn.traffic.shape_at(0.0)).each(1)

@@ -1,0 +1,168 @@
+"""What every policy of a comparison gets alike: traffic, engines, cold starts, first replicas."""
+
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.engine.chance import Chance
+from tonnage.replay.cluster import Start
+from tonnage.replay.drawn import Drawn, drawn_from, times
+from tonnage.replay.faults import Fault, dropped
+from tonnage.replay.record import Served
+from tonnage.replay.shapes import SHAPES, Asked
+from tonnage.replay.simulation import Controller, Simulation
+from tonnage.replay.traces import Trace
+from tonnage.replay.traffic import Source, Traffic, constant
+from tonnage.replay.truth import Truth
+from tonnage.settings import Settings
+from tonnage.sizing.expected import expected_workload, slo_of
+from tonnage.sizing.request import Flags
+from tonnage.sizing.workload import Slo
+
+SETTINGS: Final = Settings(prometheus_url="http://prometheus.replay:9090")
+LOST_SCRAPES: Final = 0.01
+FACTORS: Final = (0.75, 1.25)
+"""Of the prior's efficiencies, evenly, where the truth is drawn."""
+OVERHEADS: Final = (0.5, 2.0)
+KV_DOUBT: Final = 0.05
+"""To either side, as a share of the blocks."""
+SPEED_SPREAD: Final = 0.03
+"""Of single replicas, where the truth is drawn."""
+FIRST_SEED: Final = 13_000
+
+
+class ReplayError(Exception):
+    """The question is understood, and there is nothing to simulate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfTrace:
+    """Requests that came: the part of a trace that is replayed, and how many times of it."""
+
+    trace: Trace
+    """From 0 on."""
+    duration_s: float
+    times: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfShape:
+    """Synthetic requests by the name of their shape."""
+
+    name: str
+    requests_per_s: float
+    """In the mean, as the spec expects."""
+    times: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What Tonnage runs first, for the demand of the spec; others begin with it too."""
+
+    flags: Flags
+    replicas: int
+    believed_requests_per_s: float
+    """Of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One object, one draw of everything that chance decides."""
+
+    model: ModelDeployment
+    requests: OfTrace | OfShape
+    start: Start
+    planned: Planned
+    target: float
+    """Share of requests to be kept."""
+    speed: float | None = 1.0
+    """Of engines, as a factor of what is believed; None: each constant is drawn."""
+    seed: int = 0
+
+    @property
+    def slo(self) -> Slo:
+        return slo_of(self.model.spec)
+
+    def truth(self) -> Truth:
+        if self.speed is not None:
+            return Truth(speed=self.speed)
+        chance = Chance(FIRST_SEED + self.seed)
+
+        def between(low: float, high: float) -> float:
+            return low + (high - low) * chance.share()
+
+        low, high = OVERHEADS
+        return Truth(
+            bandwidth_factor=between(*FACTORS),
+            compute_factor=between(*FACTORS),
+            prefill_factor=between(*FACTORS),
+            overhead_factor=low * (high / low) ** chance.share(),
+            kv_factor=between(1 - KV_DOUBT, 1 + KV_DOUBT),
+        )
+
+    def drawn(self) -> Drawn:
+        """Return the requests, the same for every policy."""
+        spec, requests = self.model.spec, self.requests
+        workload = expected_workload(spec)
+        if isinstance(requests, OfShape):
+            asked = Asked(
+                workload=workload,
+                requests_per_s=requests.requests_per_s,
+                context_tokens=spec.context_length,
+                times=requests.times,
+                seed=self.seed,
+            )
+            return SHAPES[requests.name].draw(asked)
+        duration_s = requests.duration_s
+        return drawn_from(
+            times(requests.trace, requests.times, duration_s=duration_s, seed=self.seed),
+            duration_s=duration_s,
+            context_tokens=spec.context_length,
+            cached_fraction=workload.cached_fraction,
+        )
+
+    def served(self, drawn: Drawn) -> Served:
+        return Served(
+            model=self.model,
+            traffic=drawn.traffic,
+            truth=self.truth(),
+            start=self.start,
+            speed_spread=0.0 if self.speed is not None else SPEED_SPREAD,
+            seed=self.seed,
+        )
+
+    def simulation(self, drawn: Drawn, controller: Controller, settings: Settings) -> Simulation:
+        faults: tuple[Fault, ...] = (dropped(LOST_SCRAPES, seed=self.seed),)
+        return Simulation(
+            [self.served(drawn)], settings=settings, controller=controller, faults=faults
+        )
+
+
+def planned(model: ModelDeployment) -> Planned:
+    """Return what the operator deploys when it sees an object for the first time.
+
+    Raises:
+        ReplayError: it deploys nothing, or what cannot be simulated.
+    """
+    nobody = Traffic(
+        arrival_s=array("d"),
+        prompt_tokens=array("q"),
+        output_tokens=array("q"),
+        cached_tokens=array("q"),
+        source=Source(rate=constant(0.0), shapes=((0.0, expected_workload(model.spec)),)),
+    )
+    simulation = Simulation([Served(model=model, traffic=nobody)], settings=SETTINGS)
+    try:
+        (record,) = simulation.run(simulation.begins_s)
+    except ValueError as error:  # of EngineCounters: what it cannot count
+        raise ReplayError(str(error)) from error
+    if record.faults:
+        raise record.faults[0]
+    (first,) = record.moments
+    template, goodput = record.cluster.template, first.goodput_requests_per_s
+    if template is None or goodput is None:
+        raise ReplayError(first.problem or f"scaling.mode {model.spec.scaling.mode} deploys none")
+    return Planned(
+        flags=template.flags, replicas=record.cluster.replicas, believed_requests_per_s=goodput
+    )

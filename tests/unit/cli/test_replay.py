@@ -1,0 +1,282 @@
+"""``tonnage replay``: the answer, its forms, its refusals and its exit codes."""
+
+import json
+
+import pytest
+import yaml
+
+from cli_builders import a_deployment, run
+from tonnage.cli.answers.replay_words import COLUMNS
+from tonnage.replay.policies import names
+
+SMALL = """\
+apiVersion: tonnage.dev/v1alpha1
+kind: ModelDeployment
+metadata:
+  name: small
+  namespace: serving
+spec:
+  model:
+    id: meta-llama/Llama-3.1-8B-Instruct
+  hardware:
+    gpu: H100
+    gpusPerReplica: 1
+  contextLength: 8192
+  slo:
+    timeToFirstToken: {p95: 2s}
+    timePerOutputToken: {p95: 50ms}
+  demand:
+    requestsPerSecond: 8
+    promptTokens: {mean: 2000, p99: 4000}
+    outputTokens: {mean: 200}
+  scaling: {maxReplicas: 8}
+  engine: {version: "0.33"}
+"""
+
+
+def small(*changes):
+    text = SMALL
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Return a file of three minutes: 4 requests/s, in the last minute 20."""
+    times = [k / 4 for k in range(480)] + [120 + k / 20 for k in range(1200)]
+    rows = "".join(f"{at_s},2000,200\n" for at_s in times)
+    path = tmp_path_factory.mktemp("traces") / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    return path
+
+
+def replay(*arguments, text=SMALL, seeds=1, **more):
+    return run(
+        "replay", "-f", "-", "--start-up", "60s", "--seeds", seeds, "--processes", "1", *arguments,
+        text=text, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def told(trace):
+    """Return the answer as data, of two seeds."""
+    result = replay(
+        trace, "--policy", "tonnage,static-peak,staircase", "--policy", "static:2", "-o", "json",
+        seeds=2,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def by_policy(told):
+    (case,) = told["cases"]
+    return {each["policy"]: each for each in case["policies"]}
+
+
+def test_json_has_every_policy_and_seed_in_the_order_asked(told):
+    found = by_policy(told)
+
+    assert list(found) == ["tonnage", "static-peak", "staircase", "static:2"]
+    assert [[one["seed"] for one in each["runs"]] for each in found.values()] == [[0, 1]] * 4
+    assert (told["targetFraction"], told["seeds"], told["speed"]) == (0.95, 2, 1.0)
+    assert told["cases"][0]["startUpSeconds"] == 60
+
+
+def test_gpu_hours_of_a_constant_fleet_are_its_replicas_over_the_time(told):
+    # The last request comes at 179.95 s: three minutes.
+    (first, _) = by_policy(told)["static:2"]["runs"]
+
+    assert first["durationSeconds"] == 180
+    assert first["requests"] == 1680
+    assert first["gpuHours"] == pytest.approx(2 * 180 / 3600, rel=1e-3)
+    assert len(first["series"]) == 3
+
+
+def test_gpu_hours_are_told_relative_to_both_of_hindsight(told):
+    found = by_policy(told)
+    peak, stairs = found["static-peak"], found["staircase"]
+
+    assert peak["gpuHoursOverStaticPeak"] == 1.0
+    assert stairs["gpuHoursOverStaircase"] == 1.0
+    assert stairs["gpuHoursOverStaticPeak"] <= 1.0
+    assert all(one["attainmentFraction"] >= 0.95 for one in (*peak["runs"], *stairs["runs"]))
+
+
+def test_the_text_begins_with_what_is_saved_and_explains_its_columns(trace):
+    result = replay(trace, "--policy", "tonnage,static-peak")
+
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("serving/small: meta-llama/Llama-3.1-8B-Instruct, trace.csv")
+    assert "GPU-hours in 3.0 min now (static peak)" in lines[1]
+    assert "with Tonnage" in lines[1]
+    for policy in ("tonnage", "static-peak"):
+        assert any(line.split()[:1] == [policy] for line in lines)
+    text = " ".join(result.stdout.split())
+    assert "kept: requests with TTFT within 2.00 s and mean TPOT within 50.0 ms" in text
+    assert "simulated, not measured" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_narrow_screen_gets_two_tables_and_all_figures(trace, width):
+    result = replay(trace, "--policy", "static:2", COLUMNS=str(width))
+
+    assert result.stdout.count("static:2") == (2 if width == 80 else 1)
+    words = result.stdout.split()
+    assert all(word in words for title in COLUMNS for word in title.split())
+    assert "…" not in result.stdout
+
+
+def test_several_processes_answer_the_same(trace):
+    alone = replay(trace, "--policy", "static:1,static:2", "-o", "json")
+    several = run(
+        "replay", trace, "-f", "-", "--start-up", "60s", "--seeds", "1", "--processes", "2",
+        "--policy", "static:1,static:2", "-o", "json", text=SMALL,
+    )  # fmt: skip
+
+    assert several.exit_code == 0
+    assert json.loads(several.stdout) == json.loads(alone.stdout)
+
+
+def test_every_cold_start_and_class_is_a_case(trace):
+    result = run(
+        "replay", trace, "-f", "-", "--policy", "static:2", "--start-up", "60s,120s",
+        "--gpu", "H100,H200", "--seeds", "1", "--processes", "1", "-o", "yaml", text=SMALL,
+    )  # fmt: skip
+
+    found = yaml.safe_load(result.stdout)["cases"]
+    assert [(each["gpu"], each["startUpSeconds"]) for each in found] == [
+        ("H100", 60), ("H100", 120), ("H200", 60), ("H200", 120),
+    ]  # fmt: skip
+
+
+def test_a_class_that_cannot_serve_it_is_told_and_the_others_stand(trace):
+    slow = small(("p95: 50ms", "p95: 20ms"))
+    result = replay(trace, "--policy", "static:2", "--gpu", "H200,GB10", text=slow)
+
+    assert result.exit_code == 2
+    assert "H200, cold start" in result.stdout
+    assert "GB10: " in result.stdout
+
+
+def test_a_window_and_a_scale_make_it_less(trace):
+    result = replay(
+        trace, "--policy", "static:2", "--window", "60s-3m", "--scale", "0.5", "-o", "json"
+    )
+    (one,) = by_policy(json.loads(result.stdout))["static:2"]["runs"]
+
+    assert one["durationSeconds"] == 120
+    # Half of 240 + 1200, a binomial that deviates by 19.
+    assert one["requests"] == pytest.approx(720, abs=80)
+
+
+def test_a_shape_needs_no_trace():
+    slower = small(("requestsPerSecond: 8", "requestsPerSecond: 1"))
+    result = replay("--shape", "steady", "--policy", "static:1", text=slower)
+
+    assert result.exit_code == 0
+    assert "shape steady" in result.stdout
+
+
+def test_the_policies_are_listed_without_a_manifest():
+    result = run("replay", "--policy", "list")
+
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == list(names())
+
+
+def test_what_is_not_auto_is_simulated_as_if_it_were(trace):
+    paused = small(("{maxReplicas: 8}", "{maxReplicas: 8, mode: Recommend}"))
+    result = replay(trace, "--policy", "static:2", text=paused)
+
+    assert result.exit_code == 0
+    assert "in mode Auto instead of Recommend" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policy", "nothing"], "'nothing' is no policy"),
+        (["--policy", "static"], "static:4"),
+        (["--start-up", "soon"], "'soon' is not a duration"),
+        (["--window", "1h"], "'1h' is not a time like 0h-48h"),
+        (["--window", "2h-1h"], "ends before it begins"),
+        (["--window", "5m-6m"], "no request comes in it; the trace is 180 s long"),
+        (["--target", "most"], "is not a share"),
+        (["--target", "101%"], "is not a share"),
+        (["--speed", "slow"], "is neither 'drawn' nor"),
+        (["--scale", "0"], "is not above 0"),
+        (["--scale", "nan"], "is not above 0"),
+        (["--seeds", "0"], "0 is not in the range"),
+        (["--gpu", "H1000"], "H1000"),
+        (["--shape", "steady"], "not both"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(trace, arguments, said):
+    result = replay(trace, *arguments)
+
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("arrival_s,prompt_tokens\n1,2\n", "trace.csv:1:output_tokens: missing"),
+        ("arrival_s,prompt_tokens,output_tokens\n1,x,2\n", "trace.csv:2:prompt_tokens: 'x'"),
+    ],
+)
+def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path, content, said):
+    path = tmp_path / "trace.csv"
+    path.write_text(content)
+
+    result = replay(path)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            (
+                "  slo:\n    timeToFirstToken: {p95: 2s}\n    timePerOutputToken: {p95: 50ms}\n",
+                "",
+            ),
+            "standard input:6: spec.slo: ",
+        ),
+        (("contextLength: 8192", "contextLength: many"), "standard input:12: spec.contextLength"),
+        (("gpu: H100", "gpu: H1000"), "H1000"),
+    ],
+)
+def test_a_manifest_that_cannot_be_replayed_is_refused_with_its_line(trace, change, said):
+    result = replay(trace, text=small(change))
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_deployment_that_is_scaled_only_has_no_flags_to_replay(trace):
+    scaled = small(
+        ('  engine: {version: "0.33"}\n', "  scaleTarget: {name: my-vllm}\n"),
+        ("    gpusPerReplica: 1\n", ""),
+    )
+    result = replay(trace, text=f"{scaled}---\n{a_deployment()}")
+
+    assert result.exit_code == 2
+    assert "spec.scaleTarget: a replay runs engines of its own flags" in result.stderr
+
+
+def test_a_shape_without_a_rate_in_the_spec_says_which_needs_none():
+    users = small(("    requestsPerSecond: 8\n", "    concurrentUsers: 8\n"))
+    result = replay("--shape", "step", text=users)
+
+    assert result.exit_code == 2
+    assert "llmd" in result.stderr
+
+
+def test_neither_trace_nor_shape_is_no_question():
+    assert "give a TRACE or a --shape" in replay().stderr

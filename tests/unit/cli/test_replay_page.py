@@ -1,0 +1,185 @@
+"""The page of a replay, and its words, of made-up outcomes."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from cli_builders import assert_stands_alone, tree, words
+from fleet_builders import a_model, a_sizing
+from tonnage.cli.answers.replay_words import headline, is_kept
+from tonnage.cli.answers.replays import Case, Question, RefusedCase, Replays
+from tonnage.cli.page.replay import replay_page
+from tonnage.replay.judge import Judged
+from tonnage.replay.policies import Outcome, policy_of
+from tonnage.replay.scenario import OfShape, Planned
+from tonnage.replay.series import Point
+
+DAY_S = 86_400.0
+SCRIPT = "<script>alert(1)</script>"
+
+
+def some_figures(gpu_hours, attainment, *, duration_s=DAY_S):
+    return Judged(
+        duration_s=duration_s,
+        num_requests=10_000,
+        num_too_long=3,
+        num_unserved=0,
+        attainment=attainment,
+        worst_hour=attainment - 0.02,
+        worst_hour_at_s=3600.0,
+        gpu_hours=gpu_hours,
+        scaled_up=4,
+        scaled_down=5,
+        starting_s=600.0,
+        draining_s=60.0,
+        mean_replicas=2.5,
+        max_replicas=4,
+        ttft_s=(0.1, 0.5, 1.0),
+        tpot_s=(0.01, 0.02, math.inf),
+    )
+
+
+def some_points(number=6, *, width_s=300.0):
+    return tuple(
+        Point(
+            at_s=width_s * k,
+            replicas=2.0,
+            ready=None if k == 2 else 2.0,
+            live=2.0 + k % 2,
+            load=1.5,
+            requests_per_s=4.0,
+            waiting=3.0,
+            attainment=None if k == 3 else 0.97,
+        )
+        for k in range(number)
+    )
+
+
+def an_outcome(name, gpu_hours, attainment, *, seed=0, **more):
+    return Outcome(
+        policy=policy_of(name),
+        seed=seed,
+        judged=some_figures(gpu_hours, attainment, **more),
+        points=some_points(),
+        fluid_gpu_hours=90.0,
+        notes=(f"noted {SCRIPT}",) if name == "static-peak" else (),
+    )
+
+
+def replays(*outcomes, num_seeds=1, refused=()):
+    model = a_model()
+    plan = Planned(flags=a_sizing(model).flags, replicas=3, believed_requests_per_s=1.5)
+    case = Case(gpu="H200", start_s=240.0, model=model, planned=plan)
+    return Replays(
+        deployment=model,
+        question=Question(
+            source=f"trace {SCRIPT}",
+            requests=OfShape(name="steady", requests_per_s=1.0),
+            cases=(case,),
+            refused=refused,
+            policies=tuple(dict.fromkeys(each.policy for each in outcomes)),
+            num_seeds=num_seeds,
+            target=0.99,
+            speed=1.0,
+        ),
+        outcomes=outcomes,
+    )
+
+
+def first_case(found):
+    ((_, fared),) = found.by_case()
+    return fared
+
+
+PEAK, OWN = an_outcome("static-peak", 214.0, 0.995), an_outcome("tonnage", 131.0, 0.992)
+
+
+def test_the_headline_is_what_is_paid_now_and_what_it_would_be():
+    assert headline(first_case(replays(OWN, PEAK)), 0.99) == (
+        "214 GPU-hours a day now (static peak), 131 with Tonnage: 39% less, at 99.20% of requests "
+        "kept (target 99%)"
+    )
+
+
+def test_a_target_that_is_missed_is_said_in_the_headline():
+    missed = first_case(replays(an_outcome("tonnage", 240.0, 0.98), PEAK))
+
+    assert headline(missed, 0.99).endswith(
+        "240 with Tonnage: 12% more, at 98.00% of requests kept (target 99%: missed)"
+    )
+    assert not is_kept(missed, 0.99)
+
+
+def test_short_traffic_is_not_told_by_the_day():
+    short = first_case(replays(an_outcome("tonnage", 2.0, 1.0, duration_s=7200.0)))
+
+    assert headline(short, 0.99).startswith("2.00 GPU-hours in 120.0 min with Tonnage, at 100.00%")
+
+
+def test_seeds_are_compared_each_with_its_own_and_the_median_is_told():
+    # 0.5, 0.9 and 0.6 of the peak of the same seed; the medians alone would say 60 / 100.
+    own = [an_outcome("tonnage", hours, 0.99, seed=k) for k, hours in enumerate((50, 90, 60))]
+    peak = [an_outcome("static-peak", 100, 1.0, seed=k) for k in range(3)]
+    tonnage, _ = first_case(replays(*own, *peak, num_seeds=3))
+
+    assert tonnage.of_peak == 0.6
+    assert tonnage.of_stairs is None
+    assert tonnage.middle("gpu_hours") == 60
+
+
+def test_a_policy_without_a_fleet_is_told_with_dashes():
+    none = Outcome(policy=policy_of("static-peak"), seed=0, judged=None, notes=("none does",))
+    found = replays(OWN, none)
+
+    root = tree(replay_page(found))
+
+    assert "none does" in words(root)
+    assert found.to_dict()["cases"][0]["policies"][1]["runs"] == [
+        {"seed": 0, "fluidGpuHours": 0.0, "series": []}
+    ]
+
+
+def test_data_has_no_infinity():
+    (run,) = replays(OWN).to_dict()["cases"][0]["policies"][0]["runs"]
+
+    assert run["timePerOutputTokenSeconds"] == {"p50": 0.01, "p95": 0.02, "p99": None}
+    assert run["series"][3]["attainmentFraction"] is None
+
+
+@pytest.fixture(scope="module")
+def text():
+    return replay_page(
+        replays(OWN, PEAK, refused=(RefusedCase(gpu="L4", message=f"too small {SCRIPT}"),))
+    )
+
+
+def test_the_page_stands_alone_and_escapes_what_others_wrote(text):
+    assert_stands_alone(text)
+    assert SCRIPT not in text
+    assert "too small" in text
+
+
+def test_each_policy_has_a_picture_for_each_screen_beside_the_scatter(text):
+    root = tree(text)
+
+    assert len(list(root.iter("svg"))) == 2 * 3
+    assert [words(each) for each in root.iter("h4")] == ["tonnage", "static-peak"]
+    for figure in root.iter("figure"):
+        assert figure.find(".//table") is not None
+
+
+def test_the_page_has_the_headline_and_a_row_for_each_policy(text):
+    root = tree(text)
+    (verdict,) = root.iterfind(".//h2[@class='verdict']")
+
+    assert words(verdict).startswith("214 GPU-hours a day now (static peak)")
+    first = next(root.iter("tbody"))
+    assert [words(row)[:11] for row in first.iter("tr")] == ["tonnage 131", "static-peak"]
+
+
+def test_of_traffic_of_one_point_a_picture_is_drawn():
+    one = SimpleNamespace(**{name: getattr(OWN, name) for name in ("policy", "seed", "judged")})
+    outcome = Outcome(policy=one.policy, seed=one.seed, judged=one.judged, points=some_points(1))
+
+    assert_stands_alone(replay_page(replays(outcome)))

@@ -1,0 +1,230 @@
+import math
+from array import array
+from functools import cache
+
+import pytest
+
+from fleet_builders import a_model, a_request_of, a_sizing
+from tonnage.replay.cluster import Start
+from tonnage.replay.drawn import drawn_from
+from tonnage.replay.fluid import work_of
+from tonnage.replay.policies import (
+    OWN,
+    Policy,
+    UnknownPolicyError,
+    described,
+    names,
+    outcome_of,
+    policy_of,
+)
+from tonnage.replay.rivals.registry import RIVALS
+from tonnage.replay.scenario import OfShape, OfTrace, ReplayError, Scenario, planned
+from tonnage.replay.series import width_of
+from tonnage.replay.traces import Trace
+from tonnage.replay.truth import Truth, true_replica
+from tonnage.sizing.serving.load_line import bound_requests_per_s
+from tonnage.sizing.workload import Lengths, Workload
+
+SMALL = {
+    "model": {"id": "meta-llama/Llama-3.1-8B-Instruct"},
+    "hardware": {"gpu": "H100", "gpusPerReplica": 1},
+    "demand": {
+        "requestsPerSecond": 8,
+        "promptTokens": {"mean": 2000, "p99": 4000},
+        "outputTokens": {"mean": 200},
+    },
+}
+
+
+@cache
+def small():
+    model = a_model(**SMALL)
+    return model, planned(model)
+
+
+def even_trace(*stages, prompt=2000, output=200):
+    """Requests evenly apart, at so many per second for so long."""
+    arrival_s, begun_s = array("d"), 0.0
+    for rate, duration_s in stages:
+        arrival_s.extend(begun_s + k / rate for k in range(int(rate * duration_s)))
+        begun_s += duration_s
+    number = len(arrival_s)
+    return OfTrace(
+        trace=Trace(
+            arrival_s=arrival_s,
+            prompt_tokens=array("q", [prompt] * number),
+            output_tokens=array("q", [output] * number),
+        ),
+        duration_s=begun_s,
+    )
+
+
+def a_scenario(requests, **changes):
+    model, plan = small()
+    return Scenario(
+        **{
+            "model": model,
+            "requests": requests,
+            "start": Start(mean_s=60.0),
+            "planned": plan,
+            "target": 0.95,
+        }
+        | changes
+    )
+
+
+@cache
+def fared(name, *stages, **changes):
+    return outcome_of(a_scenario(even_trace(*stages), **changes), policy_of(name))
+
+
+def test_every_policy_is_described_in_a_line():
+    told = described()
+
+    assert set(told) == set(names()) == {*OWN, *RIVALS}
+    assert all(what and "\n" not in what for what in told.values())
+
+
+def test_a_policy_is_a_name_with_or_without_a_number():
+    assert policy_of("tonnage") == Policy(name="tonnage")
+    assert policy_of(" static:4 ") == Policy(name="static", knob=4.0)
+    assert str(policy_of("hpa-concurrency:24")) == "hpa-concurrency:24"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("statik", "no policy"),
+        ("static", "static:4"),
+        ("static:2.5", "number of replicas"),
+        ("static:0", "number of replicas"),
+        ("tonnage:3", "no number"),
+        ("hpa-concurrency:many", "above 0"),
+        ("hpa-concurrency:nan", "above 0"),
+    ],
+)
+def test_a_policy_that_is_none_says_what_is_wrong(text, what):
+    with pytest.raises(UnknownPolicyError, match=what):
+        policy_of(text)
+
+
+def test_all_begin_with_what_the_operator_deploys_first():
+    model, plan = small()
+    sizing = a_sizing(model)
+
+    assert plan.flags.parallelism == sizing.flags.parallelism
+    assert plan.replicas >= sizing.replicas
+    assert 0 < plan.believed_requests_per_s <= sizing.goodput_requests_per_s
+
+
+def test_what_cannot_be_served_is_refused_with_the_reason():
+    model = a_model(**SMALL, slo={"timePerOutputToken": {"p95": "1ms"}})
+
+    with pytest.raises(ReplayError, match="SLOInfeasible"):
+        planned(model)
+
+
+def test_a_constant_fleet_costs_what_it_has():
+    found = fared("static:3", (4.0, 120.0))
+
+    assert found.judged.gpu_hours == pytest.approx(3 * 120 / 3600)
+    assert found.judged.num_requests == 480
+    assert (found.judged.scaled_up, found.judged.max_replicas) == (0, 3)
+    assert found.judged.attainment == 1.0
+    assert [point.ready for point in found.points] == [3.0, 3.0]
+    assert [point.requests_per_s for point in found.points] == [4.0, 4.0]
+
+
+def test_the_static_peak_keeps_the_target_and_one_replica_less_does_not():
+    stages = (24.0, 180.0)
+    found = fared("static-peak", stages)
+    number = found.judged.max_replicas
+
+    assert number > 1
+    assert found.judged.attainment >= 0.95
+    assert fared(f"static:{number - 1}", stages).judged.attainment < 0.95
+
+
+def test_a_staircase_is_cheaper_where_the_load_moves_and_keeps_the_target_too():
+    stages = ((4.0, 900.0), (24.0, 300.0))
+    peak, stairs = fared("static-peak", *stages), fared("staircase", *stages)
+
+    assert stairs.judged.attainment >= 0.95
+    assert stairs.judged.gpu_hours < 0.8 * peak.judged.gpu_hours
+    assert stairs.judged.gpu_hours > stairs.fluid_gpu_hours
+    assert stairs.judged.scaled_up >= 1
+
+
+def test_no_constant_fleet_serves_what_is_longer_than_the_context():
+    requests = even_trace((2.0, 60.0), prompt=8000, output=200)
+    found = outcome_of(a_scenario(requests), policy_of("staircase"))
+
+    assert found.judged is None
+    assert "120 of 120 are longer than contextLength" in found.notes[0]
+
+
+def test_tonnage_and_a_rival_get_the_same_requests():
+    stages = (4.0, 60.0)
+    own, rival = fared("tonnage", stages), fared("hpa-concurrency", stages)
+
+    assert own.judged.num_requests == rival.judged.num_requests == 240
+    assert own.points[0].replicas == rival.points[0].replicas == small()[1].replicas
+    assert own.faults == rival.faults == ()
+
+
+def test_the_rival_that_knows_the_truth_is_told_it():
+    assert fared("true-rate", (4.0, 60.0), speed=0.9).judged.num_requests == 240
+
+
+def test_slower_engines_keep_less():
+    stages = (20.0, 120.0)
+    slow, usual = (fared("static:2", stages, speed=speed) for speed in (0.6, 1.0))
+
+    assert slow.judged.attainment < usual.judged.attainment
+
+
+def test_a_truth_that_is_drawn_is_another_with_another_seed():
+    drawn = [
+        a_scenario(even_trace((1.0, 60.0)), speed=None, seed=seed).truth() for seed in (0, 0, 1)
+    ]
+
+    assert drawn[0] == drawn[1] != drawn[2]
+    for truth in drawn:
+        assert 0.75 <= truth.bandwidth_factor <= 1.25
+        assert 0.5 <= truth.overhead_factor <= 2.0
+
+
+def test_a_shape_is_drawn_for_the_demand_of_the_spec():
+    found = a_scenario(OfShape(name="steady", requests_per_s=2.0)).drawn()
+
+    assert found.num_requests == pytest.approx(7200, rel=0.05)
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.5])
+def test_the_work_of_equal_requests_is_their_number_over_the_bound(speed):
+    model, plan = small()
+    request, truth = a_request_of(model), Truth(speed=speed)
+    requests = even_trace((2.0, 300.0))
+    drawn = drawn_from(requests.trace, duration_s=600.0, context_tokens=8192)
+    found = work_of(drawn, request, plan.flags, truth)
+
+    each = Workload(
+        prompt=Lengths(mean_tokens=2000, p99_tokens=2000),
+        output_tokens=200,
+        output_second_moment=40_000.0,
+    )
+    replica = true_replica(request, plan.flags, truth)
+    bound = bound_requests_per_s(replica, each, request.slo)
+    if speed < 1:  # the limit on the TPOT leaves a smaller batch, too
+        assert found.gpu_hours * 3600 > 600 / bound / speed
+    else:
+        assert found.gpu_hours * 3600 == pytest.approx(600 / bound, rel=1e-6)
+        # Once the first have ended, as many are served as come.
+        assert found.mean(60, 240) == pytest.approx(2 / bound, rel=0.01)
+    assert max(found.highest(300.0)[1:]) <= max(found.highest(300.0))
+
+
+def test_points_are_wide_enough_to_be_few():
+    assert width_of(60 * 300) == 60
+    assert width_of(7 * 86_400) == 3600
+    assert math.isfinite(width_of(math.inf))

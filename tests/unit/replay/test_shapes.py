@@ -1,0 +1,91 @@
+import pytest
+
+from tonnage.replay.shapes import SHAPES, Asked, llmd
+from tonnage.sizing.workload import Lengths, Workload
+
+WORKLOAD = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)
+
+
+def drawn(name, rate=4.0, **changes):
+    asked = Asked(workload=WORKLOAD, requests_per_s=rate, context_tokens=32_768, **changes)
+    return SHAPES[name].draw(asked)
+
+
+def count(found, from_s, until_s):
+    return sum(from_s <= at_s < until_s for at_s in found.traffic.arrival_s)
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name not in {"diurnal", "llmd"}])
+def test_a_shape_brings_the_mean_rate_of_the_spec(name):
+    found = drawn(name)
+
+    # Poisson, of 14,400 requests or more.
+    assert found.num_requests / found.duration_s == pytest.approx(4.0, rel=0.04)
+    assert len(found.too_long_s) == 0
+
+
+def test_a_step_goes_from_half_to_one_and_a_half_times_the_rate():
+    found = drawn("step")
+
+    assert count(found, 0, 1800) == pytest.approx(2 * 1800, rel=0.06)
+    assert count(found, 1800, 3600) == pytest.approx(6 * 1800, rel=0.06)
+
+
+def test_a_ramp_takes_an_hour():
+    rate = drawn("ramp").traffic.source.rate
+
+    assert [rate(at_s) for at_s in (0, 900, 2700, 4500, 5000)] == [2.0, 2.0, 4.0, 6.0, 6.0]
+
+
+def test_a_day_swings_around_the_rate():
+    found = drawn("diurnal", rate=0.5)
+
+    assert found.duration_s == 86_400
+    assert found.traffic.source.rate(21_600) == pytest.approx(0.8)
+    assert found.traffic.source.rate(64_800) == pytest.approx(0.2)
+
+
+def test_lengths_drift_to_four_times_and_the_rate_stays():
+    traffic = drawn("drift").traffic
+    first = [n for n, at_s in enumerate(traffic.arrival_s) if at_s < 1800]
+    last = [n for n, at_s in enumerate(traffic.arrival_s) if at_s >= 5400]
+
+    assert mean([traffic.prompt_tokens[n] for n in first]) == pytest.approx(500, rel=0.05)
+    assert mean([traffic.prompt_tokens[n] for n in last]) == pytest.approx(2000, rel=0.05)
+    assert mean([traffic.output_tokens[n] for n in last]) == pytest.approx(400, rel=0.06)
+    assert len(last) == pytest.approx(4 * 1800, rel=0.05)
+
+
+def test_bursts_are_five_times_as_dense_and_shorter_than_a_cold_start():
+    rate = drawn("bursts").traffic.source.rate
+
+    assert rate(285) == 5 * rate(100) == rate(585)
+    assert rate(300) == rate(100)
+
+
+def test_the_scored_profile_of_llm_d_is_exact():
+    trace = llmd()
+
+    assert len(trace) == 12_480 == 2 * 330 + (4 + 6 + 8 + 10 + 4) * 360 + 1 * 300
+    assert list(trace.arrival_s[:3]) == [0.0, 0.5, 1.0]
+    assert trace.arrival_s[660] == 330.0
+    assert trace.arrival_s[-1] == 2429.0
+    assert (min(trace.prompt_tokens), max(trace.prompt_tokens)) == (3500, 4500)
+    assert (min(trace.output_tokens), max(trace.output_tokens)) == (900, 1100)
+    assert mean(trace.prompt_tokens) == pytest.approx(4000, abs=10)
+    assert mean(trace.output_tokens) == pytest.approx(1000, abs=3)
+
+
+def test_a_profile_may_be_scaled_and_its_rate_is_not_the_specs():
+    found = drawn("llmd", rate=100.0, times=0.5)
+
+    assert found.num_requests == 6240
+    assert found.duration_s == 2430
+
+
+def test_a_factor_scales_the_rate():
+    assert drawn("steady", times=2.0).num_requests == pytest.approx(28_800, rel=0.03)
