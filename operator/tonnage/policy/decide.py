@@ -63,6 +63,8 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
     if until_s is not None and situation.now_s < until_s:
         left = format_s(until_s - situation.now_s)
         return "AwaitingTraffic", f"spec.demand is awaited for another {left}"
+    if situation.scheduled:
+        return "ScheduleHold", f"{situation.scheduled}: no scale-down"
     return None
 
 

@@ -74,6 +74,8 @@ class Situation:
     """What the API server said when it refused a pod, as long as pods are missing for it."""
     uncounted_gpus: str | None = None
     """What of the fleet the budget cannot count."""
+    scheduled: str | None = None
+    """The known event that is in force, or will be when a replica asked for now is Ready."""
 
     @property
     def is_pacing(self) -> bool:

@@ -24,6 +24,7 @@ from tonnage.policy.situation import Decision, Metrics
 
 JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
 JUST_LOST = {"lost_at_s": NOW_S - 60}
+KNOWN_EVENT = {"scheduled": "the event of 0 8 * * * Etc/UTC begins 2026-01-16 08:00 UTC"}
 REFUSED = {"quota_refusal": "exceeded quota: gpus, used: 8, limited: 8"}
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
@@ -55,6 +56,12 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=5, need=2, expected_until_s=NOW_S + 1), 5, ["AwaitingTraffic"]),
         (a_situation(current=5, need=2, expected_until_s=NOW_S), 3, ["WalkingDown"]),
         (a_situation(current=2, need=5, expected_until_s=NOW_S + 1), 5, []),
+        # A known event is in force, or near.
+        (a_situation(current=5, need=2, **KNOWN_EVENT), 5, ["ScheduleHold"]),
+        (a_situation(current=2, need=15, **KNOWN_EVENT), 10, ["StepCap"]),
+        (a_situation(current=4, need=6, given_up=1, **KNOWN_EVENT), 3, ["InsufficientGPU"]),
+        (a_situation(current=9, need=2, maximum=4, **KNOWN_EVENT), 4,
+         ["ScheduleHold", "MaxReplicas"]),
         # Nothing of that holds back growth.
         (a_situation(current=2, need=5, **JUST_STARTED), 5, []),
         (a_situation(current=2, need=5, **JUST_LOST), 5, []),
@@ -147,6 +154,7 @@ def test_a_limit_that_changes_nothing_says_nothing():
     [
         (a_situation(current=5, need=2, recent=[6]), "6 were needed within the last 5.0 min"),
         (a_situation(current=5, need=2, **JUST_LOST), "60.00 s ago"),
+        (a_situation(current=5, need=2, **KNOWN_EVENT), "08:00 UTC: no scale-down"),
         (a_situation(current=2, need=15), "at most 8 more in one step: 10"),
         (a_situation(current=6, need=9, maximum=8), "9 exceed maxReplicas 8"),
         (
@@ -196,6 +204,7 @@ def situations(draw, **fixed):
         "lost_at_s": draw(st.none() | times),
         "is_replacing": draw(st.booleans()),
         "expected_until_s": draw(st.none() | times),
+        "scheduled": draw(st.none() | st.just("the event of 0 8 * * * Etc/UTC")),
         "stepped": draw(st.none() | st.tuples(times, st.integers(0, 40))),
         "quota_refusal": draw(st.none() | st.just("exceeded quota")),
         "uncounted_gpus": draw(st.none() | st.just("amd.com/gpu")),
@@ -326,7 +335,7 @@ def test_the_same_situation_gives_the_same_decision(situation):
 def test_following_decisions_comes_to_rest(situation):
     # Carried out again and again under a steady need, the number moves one way and then stays.
     settled = replace(situation, watching_since_s=0, lost_at_s=None, stepped=None)
-    settled = replace(settled, expected_until_s=None)
+    settled = replace(settled, expected_until_s=None, scheduled=None)
     settled = replace(settled, recent_needs=((NOW_S, settled.need.replicas_with_margin),))
     path = [settled.current]
     for _ in range(60):
