@@ -140,7 +140,7 @@ def test_defaults_are_filled_in_by_the_api_server(kubectl: Kubectl, namespace: s
 
     spec = stored(kubectl, namespace)["spec"]
     assert spec["scaling"] == {
-        "maxReplicas": 8, "minReplicas": 1, "mode": "Auto", "routing": "Service",
+        "maxReplicas": 8, "minReplicas": 1, "mode": "Auto", "priority": 0, "routing": "Service",
     }  # fmt: skip
     assert (spec["model"]["kvCache"], spec["demand"]["cachedPromptPercent"]) == ("auto", 0)
 

@@ -117,10 +117,22 @@ def each(row: int, path: str, *values: Any, field: str = "", shows: tuple[str, .
 
 SCALING, DEMAND, MODEL, PODS = "spec.scaling", "spec.demand", "spec.model", "spec.pods"
 SPECULATIVE = "spec.engine.speculative"
+SCHEDULES = "spec.scaling.schedules"
+SCHEDULE: Mapping[str, Any] = {
+    "cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "2h", "minReplicas": 4,
+}  # fmt: skip
 TTFT = "spec.slo.timeToFirstToken.p95"
+LONG_DURATION_FORM = ("30m or 2h", "at most 168h")
 RATE_FORM = ("positive whole number", '"0.5"')
 DURATION_FORM = ("50ms, 2s or 5m", "at most 1h")
 UNICODE_TRICKS = ("a/\u202eb", "a/\u200bb", "\u0430/b", "\uff41/b", "a/b\u0301")
+
+
+def scheduled(row: int, name: str, *values: Any, shows: tuple[str, ...] = ()):
+    """Make one case for each value of a field of a schedule."""
+    made = ([{name: value} | SCHEDULE | {name: value}] for value in values)
+    return each(row, SCHEDULES, *made, field=f"{SCHEDULES}.0.{name}", shows=shows)
+
 
 REFUSED: tuple[BadInput, ...] = (
     *each(1, SCALING, {"minReplicas": 5, "maxReplicas": 2},
@@ -129,6 +141,20 @@ REFUSED: tuple[BadInput, ...] = (
     *each(1, "spec.contextLength", 100, field="demand", shows=("5000", "contextLength 100")),
     *each(2, f"{SCALING}.maxReplicas", 2**31, 0, -1, 1.5, "3", "1e3", True, [3], {"max": 3}),
     *each(2, f"{SCALING}.minReplicas", 0, -1, 1001, "1"),
+    *each(1, SCHEDULES, [SCHEDULE, {**SCHEDULE, "minReplicas": 9}], field=SCALING,
+          shows=("minReplicas 9", "maxReplicas 8")),
+    *scheduled(2, "minReplicas", 0, -1, 1001, 1.5, "4"),
+    *each(3, SCHEDULES, [{"cron": "0 8 * * *", "duration": "2h"}], field=f"{SCHEDULES}.0",
+          shows=("needs minReplicas or requestsPerSecond",)),
+    *scheduled(4, "requestsPerSecond", 0, "-1", "NaN", "1e3", shows=RATE_FORM),
+    *scheduled(5, "duration", "0m", "-5m", "30s", "1d", "169h", "10081m", "2h\n", "1h30m", "",
+               shows=LONG_DURATION_FORM),
+    *scheduled(5, "cron", "", "@daily", "0 8 * *", "0 0 8 * * 1", "0 8 * * 1-5\n", "0  8 * * 1",
+               "0 8 L * *", "0 8 * * 1L", "0 8 * * 1#2", "* * * * \u0661", "$(id) * * * *",
+               shows=("five fields", "0 8 * * 1-5")),
+    *scheduled(6, "timeZone", "", "localtime", "../etc/passwd", "/etc/localtime",
+               "Europe/../Berlin", "Europe/Berlin\n", "posix/Europe/Berlin",
+               shows=("such as Europe/Berlin",)),
     *each(2, f"{SCALING}.priority", -1001, 1001, 0.5, "high"),
     *each(3, f"{SCALING}.maxReplicas", ABSENT),
     *each(3, SCALING, ABSENT, {}),
@@ -208,6 +234,8 @@ REFUSED: tuple[BadInput, ...] = (
     *each(24, "spec.metrics", {"url": "http://0x7f.1"}),
     *each(31, "spec.engine.args", [f"--seed={n}" for n in range(1000)],
           shows=("at most 32 items",)),
+    *each(31, SCHEDULES, [SCHEDULE] * 21, shows=("at most 20 items",)),
+    *scheduled(31, "cron", "0 8 * * " + "1," * 10_000 + "1"),
     *each(31, f"{PODS}.tolerations", [{"key": "a"}] * 1000, shows=("at most 16 items",)),
     *each(31, f"{PODS}.nodeSelector", {f"k{n}": "v" for n in range(1000)},
           shows=("at most 16 items",)),

@@ -1,12 +1,14 @@
 """The field types of the spec: every string and number has a pattern and a bound."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic.config import JsonDict
 
 from tonnage.api.base import rule
-from tonnage.units import HOUR_S, seconds
+from tonnage.units import DAY_S, HOUR_S, seconds
 
 _HUB_PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _VALUE = '(=[A-Za-z0-9._:/,+@{}\\[\\]" -]{1,200})?'
@@ -41,24 +43,47 @@ LabelValue = Annotated[
 ]
 Quantity = Annotated[str, Field(pattern="^[1-9][0-9]{0,8}(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=12)]
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
-_DURATION_PATTERN = "^([1-9][0-9]{0,6}(ms|s|m)|1h)$"
-_DURATION_MESSAGE = "must be a duration such as 50ms, 2s or 5m, at most 1h"
 
 
-def _checked_duration(value: str) -> str:
-    if not re.fullmatch(_DURATION_PATTERN, value) or seconds(value) > HOUR_S:
-        raise ValueError(_DURATION_MESSAGE)
-    return value
+def _checked(pattern: str, message: str, *, most_s: float) -> Callable[[str], str]:
+    def checked(value: str) -> str:
+        if not re.fullmatch(pattern, value) or seconds(value) > most_s:
+            raise ValueError(message)
+        return value
+
+    return checked
 
 
-# One rule and no pattern: the API server would evaluate duration() beside a pattern that fails.
-_DURATION_RULE = rule(
-    f"self.matches('{_DURATION_PATTERN}') && duration(self) <= duration('1h')", _DURATION_MESSAGE
+def _duration_rule(pattern: str, message: str, *, most: str) -> JsonDict:
+    """One rule and no pattern: the API server would call duration() where a pattern fails too."""
+    return rule(f"self.matches('{pattern}') && duration(self) <= duration('{most}')", message)
+
+
+_DURATION = (
+    "^([1-9][0-9]{0,6}(ms|s|m)|1h)$",
+    "must be a duration such as 50ms, 2s or 5m, at most 1h",
 )
 Duration = Annotated[
     str,
-    Field(max_length=10, json_schema_extra={"x-kubernetes-validations": [_DURATION_RULE]}),
-    AfterValidator(_checked_duration),
+    Field(
+        max_length=10,
+        json_schema_extra={"x-kubernetes-validations": [_duration_rule(*_DURATION, most="1h")]},
+    ),
+    AfterValidator(_checked(*_DURATION, most_s=HOUR_S)),
+]
+_LONG_DURATION = (
+    "^[1-9][0-9]{0,4}(m|h)$",
+    "must be a duration such as 30m or 2h, at most 168h",
+)
+LongDuration = Annotated[
+    str,
+    Field(
+        max_length=6,
+        json_schema_extra={
+            "x-kubernetes-validations": [_duration_rule(*_LONG_DURATION, most="168h")]
+        },
+    ),
+    AfterValidator(_checked(*_LONG_DURATION, most_s=7 * DAY_S)),
 ]
 _RATE_PATTERN = "^[0-9]{1,12}([.][0-9]{1,4})?$"
 _RATE_MESSAGE = (

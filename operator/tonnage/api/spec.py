@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.fields import Duration, HubId, Rate, Revision, Tokens
 from tonnage.api.pods import ConfigMapKey, Engine, Pods, ScaleTarget
+from tonnage.api.schedules import Schedule
 from tonnage.units import seconds
 
 GROUP = "tonnage.dev"
@@ -156,6 +157,9 @@ class Demand(ApiModel):
         return self
 
 
+_TOO_MANY = "has(each.minReplicas) && each.minReplicas > self.maxReplicas"
+
+
 class Scaling(ApiModel):
     """What Tonnage may do, and within which bounds."""
 
@@ -165,6 +169,13 @@ class Scaling(ApiModel):
             "minReplicas must not exceed maxReplicas",
             messageExpression="'minReplicas %d must not exceed maxReplicas %d'.format("
             "[self.minReplicas, self.maxReplicas])",
+        ),
+        rule(
+            f"!has(self.schedules) || !self.schedules.exists(each, {_TOO_MANY})",
+            "minReplicas of a schedule must not exceed maxReplicas",
+            messageExpression="'minReplicas %d of a schedule must not exceed maxReplicas %d'"
+            f".format([self.schedules.filter(each, {_TOO_MANY})[0].minReplicas, "
+            "self.maxReplicas])",
         ),
     )
 
@@ -177,6 +188,8 @@ class Scaling(ApiModel):
     """What spreads requests: a plain Service (random), or a router that knows the load."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     """Who gets GPUs of the fleet's budget first: the higher number. Nobody's are taken away."""
+    schedules: Annotated[tuple[Schedule, ...], Field(max_length=20)] = ()
+    """Known events. Of several at once the one that asks for most counts."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Scaling":
@@ -184,6 +197,12 @@ class Scaling(ApiModel):
             raise ValueError(
                 f"minReplicas {self.min_replicas} must not exceed maxReplicas {self.max_replicas}"
             )
+        for each in self.schedules:
+            if (each.min_replicas or 0) > self.max_replicas:
+                raise ValueError(
+                    f"minReplicas {each.min_replicas} of a schedule must not exceed maxReplicas "
+                    f"{self.max_replicas}"
+                )
         return self
 
 

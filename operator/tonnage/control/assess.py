@@ -9,7 +9,7 @@ from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import RefusedError, choose, slots_reasons
 from tonnage.control.draining import drain_reasons, drain_to_write_s
 from tonnage.control.measure import measure_traffic, observe_engines
-from tonnage.control.outlook import outlook_of, remembered_demand, supply_of
+from tonnage.control.outlook import events_of, outlook_of, remembered_demand, supply_of
 from tonnage.control.pending import (
     is_given_up,
     is_replacing,
@@ -33,6 +33,7 @@ from tonnage.manifests.children import NotServableError, Site, deployment, spec_
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Capacity, Traffic, need, need_without_demand
+from tonnage.policy.schedules import Event, raised
 from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
@@ -124,11 +125,13 @@ def decided(
     found = replace(found, template=template, observed=observed)
     found = replace(found, memory=remembered_load(found, chosen, fleet))
     found = replace(found, memory=judge(found, chosen, observed, fleet))
-    found = replace(found, memory=remembered_demand(found, chosen.sizing, fleet))
-    wanted = _need(found, chosen, fleet)
+    events = events_of(chosen, found.memory, fleet)
+    found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
+    wanted = _need(found, chosen, events, fleet)
     found = replace(found, memory=_remember_need(found, wanted, fleet))
     situation = _situation(found, chosen, wanted, fleet, free_gpus)
-    decision = decide(replace(situation, uncounted_gpus=uncounted_gpus))
+    situation = replace(situation, uncounted_gpus=uncounted_gpus)
+    decision = decide(situation)
     memory = remembered_giving_back(state, found.memory, decision, fleet)
     return replace(found, memory=memory, decision=decision)
 
@@ -165,7 +168,20 @@ def drift(state: ModelState) -> tuple[str, str] | None:
     return deployment.uid, deployment.template_digest
 
 
-def _need(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
+def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: Fleet) -> Need:
+    """Return the need for the demand and for known events, and what else there is to say of it."""
+    capacity = Capacity(sizing=chosen.sizing, goodput_factor=chosen.goodput_factor)
+    wanted = raised(_need_for_demand(found, chosen, capacity, fleet), capacity, events)
+    said = (
+        *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
+        *factor_reasons(found.memory, chosen.goodput_factor),
+        *slots_reasons(chosen),
+        *drain_reasons(found, chosen),
+    )
+    return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
+
+
+def _need_for_demand(found: Assessment, chosen: Chosen, capacity: Capacity, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
     demand, last = found.traffics.demand, found.memory.traffic
     if demand is not None:
@@ -177,21 +193,14 @@ def _need(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
         if expected is None:
             return need_without_demand(chosen.model.spec.scaling.min_replicas)
         traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
-    settings, factor, memory = fleet.settings, chosen.goodput_factor, found.memory
-    wanted = need(
-        Capacity(sizing=chosen.sizing, goodput_factor=factor),
+    memory = found.memory
+    return need(
+        capacity,
         traffic,
-        drain_s=settings.backlog_drain_s,
+        drain_s=fleet.settings.backlog_drain_s,
         outlook=outlook_of(traffic.requests_per_s, chosen, memory, fleet) if demand else None,
         supply=supply_of(found.state, memory, fleet) if demand else NO_LEAD,
     )
-    said = (
-        *doubt_reasons(chosen.belief, share=settings.speed_range),
-        *factor_reasons(found.memory, factor),
-        *slots_reasons(chosen),
-        *drain_reasons(found, chosen),
-    )
-    return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
 
 
 def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemory:

@@ -17,6 +17,7 @@ from tonnage.estimate.forecast import (
 )
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.policy.need import Outlook, Supply
+from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.cost import usd_per_hour_per_gpu
@@ -35,6 +36,12 @@ def lead_s(memory: ObjectMemory, settings: Settings) -> float:
     if known.cold_start_s is None:
         return settings.cold_start_s + settings.tick_s
     return known.cold_start_s + known.cold_start_deviation_s + settings.tick_s
+
+
+def events_of(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> tuple[Event, ...]:
+    """Return the known events that a replica which is asked for now is there for."""
+    lead = lead_s(memory, fleet.settings)
+    return events_within(chosen.model.spec.scaling.schedules, now_s=fleet.now_s, lead_s=lead)
 
 
 def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:
@@ -63,7 +70,9 @@ def _due_s(pod: PodView, lead: float, fleet: Fleet) -> float:
     return max(lead - age_s, OVERDUE_SHARE * lead)
 
 
-def remembered_demand(found: Assessment, sizing: Sizing, fleet: Fleet) -> ObjectMemory:
+def remembered_demand(
+    found: Assessment, sizing: Sizing, events: Iterable[Event], fleet: Fleet
+) -> ObjectMemory:
     """Note what is measured now, and score what was forecast for now."""
     memory, demand = found.memory, found.traffics.demand
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
@@ -72,11 +81,12 @@ def remembered_demand(found: Assessment, sizing: Sizing, fleet: Fleet) -> Object
     count = count_arrivals(found.state.engines, WINDOWS[0], scrape_interval_s=interval_s)
     sure = without_chance(count.requests, scv=sizing.request.arrival_scv)
     lead, now = lead_s(memory, fleet.settings), demand.requests_per_s / most
+    known = [each.requests_per_s / most for each in events]
     note = Note(
         at_s=fleet.now_s,
         demand=now,
         peak=sure / count.seconds / most if count.seconds else 0.0,
-        planned=max(now, _forecast(memory, now, lead, fleet).demand),
+        planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
         lead_s=lead,
     )
     return replace(memory, history=noted(memory.history, note), most_requests_per_s=most)

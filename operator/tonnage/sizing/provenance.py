@@ -1,9 +1,10 @@
 """What an answer stands on: each figure that went in, written for a person, and its origin."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+from tonnage.api.schedules import Schedule
 from tonnage.api.spec import Demand, Spec
 from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -17,6 +18,9 @@ from tonnage.sizing.expected import (
 )
 from tonnage.sizing.workload import Slo, Workload
 from tonnage.units import format_bytes, format_si, significant
+
+MOST_NAMED = 3
+"""Schedules that are written out."""
 
 
 class Origin(StrEnum):
@@ -37,6 +41,7 @@ class Figure(Enum):
     SPECULATION = "speculation"
     DEMAND = "demand"
     ARRIVALS = "arrivals"
+    SCHEDULES = "schedules"
     GPU = "GPU"
     MEMORY = "memory"
     """As the brochure says: what textbook arithmetic stands on."""
@@ -89,6 +94,8 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
         yield _given(Figure.SPECULATION, str(speculation))
     yield _given(Figure.DEMAND, _demand_written(spec.demand))
     yield _arrivals_input(spec)
+    if spec.scaling.schedules:
+        yield _given(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
 
 
 def _given(figure: Figure, value: str) -> Input:
@@ -106,6 +113,20 @@ def _demand_written(demand: Demand | None) -> str:
     if demand is None or demand.tokens_per_day is None:
         return str(rate)
     return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
+
+
+def _schedules_written(schedules: Sequence[Schedule]) -> str:
+    more = len(schedules) - MOST_NAMED
+    named = "; ".join(_schedule_written(each) for each in schedules[:MOST_NAMED])
+    return f"{named}; and {more} more" if more > 0 else named
+
+
+def _schedule_written(schedule: Schedule) -> str:
+    rate, replicas = schedule.requests_per_second, schedule.min_replicas
+    floors = [f"{rate} requests/s"] if rate else []
+    floors += [f"minReplicas {replicas}"] if replicas else []
+    when = f"{schedule.cron} {schedule.time_zone}"
+    return f"{when} for {schedule.duration}: {' and '.join(floors)}"
 
 
 def _arrivals_input(spec: Spec) -> Input:

@@ -23,6 +23,7 @@ def test_there_is_an_example_of_each_way_to_use_it():
     assert any(spec.slo is None for spec in specs)
     assert any(spec.scale_target for spec in specs)
     assert any(spec.hardware.gpus_per_replica is None for spec in specs)
+    assert any(spec.scaling.schedules for spec in specs)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -293,6 +293,111 @@ class TestGrowth:
         assert found.decision.reasons[-1].message.endswith("exceeded quota: gpus")
 
 
+class TestKnownEvents:
+    """It is midnight in UTC, and a replica takes four minutes and a tick to start."""
+
+    def manifest(self, cron, *, maximum=8, **event):
+        schedule = {"cron": cron, "duration": "1h", **event}
+        return a_manifest(scaling={"maxReplicas": maximum, "schedules": [schedule]})
+
+    def among_two(self, cron, *, free_gpus=None, **event):
+        """Two replicas, which the demand needs."""
+        return assessed(a_state(self.manifest(cron, **event), load=2), free_gpus=free_gpus)
+
+    def among_four(self, cron, **event):
+        """Four replicas, of which the demand needs one."""
+        return assessed(a_state(self.manifest(cron, **event), replicas=4))
+
+    @pytest.mark.parametrize(
+        ("cron", "replicas", "last"),
+        [
+            ("4 0 * * *", 5, "Schedule"),
+            ("5 0 * * *", 2, "Demand"),
+            ("0 0 * * *", 5, "Schedule"),
+            ("1 23 * * *", 5, "Schedule"),
+            ("0 23 * * *", 2, "Demand"),
+        ],
+    )
+    def test_have_their_replicas_ready_when_they_begin_and_until_they_end(
+        self, cron, replicas, last
+    ):
+        found = self.among_two(cron, minReplicas=5)
+
+        assert (found.decision.replicas, codes(found)[-1]) == (replicas, last)
+
+    def test_are_known_a_learned_start_ahead(self):
+        # 300 s and a tick: five minutes ahead is near enough, and six are not.
+        def wanted(cron):
+            state = a_state(self.manifest(cron, minReplicas=5), load=2)
+            slow = a_memory(state, posterior=ObjectPosterior(cold_start_s=300, num_starts=9))
+            return assessed(state, memory=slow).decision.replicas
+
+        assert [wanted(cron) for cron in ("5 0 * * *", "6 0 * * *")] == [5, 2]
+
+    def test_may_name_a_rate(self):
+        found = self.among_two("0 0 * * *", requestsPerSecond=f"{3.5 * EACH:.4f}")
+
+        assert found.decision.replicas == 4
+        assert found.decision.reasons[-1].message.endswith("per replica need 4")
+
+    def test_of_a_rate_are_planned_for_and_no_burst(self):
+        rate = round(3.5 * EACH, 4)
+
+        found = self.among_two("0 0 * * *", requestsPerSecond=str(rate))
+
+        in_replicas = pytest.approx(rate / found.sizing.most_requests_per_s)
+        assert [due.base for due in found.memory.history.due] == [in_replicas]
+
+    def test_need_no_metrics(self):
+        # The demand that the spec expects needs five.
+        state = a_state(self.manifest("0 0 * * *", minReplicas=6), engines=())
+
+        found = assessed(state, fleet=a_fleet(state, metrics_problem=DOWN))
+
+        assert (found.decision.replicas, codes(found)[-1]) == (6, "Schedule")
+
+    def test_need_no_demand(self):
+        manifest = self.manifest("0 0 * * *", minReplicas=5)
+        del manifest["spec"]["demand"]
+
+        found = assessed(a_state(manifest, replicas=None, engines=()))
+
+        assert found.decision.replicas == 5
+        assert codes(found)[-2:] == ["NoDemand", "Schedule"]
+
+    def test_go_no_further_than_the_users_maximum(self):
+        found = self.among_two("0 0 * * *", requestsPerSecond=f"{20 * EACH:.4f}")
+
+        assert (found.decision.replicas, found.decision.limited_by) == (8, "MaxReplicas")
+
+    def test_go_no_further_than_the_budget(self):
+        # Two GPUs are left, of which one replica takes both.
+        found = self.among_two("0 0 * * *", minReplicas=5, free_gpus=2)
+
+        assert (found.decision.replicas, found.decision.limited_by) == (3, "GPUBudget")
+
+    def test_go_no_faster_than_a_step(self):
+        found = self.among_two("0 0 * * *", minReplicas=20, maximum=30)
+
+        assert (found.decision.replicas, found.decision.limited_by) == (10, "StepCap")
+
+    @pytest.mark.parametrize("cron", ["0 0 * * *", "4 0 * * *"])
+    def test_hold_no_more_than_their_replicas(self, cron):
+        assert self.among_four(cron, minReplicas=4).decision.replicas == 4
+        assert self.among_four(cron, minReplicas=2).decision.replicas == 3
+
+    def test_that_are_over_let_the_fleet_walk_down(self):
+        found = self.among_four("0 23 * * *", minReplicas=4)
+
+        assert found.decision.replicas == 3
+        assert codes(found)[-1] == "WalkingDown"
+
+    def test_count_as_needed_for_a_window_after_their_end(self):
+        during = self.among_four("1 23 * * *", minReplicas=4)
+
+        assert during.memory.recent_needs[-1] == (NOW_S, 4)
+
+
 class TestLosses:
     def lost(self, *, before, after, replicas):
         pods = [a_pod_body(name) for name in after]

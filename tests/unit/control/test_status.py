@@ -480,6 +480,18 @@ class TestTheRest:
         )
         assert told.status.display.reason not in {"SpeedInDoubt", "PromisesJudged"}
 
+    def test_a_known_event_is_told_with_the_clock_of_its_zone(self):
+        # Midnight in UTC is one o'clock in Berlin.
+        event = {"cron": "0 1 * * *", "timeZone": "Europe/Berlin", "duration": "2h"}
+        scaling = {"maxReplicas": 8, "schedules": [event | {"minReplicas": 5}]}
+
+        told = reported(a_state(a_manifest(scaling=scaling))).status
+
+        assert (told.plan.replicas, told.display.reason) == (5, "Schedule")
+        assert told.plan.reasons[-1].message == (
+            "the event of 0 1 * * * Europe/Berlin lasts until 2026-01-02 03:00 CET: minReplicas 5"
+        )
+
     def test_a_refusal_is_the_reason_in_the_table(self):
         told = reported(a_state(config_problem="no such key"))
 

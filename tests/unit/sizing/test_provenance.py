@@ -1,6 +1,7 @@
 """What an answer stands on: inputs are told apart by what they are about, not by how they read."""
 
-from tonnage.sizing.provenance import Figure, Input, Origin, replaced, without
+from fleet_builders import a_model
+from tonnage.sizing.provenance import Figure, Input, Origin, replaced, spec_inputs, without
 
 
 def an_input(figure, value="1", which=""):
@@ -29,3 +30,31 @@ def test_what_was_not_there_replaces_nothing():
 
 def test_all_that_is_about_a_figure_is_left_out():
     assert without((GPU, *NOTES, MEMORY), Figure.MODEL, Figure.MEMORY) == (GPU,)
+
+
+def schedules_written(*schedules):
+    spec = a_model(scaling={"maxReplicas": 8, "schedules": schedules}).spec
+    [found] = [each for each in spec_inputs(spec) if each.figure is Figure.SCHEDULES]
+    return found.value
+
+
+def test_known_events_are_among_what_is_given():
+    morning = {"cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "2h"}
+    both = morning | {"minReplicas": 4, "requestsPerSecond": "0.5"}
+
+    assert schedules_written(both) == (
+        "0 8 * * 1-5 Europe/Berlin for 2h: 0.5 requests/s and minReplicas 4"
+    )
+    assert schedules_written(morning | {"minReplicas": 4}).endswith("for 2h: minReplicas 4")
+
+
+def test_of_many_known_events_three_are_named():
+    hours = [{"cron": f"0 {hour} * * *", "duration": "1h", "minReplicas": 2} for hour in range(20)]
+
+    assert schedules_written(*hours).endswith(
+        "0 2 * * * Etc/UTC for 1h: minReplicas 2; and 17 more"
+    )
+
+
+def test_without_known_events_nothing_is_said_of_them():
+    assert Figure.SCHEDULES not in {each.figure for each in spec_inputs(a_model().spec)}

@@ -1,0 +1,93 @@
+"""Known events: when they begin, how long they last, and what is needed while they do."""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field, model_validator
+
+from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.fields import LongDuration, Rate
+
+_CRON_WORD = "([*]|[0-9]{1,2}|[A-Za-z]{3})"
+_CRON_TERM = f"{_CRON_WORD}(-{_CRON_WORD})?(/[0-9]{{1,2}})?"
+_CRON_FIELD = f"{_CRON_TERM}(,{_CRON_TERM})*"
+_CRON_PATTERN = f"^{_CRON_FIELD}( {_CRON_FIELD}){{4}}$"
+"""Without L, W and #, which not every cron knows: what is left begins again within 50 years."""
+_CRON_MESSAGE = "must be five fields as of cron, such as 0 8 * * 1-5"
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def _checked_cron(value: str) -> str:
+    if not re.fullmatch(_CRON_PATTERN, value, re.ASCII):
+        raise ValueError(_CRON_MESSAGE)
+    try:
+        CronSim(value, _ANY_TIME)
+    except CronSimError as error:
+        raise ValueError(f"{_CRON_MESSAGE}: {str(error).lower()}") from error
+    return value
+
+
+Cron = Annotated[
+    str,
+    Field(
+        max_length=100,
+        json_schema_extra={
+            "x-kubernetes-validations": [rule(f"self.matches('{_CRON_PATTERN}')", _CRON_MESSAGE)]
+        },
+    ),
+    AfterValidator(_checked_cron),
+]
+_ZONE_PATTERN = "^[A-Z][A-Za-z0-9+-]{0,13}(/[A-Z][A-Za-z0-9_+-]{0,30}){0,2}$"
+"""Begins with a capital: localtime is another zone on each machine."""
+_ZONE_MESSAGE = "must be a time zone's name, such as Europe/Berlin"
+
+
+def _checked_zone(value: str) -> str:
+    if not re.fullmatch(_ZONE_PATTERN, value, re.ASCII):
+        raise ValueError(_ZONE_MESSAGE)
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError) as error:  # unknown, no zone's file, a folder
+        raise ValueError(f"{_ZONE_MESSAGE}: none of this name is known") from error
+    return value
+
+
+TimeZone = Annotated[
+    str,
+    Field(
+        max_length=64,
+        json_schema_extra={
+            "x-kubernetes-validations": [rule(f"self.matches('{_ZONE_PATTERN}')", _ZONE_MESSAGE)]
+        },
+    ),
+    AfterValidator(_checked_zone),
+]
+_FLOORS_MESSAGE = "needs minReplicas or requestsPerSecond"
+
+
+class Schedule(ApiModel):
+    """A known event that comes again. It raises what is planned for, and lowers nothing."""
+
+    model_config = rules(
+        rule("has(self.minReplicas) || has(self.requestsPerSecond)", _FLOORS_MESSAGE)
+    )
+
+    cron: Cron
+    """When it begins: minute, hour, day of month, month, day of week."""
+    time_zone: TimeZone = "Etc/UTC"
+    """IANA name of the zone that cron is read in, with its daylight saving."""
+    duration: LongDuration
+    """From each beginning, in time that passes."""
+    min_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """At least so many while it lasts."""
+    requests_per_second: Rate | None = None
+    """That are planned for while it lasts, if no more are expected anyway."""
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> "Schedule":
+        if self.min_replicas is None and self.requests_per_second is None:
+            raise ValueError(_FLOORS_MESSAGE)
+        return self
