@@ -35,7 +35,7 @@ def a_situation(*, current=4, need=4, recent=None, **changes):
         watching_since_s=0,
         lost_at_s=None,
         is_replacing=False,
-        expected_until_s=None,
+        awaited=None,
         stepped=None,
         gpus_per_replica=2,
         free_budget_gpus=None,

@@ -1,4 +1,4 @@
-"""What sizing answered: a question that was asked in the last tick is not searched again."""
+"""What sizing answered: a question that was asked a while ago is not searched again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,10 @@ class No:
 
 
 Answers = Mapping[SizingRequest, Sizing | No]
-"""By question: a request without the words about where its figures come from."""
+"""By question, a request without the words about where its figures come from; the one that was
+asked last comes last."""
+REMEMBERED = 2000
+"""Answers that are kept beside those of the last tick: lengths waver, and come back."""
 
 
 class Asker:
@@ -34,7 +37,7 @@ class Asker:
         self.num_asked = self.num_searched = 0
 
     def size(self, request: SizingRequest) -> Sizing:
-        """Return the answer of the last tick, else search.
+        """Return the answer that is remembered, else search.
 
         Raises:
             SizingError: there is none, and the message says why.
@@ -52,6 +55,13 @@ class Asker:
             raise answer.kind(answer.message)
         is_same = answer.request.inputs == request.inputs
         return answer if is_same else replace(answer, request=request)
+
+    @property
+    def remembered(self) -> Answers:
+        """The answers of this tick, and before them the newest of those from earlier."""
+        older = [each for each in self._last.items() if each[0] not in self.answers]
+        room = max(0, REMEMBERED - len(self.answers))
+        return dict(older[max(0, len(older) - room) :]) | self.answers
 
     def _searched(self, request: SizingRequest) -> Sizing | No:
         try:

@@ -9,7 +9,13 @@ from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import RefusedError, choose, slots_reasons
 from tonnage.control.draining import drain_reasons, drain_to_write_s
 from tonnage.control.measure import measure_traffic, observe_engines
-from tonnage.control.outlook import events_of, outlook_of, remembered_demand, supply_of
+from tonnage.control.outlook import (
+    events_of,
+    outlook_of,
+    remembered_demand,
+    scale_down_window_s,
+    supply_of,
+)
 from tonnage.control.pending import (
     is_given_up,
     is_replacing,
@@ -69,8 +75,10 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     except REFUSALS as refused:
         return replace(_answered(found), refusal=_refusal(refused))
     found = _answered(found)
-    asked = replace(found.memory, asked_speed=chosen.belief.asked)
-    return replace(found, memory=asked, chosen=chosen)
+    memory = replace(
+        found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
+    )
+    return replace(found, memory=memory, chosen=chosen)
 
 
 def _answered(found: Assessment) -> Assessment:
@@ -216,7 +224,8 @@ def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemor
     needed = wanted.replicas_with_margin
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
         needed = max(needed, found.state.deployment.replicas)
-    kept = [entry for entry in recent if fleet.now_s - entry[0] < settings.scale_down_window_s]
+    window_s = scale_down_window_s(memory, settings)
+    kept = [entry for entry in recent if fleet.now_s - entry[0] < window_s]
     return replace(memory, recent_needs=(*kept, (fleet.now_s, needed)))
 
 
@@ -246,12 +255,18 @@ def _check_budget(
         )
 
 
-def _expected_until_s(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> float | None:
-    if chosen.model.spec.demand is None:
+def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
+    """Return the replicas for spec.demand, while its traffic is awaited or has only just come."""
+    expected, served_since_s = requests_per_s_asked(chosen.sizing), memory.served_since_s
+    if chosen.model.spec.demand is None or expected is None:
         return None
-    if memory.served_since_s is None:
-        return memory.since_s + fleet.settings.expected_hold_s
-    return memory.served_since_s + fleet.settings.scale_down_window_s
+    until_s = (
+        memory.since_s + fleet.settings.expected_hold_s
+        if served_since_s is None
+        else served_since_s + scale_down_window_s(memory, fleet.settings)
+    )
+    capacity = Capacity(sizing=chosen.sizing, goodput_factor=chosen.goodput_factor)
+    return capacity.replicas(expected) if fleet.now_s < until_s else None
 
 
 def _quota_refusal(state: ModelState) -> str | None:
@@ -277,12 +292,12 @@ def _situation(
         watching_since_s=memory.since_s,
         lost_at_s=memory.lost_at_s,
         is_replacing=is_replacing(state, memory, fleet),
-        expected_until_s=_expected_until_s(chosen, memory, fleet),
+        awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,
         gpus_per_replica=chosen.sizing.flags.parallelism.num_gpus,
         free_budget_gpus=free_gpus,
         settings=PolicySettings(
-            scale_down_window_s=fleet.settings.scale_down_window_s,
+            scale_down_window_s=scale_down_window_s(memory, fleet.settings),
             max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
             pace_s=WINDOWS[0] * fleet.settings.scrape_interval_s,
         ),

@@ -8,7 +8,7 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.believed import asked_with, belief, kv_tokens
-from tonnage.control.state import Chosen, Fleet, ModelState, ObjectMemory
+from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.estimate.belief import SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags, without_capacity_flags
@@ -29,6 +29,8 @@ from tonnage.sizing.workload import Lengths, Slo, Workload
 from tonnage.units import significant
 
 MIN_WINDOWS = 10
+ASKED_AGAIN_S = 600.0
+"""Between two searches for a better max-num-seqs."""
 GAIN_WORTH_A_RESTART = 0.05
 """A spec change keeps the running flags unless others raise a replica's capacity by more."""
 
@@ -63,7 +65,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     if live and is_current:
         sizing, problem = _as_it_runs(question, live)
         found = _chosen(question, model, sizing, must_apply=False, problem=problem)
-        return replace(found, better_slots=_better_slots(question, found))
+        return replace(found, better_asked=_better_asked(question, found))
     return _chosen(question, model, _freely(question, live), must_apply=True)
 
 
@@ -118,17 +120,29 @@ def _chosen(
     )
 
 
-def _better_slots(question: Question, found: Chosen) -> Sizing | None:
-    """Return the plan with another max-num-seqs that measured constants favour; None: none does.
+def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
+    """Return the plan with another max-num-seqs that measured constants favour, if one is known.
 
-    Asked when the constants have stood for a while: a search of flags is a long one. Where the
-    cache stops the batch, what another flag leaves of it is an estimate, and nothing is said.
+    Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
     """
-    flags, held = found.sizing.flags, found.belief
-    settled_s = question.fleet.now_s - held.asked.since_s
+    flags, held, now_s = found.sizing.flags, found.belief, question.fleet.now_s
+    settled_s = now_s - held.asked.since_s
     is_due = held.posterior.num_windows >= MIN_WINDOWS and settled_s >= SETTLED_S
     if not (is_due or (found.problem and held.is_measured)):
         return None
+    last = question.memory.better_asked
+    if last is not None and last.flags == flags and now_s - last.at_s < ASKED_AGAIN_S:
+        return last
+    return BetterAsked(at_s=now_s, flags=flags, sizing=_better_slots(question, found))
+
+
+def _better_slots(question: Question, found: Chosen) -> Sizing | None:
+    """Return the plan with another max-num-seqs, if it gains.
+
+    Where the cache stops the batch, what another flag leaves of it is an estimate, and nothing is
+    said.
+    """
+    flags, held = found.sizing.flags, found.belief
     request = replace(question.request, num_gpus=flags.parallelism.num_gpus)
     try:
         best = question.asker.size(asked_with(request, held, held.asked.slow))

@@ -24,6 +24,8 @@ from tonnage.sizing.cost import usd_per_hour_per_gpu
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_s
 
+HELD_LEADS = 3.0
+"""For which a lower need must have held before replicas are taken away."""
 OVERDUE_SHARE = 0.25
 """Of a start, that a pod which takes longer than others did is given again and again."""
 DEFAULT_QUANTILE = 0.95
@@ -42,6 +44,14 @@ def events_of(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> tuple[Event
     """Return the known events that a replica which is asked for now is there for."""
     lead = lead_s(memory, fleet.settings)
     return events_within(chosen.model.spec.scaling.schedules, now_s=fleet.now_s, lead_s=lead)
+
+
+def scale_down_window_s(memory: ObjectMemory, settings: Settings) -> float:
+    """Return the time for which a lower need must have held: longer where starts are long.
+
+    What is taken away too early is missed for a lead, what is kept too long costs a lead or two.
+    """
+    return max(settings.scale_down_window_s, HELD_LEADS * lead_s(memory, settings))
 
 
 def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:

@@ -87,7 +87,7 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
 
 
 def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
-    taken = replace(chosen, sizing=better, must_apply=True, better_slots=None)
+    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
     told = _told(found, chosen, better, None)
     memory = replace(found.memory, better_since_s=None, slots_moved_at_s=fleet.now_s)
     template = template_of(found.state, fleet, taken, memory)

@@ -24,6 +24,7 @@ from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Decision, Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
+from tonnage.sizing.request import Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,17 @@ class GivenBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BetterAsked:
+    """Whether another max-num-seqs would serve more than what runs, and when that was asked."""
+
+    at_s: float
+    flags: Flags
+    """That run."""
+    sizing: Sizing | None
+    """None: none would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMemory:
     """What is remembered of one object between ticks. Losing it costs patience, never safety."""
 
@@ -252,6 +264,7 @@ class ObjectMemory:
     """Arrivals by window, for their burstiness."""
     arrival_scv: float | None = None
     """That plans are asked with; None: that of the spec."""
+    better_asked: BetterAsked | None = None
     better_since_s: float | None = None
     """Since when another max-num-seqs has gained enough for a rollout."""
     slots_moved_at_s: float | None = None
@@ -279,7 +292,7 @@ class Memory:
     learned_at_s: Mapping[Scope, float] = field(default_factory=dict)
     """When each speed was last asked for evidence: windows do not overlap."""
     answers: Answers = field(default_factory=dict)
-    """Of sizing, to what was asked in the last tick."""
+    """Of sizing, to what was asked of late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,8 +350,13 @@ class Chosen:
     must_apply: bool
     problem: str | None = None
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
-    better_slots: Sizing | None = None
-    """The plan with another max-num-seqs, where measured constants say that it gains."""
+    better_asked: BetterAsked | None = None
+    """Where measured constants suffice to ask."""
+
+    @property
+    def better_slots(self) -> Sizing | None:
+        """The plan with another max-num-seqs that gains."""
+        return self.better_asked.sizing if self.better_asked else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

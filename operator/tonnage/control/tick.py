@@ -85,7 +85,7 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
             objects=objects,
             calibrations=known,
             learned_at_s=learned_at_s,
-            answers=asker.answers,
+            answers=asker.remembered,
         ),
         faults=(*faults, *unheard, *unsaid),
         num_asked=asker.num_asked,

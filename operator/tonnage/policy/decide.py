@@ -59,11 +59,16 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
             loads = ", what replaces it still loads" if situation.is_replacing else ""
             message = f"a replica was lost {format_s(lost_s)} ago and its demand with it{loads}"
             return "ReplicaLost", f"{message}: no scale-down"
-    until_s = situation.expected_until_s
-    if until_s is not None and situation.now_s < until_s:
-        left = format_s(until_s - situation.now_s)
-        return "AwaitingTraffic", f"spec.demand is awaited for another {left}"
     return None
+
+
+def await_traffic(decision: Decision, situation: Situation) -> Decision:
+    """Keep what spec.demand asks for, as far as it is there, until its traffic has come."""
+    kept = min(situation.current, situation.awaited or 0)
+    if decision.replicas >= kept:
+        return decision
+    message = f"the traffic of spec.demand is awaited, which needs {situation.awaited}: {kept} stay"
+    return decision.limited_to(kept, "AwaitingTraffic", message)
 
 
 def cap_step_up(decision: Decision, situation: Situation) -> Decision:
@@ -137,6 +142,7 @@ def keep_gpu_budget(decision: Decision, situation: Situation) -> Decision:
 LIMITS: Sequence[Limit] = (
     never_lower_on_missing_data,
     walk_down,
+    await_traffic,
     cap_step_up,
     give_back_what_finds_no_node,
     no_growth_beyond_quota,

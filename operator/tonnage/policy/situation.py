@@ -62,8 +62,8 @@ class Situation:
     """When a Ready replica was last lost without being scaled away."""
     is_replacing: bool
     """What came in the place of that replica is not Ready yet."""
-    expected_until_s: float | None
-    """Until when a fleet without traffic, or whose first has just come, stays as expected."""
+    awaited: int | None
+    """Replicas for spec.demand, while a fleet has had no traffic yet, or only just."""
     stepped: tuple[float, int] | None
     """(time, replicas before) of the last change of the Deployment's replicas."""
     gpus_per_replica: int

@@ -30,6 +30,8 @@ from tonnage.settings import Settings
 EACH = a_sizing().goodput_requests_per_s
 DOWN = ("PrometheusUnreachable", "Prometheus: ConnectTimeout")
 HELD_TWO = {"needs": 2}
+QUICK = {"posterior": ObjectPosterior(cold_start_s=60, num_starts=3)}
+"""Pods that start within a minute: the settings alone say how long a lower need must hold."""
 
 
 def codes(found):
@@ -189,12 +191,24 @@ class TestScalingDown:
 
     def test_forgets_what_was_needed_before_the_window(self):
         state = a_state(replicas=4, load=1)
-        memory = a_memory(state, recent_needs=((NOW_S - 301, 9), (NOW_S - 30, 2)))
+        memory = a_memory(state, recent_needs=((NOW_S - 301, 9), (NOW_S - 30, 2)), **QUICK)
 
         found = assessed(state, memory=memory)
 
         assert found.decision.replicas == 3
         assert [need for _, need in found.memory.recent_needs] == [2, 2]
+
+    def test_waits_three_starts_where_these_take_long(self):
+        # 3 * (200 s and a tick of 15 s) = 645 s.
+        slow = {"posterior": ObjectPosterior(cold_start_s=200, num_starts=3)}
+
+        def after(seconds):
+            state = a_state(replicas=4, load=1)
+            recent = ((NOW_S - seconds, 9), (NOW_S - 30, 2))
+            return assessed(state, memory=a_memory(state, recent_needs=recent, **slow)).decision
+
+        assert after(644).limited_by == "Stabilizing"
+        assert after(646).replicas == 3
 
     def test_begins_its_window_anew_after_a_gap_without_ticks(self):
         state = a_state(replicas=4, load=1)
@@ -208,7 +222,8 @@ class TestScalingDown:
     def test_waits_for_a_whole_window_after_metrics_came_back(self):
         # What was not measured was not seen to be unnecessary.
         state = a_state(replicas=4, load=1)
-        dark = assessed(state, fleet=a_fleet(state, metrics_problem=DOWN)).memory
+        known = a_memory(state, **QUICK)
+        dark = assessed(state, memory=known, fleet=a_fleet(state, metrics_problem=DOWN)).memory
 
         def after(seconds):
             later = [NOW_S + each for each in range(15, seconds + 1, 15)]
@@ -423,8 +438,8 @@ class TestLosses:
 
     def test_are_forgotten_after_a_window(self):
         state = a_state(replicas=4, load=1)
-        recent = a_memory(state, lost_at_s=NOW_S - 299)
-        past = a_memory(state, lost_at_s=NOW_S - 301)
+        recent = a_memory(state, lost_at_s=NOW_S - 299, **QUICK)
+        past = a_memory(state, lost_at_s=NOW_S - 301, **QUICK)
 
         assert codes(assessed(state, memory=recent))[-1] == "ReplicaLost"
         assert codes(assessed(state, memory=past))[-1] == "WalkingDown"

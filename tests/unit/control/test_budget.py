@@ -14,10 +14,11 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import a_posterior
+from tonnage.control.answers import Asker, No
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
-from tonnage.sizing.errors import SearchAbandonedError
+from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.serving.arrivals import requests
 
 SIZING = a_sizing()
@@ -233,13 +234,24 @@ class TestAnswers:
         assert next(calls) <= 1.5 * for_one
         assert len(outcome.memory.answers) == 1
 
-    def test_to_what_nobody_asks_any_more_are_forgotten(self):
+    def test_are_remembered_when_they_are_asked_again_after_a_while(self):
         first = tick(a_fleet(running("a"), running("b")), Memory())
-
         second = tick(a_fleet(first.found[1].state), first.memory)
 
-        assert len(first.memory.answers) == 2
-        assert len(second.memory.answers) == 1
+        third = tick(a_fleet(*(each.state for each in first.found)), second.memory)
+
+        assert len(second.memory.answers) == 2
+        assert third.num_searched == 0
+
+    def test_are_forgotten_from_the_one_that_was_asked_first(self):
+        request = a_sizing().request
+        questions = [replace(request, context_tokens=number) for number in range(1, 3003)]
+        asker = Asker(dict.fromkeys(questions[:2], No(kind=SizingError, message="no")))
+        asker.answers = dict.fromkeys(questions[2:2001], No(kind=SizingError, message="no"))
+
+        assert list(asker.remembered) == questions[1:2001]
+        asker.answers = dict.fromkeys(questions[2:], No(kind=SizingError, message="no"))
+        assert list(asker.remembered) == questions[2:]
 
     def test_that_say_no_are_remembered_too(self):
         fleet = a_fleet(new("a", {"timePerOutputToken": {"p95": "1ms"}}))

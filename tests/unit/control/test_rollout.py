@@ -15,6 +15,7 @@ from fleet_builders import (
 )
 from tonnage.api.status import Reason
 from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout
+from tonnage.control.state import BetterAsked
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.policy.situation import Metrics
@@ -35,10 +36,11 @@ def an_object(*, gain=0.2, memory=None, mode="Auto", **changes):
             running.goodput, requests_per_s=(1 + gain) * running.goodput.requests_per_s
         ),
     )
+    asked = BetterAsked(at_s=NOW_S, flags=running.flags, sizing=better)
     said = Reason(code="MaxNumSeqs", message="by what is measured, ...")
     return replace(
         found,
-        chosen=replace(found.chosen, better_slots=better),
+        chosen=replace(found.chosen, better_asked=asked),
         decision=replace(found.decision, replicas=2, reasons=(said, *found.decision.reasons)),
         memory=replace(found.memory, **(STOOD if memory is None else memory)),
     )

@@ -11,6 +11,7 @@ from policy_builders import NOW_S, PACE_S, WINDOW_S, a_need, a_situation
 from strategies import numbers
 from tonnage.policy.decide import (
     LIMITS,
+    await_traffic,
     cap_step_up,
     decide,
     give_back_what_finds_no_node,
@@ -52,9 +53,10 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=5, need=2, lost_at_s=0, is_replacing=True), 5, ["ReplicaLost"]),
         (a_situation(current=5, need=2, lost_at_s=0, is_replacing=False), 3, ["WalkingDown"]),
         # Provisioned ahead of its first traffic.
-        (a_situation(current=5, need=2, expected_until_s=NOW_S + 1), 5, ["AwaitingTraffic"]),
-        (a_situation(current=5, need=2, expected_until_s=NOW_S), 3, ["WalkingDown"]),
-        (a_situation(current=2, need=5, expected_until_s=NOW_S + 1), 5, []),
+        (a_situation(current=5, need=2, awaited=5), 5, ["WalkingDown", "AwaitingTraffic"]),
+        (a_situation(current=5, need=2, awaited=9), 5, ["WalkingDown", "AwaitingTraffic"]),
+        (a_situation(current=5, need=2, awaited=3), 3, ["WalkingDown"]),
+        (a_situation(current=2, need=5, awaited=9), 5, []),
         # Nothing of that holds back growth.
         (a_situation(current=2, need=5, **JUST_STARTED), 5, []),
         (a_situation(current=2, need=5, **JUST_LOST), 5, []),
@@ -123,6 +125,7 @@ def test_the_limits_speak_in_this_order():
     assert tuple(LIMITS) == (
         never_lower_on_missing_data,
         walk_down,
+        await_traffic,
         cap_step_up,
         give_back_what_finds_no_node,
         no_growth_beyond_quota,
@@ -195,7 +198,7 @@ def situations(draw, **fixed):
         "watching_since_s": draw(times),
         "lost_at_s": draw(st.none() | times),
         "is_replacing": draw(st.booleans()),
-        "expected_until_s": draw(st.none() | times),
+        "awaited": draw(st.none() | st.integers(1, 50)),
         "stepped": draw(st.none() | st.tuples(times, st.integers(0, 40))),
         "quota_refusal": draw(st.none() | st.just("exceeded quota")),
         "uncounted_gpus": draw(st.none() | st.just("amd.com/gpu")),
@@ -326,7 +329,7 @@ def test_the_same_situation_gives_the_same_decision(situation):
 def test_following_decisions_comes_to_rest(situation):
     # Carried out again and again under a steady need, the number moves one way and then stays.
     settled = replace(situation, watching_since_s=0, lost_at_s=None, stepped=None)
-    settled = replace(settled, expected_until_s=None)
+    settled = replace(settled, awaited=None)
     settled = replace(settled, recent_needs=((NOW_S, settled.need.replicas_with_margin),))
     path = [settled.current]
     for _ in range(60):
