@@ -225,7 +225,7 @@ def test_none_that_somebody_else_asked_for_stay_none_until_the_spec_changes(runn
     running.settled("nobody fights over it")
 
     assert running.replicas() == 0
-    assert "kubectl (/scale) asked for 0" in running.condition("ScalingActive")["message"]
+    assert "somebody asked for 0" in running.condition("ScalingActive")["message"]
 
     running.change(scaling={"minReplicas": 2, "maxReplicas": 4})
     running.wait_ready(replicas=2)
@@ -247,7 +247,7 @@ def test_one_who_undoes_three_corrections_is_left_alone_and_named(running):
 
     assert running.replicas() == 1
     message = running.condition("ScalingActive")["message"]
-    assert "kubectl (/scale) changed the replicas from 2 to 1 after 3 corrections" in message
+    assert "somebody changed the replicas from 2 to 1 after 3 corrections" in message
 
 
 def test_replicas_are_written_through_scale_only(tenant):

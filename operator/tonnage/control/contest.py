@@ -13,6 +13,8 @@ from tonnage.units import format_s
 CORRECTIONS: Final = 3
 WITHIN_S: Final = 600
 """So many corrections in this time are a contest: the next change by another is left standing."""
+NOBODY: Final = "somebody"
+"""Where managedFields name nobody."""
 QUIET_S: Final = 1800
 """It is tried again when the other has changed nothing for so long."""
 
@@ -57,6 +59,8 @@ class Contest:
     """Of the last corrections."""
     awaited: tuple[str, int] | None = None
     """(value, generation): another value up to this generation is what our own write came to."""
+    written_at: int | None = None
+    """Generation of the Deployment that our last write of a whole value came to."""
     held_at: int | None = None
     """Generation of the ModelDeployment at which Tonnage gave way; None: it writes."""
 
@@ -75,7 +79,9 @@ class Rivals:
 def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float) -> Contest:
     """Take in what stands there: it is ours, as it was, or another's new change."""
     contest = _resumed(_not_ahead(contest, now_s), spec_generation, now_s)
-    if not seen.managers or seen.value == contest.ours:
+    if contest.written_at is not None and seen.generation < contest.written_at:
+        return contest  # what we wrote is not seen yet
+    if seen.value == contest.ours or not (seen.managers or _is_nobodys(contest, seen)):
         return _as_ours(contest, seen.value)
     if contest.awaited and seen.generation <= contest.awaited[1]:
         is_result = seen.value != contest.awaited[0]
@@ -83,7 +89,7 @@ def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float)
     if contest.ours is None or not _is_new(contest.change, seen):
         return replace(contest, awaited=None)
     change = Change(
-        managers=seen.managers,
+        managers=seen.managers or (NOBODY,),
         was=contest.ours,
         became=seen.value,
         generation=seen.generation,
@@ -92,6 +98,14 @@ def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float)
     gives_way = contest.held_at is None and _is_contest(contest.corrected_at_s, now_s)
     held_at = spec_generation if gives_way else contest.held_at
     return replace(contest, change=change, awaited=None, held_at=held_at)
+
+
+def _is_nobodys(contest: Contest, seen: Seen) -> bool:
+    """Tell whether another wrote whom the API server does not name.
+
+    It keeps no owner of replicas where the first writer gave none, as ours does.
+    """
+    return seen.is_owned_whole and contest.written_at is not None and contest.ours is not None
 
 
 def _not_ahead(contest: Contest, now_s: float) -> Contest:
@@ -111,7 +125,7 @@ def _resumed(contest: Contest, spec_generation: int, now_s: float) -> Contest:
     is_quiet = now_s - contest.change.at_s >= QUIET_S
     if contest.held_at == spec_generation and not is_quiet:
         return contest
-    return Contest(ours=contest.ours)
+    return Contest(ours=contest.ours, written_at=contest.written_at)
 
 
 def _as_ours(contest: Contest, value: str) -> Contest:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tonnage.control.contest import Rivals, Seen, overwritten, told, watched
+from tonnage.control.contest import NOBODY, Rivals, Seen, overwritten, told, watched
 from tonnage.control.state import Assessment, DeploymentView, ModelState, ObjectMemory
 
 
@@ -22,7 +22,7 @@ def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> Obj
         template=watched(
             known.template, _template(deployment), spec_generation=generation, now_s=now_s
         ),
-        parked_at=_parked_at(known, deployment, generation),
+        parked_at=_parked_at(memory, known, deployment, generation),
     )
     # Seen without another's hand in it, the same edit is a new one when it comes back.
     dealt_with = memory.drift_corrected if deployment.template_managers else None
@@ -47,8 +47,16 @@ def _template(deployment: DeploymentView) -> Seen:
     )
 
 
-def _parked_at(known: Rivals, deployment: DeploymentView, generation: int) -> int | None:
-    if deployment.replicas or not deployment.replicas_managers:
+def _parked_at(
+    memory: ObjectMemory, known: Rivals, deployment: DeploymentView, generation: int
+) -> int | None:
+    """Return since which spec somebody has asked for no replica: Tonnage asks for one at least.
+
+    Where nobody owns the number and nobody was seen to change it, it was left so by a write that
+    was cut off.
+    """
+    was_up = known.parked_at is not None or bool(memory.last_replicas)
+    if deployment.replicas or not (deployment.replicas_managers or was_up):
         return None
     return generation if known.parked_at is None else known.parked_at
 
@@ -61,7 +69,10 @@ def with_corrections(
     if deployment is None:
         return memory
     if scaled_to is not None:
-        replicas = replace(overwritten(rivals.replicas, now_s=now_s), ours=str(scaled_to))
+        written_at = deployment.generation + 1
+        replicas = replace(
+            overwritten(rivals.replicas, now_s=now_s), ours=str(scaled_to), written_at=written_at
+        )
         rivals = replace(rivals, replicas=replicas)
     if applies:
         last = deployment.generation + 1 + (scaled_to is not None)
@@ -82,7 +93,7 @@ def left_replicas(found: Assessment) -> tuple[str, str] | None:
     if deployment is None:
         return None
     if rivals.parked_at == found.state.view.generation:
-        who = " and ".join(deployment.replicas_managers)
+        who = " and ".join(deployment.replicas_managers) or NOBODY
         until = "until the spec changes or somebody asks for another number"
         message = f"{who} asked for 0 replicas: it stays at 0 {until}"
         return "ParkedAtZero", message

@@ -37,6 +37,8 @@ class Story:
     generation: int = 1
     replicas: int = 2
     writers: list = field(default_factory=lambda: OURS)
+    ours: list = field(default_factory=lambda: OURS)
+    """What the API server keeps of our own writes of replicas."""
     image: str = OUR_IMAGE
     template_writers: list = field(default_factory=list)
     revision: int = 3
@@ -76,7 +78,7 @@ class Story:
         [writes] = outcome.writes
         self.events += [each.reason for each in writes.happenings if each.is_warning]
         if writes.scale:
-            self.set(writes.scale.replicas, OURS)
+            self.set(writes.scale.replicas, self.ours)
         if writes.template:
             self.image, self.template_writers = OUR_IMAGE, []
             self.revision += 1
@@ -261,12 +263,44 @@ class TestNone:
 
         assert story.tick()[0] > 0
 
+    def test_is_somebodys_where_the_api_server_names_no_owner(self):
+        # It keeps none where the Deployment was made without a number, as ours are.
+        story = Story(replicas=2, writers=[])
+        story.tick()
+        story.set(0, [])
+
+        assert story.tick() == (None, False)
+        assert story.said() == ("False", "ParkedAtZero")
+
     def test_is_no_matter_of_a_paused_object(self):
         paused = {"scaling": {"mode": "Paused", "minReplicas": 1, "maxReplicas": 8}}
         story = Story(spec=paused, replicas=0, writers=KUBECTL)
         story.tick()
 
         assert story.said() == ("False", "Paused")
+
+
+def test_who_undoes_corrections_is_found_out_where_the_api_server_names_no_owner():
+    story = Story(replicas=1, writers=[], ours=[])
+    written = [story.tick()[0]]
+    for _ in range(4):
+        story.tick()
+        story.set(1, [])
+        written.append(story.tick()[0])
+
+    assert written == [2, 2, 2, 2, None]
+    assert story.said() == ("False", "ConflictingWriter")
+    assert "somebody changed the replicas from 2 to 1" in story.condition().message
+
+
+def test_what_was_written_and_is_not_seen_yet_is_nobodys_change():
+    story, written = Story(replicas=1, writers=[], ours=[]), []
+    for _ in range(9):
+        written.append(story.tick()[0])
+        story.replicas, story.revision = 1, 3  # the picture does not move
+
+    assert written == [2] * 9
+    assert story.said() == ("True", "Scaling")
 
 
 def test_another_deployment_of_the_name_has_no_past():
