@@ -8,6 +8,7 @@ owner would write who knows the day, but not its hours.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -108,12 +109,15 @@ def chosen_cases(traces: Sequence[str], only: Sequence[str]) -> list[Case]:
     """Return all shapes and the traces given, or those of them that are named.
 
     Raises:
-        NoCaseError: a file is missing, or a name is unknown.
+        NoCaseError: a file is missing, a name is unknown, or two cases have one.
     """
     found = [*shape_cases(), *map(trace_case, traces)]
     missing = [str(case.file) for case in found if case.file and not case.file.is_file()]
     if missing:
         raise NoCaseError(f"no such trace: {', '.join(missing)}")
+    twice = [text for text, number in Counter(map(str, found)).items() if number > 1]
+    if twice:
+        raise NoCaseError(f"two cases of one name, whose files would be one: {', '.join(twice)}")
     names = [case.name for case in found]
     unknown = [name for name in only if name not in names]
     if unknown:

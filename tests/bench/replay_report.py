@@ -188,7 +188,7 @@ def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     for _, (kind, _) in verdicts:
         groups[kind] = groups.get(kind, 0) + 1
     counts = ", ".join(f"{kind} in {number}" for kind, number in groups.items())
-    yield f"Of {len(found)} cases Tonnage {counts or NONE}."
+    yield f"Of {len(found)} cases with figures Tonnage {counts or NONE}."
     yield (
         "Compared are policies that keep the target and know no more than Tonnage does; "
         f"`{STATIC_PEAK}` and `{KNOWS_TRUTH}` stand beside."
@@ -286,11 +286,18 @@ def _failures(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
         if run is None:
             yield f"- {job}: not run"
         elif run.error:
-            yield f"- {job}: {run.error.strip().splitlines()[-1]}"
+            yield f"- {job}: {_why(job, run.error)}"
         elif run.figures is None:
             yield f"- {job}: no such fleet: {'; '.join(run.notes)}"
         else:
             yield from (f"- {job}: a tick failed: {fault}" for fault in run.faults)
+
+
+def _why(job: Job, error: str) -> str:
+    """Return what was raised; of a trace its name, not where it lies on one machine."""
+    last = error.strip().splitlines()[-1]
+    file = job.case.file
+    return last if file is None else last.replace(str(file), file.name)
 
 
 def _hours(each: Fared) -> str:

@@ -73,6 +73,15 @@ def test_missing_traces_are_named(tmp_path):
         chosen_cases([f"{tmp_path}/no.csv", f"{tmp_path}/none.csv:2"], [])
 
 
+def test_two_traces_of_one_name_are_refused(tmp_path):
+    (tmp_path / "other").mkdir()
+    traces = [str(a_trace(folder)) for folder in (tmp_path, tmp_path / "other")]
+
+    with pytest.raises(NoCaseError, match="day x 1, 0 s to end"):
+        chosen_cases(traces, [])
+    assert chosen_cases([traces[0], f"{traces[1]}:2"], ["day"])
+
+
 def test_an_unknown_case_is_told_with_the_known():
     with pytest.raises(NoCaseError, match="stepp; there are steady, step, ramp"):
         chosen_cases([], ["stepp"])
@@ -133,7 +142,10 @@ def test_a_run_that_fails_is_told_and_tried_again(tmp_path):
         assert each.exit_code == 1
         assert "0 of them done before" in each.output
         assert "FAILED: tonnage.replay.traces.TraceError" in each.output
-    assert "static:1: tonnage.replay.traces.TraceError" in (tmp_path / "page.md").read_text()
+    assert (
+        "static:1: tonnage.replay.traces.TraceError: day.csv:2"
+        in (tmp_path / "page.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,4 +219,4 @@ def test_where_nobody_keeps_the_target_the_nearest_is_told():
     page = report(list(runs), runs, left_out=[])
 
     assert "| none; wva2 kept 97.00% at 7.00 GPU-h | **misses by 4.00 points**" in page
-    assert "Of 1 cases Tonnage misses the target as all do in 1." in page
+    assert "Of 1 cases with figures Tonnage misses the target as all do in 1." in page
