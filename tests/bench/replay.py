@@ -1,0 +1,180 @@
+"""Replay every policy on every case, and write who kept the target at what cost.
+
+    python tests/bench/replay.py --out runs --page tests/bench/replay.md [TRACE[:SCALE[:A-B]]...]
+    python tests/bench/replay.py --out runs --only step,drift --policy tonnage,static-peak --seeds 1
+    python tests/bench/replay.py --out runs day.csv.gz:6 week.parquet:0.5:0h-48h --only day,week
+
+Cases are the synthetic shapes and the traces given (``replay_cases``). Each run leaves a JSON file
+below ``--out``, and what has one is not run again, whatever the sources are now: start with another
+folder after a change, or remove the files of a policy (``rm runs/*--tonnage.json``). A run that
+failed is tried again. The whole, with the day of ``diurnal``, takes a night on two cores.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+from itertools import product
+from pathlib import Path
+
+import click
+from replay_cases import NoCaseError, chosen_cases, shape_cases
+from replay_report import report
+from replay_runs import Job, Run, all_done, read
+
+from tonnage.replay.policies import (
+    OWN,
+    STAIRCASE,
+    STATIC_PEAK,
+    TONNAGE,
+    Policy,
+    UnknownPolicyError,
+    policy_of,
+)
+from tonnage.replay.rivals.registry import RIVALS
+
+POLICIES = (
+    TONNAGE, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency", "keda-queue", "keda-epp-queue",
+    "llmd-slo", "llmd-token", "wva1", "wva2", "wva-queueing", "aibrix-kpa", "aibrix-apa",
+    "dynamo-hybrid", "kubeai", "ray", "true-rate",
+)  # fmt: skip
+STARTS_S = (60.0, 120.0, 240.0, 600.0)
+SEEDS = 3
+DRAWN = "drawn"
+
+
+def swept(names: Sequence[str], *, sweep: bool) -> list[str]:
+    """Return policies, and with ``sweep`` a rival that has a knob by each of its values too."""
+    found = []
+    for name in names:
+        policy = policy_of(name)
+        found.append(str(policy))
+        if sweep and policy.knob is None and policy.name not in OWN:
+            values = (Policy(name=policy.name, knob=each) for each in RIVALS[policy.name].sweep)
+            found += map(str, values)
+    return list(dict.fromkeys(found))
+
+
+def left_out(jobs: Sequence[Job]) -> list[str]:
+    """Return what of the whole benchmark, traces apart, is not among the jobs."""
+    asked = {
+        "cases": (shape_cases(), {job.case for job in jobs}),
+        "cold starts": (STARTS_S, {job.start_s for job in jobs}),
+        "seeds": (range(SEEDS), {job.seed for job in jobs}),
+        "policies": (POLICIES, {job.policy for job in jobs}),
+    }
+    return [
+        f"without the {what} {', '.join(map(_told, missing))}"
+        for what, (whole, there) in asked.items()
+        if (missing := [each for each in whole if each not in there])
+    ]
+
+
+def _told(value: object) -> str:
+    return f"{value:g} s" if isinstance(value, float) else str(value)
+
+
+def told(run: Run) -> str:
+    if run.error:
+        return f"FAILED: {run.error.strip().splitlines()[-1]}"
+    if run.figures is None:
+        return "; ".join(run.notes)
+    faults = f", {len(run.faults)} ticks FAILED" if run.faults else ""
+    return f"{run.figures['gpu_hours']:.2f} GPU-h, {run.figures['attainment']:.2%} kept{faults}"
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",")) if value else ()
+
+
+def _numbers(_: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        found = tuple(map(float, value.split(",")))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if not all(0 < each < float("inf") for each in found):
+        raise click.BadParameter(f"{value}: not all are above 0")
+    return found
+
+
+def _speed(_: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    return None if value == DRAWN else _numbers(_, parameter, value)[0]
+
+
+@click.command()
+@click.argument("traces", nargs=-1, metavar="[FILE[:SCALE[:FROM-TO]]]...")
+@click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--page", type=click.Path(path_type=Path), help="Markdown to write at the end.")
+@click.option("--only", callback=_names, help="CASE,...: shapes and names of traces.")
+@click.option("--policy", "names", callback=_names, help="NAME[:KNOB],... instead of all.")
+@click.option("--sweep", is_flag=True, help="Rivals with all values of their knobs, too.")
+@click.option(
+    "--start-up",
+    "starts_s",
+    default="60,120,240,600",
+    callback=_numbers,
+    show_default=True,
+    help="Mean cold starts in seconds.",
+)
+@click.option(
+    "--speed",
+    default="1",
+    callback=_speed,
+    show_default=True,
+    help="Of engines, against what is believed; 'drawn': constants by seed.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=SEEDS, show_default=True)
+@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--page-only", is_flag=True, help="Run nothing: the page of what there is.")
+def main(  # noqa: PLR0913
+    *,
+    traces: tuple[str, ...],
+    folder: Path,
+    page: Path | None,
+    only: tuple[str, ...],
+    names: tuple[str, ...],
+    sweep: bool,
+    starts_s: tuple[float, ...],
+    speed: float | None,
+    seeds: int,
+    processes: int,
+    page_only: bool,
+) -> None:
+    """Run what has no result yet."""
+    try:
+        cases = chosen_cases(traces, only)
+        policies = swept(names or POLICIES, sweep=sweep)
+    except (NoCaseError, UnknownPolicyError) as error:
+        raise click.UsageError(str(error)) from error
+    jobs = [
+        Job(case=case, start_s=start_s, speed=speed, seed=seed, policy=policy)
+        for case, start_s, seed, policy in product(cases, starts_s, range(seeds), policies)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    if not page_only:
+        _run(jobs, folder, processes)
+    runs = {job: run for job in jobs if (run := read(folder, job))}
+    if page:
+        page.write_text(report(jobs, runs, left_out=left_out(jobs)))
+        click.echo(f"wrote {page}")
+    failed = [job for job, run in runs.items() if run.error or run.faults]
+    if failed or len(runs) < len(jobs):
+        raise click.ClickException(
+            f"{len(failed)} runs failed, {len(jobs) - len(runs)} were not run"
+        )
+
+
+def _run(jobs: Sequence[Job], folder: Path, num_processes: int) -> None:
+    began_s, num_run = time.perf_counter(), 0
+    known = sum(1 for job in jobs if (run := read(folder, job)) and not run.error)
+    click.echo(f"{len(jobs)} runs, {known} of them done before")
+    try:
+        for job, run in all_done(jobs, folder, num_processes):
+            num_run += 1
+            click.echo(f"[{known + num_run}/{len(jobs)}] {job}: {told(run)}, {run.wall_s:.0f} s")
+    except BrokenProcessPool:
+        click.echo("a process was ended from outside; start again to go on", err=True)
+    click.echo(f"{num_run} runs in {time.perf_counter() - began_s:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

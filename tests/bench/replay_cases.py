@@ -1,0 +1,224 @@
+"""The cases of the replay benchmark: what is served, and the traffic that it gets.
+
+One model throughout: 8 billion parameters on H100, one GPU a replica, p99 targets. The rate of each
+shape is such that the smallest constant fleet that keeps the target has 6 to 12 replicas, so that
+whole replicas matter less than who scales them. A trace keeps its own rate, times a factor, and its
+spec declares the mean lengths, their p99s and the mean rate of the part that is replayed: what an
+owner would write who knows the day, but not its hours.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tonnage.api.objects import ModelDeployment, parse_model_deployment
+from tonnage.replay.cluster import Start
+from tonnage.replay.drawn import duration_of, window_of
+from tonnage.replay.scenario import OfShape, OfTrace, Planned, Scenario, planned
+from tonnage.replay.shapes import LLMD_OUTPUT, LLMD_PROMPT, LLMD_STAGES, SHAPES
+from tonnage.replay.traces import Trace, read_trace
+from tonnage.units import seconds
+
+RATES = {
+    "steady": 40.0,
+    "step": 30.0,
+    "ramp": 30.0,
+    "diurnal": 20.0,
+    "drift": 5.0,
+    "bursts": 20.0,
+}
+"""Requests/s in the mean."""
+LLMD_TIMES = 1.5
+"""Of llm-d's own rates."""
+TARGET = 0.99
+CONTEXT_TOKENS = 32_768
+MAX_REPLICAS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens that a spec declares."""
+
+    prompt_mean: float
+    prompt_p99: float
+    output_mean: float
+    output_p99: float
+
+
+CHAT = Lengths(prompt_mean=2000, prompt_p99=6000, output_mean=400, output_p99=1600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A shape by its name, or a part of a trace; hashable, and small enough to be sent."""
+
+    name: str
+    file: Path | None = None
+    """None: ``name`` is a shape."""
+    times: float = 1.0
+    from_s: float = 0.0
+    until_s: float = math.inf
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return self.name if self.times == 1 else f"{self.name} x {self.times:g}"
+        until = "end" if math.isinf(self.until_s) else f"{self.until_s:g} s"
+        return f"{self.name} x {self.times:g}, {self.from_s:g} s to {until}"
+
+
+class NoCaseError(ValueError):
+    """What was given names no case."""
+
+
+def shape_cases() -> list[Case]:
+    return [Case(name=name, times=LLMD_TIMES if name == "llmd" else 1.0) for name in SHAPES]
+
+
+def trace_case(text: str) -> Case:
+    """Read FILE, FILE:SCALE or FILE:SCALE:FROM-TO.
+
+    Raises:
+        NoCaseError: the scale or the window is none.
+
+    >>> str(trace_case("day.csv.gz:0.5:0h-2h"))
+    'day x 0.5, 0 s to 7200 s'
+    """
+    path, _, rest = text.partition(":")
+    scale, _, window = rest.partition(":")
+    try:
+        times = float(scale or 1)
+        from_s, until_s = _window(window) if window else (0.0, math.inf)
+    except ValueError as error:
+        raise NoCaseError(f"{text}: not FILE[:SCALE[:FROM-TO]]: {error}") from error
+    if not (0 < times < math.inf and from_s < until_s):
+        raise NoCaseError(f"{text}: a scale is above 0, and a window ends after it begins")
+    name = Path(path).name.partition(".")[0]
+    return Case(name=name, file=Path(path), times=times, from_s=from_s, until_s=until_s)
+
+
+def _window(text: str) -> tuple[float, float]:
+    begin, _, end = text.partition("-")
+    return (0.0 if begin in {"0", "0s", "0m", "0h"} else seconds(begin)), seconds(end)
+
+
+def chosen_cases(traces: Sequence[str], only: Sequence[str]) -> list[Case]:
+    """Return all shapes and the traces given, or those of them that are named.
+
+    Raises:
+        NoCaseError: a file is missing, a name is unknown, or two cases have one.
+    """
+    found = [*shape_cases(), *map(trace_case, traces)]
+    missing = [str(case.file) for case in found if case.file and not case.file.is_file()]
+    if missing:
+        raise NoCaseError(f"no such trace: {', '.join(missing)}")
+    twice = [text for text, number in Counter(map(str, found)).items() if number > 1]
+    if twice:
+        raise NoCaseError(f"two cases of one name, whose files would be one: {', '.join(twice)}")
+    names = [case.name for case in found]
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise NoCaseError(f"no such case: {', '.join(unknown)}; there are {', '.join(names)}")
+    return [case for case in found if not only or case.name in only]
+
+
+@cache
+def scenario_parts(case: Case) -> tuple[ModelDeployment, OfTrace | OfShape, Planned]:
+    """Return what all runs of a case have in common."""
+    requests, lengths, rate = _of_shape(case) if case.file is None else _of_trace(case)
+    model = parse_model_deployment(manifest(lengths, rate))
+    return model, requests, planned(model)
+
+
+def scenario(case: Case, *, start_s: float, seed: int, speed: float | None) -> Scenario:
+    model, requests, plan = scenario_parts(case)
+    return Scenario(
+        model=model,
+        requests=requests,
+        start=Start(mean_s=start_s),
+        planned=plan,
+        target=TARGET,
+        speed=speed,
+        seed=seed,
+    )
+
+
+def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
+    if case.name != "llmd":
+        rate = RATES[case.name]
+        requests = OfShape(name=case.name, requests_per_s=rate, times=case.times)
+        return requests, CHAT, rate * case.times
+    (_, *prompt), (_, *output) = LLMD_PROMPT, LLMD_OUTPUT
+    lengths = Lengths(
+        prompt_mean=sum(prompt) / 2,
+        prompt_p99=prompt[-1],
+        output_mean=sum(output) / 2,
+        output_p99=output[-1],
+    )
+    number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
+    mean = case.times * number / sum(stage_s for _, stage_s in LLMD_STAGES)
+    return OfShape(name="llmd", requests_per_s=1.0, times=case.times), lengths, mean
+
+
+def _of_trace(case: Case) -> tuple[OfTrace, Lengths, float]:
+    trace = read_trace(Path(str(case.file)))
+    part = window_of(trace, case.from_s, case.until_s)
+    duration_s = duration_of(trace, case.from_s, case.until_s)
+    requests = OfTrace(trace=part, duration_s=duration_s, times=case.times)
+    return requests, lengths_of(part), case.times * len(part) / duration_s
+
+
+def lengths_of(trace: Trace) -> Lengths:
+    """Return means and p99s; of requests that the context holds, as others are not served."""
+    rows = [
+        (prompt, output)
+        for prompt, output in zip(trace.prompt_tokens, trace.output_tokens, strict=True)
+        if prompt + output <= CONTEXT_TOKENS
+    ]
+    prompts, outputs = (sorted(column) for column in zip(*rows, strict=True))
+    place = math.ceil(0.99 * len(rows)) - 1
+    return Lengths(
+        prompt_mean=sum(prompts) / len(rows),
+        prompt_p99=prompts[place],
+        output_mean=sum(outputs) / len(rows),
+        output_p99=outputs[place],
+    )
+
+
+def manifest(lengths: Lengths, requests_per_s: float, *, quantile: str = "p99") -> dict[str, Any]:
+    return {
+        "apiVersion": "tonnage.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": "served", "namespace": "serving", "uid": "uid-of-served",
+                     "generation": 1},
+        "spec": {
+            "model": {"id": "meta-llama/Llama-3.1-8B-Instruct"},
+            "hardware": {"gpu": "H100", "gpusPerReplica": 1},
+            "contextLength": CONTEXT_TOKENS,
+            "slo": {"timeToFirstToken": {quantile: "2s"}, "timePerOutputToken": {quantile: "50ms"}},
+            "demand": {
+                "requestsPerSecond": f"{requests_per_s:.4f}",
+                "promptTokens": _declared(lengths.prompt_mean, lengths.prompt_p99),
+                "outputTokens": _declared(lengths.output_mean, lengths.output_p99),
+            },
+            "scaling": {"minReplicas": 1, "maxReplicas": MAX_REPLICAS},
+            "engine": {"version": "0.33"},
+        },
+    }  # fmt: skip
+
+
+def setup_of(case: Case) -> dict[str, Any]:
+    """Return what the figures of a case hang on beside its name, as data."""
+    if case.file is not None:
+        own: dict[str, Any] = {"traceBytes": case.file.stat().st_size}
+    else:
+        own = {"requestsPerSecond": RATES.get(case.name)}
+    return own | {"target": TARGET, "spec": manifest(CHAT, 1.0)["spec"]}
+
+
+def _declared(mean: float, p99: float) -> dict[str, int]:
+    least = max(1, round(mean))
+    return {"mean": least, "p99": max(least, round(p99))}

@@ -1,0 +1,314 @@
+"""The page of the replay benchmark: a table for each case, and who won, case by case."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
+from replay_runs import Job, Run
+
+from tonnage.replay.policies import KNOWS_TRUTH, STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.scenario import LOST_SCRAPES
+from tonnage.units import DAY_S, HOUR_S, format_s, significant
+
+TOLD = frozenset({STATIC_PEAK, STAIRCASE, KNOWS_TRUTH})
+"""They are told what nobody knows: the traffic, or what a replica serves."""
+EVEN = 0.005
+"""Costs that differ by no more are equal."""
+NO_GAP = 0.02
+"""Of the static peak: with less between it and the staircase there is nothing to close."""
+NONE = "-"
+HEADER = (
+    "| policy | GPU-h | of peak | of stairs | gap closed | kept | worst hour | actions/day |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+MEANING = f"""\
+Simulated, not measured. 8 billion parameters on H100, one GPU a replica, contextLength
+{CONTEXT_TOKENS}, 1 to {MAX_REPLICAS} replicas. All policies get the same requests, engines, cold
+starts and first replicas (Tonnage's plan for the demand that the spec declares); those of rivals
+are models of them, with the knobs that their projects ship unless a number stands behind the name.
+Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
+
+- kept: requests with TTFT within 2 s and mean TPOT within 50 ms, of all that came; target
+  {TARGET:.0%}. worst hour: the least share in any 60 minutes, of all seeds.
+- of peak, of stairs: GPU-hours over those of `{STATIC_PEAK}`, the smallest constant fleet that
+  keeps the target, and of `{STAIRCASE}`, replicas by five minutes that are Ready in time: both in
+  hindsight.
+- gap closed: of what the staircase saves over the static peak; only where the target is kept, and
+  where it is at least {NO_GAP:.0%} of the peak.
+- `{KNOWS_TRUTH}` is handed what a replica truly serves.
+- With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where policies meet: a case with one mean cold start and one speed of engines."""
+
+    case: Case
+    start_s: float
+    speed: float | None
+
+    @classmethod
+    def of(cls, job: Job) -> "Place":
+        return cls(case=job.case, start_s=job.start_s, speed=job.speed)
+
+    def __str__(self) -> str:
+        engines = {None: ", engines drawn", 1.0: ""}.get(self.speed, f", engines x {self.speed}")
+        return f"{self.case}, cold start {self.start_s:g} s{engines}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fared:
+    """One policy at one place, by seed."""
+
+    policy: str
+    runs: Mapping[int, Run]
+    """Those with figures."""
+
+    def values(self, name: str) -> list[float]:
+        return [run.figures[name] for run in self.runs.values() if run.figures]
+
+    def middle(self, name: str) -> float:
+        return median(self.values(name))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the target is kept, in the median of the seeds."""
+        return bool(self.runs) and self.middle("attainment") >= TARGET
+
+    @property
+    def actions_per_day(self) -> float:
+        ups, downs = self.values("scaled_up"), self.values("scaled_down")
+        spans_s = self.values("duration_s")
+        return median(
+            (up + down) * DAY_S / span_s
+            for up, down, span_s in zip(ups, downs, spans_s, strict=True)
+        )
+
+    def over(self, other: "Fared | None") -> float | None:
+        """Return the GPU-hours over another's, each seed by itself; the median."""
+        ratios = [
+            run.figures["gpu_hours"] / rival.figures["gpu_hours"]
+            for seed, run in self.runs.items()
+            if other and (rival := other.runs.get(seed)) and run.figures and rival.figures
+        ]
+        return median(ratios) if ratios else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """All policies at one place."""
+
+    place: Place
+    fared: Mapping[str, Fared]
+    """Those with figures, by name."""
+
+    @property
+    def own(self) -> Fared | None:
+        return self.fared.get(TONNAGE)
+
+    @property
+    def blind(self) -> list[Fared]:
+        """Return those that know no more than Tonnage, itself included."""
+        return [each for name, each in self.fared.items() if name.partition(":")[0] not in TOLD]
+
+    @property
+    def rivals(self) -> list[Fared]:
+        """Return others of them that keep the target, the cheapest first."""
+        found = [each for each in self.blind if each.keeps and each.policy != TONNAGE]
+        return sorted(found, key=lambda each: each.middle("gpu_hours"))
+
+    def gap_closed(self, each: Fared) -> float | None:
+        peak, stairs = self.fared.get(STATIC_PEAK), self.fared.get(STAIRCASE)
+        own, least = each.over(peak), stairs.over(peak) if stairs else None
+        if own is None or least is None or not each.keeps or 1 - least < NO_GAP:
+            return None
+        return (1 - own) / (1 - least)
+
+
+def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
+    """Return the places in the order of their jobs."""
+    places: dict[Place, dict[str, dict[int, Run]]] = {}
+    for job, run in runs.items():
+        if run.figures:
+            by_policy = places.setdefault(Place.of(job), {})
+            by_policy.setdefault(job.policy, {})[job.seed] = run
+    return [
+        Meeting(
+            place=place,
+            fared={name: Fared(policy=name, runs=found) for name, found in by_policy.items()},
+        )
+        for place, by_policy in places.items()
+    ]
+
+
+def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[str]) -> str:
+    """Return the page; ``left_out``: what of the whole benchmark was not asked for, in words."""
+    found = meetings(runs)
+    sections = [
+        "# Replay: policies on the same requests",
+        "Written by `tests/bench/replay.py`.",
+        "\n".join(_covered(jobs, runs, left_out)),
+        MEANING,
+        "## Wins and losses",
+        "\n".join(_wins(found)),
+        *(_section(each, runs) for each in found),
+    ]
+    failed = list(_failures(jobs, runs))
+    if failed:
+        sections += ["## Not run, or failed", "\n".join(failed)]
+    return "\n\n".join(sections) + "\n"
+
+
+def _covered(jobs: Sequence[Job], runs: Mapping[Job, Run], left_out: Sequence[str]) -> list[str]:
+    def told(values: Sequence[object]) -> str:
+        return ", ".join(dict.fromkeys(map(str, values)))
+
+    ended = [run for run in runs.values() if not run.error]
+    sources = {run.sources for run in runs.values()}
+    lines = [
+        f"{len(ended)} of {len(jobs)} runs, {sum(run.wall_s for run in ended) / HOUR_S:.2g} h of "
+        "one core; sources " + (told(sorted(sources)) or NONE) + ".",
+        f"Cases: {told([job.case for job in jobs])}. "
+        f"Cold starts: {told([f'{job.start_s:g} s' for job in jobs])}. "
+        f"Seeds: {told([job.seed for job in jobs])}. Policies: {told([j.policy for j in jobs])}.",
+    ]
+    if len(sources) > 1:
+        lines.append("**Runs of different sources of Tonnage: figures may not belong together.**")
+    if left_out:
+        lines.append(f"**Partial: {'; '.join(left_out)}.**")
+    return lines
+
+
+def _wins(found: Sequence[Meeting]) -> Iterator[str]:
+    """Yield who won where; nothing is averaged over cases."""
+    verdicts = [(each, verdict(each)) for each in found]
+    groups: dict[str, int] = {}
+    for _, (kind, _) in verdicts:
+        groups[kind] = groups.get(kind, 0) + 1
+    counts = ", ".join(f"{kind} in {number}" for kind, number in groups.items())
+    yield f"Of {len(found)} cases with figures Tonnage {counts or NONE}."
+    yield (
+        "Compared are policies that keep the target and know no more than Tonnage does; "
+        f"`{STATIC_PEAK}` and `{KNOWS_TRUTH}` stand beside."
+    )
+    yield ""
+    first = "cheapest that keeps the target, or who kept most"
+    yield f"| case | {first} | Tonnage | {STATIC_PEAK} | {KNOWS_TRUTH} |"
+    yield "|---|---|---|---|---|"
+    for each, (_, words) in verdicts:
+        beside = " | ".join(_beside(each.fared.get(name)) for name in (STATIC_PEAK, KNOWS_TRUTH))
+        yield f"| {each.place} | {_first(each)} | {words} | {beside} |"
+
+
+def _first(found: Meeting) -> str:
+    """Return the cheapest that keeps the target; without one, who came nearest."""
+    if kept := [each for each in found.blind if each.keeps]:
+        best = min(kept, key=lambda each: each.middle("gpu_hours"))
+        return f"{best.policy}, {_hours(best)} GPU-h"
+    if not found.blind:
+        return NONE
+    nearest = max(found.blind, key=lambda each: each.middle("attainment"))
+    share = nearest.middle("attainment")
+    return f"none; {nearest.policy} kept {share:.2%} at {_hours(nearest)} GPU-h"
+
+
+def verdict(found: Meeting) -> tuple[str, str]:
+    """Return how Tonnage fared in a word, and with figures."""
+    own, rivals = found.own, found.rivals
+    if own is None:
+        return "has no figures", "no figures"
+    if not own.keeps:
+        missing = 100 * (TARGET - own.middle("attainment"))
+        who = "where others keep it" if rivals else "as all do"
+        return (
+            f"misses the target {who}",
+            f"**misses by {missing:.2f} points** at {_hours(own)} GPU-h",
+        )
+    if not rivals:
+        return "alone keeps the target", f"alone keeps it, {_hours(own)} GPU-h"
+    ratio = own.over(rivals[0]) or math.nan
+    words = f"{abs(ratio - 1):.1%} {'dearer' if ratio > 1 else 'cheaper'} than {rivals[0].policy}"
+    if abs(ratio - 1) <= EVEN:
+        return "is even", f"even with {rivals[0].policy}"
+    return ("loses", f"**{words}**") if ratio > 1 else ("wins", words)
+
+
+def _beside(each: Fared | None) -> str:
+    if each is None:
+        return NONE
+    return f"{_hours(each)}{'' if each.keeps else ', missed'}"
+
+
+def _section(found: Meeting, runs: Mapping[Job, Run]) -> str:
+    place = found.place
+    first = next(iter(found.fared.values()))
+    told = f"{first.middle('num_requests'):,.0f} requests in {_span(first.middle('duration_s'))}"
+    lines = [
+        f"## {place}",
+        "",
+        f"{told}; as a fluid {significant(first.middle('fluid_gpu_hours'))} GPU-h.",
+        "",
+        HEADER,
+        *(_row(found, each) for each in found.fared.values()),
+    ]
+    notes = dict.fromkeys(
+        f"{job.policy}: {note}"
+        for job, run in runs.items()
+        if Place.of(job) == place
+        for note in run.notes
+    )
+    return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
+
+
+def _row(found: Meeting, each: Fared) -> str:
+    closed = found.gap_closed(each)
+    kept, worst = each.values("attainment"), each.values("worst_hour")
+    least = f" ({min(kept):.2%})" if len(kept) > 1 else ""
+    share = f"{median(kept):.2%}{least}"
+    cells = (
+        each.policy,
+        _hours(each),
+        _ratio(each.over(found.fared.get(STATIC_PEAK))),
+        _ratio(each.over(found.fared.get(STAIRCASE))),
+        NONE if closed is None else f"{closed:.0%}",
+        share if each.keeps else f"**{share}**",
+        f"{min(worst):.2%}",
+        f"{each.actions_per_day:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _failures(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
+    for job in jobs:
+        run = runs.get(job)
+        if run is None:
+            yield f"- {job}: not run"
+        elif run.error:
+            yield f"- {job}: {_why(job, run.error)}"
+        elif run.figures is None:
+            yield f"- {job}: no such fleet: {'; '.join(run.notes)}"
+        else:
+            yield from (f"- {job}: a tick failed: {fault}" for fault in run.faults)
+
+
+def _why(job: Job, error: str) -> str:
+    """Return what was raised; of a trace its name, not where it lies on one machine."""
+    last = error.strip().splitlines()[-1]
+    file = job.case.file
+    return last if file is None else last.replace(str(file), file.name)
+
+
+def _hours(each: Fared) -> str:
+    return significant(each.middle("gpu_hours"))
+
+
+def _ratio(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def _span(duration_s: float) -> str:
+    if duration_s < 2 * HOUR_S:
+        return format_s(duration_s)
+    return f"{significant(duration_s / HOUR_S)} h"

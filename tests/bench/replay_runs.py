@@ -1,0 +1,187 @@
+"""The runs of the replay benchmark, one JSON file each, so that a stopped benchmark goes on.
+
+A file says what was asked, what came of it, and of which sources of Tonnage. One that failed is
+tried again, one that ended is not; remove the files of a policy to run it anew.
+"""
+
+import hashlib
+import json
+import math
+import re
+import signal
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from replay_cases import Case, scenario, setup_of
+
+import tonnage
+from tonnage.replay.judge import QUANTILES
+from tonnage.replay.policies import Outcome, outcome_of, policy_of
+
+DIGITS = 12
+"""Of a digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One policy in one draw of a case."""
+
+    case: Case
+    start_s: float
+    """A cold start, in the mean."""
+    speed: float | None
+    """Of engines, against what is believed; None: drawn by seed."""
+    seed: int
+    policy: str
+
+    def __str__(self) -> str:
+        return f"{self.case}, {self.start_s:g} s, seed {self.seed}, {self.policy}"
+
+    @property
+    def file_name(self) -> str:
+        speed = "drawn" if self.speed is None else f"{self.speed:g}"
+        parts = (
+            str(self.case),
+            f"start {self.start_s:g}",
+            f"speed {speed}",
+            f"seed {self.seed}",
+            self.policy,
+        )
+        return "--".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part) for part in parts) + ".json"
+
+    def asked(self) -> dict[str, Any]:
+        """Return all that a run hangs on but the sources, as data."""
+        return {
+            "case": str(self.case),
+            "startUpSeconds": self.start_s,
+            "speed": self.speed,
+            "seed": self.seed,
+            "policy": self.policy,
+            **setup_of(self.case),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What came of a job, as its file has it."""
+
+    wall_s: float
+    sources: str
+    """Digest of the package that ran."""
+    error: str | None = None
+    """Why it failed; then there are no figures."""
+    figures: dict[str, Any] | None = None
+    """None: there is no such fleet, as notes say."""
+    notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    """Bugs that ticks met."""
+
+
+def run_of(job: Job, sources: str) -> Run:
+    """Run a job; what goes wrong is part of the answer."""
+    began_s = time.perf_counter()
+    try:
+        given = scenario(job.case, start_s=job.start_s, seed=job.seed, speed=job.speed)
+        outcome = outcome_of(given, policy_of(job.policy))
+    except Exception:  # told, with the run that it ended
+        return Run(
+            wall_s=time.perf_counter() - began_s, sources=sources, error=traceback.format_exc()
+        )
+    return Run(
+        wall_s=time.perf_counter() - began_s,
+        sources=sources,
+        figures=figures_of(outcome),
+        notes=outcome.notes,
+        faults=outcome.faults,
+    )
+
+
+def figures_of(outcome: Outcome) -> dict[str, Any] | None:
+    judged = outcome.judged
+    if judged is None:
+        return None
+    return {
+        "duration_s": judged.duration_s,
+        "num_requests": judged.num_requests,
+        "num_unserved": judged.num_unserved,
+        "num_too_long": judged.num_too_long,
+        "gpu_hours": judged.gpu_hours,
+        "fluid_gpu_hours": outcome.fluid_gpu_hours,
+        "attainment": judged.attainment,
+        "worst_hour": judged.worst_hour,
+        "scaled_up": judged.scaled_up,
+        "scaled_down": judged.scaled_down,
+        "mean_replicas": judged.mean_replicas,
+        "max_replicas": judged.max_replicas,
+        "wasted_replica_minutes": judged.wasted_replica_minutes,
+        "ttft_s": _by_quantile(judged.ttft_s),
+        "tpot_s": _by_quantile(judged.tpot_s),
+    }
+
+
+def _by_quantile(values: Sequence[float]) -> dict[str, float | None]:
+    """None: endless, as of requests that nobody served, or of no requests."""
+    return {
+        f"p{100 * quantile:g}": value if math.isfinite(value) else None
+        for quantile, value in zip(QUANTILES, values, strict=True)
+    }
+
+
+def sources_digest() -> str:
+    """Return which Tonnage this is, uncommitted changes included."""
+    found = hashlib.sha256()
+    package = Path(tonnage.__file__).parent
+    for path in sorted(package.rglob("*")):
+        if path.suffix in {".py", ".toml"}:
+            found.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return found.hexdigest()[:DIGITS]
+
+
+def write(folder: Path, job: Job, run: Run) -> None:
+    """Write a file as a whole: one that is there has ended."""
+    path = folder / job.file_name
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps({"asked": job.asked(), **asdict(run)}, indent=1, allow_nan=False))
+    draft.replace(path)
+
+
+def read(folder: Path, job: Job) -> Run | None:
+    """Return the run of a job; None: there is none, or it was asked something else."""
+    path = folder / job.file_name
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text())
+    if content.pop("asked") != job.asked():
+        return None
+    return Run(**content)
+
+
+def all_done(jobs: Sequence[Job], folder: Path, num_processes: int) -> Iterator[tuple[Job, Run]]:
+    """Run what has no result yet, or failed, write its file, and yield it."""
+    sources = sources_digest()
+    found = ((job, read(folder, job)) for job in jobs)
+    due = [job for job, run in found if run is None or run.error]
+    pool = ProcessPoolExecutor(num_processes, initializer=_end_at_once)
+    try:
+        futures = {pool.submit(_written, folder, job, sources): job for job in due}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_at_once() -> None:
+    """Let Ctrl-C end a process of the pool; what is said of it is said once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _written(folder: Path, job: Job, sources: str) -> Run:
+    """Run a job and write its file here, so that it stays if nobody waits for it any more."""
+    run = run_of(job, sources)
+    write(folder, job, run)
+    return run

@@ -1,0 +1,110 @@
+"""What Tonnage keeps at what cost on a small fixed set, so that no change makes it worse unseen.
+
+8 billion parameters on H100, p95 targets (searches for p99 take twice as long), engines as fast as
+believed, cold starts of two minutes, one seed. The bounds are what was measured, less 0.5
+percentage points of the requests kept and plus 3 % of the GPU-hours. A change that is better moves
+them; one that trades the one for the other says so where it moves them. Draws differ by more than
+that (seeds 0 to 2: step 82.0 to 87.7 % and 2.10 to 2.45 GPU-hours, bursts 92.7 to 94.5 %): where a
+change that should not matter fails here, compare several seeds with ``tests/bench/replay.py``.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from replay_cases import CHAT, manifest
+
+from tonnage.api.objects import parse_model_deployment
+from tonnage.replay.cluster import Start
+from tonnage.replay.drawn import window_of
+from tonnage.replay.policies import Policy, outcome_of
+from tonnage.replay.scenario import OfShape, OfTrace, Scenario, planned
+from tonnage.replay.shapes import SWING
+from tonnage.replay.traces import Trace
+from tonnage.replay.traffic import Source, Traffic, diurnal, traffic
+from tonnage.sizing.expected import expected_workload
+from tonnage.units import HOUR_S
+
+
+def a_scenario(requests_per_s):
+    """The requests are those of the spec until others are put in their place."""
+    model = parse_model_deployment(manifest(CHAT, requests_per_s, quantile="p95"))
+    return Scenario(
+        model=model,
+        requests=OfShape(name="steady", requests_per_s=requests_per_s),
+        start=Start(mean_s=120.0),
+        planned=planned(model),
+        target=0.95,
+    )
+
+
+def shape(name, requests_per_s):
+    return replace(
+        a_scenario(requests_per_s), requests=OfShape(name=name, requests_per_s=requests_per_s)
+    )
+
+
+def of_trace(found: Traffic, duration_s) -> OfTrace:
+    trace = Trace(
+        arrival_s=found.arrival_s,
+        prompt_tokens=found.prompt_tokens,
+        output_tokens=found.output_tokens,
+    )
+    return OfTrace(trace=window_of(trace, until_s=duration_s), duration_s=duration_s)
+
+
+def drift_without_its_end(requests_per_s):
+    """Until lengths have grown; what follows would take as long again to search."""
+    found, duration_s = shape("drift", requests_per_s), 1.5 * HOUR_S
+    return replace(found, requests=of_trace(found.drawn().traffic, duration_s))
+
+
+def day_of_two_hours(requests_per_s):
+    found, duration_s = a_scenario(requests_per_s), 2.0 * HOUR_S
+    drawn = traffic(
+        Source(
+            rate=diurnal(requests_per_s, swing=SWING, period_s=duration_s),
+            shapes=[(0.0, expected_workload(found.model.spec))],
+        ),
+        duration_s=duration_s,
+        context_tokens=found.model.spec.context_length,
+    )
+    return replace(found, requests=of_trace(drawn, duration_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    least_kept: float
+    most_gpu_hours: float
+
+
+@pytest.mark.parametrize(
+    ("make", "bounds"),
+    [
+        pytest.param(
+            lambda: shape("step", 10.0),
+            Bounds(least_kept=0.8705, most_gpu_hours=2.527),  # measured: 87.55 %, 2.453
+            id="step",
+        ),
+        pytest.param(
+            lambda: drift_without_its_end(2.5),
+            Bounds(least_kept=0.9263, most_gpu_hours=2.176),  # measured: 93.13 %, 2.113
+            id="drift",
+        ),
+        pytest.param(
+            lambda: day_of_two_hours(10.0),
+            Bounds(least_kept=0.9950, most_gpu_hours=4.785),  # measured: 100.00 %, 4.645
+            id="diurnal",
+        ),
+        pytest.param(
+            lambda: shape("bursts", 10.0),
+            Bounds(least_kept=0.9218, most_gpu_hours=4.650),  # measured: 92.68 %, 4.515
+            id="bursts",
+        ),
+    ],
+)
+def test_no_change_keeps_less_or_costs_more_unseen(make, bounds):
+    found = outcome_of(make(), Policy(name="tonnage"))
+
+    assert found.faults == ()
+    assert found.judged.attainment >= bounds.least_kept
+    assert found.judged.gpu_hours <= bounds.most_gpu_hours

@@ -1,0 +1,222 @@
+"""The replay benchmark: its cases, that it goes on where it was stopped, and what its page says."""
+
+import math
+
+import pytest
+from click.testing import CliRunner
+from replay import POLICIES, left_out, main, swept
+from replay_cases import NoCaseError, chosen_cases, shape_cases, trace_case
+from replay_report import meetings, report, verdict
+from replay_runs import Job, Run, read, write
+
+STEP = next(case for case in shape_cases() if case.name == "step")
+
+
+def a_job(policy="tonnage", *, case=STEP, seed=0):
+    return Job(case=case, start_s=120.0, speed=1.0, seed=seed, policy=policy)
+
+
+def a_run(gpu_hours=6.0, attainment=0.995, **changes):
+    figures = {
+        "duration_s": 3600.0,
+        "num_requests": 1000,
+        "num_unserved": 0,
+        "num_too_long": 0,
+        "gpu_hours": gpu_hours,
+        "fluid_gpu_hours": 3.0,
+        "attainment": attainment,
+        "worst_hour": attainment - 0.01,
+        "scaled_up": 2,
+        "scaled_down": 1,
+    }
+    return Run(**{"wall_s": 1.0, "sources": "abc", "figures": figures} | changes)
+
+
+FAILED = Run(wall_s=1.0, sources="abc", error="Traceback ...\nValueError: too small\n")
+
+
+def runs_of(**by_policy):
+    return {a_job(name.replace("_", "-")): run for name, run in by_policy.items()}
+
+
+def the_verdict(**by_policy):
+    (found,) = meetings(runs_of(**by_policy))
+    return verdict(found)
+
+
+def a_trace(folder, name="day.csv", num_requests=40):
+    path = folder / name
+    rows = [f"{0.5 * number},500,20" for number in range(num_requests)]
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    return path
+
+
+def asked(folder, *arguments):
+    options = ["--out", str(folder / "runs"), "--start-up", "60", "--seeds", "1"]
+    return CliRunner().invoke(main, [*map(str, arguments), *options, "--processes", "1"])
+
+
+def test_a_trace_is_a_file_with_a_scale_and_a_window():
+    assert trace_case("a/day.csv.gz:0.5:0h-48h").until_s == 172_800
+    assert trace_case("day.csv").times == 1.0
+    assert math.isinf(trace_case("day.csv:2").until_s)
+
+
+@pytest.mark.parametrize("text", ["day.csv:fast", "day.csv:0", "day.csv:1:2h", "day.csv:1:2h-1h"])
+def test_what_is_no_trace_is_refused_with_what_was_written(text):
+    with pytest.raises(NoCaseError, match=text):
+        trace_case(text)
+
+
+def test_missing_traces_are_named(tmp_path):
+    with pytest.raises(NoCaseError, match=r"no.csv, .*none.csv"):
+        chosen_cases([f"{tmp_path}/no.csv", f"{tmp_path}/none.csv:2"], [])
+
+
+def test_two_traces_of_one_name_are_refused(tmp_path):
+    (tmp_path / "other").mkdir()
+    traces = [str(a_trace(folder)) for folder in (tmp_path, tmp_path / "other")]
+
+    with pytest.raises(NoCaseError, match="day x 1, 0 s to end"):
+        chosen_cases(traces, [])
+    assert chosen_cases([traces[0], f"{traces[1]}:2"], ["day"])
+
+
+def test_an_unknown_case_is_told_with_the_known():
+    with pytest.raises(NoCaseError, match="stepp; there are steady, step, ramp"):
+        chosen_cases([], ["stepp"])
+
+
+def test_a_sweep_adds_every_value_of_a_knob_to_the_default():
+    found = swept(["tonnage", "wva2", "hpa-kv:0.7"], sweep=True)
+
+    # The sweep of wva2 in the registry; what has a knob already is left as it is.
+    values = ["wva2:0.4", "wva2:0.55", "wva2:0.7", "wva2:0.85", "wva2:1"]
+    assert found == ["tonnage", "wva2", *values, "hpa-kv:0.7"]
+
+
+def test_all_policies_of_the_bench_exist():
+    assert swept(POLICIES, sweep=False) == list(POLICIES)
+
+
+def test_a_run_is_read_as_it_was_written_and_only_for_its_question(tmp_path):
+    job, run = a_job(), a_run()
+    write(tmp_path, job, run)
+
+    assert read(tmp_path, job).figures == run.figures
+    assert read(tmp_path, a_job(seed=1)) is None
+    content = (tmp_path / job.file_name).read_text()
+    (tmp_path / job.file_name).write_text(content.replace('"target": 0.99', '"target": 0.95'))
+    assert read(tmp_path, job) is None
+
+
+def test_jobs_have_files_of_their_own():
+    cases = [STEP, trace_case("step.csv"), trace_case("step.csv:2"), trace_case("step.csv:1:0h-1h")]
+    jobs = [a_job(policy, case=each) for each in cases for policy in ("wva2", "wva2:1")]
+
+    assert len({job.file_name for job in jobs}) == len(jobs)
+
+
+def test_it_goes_on_where_it_was_stopped_and_writes_the_page(tmp_path):
+    arguments = [a_trace(tmp_path), "--only", "day", "--policy"]
+    first = asked(tmp_path, *arguments, "static:1")
+    page = tmp_path / "page.md"
+    second = asked(tmp_path, *arguments, "static:1,static:2", "--page", page)
+
+    assert (first.exit_code, second.exit_code) == (0, 0), second.output
+    assert "1 runs, 0 of them done before" in first.output
+    assert "2 runs, 1 of them done before" in second.output
+    # 40 requests, two a second: 20 s, in whole minutes one. Two replicas take twice the GPU-hours.
+    assert "40 requests in 60.00 s" in page.read_text()
+    assert "| static:2 | 0.0333 |" in page.read_text()
+    assert "Partial: without the cases steady, step" in page.read_text()
+
+
+def test_a_run_that_fails_is_told_and_tried_again(tmp_path):
+    trace = tmp_path / "day.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,many,1\n")
+    arguments = [trace, "--only", "day", "--policy", "static:1", "--page", tmp_path / "page.md"]
+    found = [asked(tmp_path, *arguments) for _ in range(2)]
+
+    for each in found:
+        assert each.exit_code == 1
+        assert "0 of them done before" in each.output
+        assert "FAILED: tonnage.replay.traces.TraceError" in each.output
+    assert (
+        "static:1: tonnage.replay.traces.TraceError: day.csv:2"
+        in (tmp_path / "page.md").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("by_policy", "kind", "words"),
+    [
+        (
+            {"tonnage": a_run(6.0), "wva2": a_run(8.0), "hpa_kv": a_run(9.0)},
+            "wins",
+            "25.0% cheaper than wva2",
+        ),
+        ({"tonnage": a_run(6.0), "wva2": a_run(5.0)}, "loses", "20.0% dearer than wva2"),
+        ({"tonnage": a_run(6.0), "wva2": a_run(6.0)}, "is even", "even with wva2"),
+        ({"tonnage": a_run(6.0), "wva2": a_run(1.0, 0.98)}, "alone keeps the target", "6.00 GPU-h"),
+        ({"tonnage": a_run(6.0, 0.975), "wva2": a_run(9.0)}, "misses the target where", "1.50 po"),
+        (
+            {"tonnage": a_run(6.0, 0.975), "wva2": a_run(9.0, 0.9)},
+            "misses the target as all",
+            "1.50 po",
+        ),
+        # What is told the traffic or the capacity is no rival.
+        ({"tonnage": a_run(6.0), "static_peak": a_run(5.0), "true_rate": a_run(5.0)}, "alone", ""),
+    ],
+)
+def test_tonnage_is_held_against_the_cheapest_that_keeps_the_target(by_policy, kind, words):
+    found = the_verdict(**by_policy)
+
+    assert found[0].startswith(kind)
+    assert words in found[1]
+
+
+def test_the_gap_is_closed_by_what_is_saved_of_what_can_be():
+    runs = runs_of(
+        tonnage=a_run(7.0), static_peak=a_run(8.0), staircase=a_run(4.0), wva2=a_run(3.0, 0.9)
+    )
+    page = report(list(runs), runs, left_out=[])
+
+    # (8 - 7) of (8 - 4); 3 actions in an hour are 72 a day. A fleet that misses closes nothing.
+    assert "| tonnage | 7.00 | 0.88 | 1.75 | 25% | 99.50% | 98.50% | 72 |" in page
+    assert "| wva2 | 3.00 | 0.38 | 0.75 | - | **90.00%** | 89.00% | 72 |" in page
+
+
+def test_the_page_tells_what_failed_what_is_missing_and_what_was_not_asked():
+    runs = runs_of(tonnage=a_run(), wva2=FAILED)
+    jobs = [*runs, a_job("hpa-kv")]
+    page = report(jobs, runs, left_out=left_out(jobs))
+
+    assert "1 of 3 runs" in page
+    assert "wva2: ValueError: too small" in page
+    assert "hpa-kv: not run" in page
+    assert "without the cold starts 60 s, 240 s, 600 s" in page
+
+
+def test_medians_are_of_seeds_and_the_least_stands_beside():
+    runs = {
+        a_job(seed=seed): a_run(hours, kept)
+        for seed, hours, kept in ((0, 6.0, 0.995), (1, 7.0, 0.992), (2, 9.0, 0.98))
+    }
+    page = report(list(runs), runs, left_out=[])
+
+    assert "| tonnage | 7.00 | - | - | - | 99.20% (98.00%) | 97.00% | 72 |" in page
+
+
+def test_figures_of_different_sources_are_told_apart():
+    runs = runs_of(tonnage=a_run(), wva2=a_run(sources="def"))
+
+    assert "different sources" in report(list(runs), runs, left_out=[])
+
+
+def test_where_nobody_keeps_the_target_the_nearest_is_told():
+    runs = runs_of(tonnage=a_run(6.0, 0.95), wva2=a_run(7.0, 0.97), static_peak=a_run(9.0))
+    page = report(list(runs), runs, left_out=[])
+
+    assert "| none; wva2 kept 97.00% at 7.00 GPU-h | **misses by 4.00 points**" in page
+    assert "Of 1 cases with figures Tonnage misses the target as all do in 1." in page
