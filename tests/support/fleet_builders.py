@@ -241,6 +241,7 @@ def a_memory(state, *, needs=1, **changes):
         served_since_s=OLD_S,
         recent_needs=((NOW_S - 15, needs),),
         ready_pods=ready,
+        present_pods=frozenset(pod.name for pod in state.pods),
         last_replicas=state.deployment.replicas if state.deployment else None,
         children_checked_at_s=NOW_S,
     )

@@ -18,7 +18,7 @@ def a_need(replicas=4, *, with_margin=None):
     )
 
 
-def a_situation(*, current=4, need=4, recent=None, **changes):
+def a_situation(*, current=4, need=4, recent=None, placed=None, **changes):
     """``recent``: needs with margin that were seen in the window; else what is needed now."""
     wanted = need if isinstance(need, Need) else a_need(need)
     seen = [wanted.replicas_with_margin] if recent is None else recent
@@ -26,6 +26,7 @@ def a_situation(*, current=4, need=4, recent=None, **changes):
         now_s=NOW_S,
         current=current,
         given_up=0,
+        placed=current if placed is None else placed,
         retry_at_s=None,
         minimum=1,
         maximum=20,
@@ -37,6 +38,7 @@ def a_situation(*, current=4, need=4, recent=None, **changes):
         is_replacing=False,
         awaited=None,
         stepped=None,
+        window_base=None,
         gpus_per_replica=2,
         free_budget_gpus=None,
         settings=PolicySettings(

@@ -19,11 +19,12 @@ from tonnage.control.outlook import (
 from tonnage.control.pending import (
     is_given_up,
     is_replacing,
+    num_placed,
     remembered_giving_back,
     retry_at_s,
 )
 from tonnage.control.promises import factor_reasons, judge, remembered_load
-from tonnage.control.remembered import not_ahead, with_observed
+from tonnage.control.remembered import not_ahead, pace_s, window_base, with_observed
 from tonnage.control.rivals import leaves_template, with_rivals
 from tonnage.control.state import (
     Assessment,
@@ -34,7 +35,6 @@ from tonnage.control.state import (
     Pending,
     Refusal,
 )
-from tonnage.estimate.metrics import WINDOWS
 from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
@@ -282,6 +282,7 @@ def _situation(
         now_s=fleet.now_s,
         current=state.deployment.replicas if state.deployment else 0,
         given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
+        placed=num_placed(state, fleet),
         retry_at_s=retry_at_s(memory, fleet.settings),
         quota_refusal=_quota_refusal(state),
         minimum=scaling.min_replicas,
@@ -294,11 +295,12 @@ def _situation(
         is_replacing=is_replacing(state, memory, fleet),
         awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,
+        window_base=window_base(memory, fleet),
         gpus_per_replica=chosen.sizing.flags.parallelism.num_gpus,
         free_budget_gpus=free_gpus,
         settings=PolicySettings(
             scale_down_window_s=scale_down_window_s(memory, fleet.settings),
             max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
-            pace_s=WINDOWS[0] * fleet.settings.scrape_interval_s,
+            pace_s=pace_s(fleet.settings),
         ),
     )

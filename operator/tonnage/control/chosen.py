@@ -13,7 +13,12 @@ from tonnage.estimate.belief import SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
-from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
+from tonnage.sizing.errors import (
+    DoesNotFitError,
+    SearchAbandonedError,
+    SizingError,
+    SLOInfeasibleError,
+)
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.provenance import (
     Figure,
@@ -131,9 +136,19 @@ def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
     if not (is_due or (found.problem and held.is_measured)):
         return None
     last = question.memory.better_asked
-    if last is not None and last.flags == flags and now_s - last.at_s < ASKED_AGAIN_S:
-        return last
-    return BetterAsked(at_s=now_s, flags=flags, sizing=_better_slots(question, found))
+    known = last if last is not None and last.flags == flags else None
+    if known is not None and now_s - known.at_s < ASKED_AGAIN_S:
+        is_worth_it = known.sizing is not None and _is_worth_it(found, known.sizing)
+        return known if is_worth_it else replace(known, sizing=None)
+    try:
+        return BetterAsked(at_s=now_s, flags=flags, sizing=_better_slots(question, found))
+    except SearchAbandonedError:
+        return known  # what serves the demand was answered: this can wait
+
+
+def _is_worth_it(found: Chosen, best: Sizing) -> bool:
+    gain = best.goodput_requests_per_s / found.sizing.goodput_requests_per_s - 1
+    return found.problem is not None or gain > GAIN_WORTH_A_RESTART
 
 
 def _better_slots(question: Question, found: Chosen) -> Sizing | None:
@@ -150,9 +165,8 @@ def _better_slots(question: Question, found: Chosen) -> Sizing | None:
         return None
     is_other = best.flags.max_num_seqs != flags.max_num_seqs
     is_same_split = best.flags.parallelism == flags.parallelism
-    gain = best.goodput_requests_per_s / found.sizing.goodput_requests_per_s - 1
-    is_worth_it = found.problem is not None or gain > GAIN_WORTH_A_RESTART
     known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
+    is_worth_it = _is_worth_it(found, best)
     return best if is_other and is_same_split and is_worth_it and known else None
 
 

@@ -11,6 +11,7 @@ from tonnage.estimate.forecast import (
     Note,
     forecast,
     noted,
+    rescaled,
     reserve,
     usual,
     without_chance,
@@ -87,6 +88,7 @@ def remembered_demand(
     memory, demand = found.memory, found.traffics.demand
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
         return memory
+    memory = _in_units_of(memory, sizing)
     interval_s, most = fleet.settings.scrape_interval_s, sizing.most_requests_per_s
     count = count_arrivals(found.state.engines, WINDOWS[0], scrape_interval_s=interval_s)
     sure = without_chance(count.requests, scv=sizing.request.arrival_scv)
@@ -99,7 +101,17 @@ def remembered_demand(
         planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
         lead_s=lead,
     )
-    return replace(memory, history=noted(memory.history, note), most_requests_per_s=most)
+    history = noted(memory.history, note)
+    return replace(memory, history=history, history_flags=sizing.flags, most_requests_per_s=most)
+
+
+def _in_units_of(memory: ObjectMemory, sizing: Sizing) -> ObjectMemory:
+    """Tell demand in replicas as they are now, where other flags run than when it was noted."""
+    before = memory.most_requests_per_s
+    if memory.history_flags in {None, sizing.flags} or not before:
+        return memory
+    factor = before / sizing.most_requests_per_s
+    return replace(memory, history=rescaled(memory.history, factor))
 
 
 def _forecast(memory: ObjectMemory, demand: float, lead: float, fleet: Fleet) -> Forecast:

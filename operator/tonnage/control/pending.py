@@ -17,6 +17,11 @@ def is_given_up(pod: PodView, fleet: Fleet) -> bool:
     return is_stuck and waited_s > fleet.settings.pending_timeout_s
 
 
+def num_placed(state: ModelState, fleet: Fleet) -> int:
+    """Return the pods that stay and are not given up, those of a rollout too."""
+    return sum(not pod.is_deleting and not is_given_up(pod, fleet) for pod in state.pods)
+
+
 def is_replacing(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
     """Tell whether a pod that came when a replica was lost, or later, is still loading."""
     if memory.lost_at_s is None:
@@ -45,9 +50,8 @@ def remembered_giving_back(
     ready, back = len(memory.ready_pods), memory.given_back
     if back is not None and ready > back.ready:
         memory, back = replace(memory, given_back=None), None
-    current = state.deployment.replicas if state.deployment else 0
-    gives_back = decision.replicas < current and any(is_given_up(pod, fleet) for pod in state.pods)
-    if not gives_back:
+    is_back = any(reason.code == "InsufficientGPU" for reason in decision.reasons)
+    if not (is_back and any(is_given_up(pod, fleet) for pod in state.pods)):
         return memory
     times = 1 if back is None else back.times + 1
     return replace(memory, given_back=GivenBack(at_s=fleet.now_s, times=times, ready=ready))

@@ -20,6 +20,8 @@ STANDING_WINDOWS = 2
 """For which requests have waited all along: a queue that stands."""
 DRAIN_TOLERANCE = 2.0
 """Times the time that a queue should take to be served, for which it is an overload's."""
+LONGEST_DRAIN_S = 1800.0
+"""After which a queue that is still there is no overload's."""
 QUEUED = 1.0
 """Requests that wait at each replica, from which on there is a queue."""
 
@@ -35,9 +37,11 @@ def remembered_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> ObjectMe
     load = _load(found, chosen)
     is_overloaded = load is None or load > OVERLOAD
     is_queued = demand.waiting >= QUEUED * max(1, _serving(found))
-    drained_by_s = memory.drained_by_s
+    drained_by_s, expected_s = memory.drained_by_s, fleet.now_s + _drain_s(found, chosen)
     if is_overloaded and is_queued:
-        drained_by_s = fleet.now_s + _drain_s(found, chosen)
+        drained_by_s = expected_s
+    elif drained_by_s is not None:
+        drained_by_s = min(drained_by_s, expected_s)
     is_draining = is_queued and drained_by_s is not None and fleet.now_s < drained_by_s
     queued_since_s = fleet.now_s if memory.queued_since_s is None else memory.queued_since_s
     return replace(
@@ -49,16 +53,15 @@ def remembered_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> ObjectMe
 
 
 def _drain_s(found: Assessment, chosen: Chosen) -> float:
-    """Return the time that what waits should take at most, with all replicas that are asked for.
-
-    Where they serve no more than comes, it takes for ever.
-    """
+    """Return the time that what waits should take at most, with all replicas that are asked for."""
     demand, state = found.traffics.demand, found.state
     if demand is None or state.deployment is None:
         return 0.0
     capacity = Capacity(sizing=chosen.sizing, goodput_factor=chosen.goodput_factor)
     spare = state.deployment.replicas * capacity.most_requests_per_s - demand.requests_per_s
-    return DRAIN_TOLERANCE * demand.waiting / spare if spare > 0 else math.inf
+    if spare <= 0:
+        return LONGEST_DRAIN_S
+    return min(LONGEST_DRAIN_S, DRAIN_TOLERANCE * demand.waiting / spare)
 
 
 def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -> ObjectMemory:

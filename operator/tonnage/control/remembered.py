@@ -13,6 +13,7 @@ from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import with_starts
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
+from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 
 
@@ -21,6 +22,8 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
     now_s = fleet.now_s
     if not memory.recent_needs or memory.recent_needs[-1][0] <= now_s:
         return memory
+
+    back = memory.given_back
 
     def past(at_s: float | None) -> float | None:
         return None if at_s is None else min(at_s, now_s)
@@ -39,6 +42,9 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         waiting_since_s=past(memory.waiting_since_s),
         short_since_s=past(memory.short_since_s),
         better_since_s=past(memory.better_since_s),
+        better_asked=None,
+        given_back=replace(back, at_s=min(back.at_s, now_s)) if back else None,
+        window_began=None,
         slots_moved_at_s=past(memory.slots_moved_at_s),
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
@@ -55,20 +61,25 @@ def with_observed(
     has_lost = bool(memory.ready_pods - set(ready)) and len(ready) < asked
     demand = traffics.demand
     measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
+    # A pod that was Ready before, or at first sight, tells nothing of its start.
+    is_first = memory.last_replicas is None
+    loading = (
+        memory.loading_pods if is_first else memory.loading_pods | (present - memory.present_pods)
+    )
     starts_s = [
         pod.ready_at_s - pod.created_at_s
         for name, pod in ready.items()
-        if name not in memory.ready_pods and pod.ready_at_s is not None
+        if name in loading and pod.ready_at_s is not None
     ]
     return replace(
         _with_arrivals(memory, state, fleet, traffics),
         ready_pods=frozenset(ready),
+        loading_pods=frozenset((present if is_first else loading) - set(ready)),
         present_pods=present,
         vanished_at_s=memory.vanished_at_s if memory.present_pods <= present else fleet.now_s,
         last_replicas=asked,
-        stepped=(fleet.now_s, memory.last_replicas)
-        if memory.last_replicas not in {None, asked}
-        else memory.stepped,
+        stepped=_stepped(memory, asked, fleet.now_s) or memory.stepped,
+        window_began=_window_began(memory, asked, fleet),
         lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
         served_since_s=_served_since_s(memory, demand, fleet),
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
@@ -76,6 +87,29 @@ def with_observed(
         asked_lengths=_asked_lengths(memory, state, traffics),
         posterior=with_starts(memory.posterior, starts_s),
     )
+
+
+def pace_s(settings: Settings) -> float:
+    """Return the time in which the effect of a step shows in the rates."""
+    return WINDOWS[0] * settings.scrape_interval_s
+
+
+def window_base(memory: ObjectMemory, fleet: Fleet) -> int | None:
+    """Return the replicas before the first change of the rate window that this moment is in."""
+    began = memory.window_began
+    is_within = began is not None and fleet.now_s - began[0] < pace_s(fleet.settings)
+    return began[1] if began and is_within else None
+
+
+def _stepped(memory: ObjectMemory, asked: int, now_s: float) -> tuple[float, int] | None:
+    before = memory.last_replicas
+    return None if before is None or before == asked else (now_s, before)
+
+
+def _window_began(memory: ObjectMemory, asked: int, fleet: Fleet) -> tuple[float, int] | None:
+    if window_base(memory, fleet) is not None:
+        return memory.window_began
+    return _stepped(memory, asked, fleet.now_s) or memory.window_began
 
 
 def _with_arrivals(

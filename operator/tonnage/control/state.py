@@ -211,6 +211,8 @@ class ObjectMemory:
     recent_needs: tuple[tuple[float, int], ...] = ()
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
+    loading_pods: frozenset[str] = frozenset()
+    """That have not been Ready since they were made."""
     present_pods: frozenset[str] = frozenset()
     vanished_at_s: float = 0.0
     """When a pod was last gone for good: what came to it is in no window any more."""
@@ -221,6 +223,8 @@ class ObjectMemory:
     """That the Deployment asked for at the last tick."""
     stepped: tuple[float, int] | None = None
     """(time, replicas before) when they last changed."""
+    window_began: tuple[float, int] | None = None
+    """(time, replicas before) of the first change of the newest rate window with one."""
     traffic: Traffic | None = None
     """Last measured demand."""
     lengths: MeasuredLengths | None = None
@@ -258,6 +262,8 @@ class ObjectMemory:
     """Since when requests have waited at every tick."""
     history: History = field(default_factory=History)
     """Of demand, and of what was forecast of it."""
+    history_flags: Flags | None = None
+    """That ran when it was last noted."""
     most_requests_per_s: float | None = None
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
     counted: Counted = ()

@@ -29,6 +29,8 @@ from tonnage.units import HOUR_S
 LAST = "last value"
 NOTE_S: Final = 60.0
 """Between two notes."""
+LATEST_S: Final = 2 * NOTE_S
+"""After its time, at which a forecast can still be scored: after a gap it is about another hour."""
 RECENT_S: Final = HOUR_S
 """That single notes are kept."""
 BIN_S: Final = 600.0
@@ -154,6 +156,26 @@ def _with_note(history: History, note: Note) -> History:
     return replace(history, due=(*history.due, new))
 
 
+def rescaled(history: History, factor: float) -> History:
+    """Return the history in another unit: of replicas that serve so many times less."""
+    due = (
+        replace(
+            each,
+            forecasts={name: factor * value for name, value in each.forecasts.items()},
+            base=factor * each.base,
+            peak=factor * each.peak,
+        )
+        for each in history.due
+    )
+    return replace(
+        history,
+        recent=tuple((at_s, factor * value) for at_s, value in history.recent),
+        pattern={at: (factor * mean, count) for at, (mean, count) in history.pattern.items()},
+        due=tuple(due),
+        peaks=tuple(replace(each, demand=factor * each.demand) for each in history.peaks),
+    )
+
+
 def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tuple[float, int]]:
     number = int(at_s // BIN_S)
     mean, count = history.pattern.get(number, (0.0, 0))
@@ -170,6 +192,8 @@ def _settled(history: History, note: Note) -> History:
     scores, peaks = dict(history.scores), history.peaks
     came = [each for each in history.due if each.due_s <= note.at_s]
     for each in came:
+        if note.at_s - each.due_s > LATEST_S:
+            continue
         for name, forecast in each.forecasts.items():
             scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)

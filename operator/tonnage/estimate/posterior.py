@@ -74,14 +74,17 @@ class ObjectPosterior:
     """What its own engines say of their pool: the truth for this object."""
 
 
+LARGEST_START = 3.0
+"""Times the mean, that one more start counts for at most."""
 START_GAIN = 0.3
 """Of a start that differs from those before, once there are some."""
 
 
 def with_starts(known: ObjectPosterior, starts_s: Iterable[float]) -> ObjectPosterior:
     """Return what is known with more pods that became Ready so long after they were created."""
-    for start_s in starts_s:
+    for told_s in starts_s:
         mean_s, number = known.cold_start_s, known.num_starts + 1
+        start_s = told_s if mean_s is None else min(told_s, LARGEST_START * mean_s)
         before_s = start_s if mean_s is None else mean_s
         gain = max(START_GAIN, 1 / number)
         variance = (1 - gain) * (known.cold_start_deviation_s**2 + gain * (start_s - before_s) ** 2)

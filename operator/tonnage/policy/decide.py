@@ -43,7 +43,8 @@ def walk_down(decision: Decision, situation: Situation) -> Decision:
         return decision.limited_to(current, "Stabilizing", message)
     step = math.ceil(STEP_DOWN * current)
     message = f"from {current} by {step} at a time"
-    return decision.limited_to(max(decision.replicas, current - step), "WalkingDown", message)
+    least = max(decision.replicas, highest, current - step)
+    return decision.limited_to(least, "WalkingDown", message)
 
 
 def _hold_down(situation: Situation) -> tuple[str, str] | None:
@@ -76,9 +77,7 @@ def cap_step_up(decision: Decision, situation: Situation) -> Decision:
 
     The first decision brings up a whole fleet.
     """
-    base = situation.current
-    if situation.is_pacing and situation.stepped is not None:
-        base = min(base, situation.stepped[1])
+    base = min(situation.current, situation.window_base or situation.current)
     added = max(base, situation.settings.max_scale_up_replicas)
     most = base + added
     if situation.current == 0 or decision.replicas <= most:
@@ -92,7 +91,7 @@ def give_back_what_finds_no_node(decision: Decision, situation: Situation) -> De
     current, given_up = situation.current, situation.given_up
     if given_up:
         message = f"no node takes {given_up} of {current} pods: they are given back"
-        most = max(0, current - given_up)
+        most = max(current - given_up, min(current, situation.placed))
         return decision.limited_to(min(decision.replicas, most), "InsufficientGPU", message)
     retry_at_s = situation.retry_at_s
     if retry_at_s is None or situation.now_s >= retry_at_s or decision.replicas <= current:

@@ -48,6 +48,8 @@ class Situation:
     """Replicas that the Deployment asks for; 0: there is none yet."""
     given_up: int
     """Pods that no node has taken for so long that none is expected to."""
+    placed: int
+    """The other pods: what no node takes is asked for beyond these."""
     retry_at_s: float | None
     """Until when nothing is added, after such pods were given back."""
     minimum: int
@@ -66,6 +68,8 @@ class Situation:
     """Replicas for spec.demand, while a fleet has had no traffic yet, or only just."""
     stepped: tuple[float, int] | None
     """(time, replicas before) of the last change of the Deployment's replicas."""
+    window_base: int | None
+    """Replicas before the first change of the rate window that this moment is in."""
     gpus_per_replica: int
     free_budget_gpus: int | None
     """GPUs that the fleet may still take; None: no budget is set."""

@@ -22,7 +22,7 @@ from measured_builders import an_engine
 from tonnage.control.measure import measure_traffic
 from tonnage.control.pending import retry_at_s
 from tonnage.control.state import GivenBack
-from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.posterior import ObjectPosterior, with_starts
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
@@ -463,7 +463,8 @@ class TestMemory:
 
     def test_learns_how_long_a_replica_takes_to_start(self):
         state = a_state(pods=[a_pod_body("a"), a_pod_body("b")])
-        fresh = a_memory(state, ready_pods=frozenset())
+        fresh = a_memory(state, ready_pods=frozenset(), loading_pods=frozenset("a"))
+        fresh = replace(fresh, present_pods=frozenset("a"))  # the other came since
 
         first = assessed(state, memory=fresh).memory
         again = assessed(state, memory=first).memory
@@ -472,10 +473,21 @@ class TestMemory:
         assert again.posterior.cold_start_s == 600
         assert again.posterior.num_starts == 2
 
+    def test_learns_nothing_from_a_pod_that_was_ready_before(self):
+        # At first sight, and of one that lost a probe: it is Ready since then, not since its start.
+        state = a_state(pods=[a_pod_body("a")])
+        first = replace(a_memory(state), last_replicas=None, present_pods=frozenset())
+        lost = a_memory(state, ready_pods=frozenset())
+
+        for memory in (replace(first, ready_pods=frozenset()), lost):
+            assert assessed(state, memory=memory).memory.posterior.num_starts == 0
+
     def test_smooths_how_long_starts_take(self):
         state = a_state(pods=[a_pod_body("a")])
         known = ObjectPosterior(cold_start_s=200, num_starts=9)
-        memory = a_memory(state, ready_pods=frozenset(), posterior=known)
+        memory = a_memory(
+            state, ready_pods=frozenset(), loading_pods=frozenset("a"), posterior=known
+        )
 
         after = assessed(state, memory=memory).memory.posterior
 
@@ -516,3 +528,9 @@ def test_a_replica_that_serves_short_requests_serves_more_of_them():
     found = assessed(with_lengths(state, 100, 50))
 
     assert found.sizing.goodput_requests_per_s > 5 * EACH
+
+
+def test_a_start_counts_for_three_times_the_mean_at_most():
+    known = with_starts(ObjectPosterior(cold_start_s=100, num_starts=9), [259_200])
+
+    assert known.cold_start_s == pytest.approx(100 + 0.3 * 200)

@@ -19,6 +19,7 @@ from tonnage.estimate.forecast import (
     forecast,
     is_burst,
     noted,
+    rescaled,
     reserve,
     usual,
     without_chance,
@@ -146,6 +147,20 @@ class TestHistory:
 
         assert back.recent == ((START_S - 600, 3.0),)
         assert back.scores == history.scores
+
+    def test_scores_nothing_that_is_about_another_hour(self):
+        history = after(lambda _: 100.0, 30)
+        late = noted(history, a_note(9 * 3600, 5.0))
+
+        assert late.scores == history.scores
+        assert late.peaks == history.peaks
+
+    def test_is_told_in_another_unit_where_replicas_serve_more(self):
+        history = rescaled(after(lambda _: 12.0, 30), 0.25)
+
+        assert usual(history) == 3.0
+        assert {mean for mean, _ in history.pattern.values()} == {3.0}
+        assert history.due[0].forecasts[LAST] == history.due[0].base == 3.0
 
 
 class TestReserve:
