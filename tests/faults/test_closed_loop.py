@@ -135,10 +135,12 @@ class TestCorruptedScrapes:
         told, wanted = by_time(record), by_time(clean())
         return {at_s: told[at_s] - wanted[at_s] for at_s in told if at_s >= HOUR_S / 2}
 
-    def test_that_fail_change_replicas_by_one_at_most_after_half_an_hour(self):
+    def test_that_fail_hold_what_is_there(self):
+        # In no window of three starts is every pod's last scrape seen: nothing was seen to be
+        # unnecessary, and the plan for spec.demand stays.
         found = self.differences(dropped(0.3))
 
-        assert all(abs(by) <= 1 for by in found.values()), found
+        assert all(0 <= by <= 3 for by in found.values()), found
 
     @pytest.mark.parametrize(
         "fault",

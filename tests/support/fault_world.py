@@ -115,7 +115,7 @@ def a_world(*, url=None, ahead_s=0, limits=LIMITS, objects=OBJECTS, load=LITTLE,
     pods = pods_of(*objects, replicas=replicas)
     api = QueryApi(completions_per_s=dict.fromkeys(pods, load), **more)
     with serving(api) as server:
-        settings = Settings(prometheus_url=url or server.url)
+        settings = Settings(prometheus_url=url or server.url, cold_start_s=60)
         observer = Observer(
             kube=KubeDouble(),
             ask=lambda sets, kept: Prometheus(

@@ -8,7 +8,7 @@ from tonnage.policy.situation import Need
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_s, significant
 
-DOWN_MARGIN = 0.04
+DOWN_MARGIN = 0.06
 """Replicas are taken away only if the rest would serve this much more than the demand."""
 DRAIN_LEADS = 2.0
 """Starts of a replica, in which a backlog is drained: what came in one lead is gone after two more.
