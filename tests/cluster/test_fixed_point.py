@@ -17,7 +17,7 @@ TICK_S = 2
 NUM_USERS = 20
 RESIDENCE_S = 6.0
 """About what an answer takes: users who come over this time do not walk in step."""
-QUIET_TICKS, COUNTED_TICKS = 5, 10
+QUIET_TICKS, COUNTED_TICKS = 10, 10
 STEADY_TIMEOUT_S = 180
 MATERIAL = 0.02
 

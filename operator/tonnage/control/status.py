@@ -286,9 +286,16 @@ def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")
 COUNTERS = frozenset(
-    {"busySteps", "windows", "judgedRequests", "coldStarts", "corroboratingNamespaces"}
+    {
+        "busySteps",
+        "windows",
+        "judgedRequests",
+        "coldStarts",
+        "corroboratingNamespaces",
+        "deviationFraction",
+    }
 )
-"""Grows for ever: goes along, asks for no write of its own."""
+"""Grows for ever, or shrinks: goes along, asks for no write of its own."""
 
 
 def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -296,7 +303,7 @@ def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], float
         for name, value in (status.get(section) or {}).items():
             parts = value if isinstance(value, Mapping) else {name: value}
             for part, number in parts.items():
-                if name in COUNTERS or isinstance(number, bool | str) or number is None:
+                if {name, part} & COUNTERS or isinstance(number, bool | str) or number is None:
                     continue
                 if isinstance(number, int | float) and math.isfinite(number):
                     shown = name if part == "value" else part

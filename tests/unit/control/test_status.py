@@ -163,6 +163,14 @@ class TestMaterial:
         assert gauges_moved(with_step, {"measured": {}})
         assert not gauges_moved(with_step, with_step)
 
+    def test_doubt_that_shrinks_with_evidence_is_none(self):
+        before = {
+            "calibration": {"prefillEfficiency": {"learned": 0.46, "deviationFraction": 0.08}}
+        }
+        after = {"calibration": {"prefillEfficiency": {"learned": 0.46, "deviationFraction": 0.04}}}
+
+        assert not gauges_moved(before, after)
+
     def test_counters_and_words_are_no_gauges(self):
         before = {"calibration": {"busySteps": 5, "changedAt": "a"}, "estimate": {"x": None}}
         after = {"calibration": {"busySteps": 5000, "changedAt": "b"}}
