@@ -38,7 +38,7 @@ from tonnage.control.state import (
 from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.decide import decide
-from tonnage.policy.need import NO_LEAD, Capacity, Traffic, need, need_without_demand
+from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
 from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
@@ -178,8 +178,7 @@ def drift(state: ModelState) -> tuple[str, str] | None:
 
 def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: Fleet) -> Need:
     """Return the need for the demand and for known events, and what else there is to say of it."""
-    capacity = Capacity(sizing=chosen.sizing, goodput_factor=chosen.goodput_factor)
-    wanted = raised(_need_for_demand(found, chosen, capacity, fleet), capacity, events)
+    wanted = raised(_need_for_demand(found, chosen, fleet), chosen.capacity, events)
     said = (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
         *factor_reasons(found.memory, chosen.goodput_factor),
@@ -189,7 +188,7 @@ def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: F
     return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
 
 
-def _need_for_demand(found: Assessment, chosen: Chosen, capacity: Capacity, fleet: Fleet) -> Need:
+def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
     demand, last = found.traffics.demand, found.memory.traffic
     if demand is not None:
@@ -203,7 +202,7 @@ def _need_for_demand(found: Assessment, chosen: Chosen, capacity: Capacity, flee
         traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
     memory = found.memory
     return need(
-        capacity,
+        chosen.capacity,
         traffic,
         drain_s=fleet.settings.backlog_drain_s,
         outlook=outlook_of(traffic.requests_per_s, chosen, memory, fleet) if demand else None,
@@ -265,8 +264,7 @@ def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
         if served_since_s is None
         else served_since_s + scale_down_window_s(memory, fleet.settings)
     )
-    capacity = Capacity(sizing=chosen.sizing, goodput_factor=chosen.goodput_factor)
-    return capacity.replicas(expected) if fleet.now_s < until_s else None
+    return chosen.capacity.replicas(expected) if fleet.now_s < until_s else None
 
 
 def _quota_refusal(state: ModelState) -> str | None:

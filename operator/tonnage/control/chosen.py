@@ -147,8 +147,7 @@ def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
 
 
 def _is_worth_it(found: Chosen, best: Sizing) -> bool:
-    gain = best.goodput_requests_per_s / found.sizing.goodput_requests_per_s - 1
-    return found.problem is not None or gain > GAIN_WORTH_A_RESTART
+    return found.problem is not None or found.gain_of(best) > GAIN_WORTH_A_RESTART
 
 
 def _better_slots(question: Question, found: Chosen) -> Sizing | None:
@@ -176,11 +175,10 @@ def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
     if best is None:
         return ()
     each = significant(best.goodput_requests_per_s)
-    gain = best.goodput_requests_per_s / sizing.goodput_requests_per_s - 1
     against = (
         f"no rate keeps the SLO with the {sizing.flags.max_num_seqs} that run"
         if found.problem
-        else f"{gain:.0%} more than the {sizing.flags.max_num_seqs} that run"
+        else f"{found.gain_of(best):.0%} more than the {sizing.flags.max_num_seqs} that run"
     )
     message = (
         f"by what is measured, max-num-seqs {best.flags.max_num_seqs} would serve {each} "

@@ -10,7 +10,6 @@ from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory, Obser
 from tonnage.estimate.calibration import is_material, memory_key
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_back, judged
-from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 
@@ -57,8 +56,7 @@ def _drain_s(found: Assessment, chosen: Chosen) -> float:
     demand, state = found.traffics.demand, found.state
     if demand is None or state.deployment is None:
         return 0.0
-    capacity = Capacity(sizing=chosen.sizing, goodput_factor=chosen.goodput_factor)
-    spare = state.deployment.replicas * capacity.most_requests_per_s - demand.requests_per_s
+    spare = state.deployment.replicas * chosen.capacity.most_requests_per_s - demand.requests_per_s
     if spare <= 0:
         return LONGEST_DRAIN_S
     return min(LONGEST_DRAIN_S, DRAIN_TOLERANCE * demand.waiting / spare)

@@ -50,8 +50,7 @@ def with_rollout(
 
 
 def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
-    gain = better.goodput_requests_per_s / chosen.sizing.goodput_requests_per_s - 1
-    return chosen.problem is not None or gain >= GAIN_WORTH_A_ROLLOUT
+    return chosen.problem is not None or chosen.gain_of(better) >= GAIN_WORTH_A_ROLLOUT
 
 
 def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
@@ -101,10 +100,10 @@ def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) 
     decision, running = found.decision, chosen.sizing
     if decision is None:
         return found
-    gain = better.goodput_requests_per_s / running.goodput_requests_per_s - 1
     what = (
-        f"by what is measured, max-num-seqs {better.flags.max_num_seqs} serves {gain:.0%} more per "
-        f"replica than the {running.flags.max_num_seqs} that run"
+        f"by what is measured, max-num-seqs {better.flags.max_num_seqs} serves "
+        f"{chosen.gain_of(better):.0%} more per replica than the "
+        f"{running.flags.max_num_seqs} that run"
     )
     done = f"not yet: {waits}" if waits else "engines are replaced one by one"
     reason = Reason(code=MOVED, message=f"{what}; {done}")

@@ -20,7 +20,7 @@ from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.pod import Manifest
-from tonnage.policy.need import Traffic
+from tonnage.policy.need import Capacity, Traffic
 from tonnage.policy.situation import Decision, Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
@@ -358,6 +358,15 @@ class Chosen:
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
     better_asked: BetterAsked | None = None
     """Where measured constants suffice to ask."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """What its replicas are believed to serve."""
+        return Capacity(sizing=self.sizing, goodput_factor=self.goodput_factor)
+
+    def gain_of(self, other: Sizing) -> float:
+        """Return what a replica serves more by another sizing, as a share."""
+        return other.goodput_requests_per_s / self.sizing.goodput_requests_per_s - 1
 
     @property
     def better_slots(self) -> Sizing | None:
