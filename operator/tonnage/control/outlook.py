@@ -125,7 +125,7 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(memory, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(memory, requests_per_s / most, lead, fleet)
-    kept = reserve(memory.history, quantile=_quantile(sizing)).fraction
+    kept = reserve(memory.history, quantile=_quantile(sizing))
     usd = usd_per_hour_per_gpu(sizing.request.gpu)
     return Outlook(
         requests_per_s=expected.demand * most,

@@ -301,22 +301,14 @@ WAYS: Final[Mapping[str, Callable[[History, float, float, float], float | None]]
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """The share by which a fleet is larger than its forecast asks, and the record behind it."""
-
-    fraction: float
-    num_peaks: int
-
-
-def reserve(history: History, *, quantile: float) -> Reserve:
-    """Return the least that leaves few enough requests in bursts above it.
+def reserve(history: History, *, quantile: float) -> float:
+    """Return the least share of demand to add that leaves few enough requests in higher bursts.
 
     ``quantile``: of the promise; the requests of a burst count for a note's time at its height.
     """
     peaks = sorted(history.peaks, key=lambda each: each.ratio, reverse=True)
     if len(peaks) < MIN_PEAKS:
-        return Reserve(fraction=0.0, num_peaks=len(peaks))
+        return 0.0
     left = (1 - quantile) * sum(each.demand for each in peaks) * BIN_S
     ratio = 1.0
     for each in peaks:
@@ -324,7 +316,7 @@ def reserve(history: History, *, quantile: float) -> Reserve:
         if left < 0:
             ratio = min(each.ratio, peaks[RECURS - 1].ratio)
             break
-    return Reserve(fraction=ratio - 1 if ratio >= LEAST_PEAK else 0.0, num_peaks=len(peaks))
+    return ratio - 1 if ratio >= LEAST_PEAK else 0.0
 
 
 def usual(history: History) -> float | None:

@@ -170,26 +170,26 @@ class TestReserve:
     def test_follows_from_bursts_that_come_and_go_within_a_start(self):
         history = after(lambda _: 1.0, 240, peak=self.bursty)
 
-        assert reserve(history, quantile=0.95).fraction == pytest.approx(2.0)
+        assert reserve(history, quantile=0.95) == pytest.approx(2.0)
 
     def test_is_none_for_a_load_that_does_not_waver(self):
-        assert reserve(after(lambda _: 5.0, 240), quantile=0.99).fraction == 0
+        assert reserve(after(lambda _: 5.0, 240), quantile=0.99) == 0
 
     def test_is_none_for_a_rise_that_stays(self):
         def step(at_s):
             return 2.0 if at_s < 7200 else 6.0
 
-        assert reserve(after(step, 240), quantile=0.99).fraction == 0
+        assert reserve(after(step, 240), quantile=0.99) == 0
 
     def test_is_none_for_one_burst(self):
         history = after(lambda _: 1.0, 240, peak=lambda at_s: 9.0 if at_s == 7200 else 1.0)
 
-        assert reserve(history, quantile=0.99).fraction == 0
+        assert reserve(history, quantile=0.99) == 0
 
     def test_is_none_before_an_hour(self):
         history = after(lambda _: 1.0, 50, peak=self.bursty)
 
-        assert reserve(history, quantile=0.95).fraction == 0
+        assert reserve(history, quantile=0.95) == 0
 
     def test_leaves_as_many_requests_in_higher_bursts_as_the_promise_allows(self):
         # 100 bins of 600 s at 1/s; four of them with a burst of 4, six with one of 2. At 99 % 600
@@ -200,14 +200,14 @@ class TestReserve:
             Peak(bin=number, ratio=ratio, demand=1.0) for number, ratio in enumerate(ratios)
         )
 
-        assert reserve(History(peaks=peaks), quantile=0.99).fraction == 3.0
-        assert reserve(History(peaks=peaks), quantile=0.95).fraction == 0.0
+        assert reserve(History(peaks=peaks), quantile=0.99) == 3.0
+        assert reserve(History(peaks=peaks), quantile=0.95) == 0.0
 
     def test_forgets_after_a_day(self):
         history = after(lambda _: 1.0, 240, peak=self.bursty)
         later = after(lambda _: 1.0, 25 * 60, history=history, since=240)
 
-        assert reserve(later, quantile=0.95).fraction == 0
+        assert reserve(later, quantile=0.95) == 0
 
 
 class TestBursts:
