@@ -87,13 +87,21 @@ def a_model(name: str = NAME, **spec: Any) -> Object:
 
 
 def until(
-    ask: Callable[[], Any], what: str, *, timeout_s: float = 90, every_s: float = POLL_S
+    ask: Callable[[], Any],
+    what: str,
+    *,
+    timeout_s: float = 90,
+    every_s: float = POLL_S,
+    told: Callable[[], Any] = str,
 ) -> Any:
-    """Ask until the answer is true, and return it; fail when that takes too long."""
+    """Ask until the answer is true, and return it; fail when that takes too long.
+
+    ``told``: what there is instead, for the message of the failure.
+    """
     deadline_s = time.monotonic() + timeout_s
     while not (found := ask()):
         if time.monotonic() > deadline_s:
-            pytest.fail(f"{what}: not within {timeout_s:g} s")
+            pytest.fail(f"{what}: not within {timeout_s:g} s {told()}")
         time.sleep(every_s)
     return found
 
@@ -313,6 +321,7 @@ class Tenant:
         until(
             lambda: self.num_ready(name) == replicas and self.replicas(name) == replicas,
             f"{replicas} replicas are Ready",
+            told=lambda: self.told(name),
         )
         until(
             lambda: (
@@ -320,8 +329,16 @@ class Tenant:
                 and not self.condition("Reconciling", name)
             ),
             "the status says so",
+            told=lambda: self.told(name),
         )
         return self.deployment(name) or {}
+
+    def told(self, name: str = NAME) -> str:
+        """Return what the cluster says of one object, for whoever has to find out why."""
+        deployment = self.deployment(name) or {}
+        pods = [(each["metadata"]["name"], each.get("status")) for each in self.all_of(PODS)]
+        shown = {"deployment": deployment.get("status"), "pods": pods, "model": self.status(name)}
+        return json.dumps(shown, indent=1, default=str)
 
     def objects(self) -> dict[str, list[str]]:
         """Return the names of what Tonnage makes."""
