@@ -24,5 +24,11 @@ cdef class Chance:
 
 @cython.locals(index=Py_ssize_t, length=double, view='long long[::1]', known='double[::1]')
 cpdef lognormal(object normals, double mean, double sigma, double longest)
+@cython.locals(index=Py_ssize_t, view='long long[::1]', known='double[::1]')
+cpdef lengths(object values, double mean, double longest)
+@cython.locals(index=Py_ssize_t, view='long long[::1]', others='long long[::1]')
+cpdef cut(object lengths, object taken, long long most)
+@cython.locals(index=Py_ssize_t, view='long long[::1]', known='long long[::1]')
+cpdef parts(object lengths, double share)
 @cython.locals(index=Py_ssize_t, view='double[::1]')
 cpdef scaled(object values, double factor)

@@ -103,6 +103,34 @@ def lognormal(normals: "array[float]", mean: float, sigma: float, longest: float
     return found
 
 
+def lengths(values: "array[float]", mean: float, longest: float) -> "array[int]":
+    """Return whole lengths of 1 to ``longest``: a mean times each value."""
+    found = array("q", bytes(8 * len(values)))
+    view, known = found, values
+    for index in range(len(known)):
+        view[index] = int(max(1.0, min(longest, mean * known[index])) + 0.5)
+    return found
+
+
+def cut(lengths: "array[int]", taken: "array[int]", most: int) -> "array[int]":
+    """Return each length, or what is left of ``most`` where that is less."""
+    found = array("q", lengths)
+    view, others = found, taken
+    for index in range(len(view)):
+        view[index] = min(view[index], most - others[index])
+    return found
+
+
+def parts(lengths: "array[int]", share: float) -> "array[int]":
+    """Return the whole part of each length that is nearest to a share: one is always left."""
+    found = array("q", bytes(8 * len(lengths)))
+    if share > 0:
+        view, known = found, lengths
+        for index in range(len(known)):
+            view[index] = min(known[index] - 1, int(known[index] * share + 0.5))
+    return found
+
+
 def scaled(values: "array[float]", factor: float) -> "array[float]":
     """Return all values times a factor."""
     found = array("d", values)

@@ -7,7 +7,7 @@ from statistics import fmean, pvariance
 
 import pytest
 
-from tonnage.engine.chance import Chance, lognormal, scaled
+from tonnage.engine.chance import Chance, cut, lengths, lognormal, parts, scaled
 from uncompiled import sources_beside
 
 
@@ -73,6 +73,24 @@ def test_scaled_values_leave_the_others_alone():
 
     assert list(scaled(values, 2)) == [2.0, 5.0]
     assert list(values) == [1.0, 2.5]
+
+
+def test_lengths_are_whole_and_at_least_one_and_no_longer_than_the_longest():
+    values = array("d", [0.001, 0.5, 1.26, 9.0])
+
+    assert list(lengths(values, 10.0, 40.0)) == [1, 5, 13, 40]
+
+
+def test_what_is_cut_leaves_room_for_what_was_taken():
+    assert list(cut(array("q", [10, 90, 99]), array("q", [5, 20, 1]), 100)) == [10, 80, 99]
+
+
+def test_a_part_of_a_length_leaves_one_token():
+    prompts = array("q", [1, 10, 100])
+
+    assert list(parts(prompts, 0.0)) == [0, 0, 0]
+    assert list(parts(prompts, 0.26)) == [0, 3, 26]  # 0.26, 2.6 and 26, to the nearest
+    assert list(parts(prompts, 1.0)) == [0, 9, 99]
 
 
 @pytest.mark.parametrize("shape", [0.02, 0.25, 0.7, 1.0, 5.0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from tonnage.engine.chance import Chance, lognormal, scaled
+from tonnage.engine.chance import Chance, cut, lengths, lognormal, parts, scaled
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.workload import Workload
 
@@ -50,15 +50,12 @@ def requests(
     prompt = workload.prompt
     longest = min(prompt.longest_tokens, context_tokens - 1)
     drawn = lognormal(_normals(count, SEED + 1), prompt.mean_tokens, prompt.sigma, longest)
-    prompts = array(
-        "q", (min(p, context_tokens - out) for p, out in zip(drawn, outputs, strict=True))
-    )
-    cached = workload.cached_fraction
+    prompts = cut(drawn, outputs, context_tokens)
     return Requests(
         at=_arrivals(count, arrival_scv),
         prompt_tokens=prompts,
         output_tokens=outputs,
-        cached_tokens=array("q", (min(p - 1, round(p * cached)) for p in prompts)),
+        cached_tokens=parts(prompts, workload.cached_fraction),
         routes=_routes(count),
     )
 
@@ -69,7 +66,7 @@ def _outputs(workload: Workload, context_tokens: int, count: int) -> "array[int]
     if second is not None:
         sigma = math.sqrt(math.log1p(max(0.0, second / mean**2 - 1)))
         return lognormal(_normals(count, SEED + 2), mean, sigma, longest)
-    return array("q", (min(longest, max(1, round(mean * e))) for e in _exponentials(count)))
+    return lengths(_exponentials(count), mean, longest)
 
 
 @lru_cache(maxsize=16)
