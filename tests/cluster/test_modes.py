@@ -18,7 +18,8 @@ SPECIFIED_IMAGE = "vllm/vllm-openai:v0.33.0"
 @pytest.fixture(scope="module")
 def started(quick_site, request):
     """Namespaces in which a replica starts, one for each test that takes one: all at once."""
-    takers = [item for item in request.session.items if "running" in item.fixturenames]
+    here = [item for item in request.session.items if item.path == request.path]
+    takers = [item for item in here if "running" in item.fixturenames]
     with ExitStack() as stack:
         tenants = [stack.enter_context(a_tenant(quick_site)) for _ in takers]
         for each in tenants:
