@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.nearby import carried, carries
 from tonnage.sizing.plan import Between, Sizing, nothing, size
 from tonnage.sizing.request import SizingRequest
 
@@ -36,8 +37,8 @@ class Asker:
         """To what was asked in this tick."""
         self.num_asked = self.num_searched = 0
 
-    def size(self, request: SizingRequest) -> Sizing:
-        """Return the answer that is remembered, else search.
+    def size(self, request: SizingRequest, *, near: SizingRequest | None = None) -> Sizing:
+        """Return the answer that is remembered, or what that to one ``near`` it says, else search.
 
         Raises:
             SizingError: there is none, and the message says why.
@@ -47,9 +48,7 @@ class Asker:
         question = replace(request, inputs=())
         answer = self.answers.get(question) or self._last.get(question)
         if answer is None:
-            self._between()
-            self.num_searched += 1
-            answer = self._searched(request)
+            answer = self._searched(request) if near is None else self._carried(request, near)
         self.answers[question] = answer
         if isinstance(answer, No):
             raise answer.kind(answer.message)
@@ -63,7 +62,17 @@ class Asker:
         room = max(0, REMEMBERED - len(self.answers))
         return dict(older[max(0, len(older) - room) :]) | self.answers
 
+    def _carried(self, request: SizingRequest, near: SizingRequest) -> Sizing | No:
+        """Answer by a neighbour; where that is refused, it may be over an edge alone."""
+        try:
+            known = self.size(near)
+            return carried(known, request) if carries(known) else self._searched(request)
+        except SizingError:
+            return self._searched(request)
+
     def _searched(self, request: SizingRequest) -> Sizing | No:
+        self._between()
+        self.num_searched += 1
         try:
             return size(request, between=self._between)
         except SizingError as refusal:

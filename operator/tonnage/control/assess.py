@@ -6,7 +6,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.believed import doubt_reasons
-from tonnage.control.chosen import RefusedError, choose, slots_reasons
+from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons, drain_to_write_s
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.outlook import (
@@ -24,6 +24,7 @@ from tonnage.control.pending import (
     retry_at_s,
 )
 from tonnage.control.promises import factor_reasons, judge, remembered_load
+from tonnage.control.question import RefusedError
 from tonnage.control.remembered import not_ahead, pace_s, window_base, with_observed
 from tonnage.control.rivals import leaves_template, with_rivals
 from tonnage.control.state import (

@@ -9,8 +9,9 @@ from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.estimate.belief import BAND, Belief, asked_now
 from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
 from tonnage.estimate.calibration_file import key_of
-from tonnage.estimate.learner import aged, prior_posterior
+from tonnage.estimate.learner import aged, prior_posterior, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.sizing.nearby import nearest
 from tonnage.sizing.provenance import Origin, replaced, speed_input
 from tonnage.sizing.request import Flags, SizingRequest
 
@@ -97,6 +98,23 @@ def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) 
     origin = Origin.LOOKED_UP if is_looked_up else Origin.MEASURED
     inputs = replaced(request.inputs, speed_input(speed, origin, remark=_load_test(held)))
     return replace(request, speed=speed, inputs=inputs)
+
+
+def near_posterior(
+    posterior: SpeedPosterior, prior: SpeedPosterior, *, share: float
+) -> SpeedPosterior:
+    """Return the constants on a coarse grid around what is planned with before any window."""
+    origin = slow_end(prior, share=share)
+    overhead, bandwidth, prefill = (
+        nearest(value, first)
+        for value, first in zip(posterior.constants, origin.constants, strict=True)
+    )
+    return replace(
+        posterior,
+        overhead_factor=overhead,
+        bandwidth_efficiency=bandwidth,
+        prefill_efficiency=prefill,
+    )
 
 
 def _load_test(held: Belief) -> str:

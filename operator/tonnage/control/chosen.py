@@ -1,17 +1,15 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
-from tonnage.catalog.engine import parse_version
-from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
-from tonnage.control.believed import asked_with, belief, kv_tokens
+from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
-from tonnage.estimate.belief import SETTLED_S, Belief
+from tonnage.estimate.belief import SETTLED_S
 from tonnage.estimate.promise import factor_now
-from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags, without_capacity_flags
+from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import (
     DoesNotFitError,
@@ -20,17 +18,8 @@ from tonnage.sizing.errors import (
     SLOInfeasibleError,
 )
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.provenance import (
-    Figure,
-    Origin,
-    arrivals_input,
-    lengths_input,
-    replaced,
-    without,
-)
-from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
-from tonnage.sizing.switches import switches_in
-from tonnage.sizing.workload import Lengths, Slo, Workload
+from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.workload import Slo
 from tonnage.units import significant
 
 MIN_WINDOWS = 10
@@ -38,14 +27,6 @@ ASKED_AGAIN_S = 600.0
 """Between two searches for a better max-num-seqs."""
 GAIN_WORTH_A_RESTART = 0.05
 """A spec change keeps the running flags unless others raise a replica's capacity by more."""
-
-
-class RefusedError(Exception):
-    """An object that is understood and not acted on; the reason is a condition's reason."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
@@ -56,8 +37,8 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
     model = checked(state)
-    request = _request(model, state, fleet, memory)
-    live = _live_flags(state, model, request)
+    question = question_of(model, state, fleet, memory, asker)
+    live = _live_flags(state, model, question.request)
     if model.spec.scale_target and live is None:
         raise RefusedError(
             "FlagsUnknown",
@@ -66,45 +47,11 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     is_current = bool(model.spec.scale_target) or (
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
-    question = Question(request=request, state=state, fleet=fleet, memory=memory, asker=asker)
     if live and is_current:
         sizing, problem = _as_it_runs(question, live)
         found = _chosen(question, model, sizing, must_apply=False, problem=problem)
         return replace(found, better_asked=_better_asked(question, found))
     return _chosen(question, model, _freely(question, live), must_apply=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What one object asks of sizing, and what is believed of it."""
-
-    request: SizingRequest
-    """With the prior's constants, and no flags."""
-    state: ModelState
-    fleet: Fleet
-    memory: ObjectMemory
-    asker: Asker
-
-    def belief(self, flags: Flags | None) -> Belief:
-        return belief(self.request, flags, self.state, self.fleet, self.memory)
-
-    def size(self, flags: Flags | None, *, run: bool) -> Sizing:
-        """Return the answer for engines with these flags; ``run``: they stay.
-
-        Where the slow end of what is believed keeps the SLO at no rate, its middle is asked.
-
-        Raises:
-            SizingError, SearchAbandonedError: as sizing does.
-        """
-        held = self.belief(flags)
-        request = self.request
-        if run and flags:
-            known = kv_tokens(request, flags, self.state, self.fleet, self.memory)
-            request = replace(request, flags=flags, measured_kv_tokens=known)
-        try:
-            return self.asker.size(asked_with(request, held, held.asked.slow))
-        except SLOInfeasibleError:
-            return self.asker.size(asked_with(request, held, held.asked.middle))
 
 
 def _chosen(
@@ -156,10 +103,9 @@ def _better_slots(question: Question, found: Chosen) -> Sizing | None:
     Where the cache stops the batch, what another flag leaves of it is an estimate, and nothing is
     said.
     """
-    flags, held = found.sizing.flags, found.belief
-    request = replace(question.request, num_gpus=flags.parallelism.num_gpus)
+    flags = found.sizing.flags
     try:
-        best = question.asker.size(asked_with(request, held, held.asked.slow))
+        best = question.best(flags)
     except SizingError:
         return None
     is_other = best.flags.max_num_seqs != flags.max_num_seqs
@@ -236,68 +182,6 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
             "NameConflict",
             f"Deployment {deployment.name} exists and is not owned by this ModelDeployment",
         )
-
-
-def _request(
-    model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory
-) -> SizingRequest:
-    version = _image_version(state) if model.spec.scale_target else None
-    known = look_up(model.spec, fleet.gpus, model_config=state.model_config, engine_version=version)
-    request = ask(model.spec, known)
-    if model.spec.scale_target and state.deployment:
-        own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))
-        switches = switches_in(state.deployment.arguments)
-        request = replace(request, engine_digest=digest_of(own), switches=switches)
-    if memory.arrival_scv is not None:
-        request = _with_arrivals(request, memory.arrival_scv)
-    lengths = memory.asked_lengths
-    if lengths is None:
-        return request
-    expected = request.workload
-    workload = Workload(
-        prompt=Lengths(
-            mean_tokens=lengths.prompt_tokens,
-            p99_tokens=_scaled_p99(request, lengths.prompt_tokens),
-            longest_tokens=request.context_tokens,
-        ),
-        output_tokens=lengths.output_tokens,
-        cached_fraction=lengths.cached_fraction,
-        output_second_moment=None
-        if expected.output_second_moment is None
-        else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
-    )
-    inputs = without(request.inputs, Figure.LENGTHS)
-    measured = lengths_input(workload, Origin.MEASURED)
-    return replace(request, workload=workload, inputs=(measured, *inputs))
-
-
-def _with_arrivals(request: SizingRequest, arrival_scv: float) -> SizingRequest:
-    measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED)
-    inputs = replaced(request.inputs, measured)
-    return replace(request, arrival_scv=arrival_scv, inputs=inputs)
-
-
-def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:
-    """Keep the spread that the spec gives, around the measured mean, within the maximum length."""
-    prompt = request.workload.prompt
-    if prompt.p99_tokens is None:
-        return None
-    scaled = prompt.p99_tokens / prompt.mean_tokens * mean_tokens
-    return min(scaled, float(request.context_tokens))
-
-
-def _image_version(state: ModelState) -> str | None:
-    """Return the version in the tag of a scale target's image.
-
-    Raises:
-        RefusedError: the tag is no version, so flags and metric names are unknown.
-    """
-    tag = (state.deployment.image if state.deployment else "").rpartition(":")[2]
-    try:
-        major, minor = parse_version(tag)
-    except CatalogError as error:
-        raise RefusedError("EngineVersionUnknown", f"image tag {tag!r} is no version") from error
-    return f"{major}.{minor}"
 
 
 def _live_flags(state: ModelState, model: ModelDeployment, request: SizingRequest) -> Flags | None:

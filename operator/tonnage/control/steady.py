@@ -16,6 +16,7 @@ import math
 
 from tonnage.estimate.belief import BAND
 from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.sizing.nearby import nearest
 from tonnage.sizing.workload import Workload
 
 
@@ -46,6 +47,16 @@ def steady_lengths(measured: MeasuredLengths, asked: MeasuredLengths) -> Measure
         prompt_tokens=steady(measured.prompt_tokens, asked.prompt_tokens),
         output_tokens=steady(measured.output_tokens, asked.output_tokens),
         cached_fraction=asked.cached_fraction if computed == was_computed else 1 - computed,
+    )
+
+
+def near_lengths(asked: MeasuredLengths, expected: MeasuredLengths) -> MeasuredLengths:
+    """Return the lengths on a coarse grid around those that the spec expects."""
+    computed = nearest(1 - asked.cached_fraction, 1 - expected.cached_fraction)
+    return MeasuredLengths(
+        prompt_tokens=nearest(asked.prompt_tokens, expected.prompt_tokens),
+        output_tokens=nearest(asked.output_tokens, expected.output_tokens),
+        cached_fraction=1 - min(1.0, computed),
     )
 
 

@@ -1,0 +1,99 @@
+"""An answer carried over to a question near it, held against the search that it saves."""
+
+from dataclasses import replace
+
+import pytest
+from replay_cases import CHAT, manifest
+
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.answers import Asker
+from tonnage.sizing.nearby import carried, carries, nearest
+from tonnage.sizing.plan import size
+from tonnage.sizing.request import ask, look_up
+
+
+def a_request(**changes):
+    """8 billion parameters on H100, p95 targets, with the flags that a plan chooses."""
+    spec = parse_model_deployment(manifest(CHAT, 10.0, quantile="p95")).spec
+    request = ask(spec, look_up(spec, built_in_gpus()))
+    return replace(request, flags=size(request).flags, **changes)
+
+
+def longer(request, *, prompt=1.0, output=1.0):
+    workload = request.workload
+    moved = replace(
+        workload,
+        prompt=replace(
+            workload.prompt,
+            mean_tokens=workload.prompt.mean_tokens * prompt,
+            p99_tokens=workload.prompt.p99_tokens * prompt,
+        ),
+        output_tokens=workload.output_tokens * output,
+        output_second_moment=workload.output_second_moment * output**2,
+    )
+    return replace(request, workload=moved)
+
+
+def faster(request, bandwidth):
+    speed = request.speed
+    efficiency = speed.bandwidth_efficiency * bandwidth
+    return replace(request, speed=replace(speed, bandwidth_efficiency=efficiency))
+
+
+def test_the_grid_has_the_origin_on_it_and_steps_of_a_tenth():
+    assert nearest(1.04 * 2000, origin=2000) == 2000
+    assert nearest(1.06 * 2000, origin=2000) == pytest.approx(2200)
+    assert nearest(2000 / 1.06, origin=2000) == pytest.approx(2000 / 1.1)
+
+
+def test_the_same_question_has_the_same_answer():
+    answer = size(a_request())
+
+    assert carried(answer, answer.request) == answer
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda request: longer(request, prompt=1.05), id="longer prompts"),
+        pytest.param(lambda request: longer(request, output=1 / 1.05), id="shorter answers"),
+        pytest.param(lambda request: faster(request, 1.05), id="faster reads"),
+    ],
+)
+def test_what_is_carried_over_is_nearer_to_the_search_than_the_neighbour_is(change):
+    near = size(a_request())
+    exact = size(change(near.request))
+    found = carried(near, exact.request)
+
+    truth = exact.goodput_requests_per_s
+    off = abs(found.goodput_requests_per_s / truth - 1)
+    assert carries(near)
+    assert off < 0.015  # the search itself has a standard error of 1 %
+    assert off < abs(near.goodput_requests_per_s / truth - 1) / 2
+    assert found.staffing.each(8) == pytest.approx(exact.staffing.each(8), rel=0.015)
+    assert found.at_capacity.tpot_s == pytest.approx(exact.at_capacity.tpot_s, rel=0.03)
+
+
+def test_a_neighbour_of_what_was_searched_is_not_searched():
+    asker, near = Asker(), a_request()
+    first = asker.size(longer(near, prompt=1.02), near=near)
+    second = asker.size(longer(near, prompt=1.04), near=near)
+
+    assert asker.num_searched == 1
+    assert second.request == longer(near, prompt=1.04)
+    assert second.goodput_requests_per_s < first.goodput_requests_per_s
+
+
+def test_what_a_neighbour_cannot_serve_is_asked_itself():
+    request = a_request()
+    near = replace(request, slo=strict(request.slo, 1e-3))
+    asker = Asker()
+
+    assert asker.size(request, near=near) == size(request)
+    assert asker.num_searched == 2
+
+
+def strict(slo, factor):
+    targets = tuple(replace(each, limit_s=each.limit_s * factor) for each in slo.tpot)
+    return replace(slo, tpot=targets)
