@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from tonnage.control.pending import is_given_up
 from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
-from tonnage.estimate.demand import count_arrivals
 from tonnage.estimate.forecast import (
     Forecast,
     Note,
@@ -16,7 +15,6 @@ from tonnage.estimate.forecast import (
     usual,
     without_chance,
 )
-from tonnage.estimate.metrics import WINDOWS
 from tonnage.policy.need import Outlook, Supply
 from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
@@ -89,15 +87,14 @@ def remembered_demand(
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
         return memory
     memory = _in_units_of(memory, sizing)
-    interval_s, most = fleet.settings.scrape_interval_s, sizing.most_requests_per_s
-    count = count_arrivals(found.state.engines, WINDOWS[0], scrape_interval_s=interval_s)
-    sure = without_chance(count.requests, scv=sizing.request.arrival_scv)
+    most, count = sizing.most_requests_per_s, demand.newest
+    sure = without_chance(count.requests, scv=sizing.request.arrival_scv) if count else 0.0
     lead, now = lead_s(memory, fleet.settings), demand.requests_per_s / most
     known = [each.requests_per_s / most for each in events]
     note = Note(
         at_s=fleet.now_s,
         demand=now,
-        peak=sure / count.seconds / most if count.seconds else 0.0,
+        peak=sure / count.seconds / most if count else 0.0,
         planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
         lead_s=lead,
     )

@@ -6,7 +6,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.control.state import Fleet, ModelState, ObjectMemory, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
-from tonnage.estimate.demand import ArrivalCount, MeasuredDemand, count_arrivals
+from tonnage.estimate.demand import ArrivalCount, MeasuredDemand
 from tonnage.estimate.forecast import is_burst, without_chance
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
@@ -127,8 +127,8 @@ def _with_arrivals(
         return memory
     if not isinstance(model, ModelDeployment):
         return memory
-    count = count_arrivals(state.engines, WINDOWS[0], scrape_interval_s=interval_s)
-    if _is_burst(memory, count):
+    count = traffics.demand.newest if traffics.demand else None
+    if count is None or _is_burst(memory, count):
         return memory  # the reserve is for it
     counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
     given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
@@ -139,7 +139,7 @@ def _with_arrivals(
 
 def _is_burst(memory: ObjectMemory, count: ArrivalCount) -> bool:
     most = memory.most_requests_per_s
-    if not most or not count.seconds:
+    if not most:
         return False
     sure = without_chance(count.requests, scv=memory.arrival_scv or 1.0)
     return is_burst(memory.history, sure=sure / count.seconds / most)
