@@ -262,8 +262,8 @@ class ObjectMemory:
     """Since when requests have waited at every tick."""
     history: History = field(default_factory=History)
     """Of demand, and of what was forecast of it."""
-    history_flags: Flags | None = None
-    """That ran when it was last noted."""
+    history_unit: str = ""
+    """Memory key of the engines that ran when it was last noted."""
     most_requests_per_s: float | None = None
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
     counted: Counted = ()

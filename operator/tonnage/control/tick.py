@@ -12,6 +12,7 @@ from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, drift, sized
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.learning import learn_from, observation
+from tonnage.control.outlook import with_recalled
 from tonnage.control.rollout import is_rolling, with_rollout
 from tonnage.control.state import (
     Assessment,
@@ -152,11 +153,12 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 
     A new version of the operator would otherwise undo old edits with its own template.
     """
-    return replace(
+    memory = replace(
         recalled(state.view, now_s=fleet.now_s),
         drift_corrected=drift(state),
         posterior=fleet.calibrations.objects.get(state.view.uid, ObjectPosterior()),
     )
+    return with_recalled(memory, now_s=fleet.now_s)
 
 
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:

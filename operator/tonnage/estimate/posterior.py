@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tonnage.estimate.kept_history import KeptHistory
+
 COVARIANCES = 6
 
 Three = tuple[float, float, float]
@@ -72,6 +74,8 @@ class ObjectPosterior:
     """That the report below is about."""
     kv_tokens: float | None = None
     """What its own engines say of their pool: the truth for this object."""
+    demand: KeptHistory | None = None
+    """When last kept; None: nothing that the last value does not tell."""
 
 
 LARGEST_START = 3.0
