@@ -10,7 +10,7 @@ from tonnage.estimate.demand import ArrivalCount, MeasuredDemand
 from tonnage.estimate.forecast import is_burst, without_chance
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.posterior import with_starts
+from tonnage.estimate.posterior import not_to_come, with_starts
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
@@ -45,7 +45,7 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         better_asked=None,
         given_back=replace(back, at_s=min(back.at_s, now_s)) if back else None,
         window_began=None,
-        slots_moved_at_s=past(memory.slots_moved_at_s),
+        posterior=not_to_come(memory.posterior, now_s),
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 

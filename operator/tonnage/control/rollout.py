@@ -61,7 +61,7 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
 def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool) -> str | None:
     """Return what the rollout waits for; None: nothing."""
     memory, stood_s = found.memory, fleet.now_s - (found.memory.better_since_s or fleet.now_s)
-    moved_at_s = memory.slots_moved_at_s
+    moved_at_s = memory.posterior.slots_moved_at_s
     num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
     if stood_s < STANDS_S:
         return f"the gain has to stand for {format_s(STANDS_S)}"
@@ -88,7 +88,8 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
 def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
     taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
     told = _told(found, chosen, better, None)
-    memory = replace(found.memory, better_since_s=None, slots_moved_at_s=fleet.now_s)
+    posterior = replace(found.memory.posterior, slots_moved_at_s=fleet.now_s)
+    memory = replace(found.memory, better_since_s=None, posterior=posterior)
     template = template_of(found.state, fleet, taken, memory)
     if template is None:
         return found

@@ -273,8 +273,6 @@ class ObjectMemory:
     better_asked: BetterAsked | None = None
     better_since_s: float | None = None
     """Since when another max-num-seqs has gained enough for a rollout."""
-    slots_moved_at_s: float | None = None
-    """When engines were last replaced for that."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     rivals: Rivals = field(default_factory=Rivals)

@@ -25,7 +25,7 @@ from tonnage.control.state import (
 )
 from tonnage.control.status import recalled, report
 from tonnage.control.writes import Writes, writes_for
-from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
 
@@ -153,10 +153,11 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 
     A new version of the operator would otherwise undo old edits with its own template.
     """
+    known = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
     memory = replace(
         recalled(state.view, now_s=fleet.now_s),
         drift_corrected=drift(state),
-        posterior=fleet.calibrations.objects.get(state.view.uid, ObjectPosterior()),
+        posterior=not_to_come(known, fleet.now_s),
     )
     return with_recalled(memory, now_s=fleet.now_s)
 

@@ -86,6 +86,7 @@ def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
         or _optional_moved(before.cold_start_s, after.cold_start_s)
         or _optional_moved(before.kv_tokens, after.kv_tokens)
         or before.memory_key != after.memory_key
+        or before.slots_moved_at_s != after.slots_moved_at_s
         or before.demand != after.demand
     )
 

@@ -14,7 +14,7 @@ and a shard of what belongs to one object each::
     {"version": 3,
      "objects": {UID: {"goodputFactor", "numJudged", "judgedAt", "coldStartSeconds",
                        "coldStartDeviationSeconds", "numStarts", "memoryKey", "kvTokens",
-                       "demand": see stored_history}}}
+                       "slotsMovedAt", "demand": see stored_history}}}
 
 Times are in unix seconds. What is not known is left out. Figures have six significant digits, and
 covariances nine: near-singular ones lose their definiteness to less.
@@ -182,6 +182,7 @@ class _Reader:
     def of_object(self, entry: Any) -> ObjectPosterior:
         check(isinstance(entry, dict))
         cold_start, pool = entry.get("coldStartSeconds"), entry.get("kvTokens")
+        moved_at_s = entry.get("slotsMovedAt")
         return ObjectPosterior(
             goodput_factor=positive(entry["goodputFactor"], LARGEST_FACTOR),
             num_judged=amount(entry["numJudged"]),
@@ -191,6 +192,7 @@ class _Reader:
             num_starts=count(entry["numStarts"]),
             memory_key=name(entry["memoryKey"]),
             kv_tokens=None if pool is None else positive(pool, LARGEST),
+            slots_moved_at_s=None if moved_at_s is None else amount(moved_at_s),
             demand=self._demand(entry.get("demand")),
         )
 
@@ -278,6 +280,8 @@ def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
         known["coldStartSeconds"] = figure(posterior.cold_start_s)
     if posterior.kv_tokens is not None:
         known["kvTokens"] = figure(posterior.kv_tokens)
+    if posterior.slots_moved_at_s is not None:
+        known["slotsMovedAt"] = round(posterior.slots_moved_at_s)
     if posterior.demand is not None:
         known["demand"] = history_entry(posterior.demand)
     return known

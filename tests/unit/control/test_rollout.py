@@ -15,12 +15,19 @@ from fleet_builders import (
 )
 from tonnage.api.status import Reason
 from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout
-from tonnage.control.state import BetterAsked
+from tonnage.control.state import BetterAsked, Memory
+from tonnage.control.tick import tick
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.policy.situation import Metrics
 
 STOOD = {"better_since_s": NOW_S - STANDS_S}
+
+
+def moved(at_s):
+    return {"posterior": ObjectPosterior(slots_moved_at_s=at_s)}
 
 
 def an_object(*, gain=0.2, memory=None, mode="Auto", **changes):
@@ -64,7 +71,8 @@ class TestARollout:
         assert flags.max_num_seqs == found.sizing.flags.max_num_seqs == 50
         assert "max-num-seqs 50 serves 20% more per replica" in said(found)
         assert said(found).endswith("engines are replaced one by one")
-        assert (found.memory.better_since_s, found.memory.slots_moved_at_s) == (None, NOW_S)
+        assert found.memory.better_since_s is None
+        assert found.memory.posterior.slots_moved_at_s == NOW_S
 
     def test_begins_to_wait_when_the_gain_is_first_seen(self):
         found = rolled(an_object(memory={}))
@@ -87,8 +95,8 @@ class TestARollout:
         assert rolled(hopeless).template is not None
 
     def test_is_rare(self):
-        recent = an_object(memory=STOOD | {"slots_moved_at_s": NOW_S - 3600})
-        old = an_object(memory=STOOD | {"slots_moved_at_s": NOW_S - 6 * 3600})
+        recent = an_object(memory=STOOD | moved(NOW_S - 3600))
+        old = an_object(memory=STOOD | moved(NOW_S - 6 * 3600))
 
         assert rolled(recent).template is None
         assert "360.0 min lie between two such rollouts" in said(rolled(recent))
@@ -139,4 +147,18 @@ def test_a_fleet_rolls_while_pods_of_an_older_template_are_there():
 
     assert is_rolling(a_fleet(a_state(live=rolling)))
     assert not is_rolling(a_fleet(a_state()))
-    assert a_memory(a_state()).slots_moved_at_s is None
+    assert a_memory(a_state()).posterior.slots_moved_at_s is None
+
+
+def test_the_last_rollout_is_known_to_the_next_process():
+    state = a_state()
+
+    def known(moved_at_s):
+        objects = {state.view.uid: ObjectPosterior(slots_moved_at_s=moved_at_s)}
+        calibrations = Calibrations(objects=objects)
+        outcome = tick(a_fleet(state, calibrations=calibrations), Memory(calibrations=calibrations))
+        return outcome.memory.objects[state.view.uid].posterior.slots_moved_at_s
+
+    assert known(NOW_S - 3600) == NOW_S - 3600
+    # Of a clock that was ahead: it would wait for longer than six hours.
+    assert known(NOW_S + 1e9) == NOW_S

@@ -111,6 +111,7 @@ class TestWhatIsWorthAWrite:
             {"memory_key": "other"},
             {"kv_tokens": 9e4},
             {"kv_tokens": None},
+            {"slots_moved_at_s": 1.8e9},
             {"demand": HISTORY},
         ],
     )

@@ -65,6 +65,7 @@ objects = st.builds(
     num_starts=st.integers(0, 10**6),
     memory_key=digests | st.just(""),
     kv_tokens=st.none() | numbers(1, 1e9),
+    slots_moved_at_s=st.none() | times,
     demand=st.none() | histories,
 )
 shared = st.builds(
@@ -381,7 +382,9 @@ class TestWhatIsDropped:
         assert len(loaded.calibrations.speed) == 1
 
     @pytest.mark.parametrize("value", [v for v in NO_FIGURES if v is not None])
-    @pytest.mark.parametrize("name", ["goodputFactor", "numJudged", "coldStartSeconds", "kvTokens"])
+    @pytest.mark.parametrize(
+        "name", ["goodputFactor", "numJudged", "coldStartSeconds", "kvTokens", "slotsMovedAt"]
+    )
     def test_is_an_object_with_a_figure_that_is_none(self, name, value):
         objects = {"bad": an_object(**{name: value}), "good": an_object()}
 
