@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tonnage.api.status import Reason
 from tonnage.control.assess import template_of
-from tonnage.control.state import Assessment, Chosen, Fleet
+from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, format_s
@@ -94,6 +94,17 @@ def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> A
     if template is None:
         return found
     return replace(told, chosen=taken, memory=memory, template=template)
+
+
+def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> ObjectMemory:
+    """Return the memory where the template was not written: a rollout did not begin.
+
+    ``before``: as it was before this tick; None: a gain has not stood for long then.
+    """
+    if before is None or memory.posterior.slots_moved_at_s == before.posterior.slots_moved_at_s:
+        return memory
+    posterior = replace(memory.posterior, slots_moved_at_s=before.posterior.slots_moved_at_s)
+    return replace(memory, posterior=posterior, better_since_s=before.better_since_s)
 
 
 def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) -> Assessment:

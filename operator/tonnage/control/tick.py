@@ -11,9 +11,10 @@ from typing import TypeVar
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, drift, sized
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
+from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.outlook import with_recalled
-from tonnage.control.rollout import is_rolling, with_rollout
+from tonnage.control.rollout import is_rolling, with_rollout, without_rollout
 from tonnage.control.state import (
     Assessment,
     Fleet,
@@ -24,7 +25,7 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.status import recalled, report
-from tonnage.control.writes import Writes, writes_for
+from tonnage.control.writes import Carried, Writes, carried_out, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
@@ -92,6 +93,27 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
+
+
+def with_carried(
+    outcome: Outcome, carried: Mapping[str, Carried], *, before: Memory, now_s: float
+) -> Memory:
+    """Return what is to be remembered where not all was written; ``carried``: by UID.
+
+    ``before``: what was remembered before this tick.
+    """
+    found = {each.state.view.uid: each for each in outcome.found}
+    objects = {
+        uid: replace(each, write_problem=None) for uid, each in outcome.memory.objects.items()
+    }
+    for writes in outcome.writes:
+        uid, fate = writes.uid, carried.get(writes.uid)
+        if fate is None:
+            continue
+        known = carried_out(outcome.memory.objects[uid], found[uid], writes, fate, now_s=now_s)
+        is_applied = fate.template is not Fate.UNDONE
+        objects[uid] = known if is_applied else without_rollout(known, before.objects.get(uid))
+    return replace(outcome.memory, objects=objects)
 
 
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:

@@ -14,7 +14,7 @@ from fleet_builders import (
     assessed,
 )
 from tonnage.api.status import Reason
-from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout
+from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout, without_rollout
 from tonnage.control.state import BetterAsked, Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
@@ -148,6 +148,18 @@ def test_a_fleet_rolls_while_pods_of_an_older_template_are_there():
     assert is_rolling(a_fleet(a_state(live=rolling)))
     assert not is_rolling(a_fleet(a_state()))
     assert a_memory(a_state()).posterior.slots_moved_at_s is None
+
+
+def test_a_rollout_that_was_refused_did_not_begin():
+    before = replace(a_memory(a_state()), better_since_s=NOW_S - STANDS_S, **moved(NOW_S - 1e6))
+    rolled_out = replace(before, better_since_s=None, **moved(NOW_S))
+
+    assert without_rollout(rolled_out, before) == before
+    # Nothing else of what was learned in that tick is lost.
+    judged = replace(rolled_out, posterior=replace(rolled_out.posterior, num_judged=9))
+    assert without_rollout(judged, before).posterior.num_judged == 9
+    assert without_rollout(before, before) is before
+    assert without_rollout(before, None) is before
 
 
 def test_the_last_rollout_is_known_to_the_next_process():
