@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.state import Fleet, ModelState, ObjectMemory, Traffics
+from tonnage.control.state import Fleet, ModelState, ObjectMemory, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
 from tonnage.estimate.demand import ArrivalCount, MeasuredDemand
@@ -46,6 +46,7 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         given_back=replace(back, at_s=min(back.at_s, now_s)) if back else None,
         window_began=None,
         posterior=not_to_come(memory.posterior, now_s),
+        rolling=None,
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 
@@ -86,6 +87,23 @@ def with_observed(
         lengths=traffics.lengths,
         asked_lengths=_asked_lengths(memory, state, traffics),
         posterior=with_starts(memory.posterior, starts_s),
+        rolling=_rolling(memory.rolling, state, fleet.now_s),
+    )
+
+
+def _rolling(before: Rolling | None, state: ModelState, now_s: float) -> Rolling | None:
+    """Return how far the pods of a Deployment have been replaced; None: they are not."""
+    live = state.deployment
+    if live is None or not live.is_rolling:
+        return None
+    if before is None or before.template != live.template_digest:
+        before = Rolling(template=live.template_digest, updated=0, ready=0, at_s=now_s)
+    has_more = live.updated > before.updated or live.ready > before.ready
+    return replace(
+        before,
+        updated=max(before.updated, live.updated),
+        ready=max(before.ready, live.ready),
+        at_s=now_s if has_more else before.at_s,
     )
 
 

@@ -9,7 +9,13 @@ from dataclasses import replace
 
 from tonnage.api.status import Reason
 from tonnage.control.assess import template_of
-from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory
+from tonnage.control.outlook import lead_s
+from tonnage.control.state import (
+    Assessment,
+    Chosen,
+    Fleet,
+    ObjectMemory,
+)
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, format_s
@@ -20,12 +26,22 @@ STANDS_S = 1800.0
 """That another number has gained so much before it is taken."""
 ROLLOUTS_APART_S = 6 * HOUR_S
 """Of one object, for this reason."""
+STALLED_S, STALLED_LEADS = 1800.0, 3
+"""Without progress for so long, in seconds and in slow starts, a rollout no longer counts."""
 MOVED = "MaxNumSeqs"
 
 
-def is_rolling(fleet: Fleet) -> bool:
-    """Tell whether the pods of any object of the fleet are being replaced."""
-    return any(state.deployment and state.deployment.is_rolling for state in fleet.models)
+def is_rolling(each: Assessment, fleet: Fleet) -> bool:
+    """Tell whether the pods of an object are being replaced, and not in vain.
+
+    A rollout of which Kubernetes says that it makes no progress, or of which none was seen in
+    three slow starts, half an hour at least, may never end: it keeps no other one waiting.
+    """
+    live, rolling = each.state.deployment, each.memory.rolling
+    if live is None or not live.is_rolling or "Progressing" in dict(live.problems):
+        return False
+    patience_s = max(STALLED_S, STALLED_LEADS * lead_s(each.memory, fleet.settings))
+    return rolling is None or fleet.now_s - rolling.at_s < patience_s
 
 
 def with_rollout(

@@ -192,6 +192,19 @@ class GivenBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rolling:
+    """How far the pods of a Deployment have been replaced."""
+
+    template: str
+    """Digest of the newest."""
+    updated: int
+    ready: int
+    """The most that were seen: what comes and goes again is no progress."""
+    at_s: float
+    """When there was last more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BetterAsked:
     """Whether another max-num-seqs would serve more than what runs, and when that was asked."""
 
@@ -273,6 +286,8 @@ class ObjectMemory:
     better_asked: BetterAsked | None = None
     better_since_s: float | None = None
     """Since when another max-num-seqs has gained enough for a rollout."""
+    rolling: Rolling | None = None
+    """While pods are being replaced."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     rivals: Rivals = field(default_factory=Rivals)

@@ -153,7 +153,8 @@ def assess_fleet(
         for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
     }
     found = dict[str, Assessment]()
-    free, uncounted, rolling = free_gpus(fleet), uncounted_gpus(fleet), is_rolling(fleet)
+    free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
+    rolling = any(is_rolling(each, fleet) for each in sizings.values())
     for state in in_turn(fleet.models, known):
         uid = state.view.uid
         each = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)

@@ -15,7 +15,7 @@ from fleet_builders import (
 )
 from tonnage.api.status import Reason
 from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout, without_rollout
-from tonnage.control.state import BetterAsked, Memory
+from tonnage.control.state import BetterAsked, Memory, Rolling
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.posterior import ObjectPosterior
@@ -141,13 +141,79 @@ class TestARollout:
         assert rolled(found).template is None
 
 
-def test_a_fleet_rolls_while_pods_of_an_older_template_are_there():
-    rolling = a_deployment_body()
-    rolling["status"]["updatedReplicas"] = 1
+def replacing(*, updated=1, ready=2, replicas=2, image="a", **status):
+    """A Deployment of which so many pods are of the newest template."""
+    body = a_deployment_body(replicas=replicas)
+    body["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    body["status"] |= {"updatedReplicas": updated, "readyReplicas": ready, **status}
+    return a_state(replicas=replicas, live=body)
 
-    assert is_rolling(a_fleet(a_state(live=rolling)))
-    assert not is_rolling(a_fleet(a_state()))
-    assert a_memory(a_state()).posterior.slots_moved_at_s is None
+
+class TestRolling:
+    """Pods start in 300 s and a tick, so three starts are less than the half hour."""
+
+    def counts(self, *looks, cold_start_s=285):
+        """Whether a rollout that was looked at so, (seconds, state) each, keeps others waiting."""
+        posterior = ObjectPosterior(cold_start_s=cold_start_s, num_starts=9)
+        memory = a_memory(looks[0][1], posterior=posterior)
+        counted = []
+        for at_s, state in looks:
+            fleet = a_fleet(state, now_s=NOW_S + at_s)
+            found = assessed(state, memory=memory, fleet=fleet)
+            memory = found.memory
+            counted.append(is_rolling(found, fleet))
+        return counted
+
+    def test_is_true_while_pods_of_an_older_template_are_there(self):
+        assert self.counts((0, replacing()), (60, a_state())) == [True, False]
+
+    def test_ends_without_progress_for_half_an_hour(self):
+        stuck = replacing()
+
+        assert self.counts((0, stuck), (1785, stuck), (1800, stuck)) == [True, True, False]
+
+    def test_goes_on_for_three_starts_where_they_are_slow(self):
+        stuck = replacing()
+
+        # 985 s and a tick of 15 s.
+        assert self.counts((0, stuck), (2985, stuck), cold_start_s=985) == [True, True]
+        assert self.counts((0, stuck), (3000, stuck), cold_start_s=985) == [True, False]
+
+    def test_counts_from_the_last_pod_that_came(self):
+        first = replacing(replicas=4, updated=1, ready=4)
+        more = replacing(replicas=4, updated=2, ready=4)
+
+        looks = ((0, first), (1500, more), (3285, more), (3300, more))
+        assert self.counts(*looks) == [True, True, True, False]
+
+    def test_is_not_kept_up_by_a_pod_that_comes_and_goes(self):
+        without, with_it = replacing(ready=1), replacing(ready=2)
+
+        looks = [(at_s, with_it if at_s % 600 == 0 else without) for at_s in range(0, 2400, 300)]
+        assert self.counts(*looks) == [True] * 6 + [False] * 2
+
+    def test_begins_anew_for_another_template(self):
+        looks = ((0, replacing()), (1800, replacing(image="b")), (3600, replacing(image="b")))
+
+        assert self.counts(*looks) == [True, True, False]
+
+    def test_ends_where_kubernetes_says_that_its_deadline_passed(self):
+        late = {"type": "Progressing", "status": "False", "message": "timed out progressing"}
+
+        assert self.counts((0, replacing(conditions=[late]))) == [False]
+
+    def test_that_never_ends_keeps_no_other_object_waiting_for_ever(self):
+        # The first is stuck; the other one has waited for half an hour with its better number.
+        stuck, fleet = replacing(), a_fleet(replacing())
+        found = assessed(stuck, fleet=fleet)
+        old = Rolling(
+            template=stuck.deployment.template_digest, updated=1, ready=2, at_s=NOW_S - 1800
+        )
+        late = replace(found, memory=replace(found.memory, rolling=old))
+
+        assert is_rolling(found, fleet)
+        assert not is_rolling(late, fleet)
+        assert rolled(an_object(), is_rolling=is_rolling(late, fleet)).template is not None
 
 
 def test_a_rollout_that_was_refused_did_not_begin():
