@@ -12,10 +12,10 @@ from tonnage.replay.rivals.hpa_kv import KvUsage
 from tonnage.replay.rivals.keda_bench import bench
 from tonnage.replay.rivals.keda_epp import epp_queue, epp_saturation
 from tonnage.replay.rivals.keda_queue import queue
-from tonnage.replay.rivals.kubeai import KubeAi
+from tonnage.replay.rivals.kubeai import kubeai
 from tonnage.replay.rivals.llmd_slo import SloLaw
 from tonnage.replay.rivals.llmd_token import token_law
-from tonnage.replay.rivals.ray_serve import RayServe
+from tonnage.replay.rivals.ray_serve import ray_serve
 from tonnage.replay.rivals.rule import Rule
 from tonnage.replay.rivals.skyserve import SkyServe
 from tonnage.replay.rivals.static import Static
@@ -195,14 +195,14 @@ SERVERS: Final[Mapping[str, Rival]] = {
         knob="active requests of a replica",
         default=100,
         sweep=(*REQUESTS, 100.0),
-        factory=lambda knob, _: KubeAi(target=knob),
+        factory=lambda knob, _: kubeai(knob),
     ),
     "ray": Rival(
         description="Ray Serve: ongoing requests of half a minute",
         knob="ongoing requests of a replica",
         default=2,
         sweep=(2.0, 5.0, *REQUESTS),
-        factory=lambda knob, _: RayServe(target=knob),
+        factory=lambda knob, _: ray_serve(knob),
     ),
     "skyserve": Rival(
         description="SkyServe: arrivals of a minute over the goodput that is believed",
