@@ -7,6 +7,7 @@ from typing import Final
 
 from tonnage.replay.rivals.aibrix import Apa, Kpa
 from tonnage.replay.rivals.dynamo import Planner
+from tonnage.replay.rivals.dynamo_classic import ClassicPlanner
 from tonnage.replay.rivals.hpa_concurrency import Concurrency
 from tonnage.replay.rivals.hpa_kv import KvUsage
 from tonnage.replay.rivals.keda_bench import bench
@@ -23,6 +24,7 @@ from tonnage.replay.rivals.true_rate import TrueRate
 from tonnage.replay.rivals.wva1 import Saturation
 from tonnage.replay.rivals.wva2 import TokenSaturation
 from tonnage.replay.rivals.wva_queueing import QueueingModel
+from tonnage.replay.rivals.wva_throughput import Throughput
 
 Factory = Callable[[float, float], Rule]
 """Makes a fresh rule of the knob's value and the seconds between scrapes."""
@@ -139,6 +141,20 @@ PLANNERS: Final[Mapping[str, Rival]] = {
         default=1.0,
         sweep=LIMIT_SHARES,
         factory=lambda knob, interval_s: QueueingModel(share=knob, scrape_interval_s=interval_s),
+    ),
+    "wva-throughput": Rival(
+        description="the same, throughput analyzer: output tokens over what a full cache makes",
+        knob="utilization above which it goes up",
+        default=0.85,
+        sweep=(0.4, 0.55, 0.7, 0.85, 1.0),
+        factory=lambda knob, interval_s: Throughput(load=knob, scrape_interval_s=interval_s),
+    ),
+    "dynamo-classic": Rival(
+        description="NVIDIA Dynamo's first planner: a profile, corrected by what is measured",
+        knob="share of the SLO's limits to keep",
+        default=1.0,
+        sweep=LIMIT_SHARES,
+        factory=lambda knob, _: ClassicPlanner(share=knob),
     ),
     "dynamo-throughput": Rival(
         description="NVIDIA Dynamo's planner, throughput mode",
