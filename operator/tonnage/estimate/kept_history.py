@@ -45,6 +45,8 @@ KEPT_S: Final = HOUR_S
 """Between two looks at whether a history is worth a write."""
 CHANGE, LEAST_CHANGE = 0.1, 0.25
 """Of demand, as a share and in replicas: what exceeds both is worth a write."""
+CHANCE_Z: Final = 4.0
+"""Standard deviations of the difference of two means, which it has to exceed as well."""
 RESERVE_CHANGE: Final = 0.1
 QUANTILE: Final = 0.95
 """At which reserves are compared."""
@@ -117,12 +119,18 @@ def is_news(before: KeptHistory | None, after: KeptHistory) -> bool:
     known, now = figures(before.means) if before else {}, figures(after.means)
     newest = max(known, default=0)
     expected = known.get(newest, next(iter(now.values()), 0.0))
-    has_changed = any(_differs(mean, expected) for at, mean in now.items() if at > newest)
+    least = _least_change(expected, after.unit_requests_per_s)
+    has_changed = any(abs(mean - expected) > least for at, mean in now.items() if at > newest)
     return has_changed or abs(_reserve(after) - _reserve(before)) > RESERVE_CHANGE
 
 
-def _differs(mean: float, expected: float) -> bool:
-    return abs(mean - expected) > max(CHANGE * expected, LEAST_CHANGE)
+def _least_change(expected: float, unit_requests_per_s: float) -> float:
+    """Return by how many replicas a mean has to differ, chance in two counts of requests left out.
+
+    A mean stands on ``expected * unit_requests_per_s * BIN_S`` requests.
+    """
+    deviation = math.sqrt(2 * expected / (unit_requests_per_s * BIN_S))
+    return max(CHANGE * expected, LEAST_CHANGE, CHANCE_Z * deviation)
 
 
 def _reserve(known: KeptHistory | None) -> float:

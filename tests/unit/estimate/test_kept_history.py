@@ -48,8 +48,9 @@ def peaks(*ratios, until=NOW):
     return tuple(Peak(bin=first + at, ratio=each, demand=2.0) for at, each in enumerate(ratios))
 
 
-def keep(history=None, *, unit="k", now_s=NOW_S, **parts):
-    return kept(history or History(**parts), unit=unit, unit_requests_per_s=2.5, now_s=now_s)
+def keep(history=None, *, unit="k", requests_per_s=2.5, now_s=NOW_S, **parts):
+    known = history or History(**parts)
+    return kept(known, unit=unit, unit_requests_per_s=requests_per_s, now_s=now_s)
 
 
 def means(history):
@@ -179,6 +180,17 @@ class TestNews:
         before, after = a_pattern(0.2, until=NOW - 1), a_pattern(0.2, 0.44)
 
         assert not is_news(keep(pattern=before), keep(pattern=after))
+
+    @pytest.mark.parametrize(("demand", "is_new"), [(2.7, False), (2.8, True)])
+    def test_is_not_what_chance_makes_of_few_requests(self, demand, is_new):
+        # 1.5 replicas of 0.05 requests/s: 45 in ten minutes, so 4 x sqrt(2 x 1.5 / 30) = 1.26.
+        before, after = a_pattern(1.5, until=NOW - 1), a_pattern(1.5, demand)
+
+        found = is_news(
+            keep(pattern=before, requests_per_s=0.05), keep(pattern=after, requests_per_s=0.05)
+        )
+
+        assert found is is_new
 
     def test_is_not_what_was_kept_before(self):
         pattern = a_pattern(1.0, 9.0)
