@@ -1,6 +1,7 @@
 """What a rival's rule is shown, made up by hand."""
 
 from tonnage.estimate.samples import Series
+from tonnage.replay.rivals.profile import Profile
 from tonnage.replay.rivals.rule import Probe, SeenPod, Signals, Told
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
@@ -30,6 +31,10 @@ def told(**changes):
             "probe": Probe(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01),
             "believed_requests_per_s": 10.0,
             "true_requests_per_s": 8.0,
+            "profile": Profile(
+                ttft_s=lambda tokens: tokens / 10_000,
+                itl_s=lambda num, context: 0.01 + 1e-7 * num * context,
+            ),
         }
         | changes
     )

@@ -21,6 +21,19 @@ class WorldError(Exception):
         """Tell whether the server understood and said no: trying again will not help."""
         return False
 
+    @property
+    def is_undone(self) -> bool:
+        """Tell whether what was asked is certainly not done: without an answer it may be."""
+        return False
+
+
+class HeldBackError(WorldError):
+    """A write that we did not send: it is not ours to make."""
+
+    @property
+    def is_undone(self) -> bool:
+        return True
+
 
 class KubernetesError(WorldError):
     """The API server refused or failed."""
@@ -31,8 +44,11 @@ class KubernetesError(WorldError):
 
     @property
     def is_refusal(self) -> bool:
-        is_client_error = HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        return is_client_error and self.status not in PASSING
+        return self.is_undone and self.status not in PASSING
+
+    @property
+    def is_undone(self) -> bool:
+        return HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class ConflictError(KubernetesError):

@@ -6,7 +6,8 @@ each other restart engines for ever.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from enum import StrEnum
+from typing import Final, NamedTuple
 
 from tonnage.units import format_s
 
@@ -17,6 +18,23 @@ NOBODY: Final = "somebody"
 """Where managedFields name nobody."""
 QUIET_S: Final = 1800
 """It is tried again when the other has changed nothing for so long."""
+
+
+class Fate(StrEnum):
+    """What became of a write."""
+
+    DONE = "done"
+    UNDONE = "undone"
+    """Refused, or held back: something else stood there than it was decided on."""
+    UNKNOWN = "unknown"
+    """No answer came: it may have been carried out."""
+
+
+class Scaled(NamedTuple):
+    """Replicas that were to be written, and what became of it."""
+
+    replicas: int
+    fate: Fate = Fate.DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +79,8 @@ class Contest:
     """(value, generation): another value up to this generation is what our own write came to."""
     written_at: int | None = None
     """Generation of the Deployment that our last write of a whole value came to."""
+    tried: str | None = None
+    """What a write came to of which no answer tells whether it was carried out."""
     held_at: int | None = None
     """Generation of the ModelDeployment at which Tonnage gave way; None: it writes."""
 
@@ -81,6 +101,8 @@ def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float)
     contest = _resumed(_not_ahead(contest, now_s), spec_generation, now_s)
     if contest.written_at is not None and seen.generation < contest.written_at:
         return contest  # what we wrote is not seen yet
+    if contest.tried is not None and seen.value == contest.tried:
+        return _as_ours(overwritten(contest, now_s=now_s), seen.value)
     if seen.value == contest.ours or not (seen.managers or _is_nobodys(contest, seen)):
         return _as_ours(contest, seen.value)
     if contest.awaited and seen.generation <= contest.awaited[1]:
@@ -130,7 +152,8 @@ def _resumed(contest: Contest, spec_generation: int, now_s: float) -> Contest:
 
 def _as_ours(contest: Contest, value: str) -> Contest:
     over = replace(contest.change, is_over=True) if contest.change else None
-    return replace(contest, ours=value, change=over, awaited=None)
+    tried = contest.tried if value == contest.ours else None
+    return replace(contest, ours=value, change=over, awaited=None, tried=tried)
 
 
 def _is_new(change: Change | None, seen: Seen) -> bool:

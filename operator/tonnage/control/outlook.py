@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from tonnage.control.pending import is_given_up
 from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
-from tonnage.estimate.demand import count_arrivals
+from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     Forecast,
+    History,
     Note,
     forecast,
     noted,
@@ -16,7 +17,8 @@ from tonnage.estimate.forecast import (
     usual,
     without_chance,
 )
-from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.keeping import is_look_due
+from tonnage.estimate.kept_history import is_news, kept, recalled
 from tonnage.policy.need import Outlook, Supply
 from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
@@ -89,26 +91,60 @@ def remembered_demand(
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
         return memory
     memory = _in_units_of(memory, sizing)
-    interval_s, most = fleet.settings.scrape_interval_s, sizing.most_requests_per_s
-    count = count_arrivals(found.state.engines, WINDOWS[0], scrape_interval_s=interval_s)
-    sure = without_chance(count.requests, scv=sizing.request.arrival_scv)
+    most, count = sizing.most_requests_per_s, demand.newest
+    sure = without_chance(count.requests, scv=sizing.request.arrival_scv) if count else 0.0
     lead, now = lead_s(memory, fleet.settings), demand.requests_per_s / most
     known = [each.requests_per_s / most for each in events]
     note = Note(
         at_s=fleet.now_s,
         demand=now,
-        peak=sure / count.seconds / most if count.seconds else 0.0,
+        peak=sure / count.seconds / most if count else 0.0,
         planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
         lead_s=lead,
     )
-    history = noted(memory.history, note)
-    return replace(memory, history=history, history_flags=sizing.flags, most_requests_per_s=most)
+    before = memory.history
+    unit = _unit(sizing)
+    memory = replace(
+        memory, history=noted(before, note), history_unit=unit, most_requests_per_s=most
+    )
+    return _with_kept(memory, before, fleet)
+
+
+def _with_kept(memory: ObjectMemory, before: History, fleet: Fleet) -> ObjectMemory:
+    """Keep the history for the next process, where an hour ended that tells something new."""
+    most = memory.most_requests_per_s
+    last_s = before.recent[-1][0] if before.recent else fleet.now_s
+    if most is None or not is_look_due(memory.uid, before_s=last_s, now_s=fleet.now_s):
+        return memory
+    now = kept(
+        memory.history, unit=memory.history_unit, unit_requests_per_s=most, now_s=fleet.now_s
+    )
+    if not is_news(memory.posterior.demand, now):
+        return memory
+    return replace(memory, posterior=replace(memory.posterior, demand=now))
+
+
+def with_recalled(memory: ObjectMemory, *, now_s: float) -> ObjectMemory:
+    """Take up the history that was kept; what nobody watched meanwhile is missing in it."""
+    known = memory.posterior.demand
+    if known is None:
+        return memory
+    return replace(
+        memory,
+        history=recalled(known, now_s=now_s),
+        history_unit=known.unit,
+        most_requests_per_s=known.unit_requests_per_s,
+    )
+
+
+def _unit(sizing: Sizing) -> str:
+    return memory_key(sizing.request, sizing.flags)
 
 
 def _in_units_of(memory: ObjectMemory, sizing: Sizing) -> ObjectMemory:
-    """Tell demand in replicas as they are now, where other flags run than when it was noted."""
+    """Tell demand in replicas as they are now, where other engines run than when it was noted."""
     before = memory.most_requests_per_s
-    if memory.history_flags in {None, sizing.flags} or not before:
+    if memory.history_unit in {"", _unit(sizing)} or not before:
         return memory
     factor = before / sizing.most_requests_per_s
     return replace(memory, history=rescaled(memory.history, factor))

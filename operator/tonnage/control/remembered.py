@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.state import Fleet, ModelState, ObjectMemory, Traffics
+from tonnage.control.state import Fleet, ModelState, ObjectMemory, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
-from tonnage.estimate.demand import ArrivalCount, MeasuredDemand, count_arrivals
+from tonnage.estimate.demand import ArrivalCount, MeasuredDemand
 from tonnage.estimate.forecast import is_burst, without_chance
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.posterior import with_starts
+from tonnage.estimate.posterior import not_to_come, with_starts
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
@@ -45,7 +45,8 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         better_asked=None,
         given_back=replace(back, at_s=min(back.at_s, now_s)) if back else None,
         window_began=None,
-        slots_moved_at_s=past(memory.slots_moved_at_s),
+        posterior=not_to_come(memory.posterior, now_s),
+        rolling=None,
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 
@@ -86,6 +87,23 @@ def with_observed(
         lengths=traffics.lengths,
         asked_lengths=_asked_lengths(memory, state, traffics),
         posterior=with_starts(memory.posterior, starts_s),
+        rolling=_rolling(memory.rolling, state, fleet.now_s),
+    )
+
+
+def _rolling(before: Rolling | None, state: ModelState, now_s: float) -> Rolling | None:
+    """Return how far the pods of a Deployment have been replaced; None: they are not."""
+    live = state.deployment
+    if live is None or not live.is_rolling:
+        return None
+    if before is None or before.template != live.template_digest:
+        before = Rolling(template=live.template_digest, updated=0, ready=0, at_s=now_s)
+    has_more = live.updated > before.updated or live.ready > before.ready
+    return replace(
+        before,
+        updated=max(before.updated, live.updated),
+        ready=max(before.ready, live.ready),
+        at_s=now_s if has_more else before.at_s,
     )
 
 
@@ -127,8 +145,8 @@ def _with_arrivals(
         return memory
     if not isinstance(model, ModelDeployment):
         return memory
-    count = count_arrivals(state.engines, WINDOWS[0], scrape_interval_s=interval_s)
-    if _is_burst(memory, count):
+    count = traffics.demand.newest if traffics.demand else None
+    if count is None or _is_burst(memory, count):
         return memory  # the reserve is for it
     counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
     given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
@@ -139,7 +157,7 @@ def _with_arrivals(
 
 def _is_burst(memory: ObjectMemory, count: ArrivalCount) -> bool:
     most = memory.most_requests_per_s
-    if not most or not count.seconds:
+    if not most:
         return False
     sure = without_chance(count.requests, scv=memory.arrival_scv or 1.0)
     return is_burst(memory.history, sure=sure / count.seconds / most)

@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from tonnage.control.contest import NOBODY, Rivals, Seen, overwritten, told, watched
+from tonnage.control.contest import (
+    NOBODY,
+    Contest,
+    Fate,
+    Rivals,
+    Scaled,
+    Seen,
+    overwritten,
+    told,
+    watched,
+)
 from tonnage.control.state import Assessment, DeploymentView, ModelState, ObjectMemory
 
 
@@ -62,24 +72,30 @@ def _parked_at(
 
 
 def with_corrections(
-    memory: ObjectMemory, state: ModelState, *, scaled_to: int | None, applies: bool, now_s: float
+    memory: ObjectMemory, state: ModelState, *, scaled: Scaled | None, applies: bool, now_s: float
 ) -> ObjectMemory:
-    """Remember what is written over another's change. ``scaled_to`` None: replicas are not."""
+    """Remember what is written over another's change. ``scaled`` None: replicas are not."""
     rivals, deployment = memory.rivals, state.deployment
     if deployment is None:
         return memory
-    if scaled_to is not None:
-        written_at = deployment.generation + 1
-        replicas = replace(
-            overwritten(rivals.replicas, now_s=now_s), ours=str(scaled_to), written_at=written_at
-        )
+    written_at = deployment.generation
+    if scaled is not None and scaled.fate is not Fate.UNDONE:
+        written_at += 1
+        replicas = _with_scaled(rivals.replicas, scaled, written_at, now_s)
         rivals = replace(rivals, replicas=replicas)
     if applies:
-        last = deployment.generation + 1 + (scaled_to is not None)
-        awaited = (deployment.template_digest, last)
+        awaited = (deployment.template_digest, written_at + 1)
         template = replace(overwritten(rivals.template, now_s=now_s), awaited=awaited)
         rivals = replace(rivals, template=template)
     return replace(memory, rivals=rivals)
+
+
+def _with_scaled(contest: Contest, scaled: Scaled, written_at: int, now_s: float) -> Contest:
+    ours = str(scaled.replicas)
+    if scaled.fate is Fate.UNKNOWN:
+        return replace(contest, tried=ours)
+    corrected = overwritten(contest, now_s=now_s)
+    return replace(corrected, ours=ours, written_at=written_at, tried=None)
 
 
 def leaves_template(memory: ObjectMemory) -> bool:

@@ -9,7 +9,13 @@ from dataclasses import replace
 
 from tonnage.api.status import Reason
 from tonnage.control.assess import template_of
-from tonnage.control.state import Assessment, Chosen, Fleet
+from tonnage.control.outlook import lead_s
+from tonnage.control.state import (
+    Assessment,
+    Chosen,
+    Fleet,
+    ObjectMemory,
+)
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, format_s
@@ -20,12 +26,22 @@ STANDS_S = 1800.0
 """That another number has gained so much before it is taken."""
 ROLLOUTS_APART_S = 6 * HOUR_S
 """Of one object, for this reason."""
+STALLED_S, STALLED_LEADS = 1800.0, 3
+"""Without progress for so long, in seconds and in slow starts, a rollout no longer counts."""
 MOVED = "MaxNumSeqs"
 
 
-def is_rolling(fleet: Fleet) -> bool:
-    """Tell whether the pods of any object of the fleet are being replaced."""
-    return any(state.deployment and state.deployment.is_rolling for state in fleet.models)
+def is_rolling(each: Assessment, fleet: Fleet) -> bool:
+    """Tell whether the pods of an object are being replaced, and not in vain.
+
+    A rollout of which Kubernetes says that it makes no progress, or of which none was seen in
+    three slow starts, half an hour at least, may never end: it keeps no other one waiting.
+    """
+    live, rolling = each.state.deployment, each.memory.rolling
+    if live is None or not live.is_rolling or "Progressing" in dict(live.problems):
+        return False
+    patience_s = max(STALLED_S, STALLED_LEADS * lead_s(each.memory, fleet.settings))
+    return rolling is None or fleet.now_s - rolling.at_s < patience_s
 
 
 def with_rollout(
@@ -61,7 +77,7 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
 def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool) -> str | None:
     """Return what the rollout waits for; None: nothing."""
     memory, stood_s = found.memory, fleet.now_s - (found.memory.better_since_s or fleet.now_s)
-    moved_at_s = memory.slots_moved_at_s
+    moved_at_s = memory.posterior.slots_moved_at_s
     num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
     if stood_s < STANDS_S:
         return f"the gain has to stand for {format_s(STANDS_S)}"
@@ -88,11 +104,23 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
 def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
     taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
     told = _told(found, chosen, better, None)
-    memory = replace(found.memory, better_since_s=None, slots_moved_at_s=fleet.now_s)
+    posterior = replace(found.memory.posterior, slots_moved_at_s=fleet.now_s)
+    memory = replace(found.memory, better_since_s=None, posterior=posterior)
     template = template_of(found.state, fleet, taken, memory)
     if template is None:
         return found
     return replace(told, chosen=taken, memory=memory, template=template)
+
+
+def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> ObjectMemory:
+    """Return the memory where the template was not written: a rollout did not begin.
+
+    ``before``: as it was before this tick; None: a gain has not stood for long then.
+    """
+    if before is None or memory.posterior.slots_moved_at_s == before.posterior.slots_moved_at_s:
+        return memory
+    posterior = replace(memory.posterior, slots_moved_at_s=before.posterior.slots_moved_at_s)
+    return replace(memory, posterior=posterior, better_since_s=before.better_since_s)
 
 
 def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) -> Assessment:

@@ -192,6 +192,19 @@ class GivenBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rolling:
+    """How far the pods of a Deployment have been replaced."""
+
+    template: str
+    """Digest of the newest."""
+    updated: int
+    ready: int
+    """The most that were seen: what comes and goes again is no progress."""
+    at_s: float
+    """When there was last more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BetterAsked:
     """Whether another max-num-seqs would serve more than what runs, and when that was asked."""
 
@@ -262,8 +275,8 @@ class ObjectMemory:
     """Since when requests have waited at every tick."""
     history: History = field(default_factory=History)
     """Of demand, and of what was forecast of it."""
-    history_flags: Flags | None = None
-    """That ran when it was last noted."""
+    history_unit: str = ""
+    """Memory key of the engines that ran when it was last noted."""
     most_requests_per_s: float | None = None
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
     counted: Counted = ()
@@ -273,8 +286,8 @@ class ObjectMemory:
     better_asked: BetterAsked | None = None
     better_since_s: float | None = None
     """Since when another max-num-seqs has gained enough for a rollout."""
-    slots_moved_at_s: float | None = None
-    """When engines were last replaced for that."""
+    rolling: Rolling | None = None
+    """While pods are being replaced."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     rivals: Rivals = field(default_factory=Rivals)

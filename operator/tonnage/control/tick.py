@@ -11,8 +11,10 @@ from typing import TypeVar
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, drift, sized
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
+from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
-from tonnage.control.rollout import is_rolling, with_rollout
+from tonnage.control.outlook import with_recalled
+from tonnage.control.rollout import is_rolling, with_rollout, without_rollout
 from tonnage.control.state import (
     Assessment,
     Fleet,
@@ -23,8 +25,8 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.status import recalled, report
-from tonnage.control.writes import Writes, writes_for
-from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.control.writes import Carried, Writes, carried_out, writes_for
+from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
 
@@ -93,6 +95,27 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     )
 
 
+def with_carried(
+    outcome: Outcome, carried: Mapping[str, Carried], *, before: Memory, now_s: float
+) -> Memory:
+    """Return what is to be remembered where not all was written; ``carried``: by UID.
+
+    ``before``: what was remembered before this tick.
+    """
+    found = {each.state.view.uid: each for each in outcome.found}
+    objects = {
+        uid: replace(each, write_problem=None) for uid, each in outcome.memory.objects.items()
+    }
+    for writes in outcome.writes:
+        uid, fate = writes.uid, carried.get(writes.uid)
+        if fate is None:
+            continue
+        known = carried_out(outcome.memory.objects[uid], found[uid], writes, fate, now_s=now_s)
+        is_applied = fate.template is not Fate.UNDONE
+        objects[uid] = known if is_applied else without_rollout(known, before.objects.get(uid))
+    return replace(outcome.memory, objects=objects)
+
+
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
     """Return {UID: posterior} of the objects about which anything was learned."""
     known = {each.state.view.uid: each.memory.posterior for each in found}
@@ -130,7 +153,8 @@ def assess_fleet(
         for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
     }
     found = dict[str, Assessment]()
-    free, uncounted, rolling = free_gpus(fleet), uncounted_gpus(fleet), is_rolling(fleet)
+    free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
+    rolling = any(is_rolling(each, fleet) for each in sizings.values())
     for state in in_turn(fleet.models, known):
         uid = state.view.uid
         each = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)
@@ -152,11 +176,13 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 
     A new version of the operator would otherwise undo old edits with its own template.
     """
-    return replace(
+    known = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
+    memory = replace(
         recalled(state.view, now_s=fleet.now_s),
         drift_corrected=drift(state),
-        posterior=fleet.calibrations.objects.get(state.view.uid, ObjectPosterior()),
+        posterior=not_to_come(known, fleet.now_s),
     )
+    return with_recalled(memory, now_s=fleet.now_s)
 
 
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:

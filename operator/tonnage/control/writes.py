@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.assess import drift
+from tonnage.control.contest import Fate, Scaled
 from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
@@ -62,8 +63,20 @@ class Writes:
         return f"{self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What became of the writes for one object."""
+
+    scale: Fate = Fate.DONE
+    template: Fate = Fate.DONE
+    has_failed: bool = False
+    """Something did, in whichever part: another number that stood there is no failure."""
+    refused: str | None = None
+    """What the API server said, if it will say so again."""
+
+
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
-    """Return what is to be written for one object, and the memory of it."""
+    """Return what is to be written for one object, and the memory of it once it is carried out."""
     view, memory = found.state.view, reported.memory
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
@@ -93,25 +106,35 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     memory = with_corrections(
         memory,
         found.state,
-        scaled_to=scale.replicas if scale else None,
+        scaled=Scaled(scale.replicas) if scale else None,
         applies=template is not None,
         now_s=fleet.now_s,
     )
     return writes, memory
 
 
-def unwritten(memory: ObjectMemory, *, refused: str | None) -> ObjectMemory:
-    """Return the memory of an object whose writes failed: what was to be done is due again.
+def carried_out(
+    memory: ObjectMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
+) -> ObjectMemory:
+    """Return the memory of what was really written, where that was not all.
 
-    ``refused``: what the API server said, if it will say so again. A server that is down for a
-    moment is no reason to call for a person.
+    What failed is due again. A server that is down for a moment is no reason to call for a person.
     """
+    memory = with_corrections(
+        replace(memory, rivals=found.memory.rivals),
+        found.state,
+        scaled=Scaled(writes.scale.replicas, carried.scale) if writes.scale else None,
+        applies=writes.template is not None and carried.template is not Fate.UNDONE,
+        now_s=now_s,
+    )
+    if not carried.has_failed:
+        return replace(memory, write_problem=None)
     return replace(
         memory,
         drift_corrected=None,
         children_checked_at_s=None,
         gauges_written_at_s=0.0,
-        write_problem=refused or memory.write_problem,
+        write_problem=carried.refused or memory.write_problem,
     )
 
 

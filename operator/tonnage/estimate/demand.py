@@ -44,6 +44,8 @@ class MeasuredDemand:
     """Pods of which every engine gave every figure that demand is made of."""
     is_complete: bool
     """Every replica that is Ready reported, freshly."""
+    newest: ArrivalCount | None = None
+    """Over the shortest window; None: nobody tells it."""
     preemptions_per_request: float | None = None
 
 
@@ -91,6 +93,7 @@ def measure_demand(
         running=sum(each.running or 0.0 for each in fresh),
         reporting=reporting,
         is_complete=ready_pods <= reporting,
+        newest=counts.get(WINDOWS[0]),
         preemptions_per_request=_preemptions_per_request(fresh),
     )
 

@@ -37,6 +37,8 @@ BIN_S: Final = 600.0
 """Of the pattern of days and weeks."""
 DAY_S: Final = 24 * HOUR_S
 WEEK_S: Final = 7 * DAY_S
+PATTERN_S: Final = WEEK_S + DAY_S
+"""For which means are kept."""
 UNDER: Final = 0.8
 """The quantile that forecasts are scored as: too low by one counts four times too high by one."""
 FORGET_S: Final = 12 * HOUR_S
@@ -180,7 +182,7 @@ def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tu
     number = int(at_s // BIN_S)
     mean, count = history.pattern.get(number, (0.0, 0))
     mean += (demand - mean) / (count + 1)
-    oldest = number - int((WEEK_S + DAY_S) // BIN_S)
+    oldest = number - int(PATTERN_S // BIN_S)
     kept = history.pattern
     if number not in kept:
         kept = {each: value for each, value in kept.items() if each >= oldest}

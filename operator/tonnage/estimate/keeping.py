@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 from tonnage.estimate.calibration import Calibrations, Scope, is_material
+from tonnage.estimate.kept_history import KEPT_S
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import (
     dump_objects,
@@ -18,6 +19,7 @@ from tonnage.estimate.stored import (
     object_entry,
     speed_entry,
 )
+from tonnage.estimate.stored_history import history_entry
 from tonnage.units import KIB
 
 MAX_SHARED_BYTES: Final = 768 * KIB
@@ -37,6 +39,16 @@ Learned = TypeVar("Learned")
 def shard_of(uid: str) -> int:
     """Return where an object's posterior is kept: the same in every version and process."""
     return hashlib.sha256(uid.encode()).digest()[0] % NUM_SHARDS
+
+
+def is_look_due(uid: str, *, before_s: float, now_s: float) -> bool:
+    """Tell whether an hour ended in which an object's history of demand stays as it was kept.
+
+    Hours end for the objects of a shard at the same time, so that one write keeps them all, and
+    for every shard at another time.
+    """
+    offset_s = shard_of(uid) * KEPT_S / NUM_SHARDS
+    return (before_s + offset_s) // KEPT_S != (now_s + offset_s) // KEPT_S
 
 
 def has_moved(before: Calibrations, after: Calibrations) -> bool:
@@ -74,6 +86,8 @@ def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
         or _optional_moved(before.cold_start_s, after.cold_start_s)
         or _optional_moved(before.kv_tokens, after.kv_tokens)
         or before.memory_key != after.memory_key
+        or before.slots_moved_at_s != after.slots_moved_at_s
+        or before.demand != after.demand
     )
 
 
@@ -158,8 +172,11 @@ def fitting_objects(
 ) -> Mapping[str, ObjectPosterior]:
     """Return what fits into a shard; ``live``: UIDs of the objects that are there.
 
-    The oldest of those that are gone goes first.
+    Histories of demand go first, then the oldest of those that are gone.
     """
+    if len(dump_objects(objects)) <= max_bytes:
+        return objects
+    objects = _with_fewer_histories(objects, live, max_bytes)
     if len(dump_objects(objects)) <= max_bytes:
         return objects
     candidates = (
@@ -174,6 +191,26 @@ def fitting_objects(
     )
     kept = _fitting(candidates, max_bytes - len(dump_objects({})))
     return {uid: posterior for uid, posterior in objects.items() if (uid,) in kept}
+
+
+def _with_fewer_histories(
+    objects: Mapping[str, ObjectPosterior], live: Collection[str], max_bytes: int
+) -> Mapping[str, ObjectPosterior]:
+    """Return all objects, with the histories that there is room for beside them."""
+    without = {uid: replace(each, demand=None) for uid, each in objects.items()}
+    candidates = (
+        _Candidate(
+            owner=uid,
+            is_live=uid in live,
+            at_s=posterior.demand.kept_at_s,
+            num_bytes=_size(history_entry(posterior.demand), "demand"),
+            place=(uid,),
+        )
+        for uid, posterior in objects.items()
+        if posterior.demand is not None
+    )
+    kept = _fitting(candidates, max_bytes - len(dump_objects(without)))
+    return {uid: objects[uid] if (uid,) in kept else each for uid, each in without.items()}
 
 
 def _size(entry: Mapping[str, Any], *names: str) -> int:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tonnage.estimate.kept_history import KeptHistory
+
 COVARIANCES = 6
 
 Three = tuple[float, float, float]
@@ -72,6 +74,10 @@ class ObjectPosterior:
     """That the report below is about."""
     kv_tokens: float | None = None
     """What its own engines say of their pool: the truth for this object."""
+    slots_moved_at_s: float | None = None
+    """When its engines were last replaced for a better max-num-seqs."""
+    demand: KeptHistory | None = None
+    """When last kept; None: nothing that the last value does not tell."""
 
 
 LARGEST_START = 3.0
@@ -95,3 +101,14 @@ def with_starts(known: ObjectPosterior, starts_s: Iterable[float]) -> ObjectPost
             num_starts=number,
         )
     return known
+
+
+def not_to_come(known: ObjectPosterior, now_s: float) -> ObjectPosterior:
+    """Return what is known, without a rollout of a time that is still to come.
+
+    The clock that told it was ahead, and the next rollout would wait for as long.
+    """
+    moved_at_s = known.slots_moved_at_s
+    if moved_at_s is None or moved_at_s <= now_s:
+        return known
+    return replace(known, slots_moved_at_s=now_s)

@@ -13,7 +13,8 @@ and a shard of what belongs to one object each::
 
     {"version": 3,
      "objects": {UID: {"goodputFactor", "numJudged", "judgedAt", "coldStartSeconds",
-                       "coldStartDeviationSeconds", "numStarts", "memoryKey", "kvTokens"}}}
+                       "coldStartDeviationSeconds", "numStarts", "memoryKey", "kvTokens",
+                       "slotsMovedAt", "demand": see stored_history}}}
 
 Times are in unix seconds. What is not known is left out. Figures have six significant digits, and
 covariances nine: near-singular ones lose their definiteness to less.
@@ -25,32 +26,34 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
+from tonnage.estimate.checked import (
+    LARGEST,
+    LONGEST_NAME,
+    CorruptedStateError,
+    NewerStateError,
+    amount,
+    check,
+    count,
+    figure,
+    name,
+    number,
+    positive,
+)
 from tonnage.estimate.covariance import repaired
+from tonnage.estimate.kept_history import KeptHistory
 from tonnage.estimate.posterior import COVARIANCES, MemoryReport, ObjectPosterior, SpeedPosterior
-from tonnage.units import PETA
+from tonnage.estimate.stored_history import history_entry, read_history
 
 VERSION: Final = 3
 """Raised when the meaning of a stored figure changes."""
 WITHOUT_NAMESPACES: Final = 2
 """The version that shared one efficiency and one pool by key with all namespaces."""
-DIGITS: Final = 6
 COVARIANCE_DIGITS: Final = 9
-LARGEST: Final = PETA
-"""No figure that we write comes near."""
 LARGEST_FACTOR: Final = 100.0
 LARGEST_EFFICIENCY: Final = 1.5
 """Somewhat above what can be: the nominal figure of a class may be too low."""
-LONGEST_NAME: Final = 64
 
 Entry = TypeVar("Entry")
-
-
-class NewerStateError(ValueError):
-    """Written by a later version of the operator, which must find it again."""
-
-
-class CorruptedStateError(ValueError):
-    """No state that any version wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Loaded:
 def dump_shared(calibrations: Calibrations) -> str:
     """Write what namespaces share."""
     sections = {
-        "inherited": {key: _figure(each) for key, each in calibrations.inherited.items()},
+        "inherited": {key: figure(each) for key, each in calibrations.inherited.items()},
         "speed": _by_namespace(calibrations.speed, speed_entry),
         "memory": _by_namespace(calibrations.memory, memory_entry),
     }
@@ -108,14 +111,14 @@ def load_objects(text: str) -> Loaded:
     """Read a shard.
 
     Raises:
-        NewerStateError: of a later version.
+        NewerStateError: of a later version, or with a history of one.
         CorruptedStateError: of no version that had shards.
     """
     state = _document(text)
     if state["version"] == WITHOUT_NAMESPACES:
         raise CorruptedStateError(f"version {WITHOUT_NAMESPACES} had no shards")
     reader = _Reader()
-    objects = reader.entries(_section(state, "objects"), _object)
+    objects = reader.entries(_section(state, "objects"), reader.of_object)
     return reader.loaded(Calibrations(objects=objects))
 
 
@@ -162,19 +165,41 @@ class _Reader:
     def speed(self, entry: Any) -> SpeedPosterior:
         covariance, is_sound = repaired(_covariance(entry))
         posterior = SpeedPosterior(
-            overhead_factor=_positive(entry["overheadFactor"], LARGEST_FACTOR),
+            overhead_factor=positive(entry["overheadFactor"], LARGEST_FACTOR),
             bandwidth_efficiency=_efficiency(entry["bandwidthEfficiency"]),
             prefill_efficiency=_efficiency(entry["prefillEfficiency"]),
             covariance=covariance,
-            num_windows=_count(entry["numWindows"]),
-            num_steps=_amount(entry["numSteps"]),
-            surprise=_number(entry["surprise"]),
-            misfit=_amount(entry.get("misfit", 0.0)),
-            regime_at_s=_amount(entry.get("regimeAt", 0.0)),
-            learned_at_s=_amount(entry["learnedAt"]),
+            num_windows=count(entry["numWindows"]),
+            num_steps=amount(entry["numSteps"]),
+            surprise=number(entry["surprise"]),
+            misfit=amount(entry.get("misfit", 0.0)),
+            regime_at_s=amount(entry.get("regimeAt", 0.0)),
+            learned_at_s=amount(entry["learnedAt"]),
         )
         self._num_widened += not is_sound
         return posterior
+
+    def of_object(self, entry: Any) -> ObjectPosterior:
+        check(isinstance(entry, dict))
+        cold_start, pool = entry.get("coldStartSeconds"), entry.get("kvTokens")
+        moved_at_s = entry.get("slotsMovedAt")
+        return ObjectPosterior(
+            goodput_factor=positive(entry["goodputFactor"], LARGEST_FACTOR),
+            num_judged=amount(entry["numJudged"]),
+            judged_at_s=amount(entry["judgedAt"]),
+            cold_start_s=None if cold_start is None else amount(cold_start),
+            cold_start_deviation_s=amount(entry["coldStartDeviationSeconds"]),
+            num_starts=count(entry["numStarts"]),
+            memory_key=name(entry["memoryKey"]),
+            kv_tokens=None if pool is None else positive(pool, LARGEST),
+            slots_moved_at_s=None if moved_at_s is None else amount(moved_at_s),
+            demand=self._demand(entry.get("demand")),
+        )
+
+    def _demand(self, entry: Any) -> KeptHistory | None:
+        """Return the history of demand; one that is none is left out alone."""
+        found = dict(self._read({} if entry is None else {"demand": entry}, read_history))
+        return found.get("demand")
 
     def loaded(self, known: Calibrations) -> Loaded:
         return Loaded(
@@ -187,8 +212,10 @@ class _Reader:
             return
         for key, entry in found.items():
             try:
-                _check(0 < len(key) <= LONGEST_NAME)
+                check(0 < len(key) <= LONGEST_NAME)
                 read_entry = read(entry)
+            except NewerStateError:
+                raise
             except (ValueError, TypeError, LookupError, OverflowError):
                 self._num_dropped += 1
             else:
@@ -201,102 +228,62 @@ def _old_efficiency(entry: Any) -> float:
 
 def _old_report(entry: Any) -> MemoryReport:
     return MemoryReport(
-        kv_tokens=_positive(entry["kvTokens"], LARGEST), reported_at_s=_amount(entry["changedAt"])
+        kv_tokens=positive(entry["kvTokens"], LARGEST), reported_at_s=amount(entry["changedAt"])
     )
 
 
 def _report(entry: Any) -> MemoryReport:
     return MemoryReport(
-        kv_tokens=_positive(entry["kvTokens"], LARGEST), reported_at_s=_amount(entry["reportedAt"])
-    )
-
-
-def _object(entry: Any) -> ObjectPosterior:
-    _check(isinstance(entry, dict))
-    cold_start, pool = entry.get("coldStartSeconds"), entry.get("kvTokens")
-    key = entry["memoryKey"]
-    _check(isinstance(key, str) and len(key) <= LONGEST_NAME)
-    return ObjectPosterior(
-        goodput_factor=_positive(entry["goodputFactor"], LARGEST_FACTOR),
-        num_judged=_amount(entry["numJudged"]),
-        judged_at_s=_amount(entry["judgedAt"]),
-        cold_start_s=None if cold_start is None else _amount(cold_start),
-        cold_start_deviation_s=_amount(entry["coldStartDeviationSeconds"]),
-        num_starts=_count(entry["numStarts"]),
-        memory_key=key,
-        kv_tokens=None if pool is None else _positive(pool, LARGEST),
+        kv_tokens=positive(entry["kvTokens"], LARGEST), reported_at_s=amount(entry["reportedAt"])
     )
 
 
 def _covariance(entry: Any) -> list[float]:
     found = entry["covariance"]
-    _check(isinstance(found, list) and len(found) == COVARIANCES)
-    return [_number(each) for each in found]
-
-
-def _number(value: Any) -> float:
-    """Return a finite number of either sign: no bool, no NaN, nothing that we never write."""
-    _check(isinstance(value, int | float) and not isinstance(value, bool))
-    _check(-LARGEST <= value <= LARGEST)
-    return float(value)
-
-
-def _amount(value: Any) -> float:
-    _check(_number(value) >= 0)
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    _check(isinstance(value, int))
-    return int(_amount(value))
-
-
-def _positive(value: Any, largest: float) -> float:
-    _check(0 < _number(value) <= largest)
-    return float(value)
+    check(isinstance(found, list) and len(found) == COVARIANCES)
+    return [number(each) for each in found]
 
 
 def _efficiency(value: Any) -> float:
-    return _positive(value, LARGEST_EFFICIENCY)
-
-
-def _check(is_sane: bool) -> None:
-    if not is_sane:
-        raise ValueError
+    return positive(value, LARGEST_EFFICIENCY)
 
 
 def speed_entry(posterior: SpeedPosterior) -> dict[str, Any]:
     return {
-        "overheadFactor": _figure(posterior.overhead_factor),
-        "bandwidthEfficiency": _figure(posterior.bandwidth_efficiency),
-        "prefillEfficiency": _figure(posterior.prefill_efficiency),
-        "covariance": [_figure(each, COVARIANCE_DIGITS) for each in posterior.covariance],
+        "overheadFactor": figure(posterior.overhead_factor),
+        "bandwidthEfficiency": figure(posterior.bandwidth_efficiency),
+        "prefillEfficiency": figure(posterior.prefill_efficiency),
+        "covariance": [figure(each, COVARIANCE_DIGITS) for each in posterior.covariance],
         "numWindows": posterior.num_windows,
-        "numSteps": _figure(posterior.num_steps),
-        "surprise": _figure(posterior.surprise),
-        "misfit": _figure(posterior.misfit),
+        "numSteps": figure(posterior.num_steps),
+        "surprise": figure(posterior.surprise),
+        "misfit": figure(posterior.misfit),
         "regimeAt": round(posterior.regime_at_s),
         "learnedAt": round(posterior.learned_at_s),
     }
 
 
 def memory_entry(report: MemoryReport) -> dict[str, Any]:
-    return {"kvTokens": _figure(report.kv_tokens), "reportedAt": round(report.reported_at_s)}
+    return {"kvTokens": figure(report.kv_tokens), "reportedAt": round(report.reported_at_s)}
 
 
 def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
     known = {
-        "goodputFactor": _figure(posterior.goodput_factor),
-        "numJudged": _figure(posterior.num_judged),
+        "goodputFactor": figure(posterior.goodput_factor),
+        "numJudged": figure(posterior.num_judged),
         "judgedAt": round(posterior.judged_at_s),
-        "coldStartDeviationSeconds": _figure(posterior.cold_start_deviation_s),
+        "coldStartDeviationSeconds": figure(posterior.cold_start_deviation_s),
         "numStarts": posterior.num_starts,
         "memoryKey": posterior.memory_key,
     }
     if posterior.cold_start_s is not None:
-        known["coldStartSeconds"] = _figure(posterior.cold_start_s)
+        known["coldStartSeconds"] = figure(posterior.cold_start_s)
     if posterior.kv_tokens is not None:
-        known["kvTokens"] = _figure(posterior.kv_tokens)
+        known["kvTokens"] = figure(posterior.kv_tokens)
+    if posterior.slots_moved_at_s is not None:
+        known["slotsMovedAt"] = round(posterior.slots_moved_at_s)
+    if posterior.demand is not None:
+        known["demand"] = history_entry(posterior.demand)
     return known
 
 
@@ -307,7 +294,3 @@ def _by_namespace(
     for scope, entry in entries.items():
         sections.setdefault(scope.namespace, {})[scope.key] = write(entry)
     return sections
-
-
-def _figure(value: float, digits: int = DIGITS) -> float:
-    return float(f"{value:.{digits}g}")

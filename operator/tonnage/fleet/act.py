@@ -6,11 +6,12 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tonnage.api.spec import KIND
-from tonnage.cluster.errors import ConflictError, KubernetesError, WorldError
+from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError, WorldError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
     EVENTS,
@@ -21,8 +22,9 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
+from tonnage.control.contest import Fate
 from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Happening, Scale, Writes
+from tonnage.control.writes import Carried, Happening, Scale, Writes
 from tonnage.manifests.children import Site, pod_monitor, service
 from tonnage.manifests.names import (
     API_VERSION,
@@ -38,6 +40,10 @@ NUM_WRITERS = 4
 SCALE_ATTEMPTS = 3
 
 
+class StaleError(HeldBackError):
+    """Something else stands there than was decided on: no failure, the next tick looks again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
     """Carries writes out. ``may_write`` is asked right before each: a lost Lease stops them."""
@@ -48,22 +54,26 @@ class Writer:
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
-    def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, WorldError]:
-        """Write what differs; return {UID: what was said} of objects whose writes failed."""
+    def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
+        """Write what differs; return {UID: what became of it} of objects where not all is done."""
         todo = list(all_writes)
-        failed: dict[str, WorldError] = {}
+        phases = (self._scale, self._template, self._status)
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
-            for phase in (self._scale, self._template, self._status):
-                said = pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo)
-                problems = zip(todo, said, strict=True)
-                failed |= {writes.uid: problem for writes, problem in problems if problem}
+            said = [
+                list(pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo))
+                for phase in phases
+            ]
             list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
-        return failed
+        carried = zip(todo, map(_carried, *said), strict=True)
+        return {writes.uid: each for writes, each in carried if each != Carried()}
 
     def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
         """Run one object's phase; return the world's failure, which stays with that object."""
         try:
             phase(writes)
+        except StaleError as error:
+            LOG.info("object=%s %s", writes.label, error)
+            return error
         except WorldError as error:
             LOG.warning("object=%s write failed: %s", writes.label, error)
             return error
@@ -76,7 +86,7 @@ class Writer:
             WorldError: somebody else may lead by now.
         """
         if not self.may_write():
-            raise WorldError("the Lease was lost: nothing is written")
+            raise HeldBackError("the Lease was lost: nothing is written")
 
     def _scale(self, writes: Writes) -> None:
         scale = writes.scale
@@ -87,12 +97,16 @@ class Writer:
         self._move(writes, scale)
 
     def _move(self, writes: Writes, scale: Scale) -> None:
-        """Write replicas through ``/scale``; other fields may change at the same time."""
+        """Write replicas through ``/scale``; other fields may change at the same time.
+
+        Raises:
+            StaleError: another number stands there, or ever another version.
+        """
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
         for attempt in range(SCALE_ATTEMPTS):
             live = self.kube.get(path)
             if live is None or _seen(live) != (scale.uid, scale.seen):
-                return  # somebody changed it: decide again on what is there
+                raise StaleError(f"does not ask for {scale.seen} replicas any more: decided anew")
             for cost in scale.costs if attempt == 0 else ():
                 self._mark(writes, cost)
             try:
@@ -101,6 +115,7 @@ class Writer:
                 continue
             LOG.info("object=%s replicas=%d->%d", writes.label, scale.seen, scale.replicas)
             return
+        raise StaleError(f"changed {SCALE_ATTEMPTS} times while replicas were written")
 
     def _write_scale(self, path: str, version: str, replicas: int) -> None:
         self.check_lead()
@@ -121,7 +136,7 @@ class Writer:
         """Before taking replicas away: is the object still the one that was decided on?"""
         found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
         if found is None or found["metadata"]["uid"] != writes.uid:
-            raise WorldError("the ModelDeployment is gone or was made anew: nothing is scaled")
+            raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is scaled")
 
     def _template(self, writes: Writes) -> None:
         if writes.template is not None:
@@ -143,7 +158,7 @@ class Writer:
             return
         if _controller_uid(live) != writes.uid:
             self.taken_names.add((writes.namespace, writes.name))
-            raise WorldError(f"Deployment {writes.label} is not ours: it is left alone")
+            raise HeldBackError(f"Deployment {writes.label} is not ours: it is left alone")
         if writes.creates:
             self._show_again(path, live)
             return
@@ -156,7 +171,8 @@ class Writer:
         wanted = writes.first_replicas or 1
         if wanted > 1:
             first = Scale(deployment=writes.name, uid=uid, seen=1, replicas=wanted)
-            self._move(writes, first)
+            with suppress(StaleError):
+                self._move(writes, first)
 
     def _show_again(self, path: str, live: Manifest) -> None:
         """Label ours again: without the label no watch shows it, nor the flags that it runs with.
@@ -187,6 +203,20 @@ class Writer:
         }
         path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
         self.kube.apply(path, body, manager=MANAGER, force=True)
+
+
+def _carried(*said: WorldError | None) -> Carried:
+    """Return what became of scale, template and status; the last that failed is told."""
+    scale, template, _ = map(_fate, said)
+    failed = [each for each in said if each is not None and not isinstance(each, StaleError)]
+    refused = str(failed[-1]) if failed and failed[-1].is_refusal else None
+    return Carried(scale=scale, template=template, has_failed=bool(failed), refused=refused)
+
+
+def _fate(said: WorldError | None) -> Fate:
+    if said is None:
+        return Fate.DONE
+    return Fate.UNDONE if said.is_undone else Fate.UNKNOWN
 
 
 def _seen(live: Manifest) -> tuple[str, int]:

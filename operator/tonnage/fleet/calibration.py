@@ -108,6 +108,9 @@ class CalibrationConfigMap:
             stored.rest()
             return part
         fitting = stored.form.fit(part, live)
+        if fitting is not part and not has_moved(stored.held, fitting):
+            stored.rest()
+            return fitting
         if not stored.may_overwrite:
             stored.hold(fitting, now_s)
         elif not self._may_write() or not stored.write(fitting, now_s):

@@ -2,10 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,
@@ -15,10 +14,10 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
-from tonnage.control.state import Assessment, Fleet, Memory, ObjectMemory
-from tonnage.control.tick import Outcome, tick
+from tonnage.control.state import Assessment, Fleet, Memory
+from tonnage.control.tick import Outcome, tick, with_carried
 from tonnage.control.times import rfc3339
-from tonnage.control.writes import may_scale, unwritten
+from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.observe import Observer
@@ -75,20 +74,13 @@ class Loop:
         between = within(self.settings.search_budget_s, self.clock)
         outcome = tick(fleet, self.memory, between=between)
         _log(outcome, fleet)
-        self.memory = outcome.memory
-        failed = self.writer.act(outcome.writes, now=rfc3339(now_s))
-        self._remember_writes(failed)
+        carried = self.writer.act(outcome.writes, now=rfc3339(now_s))
+        self.memory = with_carried(outcome, carried, before=self.memory, now_s=now_s)
         live = {each.state.view.uid: each.state.view.namespace for each in outcome.found}
         kept = self.calibration.keep(self.memory.calibrations, now_s, live=live)
         self.memory = replace(self.memory, calibrations=kept.calibrations)
         self.state_problem = kept.problem
         return outcome.found
-
-    def _remember_writes(self, failed: Mapping[str, WorldError]) -> None:
-        objects = {
-            uid: _after_writes(known, failed.get(uid)) for uid, known in self.memory.objects.items()
-        }
-        self.memory = replace(self.memory, objects=objects)
 
     def _relist(self, now_s: float) -> None:
         """Check the store against lists: a watch is silent about what vanished in a re-list."""
@@ -104,13 +96,6 @@ class Loop:
             if ghosts := self.store.reconcile(kind, listed):
                 LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
         self.relisted_at_s = now_s
-
-
-def _after_writes(known: ObjectMemory, problem: WorldError | None) -> ObjectMemory:
-    """Forget that what failed was written, and remember why; what succeeded has no problem."""
-    if problem is None:
-        return replace(known, write_problem=None)
-    return unwritten(known, refused=str(problem) if problem.is_refusal else None)
 
 
 def within(budget_s: float, clock: Callable[[], float]) -> Between:

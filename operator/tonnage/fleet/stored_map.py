@@ -9,7 +9,8 @@ from typing import Final
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.stored import CorruptedStateError, Loaded, NewerStateError
+from tonnage.estimate.checked import CorruptedStateError, NewerStateError
+from tonnage.estimate.stored import Loaded
 from tonnage.manifests.names import MANAGER
 from tonnage.units import HOUR_S
 

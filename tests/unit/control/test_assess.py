@@ -534,3 +534,25 @@ def test_a_start_counts_for_three_times_the_mean_at_most():
     known = with_starts(ObjectPosterior(cold_start_s=100, num_starts=9), [259_200])
 
     assert known.cold_start_s == pytest.approx(100 + 0.3 * 200)
+
+
+class TestArrivalsCounted:
+    def test_are_of_the_shortest_window(self):
+        # Three gaps between four scrapes, 15 s apart, at what one replica serves.
+        [window] = assessed(a_state()).memory.counted
+
+        assert (window.at_s, window.seconds) == (NOW_S, 45)
+        assert window.count == pytest.approx(45 * EACH)
+
+    def test_are_not_none_where_no_answer_came_for_that_window(self):
+        told = a_state()
+        without = tuple(
+            replace(each, arrivals={key: value for key, value in each.arrivals.items() if key != 4})
+            for each in told.engines
+        )
+
+        found = assessed(replace(told, engines=without))
+
+        assert found.traffics.demand.requests_per_s == pytest.approx(EACH)
+        assert found.memory.counted == ()
+        assert [due.peak for due in found.memory.history.due] == [0]

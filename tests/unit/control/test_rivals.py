@@ -14,9 +14,10 @@ from fleet_builders import (
     a_state,
     managed_by,
 )
-from tonnage.control.contest import QUIET_S
+from tonnage.control.contest import QUIET_S, Fate
 from tonnage.control.state import Memory
-from tonnage.control.tick import tick
+from tonnage.control.tick import tick, with_carried
+from tonnage.control.writes import Carried
 
 ARGO = managed_by("argocd-controller", "f:replicas")
 KUBECTL = managed_by("kubectl", "f:replicas", subresource="scale")
@@ -25,6 +26,10 @@ TARGET = {"engine": None, "scaleTarget": {"name": "llama"}}
 SIZING = a_sizing()
 OUR_IMAGE, THEIR_IMAGE = "vllm/vllm-openai:v0.33.0", "theirs/vllm:v0.33.0"
 UID = "uid-of-llama"
+ALL = Carried()
+STALE = Carried(scale=Fate.UNDONE)
+NO_ANSWER = Carried(scale=Fate.UNKNOWN, has_failed=True)
+REFUSED = Carried(template=Fate.UNDONE, has_failed=True, refused="denied by a webhook")
 
 
 @dataclass(kw_only=True)
@@ -67,19 +72,24 @@ class Story:
         body["spec"]["template"]["spec"]["containers"][0]["image"] = self.image
         return body
 
-    def tick(self, after_s=60):
-        """Let time pass and carry out what is written; return (replicas, template) written."""
+    def tick(self, after_s=60, *, carried=ALL, lands=None):
+        """Let time pass and carry out what is written; return (replicas, template) asked for.
+
+        ``carried``: what the API server said of it. ``lands``: whether replicas were written all
+        the same.
+        """
         self.now_s += after_s
         manifest = a_manifest(generation=self.generation, **self.spec)
         live = self.body()
         state = a_state(manifest, replicas=self.replicas, live=live, load=self.load)
         outcome = tick(a_fleet(state, now_s=self.now_s), self.memory)
-        self.memory = outcome.memory
+        said = {} if carried == ALL else {UID: carried}
+        self.memory = with_carried(outcome, said, before=self.memory, now_s=self.now_s)
         [writes] = outcome.writes
         self.events += [each.reason for each in writes.happenings if each.is_warning]
-        if writes.scale:
+        if writes.scale and (carried.scale is Fate.DONE if lands is None else lands):
             self.set(writes.scale.replicas, self.ours)
-        if writes.template:
+        if writes.template and carried.template is Fate.DONE:
             self.image, self.template_writers = OUR_IMAGE, []
             self.revision += 1
         return writes.scale and writes.scale.replicas, writes.template is not None
@@ -316,3 +326,75 @@ def test_another_deployment_of_the_name_has_no_past():
 
     assert story.tick() == (2, False)
     assert story.said() == ("True", "Scaling")
+
+
+class TestWhatWasNotWritten:
+    """Corrections are of what was written, not of what was to be."""
+
+    def contest(self, story):
+        return story.memory.objects[UID].rivals.replicas
+
+    def test_corrects_nobody_however_often_it_is_tried(self):
+        story, asked = a_story(), []
+        for _ in range(6):
+            story.set(1)
+            asked.append(story.tick(carried=STALE)[0])
+
+        assert asked == [2] * 6
+        assert story.said() == ("True", "Scaling")
+        assert self.contest(story).corrected_at_s == ()
+        assert story.tick() == (2, False)
+        assert self.contest(story).corrected_at_s == (story.now_s,)
+
+    def test_is_nobodys_change_where_it_does_not_stand_there(self):
+        # The API server names no owner; each time something else of the Deployment changes.
+        story = Story(replicas=1, writers=[], ours=[])
+        story.tick()
+        story.load = 2.5
+        for carried in (STALE, NO_ANSWER) * 3:
+            story.tick(15, carried=carried)
+            story.revision += 1
+
+        assert self.contest(story).change is None
+        assert story.tick(15) == (3, False)
+        assert self.contest(story).corrected_at_s == ()
+
+    def test_as_far_as_is_known_is_ours_where_it_stands_there_all_the_same(self):
+        story = Story(replicas=1, writers=[], ours=[])
+        story.tick()
+        for load, replicas in ((2.5, 3), (3.5, 4), (4.5, 5)):
+            story.load = load
+            assert story.tick(carried=NO_ANSWER, lands=True)[0] == replicas
+            assert story.tick()[0] is None
+
+        assert self.contest(story).change is None
+        assert self.contest(story).ours == "5"
+
+    def test_as_far_as_is_known_is_a_correction_where_it_stands_there_all_the_same(self):
+        story, asked = a_story(), []
+        for _ in range(4):
+            story.set(1)
+            asked.append(story.tick(carried=NO_ANSWER, lands=True)[0])
+            story.tick()
+
+        assert asked == [2, 2, 2, None]
+        assert story.said() == ("False", "ConflictingWriter")
+
+    def test_of_a_template_corrects_nobody_either(self):
+        story, asked = a_story(), []
+        for _ in range(5):
+            story.edit()
+            asked.append(story.tick(carried=REFUSED)[1])
+
+        assert asked == [True] * 5
+        assert story.memory.objects[UID].rivals.template.corrected_at_s == ()
+        assert story.said() == ("True", "Scaling")
+
+    def test_of_a_template_leaves_the_correction_of_replicas_that_was(self):
+        story = a_story()
+        story.set(1)
+        story.edit()
+
+        assert story.tick(carried=REFUSED) == (2, True)
+        assert self.contest(story).corrected_at_s == (story.now_s,)
+        assert story.tick() == (None, True)

@@ -14,13 +14,20 @@ from fleet_builders import (
     assessed,
 )
 from tonnage.api.status import Reason
-from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout
-from tonnage.control.state import BetterAsked
+from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout, without_rollout
+from tonnage.control.state import BetterAsked, Memory, Rolling
+from tonnage.control.tick import tick
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.policy.situation import Metrics
 
 STOOD = {"better_since_s": NOW_S - STANDS_S}
+
+
+def moved(at_s):
+    return {"posterior": ObjectPosterior(slots_moved_at_s=at_s)}
 
 
 def an_object(*, gain=0.2, memory=None, mode="Auto", **changes):
@@ -64,7 +71,8 @@ class TestARollout:
         assert flags.max_num_seqs == found.sizing.flags.max_num_seqs == 50
         assert "max-num-seqs 50 serves 20% more per replica" in said(found)
         assert said(found).endswith("engines are replaced one by one")
-        assert (found.memory.better_since_s, found.memory.slots_moved_at_s) == (None, NOW_S)
+        assert found.memory.better_since_s is None
+        assert found.memory.posterior.slots_moved_at_s == NOW_S
 
     def test_begins_to_wait_when_the_gain_is_first_seen(self):
         found = rolled(an_object(memory={}))
@@ -87,8 +95,8 @@ class TestARollout:
         assert rolled(hopeless).template is not None
 
     def test_is_rare(self):
-        recent = an_object(memory=STOOD | {"slots_moved_at_s": NOW_S - 3600})
-        old = an_object(memory=STOOD | {"slots_moved_at_s": NOW_S - 6 * 3600})
+        recent = an_object(memory=STOOD | moved(NOW_S - 3600))
+        old = an_object(memory=STOOD | moved(NOW_S - 6 * 3600))
 
         assert rolled(recent).template is None
         assert "360.0 min lie between two such rollouts" in said(rolled(recent))
@@ -133,10 +141,102 @@ class TestARollout:
         assert rolled(found).template is None
 
 
-def test_a_fleet_rolls_while_pods_of_an_older_template_are_there():
-    rolling = a_deployment_body()
-    rolling["status"]["updatedReplicas"] = 1
+def replacing(*, updated=1, ready=2, replicas=2, image="a", **status):
+    """A Deployment of which so many pods are of the newest template."""
+    body = a_deployment_body(replicas=replicas)
+    body["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    body["status"] |= {"updatedReplicas": updated, "readyReplicas": ready, **status}
+    return a_state(replicas=replicas, live=body)
 
-    assert is_rolling(a_fleet(a_state(live=rolling)))
-    assert not is_rolling(a_fleet(a_state()))
-    assert a_memory(a_state()).slots_moved_at_s is None
+
+class TestRolling:
+    """Pods start in 300 s and a tick, so three starts are less than the half hour."""
+
+    def counts(self, *looks, cold_start_s=285):
+        """Whether a rollout that was looked at so, (seconds, state) each, keeps others waiting."""
+        posterior = ObjectPosterior(cold_start_s=cold_start_s, num_starts=9)
+        memory = a_memory(looks[0][1], posterior=posterior)
+        counted = []
+        for at_s, state in looks:
+            fleet = a_fleet(state, now_s=NOW_S + at_s)
+            found = assessed(state, memory=memory, fleet=fleet)
+            memory = found.memory
+            counted.append(is_rolling(found, fleet))
+        return counted
+
+    def test_is_true_while_pods_of_an_older_template_are_there(self):
+        assert self.counts((0, replacing()), (60, a_state())) == [True, False]
+
+    def test_ends_without_progress_for_half_an_hour(self):
+        stuck = replacing()
+
+        assert self.counts((0, stuck), (1785, stuck), (1800, stuck)) == [True, True, False]
+
+    def test_goes_on_for_three_starts_where_they_are_slow(self):
+        stuck = replacing()
+
+        # 985 s and a tick of 15 s.
+        assert self.counts((0, stuck), (2985, stuck), cold_start_s=985) == [True, True]
+        assert self.counts((0, stuck), (3000, stuck), cold_start_s=985) == [True, False]
+
+    def test_counts_from_the_last_pod_that_came(self):
+        first = replacing(replicas=4, updated=1, ready=4)
+        more = replacing(replicas=4, updated=2, ready=4)
+
+        looks = ((0, first), (1500, more), (3285, more), (3300, more))
+        assert self.counts(*looks) == [True, True, True, False]
+
+    def test_is_not_kept_up_by_a_pod_that_comes_and_goes(self):
+        without, with_it = replacing(ready=1), replacing(ready=2)
+
+        looks = [(at_s, with_it if at_s % 600 == 0 else without) for at_s in range(0, 2400, 300)]
+        assert self.counts(*looks) == [True] * 6 + [False] * 2
+
+    def test_begins_anew_for_another_template(self):
+        looks = ((0, replacing()), (1800, replacing(image="b")), (3600, replacing(image="b")))
+
+        assert self.counts(*looks) == [True, True, False]
+
+    def test_ends_where_kubernetes_says_that_its_deadline_passed(self):
+        late = {"type": "Progressing", "status": "False", "message": "timed out progressing"}
+
+        assert self.counts((0, replacing(conditions=[late]))) == [False]
+
+    def test_that_never_ends_keeps_no_other_object_waiting_for_ever(self):
+        # The first is stuck; the other one has waited for half an hour with its better number.
+        stuck, fleet = replacing(), a_fleet(replacing())
+        found = assessed(stuck, fleet=fleet)
+        old = Rolling(
+            template=stuck.deployment.template_digest, updated=1, ready=2, at_s=NOW_S - 1800
+        )
+        late = replace(found, memory=replace(found.memory, rolling=old))
+
+        assert is_rolling(found, fleet)
+        assert not is_rolling(late, fleet)
+        assert rolled(an_object(), is_rolling=is_rolling(late, fleet)).template is not None
+
+
+def test_a_rollout_that_was_refused_did_not_begin():
+    before = replace(a_memory(a_state()), better_since_s=NOW_S - STANDS_S, **moved(NOW_S - 1e6))
+    rolled_out = replace(before, better_since_s=None, **moved(NOW_S))
+
+    assert without_rollout(rolled_out, before) == before
+    # Nothing else of what was learned in that tick is lost.
+    judged = replace(rolled_out, posterior=replace(rolled_out.posterior, num_judged=9))
+    assert without_rollout(judged, before).posterior.num_judged == 9
+    assert without_rollout(before, before) is before
+    assert without_rollout(before, None) is before
+
+
+def test_the_last_rollout_is_known_to_the_next_process():
+    state = a_state()
+
+    def known(moved_at_s):
+        objects = {state.view.uid: ObjectPosterior(slots_moved_at_s=moved_at_s)}
+        calibrations = Calibrations(objects=objects)
+        outcome = tick(a_fleet(state, calibrations=calibrations), Memory(calibrations=calibrations))
+        return outcome.memory.objects[state.view.uid].posterior.slots_moved_at_s
+
+    assert known(NOW_S - 3600) == NOW_S - 3600
+    # Of a clock that was ahead: it would wait for longer than six hours.
+    assert known(NOW_S + 1e9) == NOW_S

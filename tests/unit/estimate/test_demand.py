@@ -252,6 +252,21 @@ class TestWindow:
         return measure_demand([samples], scrape_interval_s=2).requests_per_s
 
 
+class TestNewest:
+    def test_is_the_count_of_the_shortest_window_whichever_was_chosen(self):
+        # 0.1/s: 4.5 requests in the 45 s of 4 scrapes are too few to be sure of a rate.
+        demand = measure_demand([an_engine(completions_per_s=0.1)])
+
+        assert demand.window_scrapes == 60
+        assert demand.newest.seconds == 45
+        assert demand.newest.per_s == pytest.approx(0.1)
+
+    def test_is_missing_and_not_none_arriving_where_its_query_failed(self):
+        others = {scrapes: 30.0 for scrapes in WINDOWS if scrapes != 4}
+
+        assert measure_demand([an_engine_with(others)]).newest is None
+
+
 class TestMissing:
     def test_no_engine_is_no_demand_rather_than_none_arriving(self):
         assert measure_demand([], ready_pods=frozenset()) is None

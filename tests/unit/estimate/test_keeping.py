@@ -6,6 +6,7 @@ import pytest
 
 from measured_builders import a_posterior
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
+from tonnage.estimate.forecast import WAYS, Score
 from tonnage.estimate.keeping import (
     MAX_SHARD_BYTES,
     MAX_SHARED_BYTES,
@@ -13,8 +14,10 @@ from tonnage.estimate.keeping import (
     fitting_objects,
     fitting_shared,
     has_moved,
+    is_look_due,
     shard_of,
 )
+from tonnage.estimate.kept_history import MAX_BINS, MAX_PEAK_BINS, KeptHistory, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.estimate.stored import dump_objects, dump_shared
 from tonnage.units import KIB, MIB
@@ -23,6 +26,24 @@ SPEED = a_posterior(covariance=(0.01, 0.0, 0.0, 0.01, 0.0, 0.01), num_windows=10
 OBJECT = ObjectPosterior(
     goodput_factor=0.9, num_judged=100, cold_start_s=60, memory_key="m", kv_tokens=1e5
 )
+
+
+def a_history(kept_at_s=1.8e9):
+    """As long as one can be: eight days of means, one of peaks, a record of every way."""
+    first = int(kept_at_s // 600)
+    a_day = row({first + each: 1.5 for each in range(MAX_PEAK_BINS)})
+    return KeptHistory(
+        kept_at_s=kept_at_s,
+        unit=20 * "0",
+        unit_requests_per_s=1.23456789,
+        means=row({first + each: 7.5 for each in range(MAX_BINS)}),
+        peaks=a_day,
+        planned=a_day,
+        scores={way: Score(loss=123.456789, weight=720.123456) for way in WAYS},
+    )
+
+
+HISTORY = a_history()
 
 
 def a_speed(**changes):
@@ -90,6 +111,8 @@ class TestWhatIsWorthAWrite:
             {"memory_key": "other"},
             {"kv_tokens": 9e4},
             {"kv_tokens": None},
+            {"slots_moved_at_s": 1.8e9},
+            {"demand": HISTORY},
         ],
     )
     def test_is_an_object_that_moved(self, changes):
@@ -202,6 +225,41 @@ class TestRoom:
         assert fitting_objects(objects, live=()) is objects
         assert len(dump_objects(objects)) < MAX_SHARD_BYTES
 
+    def test_a_history_takes_three_kib(self):
+        without = {"u": OBJECT}
+        with_it = {"u": replace(OBJECT, demand=HISTORY)}
+
+        num_bytes = len(dump_objects(with_it)) - len(dump_objects(without))
+
+        assert 3 * KIB < num_bytes < 3.5 * KIB
+
+    def test_a_thousand_objects_with_their_histories_fit(self):
+        shards = [{} for _ in range(NUM_SHARDS)]
+        for each in range(1000):
+            shards[shard_of(f"uid-{each}")][f"{each:036}"] = replace(OBJECT, demand=HISTORY)
+
+        assert max(len(dump_objects(shard)) for shard in shards) < 0.6 * MAX_SHARD_BYTES
+
+    def test_histories_go_before_what_else_is_known(self):
+        objects = {f"u{each}": replace(OBJECT, demand=a_history(1.8e9 + each)) for each in range(6)}
+
+        fitting = fitting_objects(objects, live={"u0", "u5"}, max_bytes=12 * KIB)
+
+        assert fitting.keys() == objects.keys()
+        assert {replace(each, demand=None) for each in fitting.values()} == {OBJECT}
+        assert [uid for uid, each in fitting.items() if each.demand] == ["u0", "u4", "u5"]
+        assert len(dump_objects(fitting)) <= 12 * KIB
+
+    def test_without_room_for_any_history_the_oldest_that_are_gone_go_as_before(self):
+        objects = {
+            f"u{each:02}": replace(OBJECT, judged_at_s=each, demand=HISTORY) for each in range(30)
+        }
+
+        fitting = fitting_objects(objects, live=(), max_bytes=2 * KIB)
+
+        assert list(fitting) == [f"u{each:02}" for each in range(30 - len(fitting), 30)]
+        assert not any(each.demand for each in fitting.values())
+
     def test_is_within_a_config_map(self):
         assert MAX_SHARED_BYTES == 0.75 * MIB
         assert MAX_SHARD_BYTES == 0.5 * MIB
@@ -217,3 +275,34 @@ class TestShards:
         sizes = [shards.count(each) for each in range(NUM_SHARDS)]
         assert min(sizes) > 150
         assert max(sizes) < 250
+
+
+class TestLook:
+    def test_is_due_once_an_hour(self):
+        minutes = range(0, 24 * 3600, 60)
+
+        due = [is_look_due("u", before_s=at_s, now_s=at_s + 60) for at_s in minutes]
+
+        assert sum(due) == 24
+
+    def test_is_due_after_a_gap_and_not_without_a_note_before(self):
+        assert is_look_due("u", before_s=0, now_s=3600)
+        assert not is_look_due("u", before_s=7000, now_s=7000)
+
+    def test_is_due_for_all_of_a_shard_at_once_and_for_every_shard_at_another_time(self):
+        uids = [f"uid-{each}" for each in range(320)]
+        due_at = {
+            uid: next(
+                at_s
+                for at_s in range(0, 3600, 15)
+                if is_look_due(uid, before_s=at_s - 15, now_s=at_s)
+            )
+            for uid in uids
+        }
+
+        by_shard = {
+            shard_of(uid): {due_at[each] for each in uids if shard_of(each) == shard_of(uid)}
+            for uid in uids
+        }
+        assert all(len(times) == 1 for times in by_shard.values())
+        assert len(set().union(*by_shard.values())) == NUM_SHARDS

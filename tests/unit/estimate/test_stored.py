@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from measured_builders import a_posterior
 from strategies import numbers
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
+from tonnage.estimate.checked import CorruptedStateError, NewerStateError
+from tonnage.estimate.forecast import WAYS, Score
+from tonnage.estimate.kept_history import KeptHistory, Row, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import (
-    CorruptedStateError,
-    NewerStateError,
     dump_objects,
     dump_shared,
     load_objects,
@@ -41,6 +42,19 @@ posteriors = st.builds(
     learned_at_s=times,
 )
 reports = st.builds(MemoryReport, kv_tokens=numbers(1, 1e9), reported_at_s=times)
+bins = st.dictionaries(st.integers(2_900_000, 2_900_140), numbers(0, 9000), max_size=5).map(row)
+histories = st.builds(
+    KeptHistory,
+    kept_at_s=times,
+    unit=digests,
+    unit_requests_per_s=st.just(2.5),
+    means=bins,
+    peaks=bins,
+    planned=st.just(Row()),
+    scores=st.dictionaries(
+        st.sampled_from(sorted(WAYS)), st.just(Score(loss=1.5, weight=30)), max_size=4
+    ),
+).map(lambda each: replace(each, planned=each.peaks))
 objects = st.builds(
     ObjectPosterior,
     goodput_factor=numbers(0.1, 5),
@@ -51,6 +65,8 @@ objects = st.builds(
     num_starts=st.integers(0, 10**6),
     memory_key=digests | st.just(""),
     kv_tokens=st.none() | numbers(1, 1e9),
+    slots_moved_at_s=st.none() | times,
+    demand=st.none() | histories,
 )
 shared = st.builds(
     Calibrations,
@@ -105,6 +121,25 @@ def an_object(**changes):
         "kvTokens": 70_000,
     }
     return entry | changes
+
+
+def a_history(**changes):
+    entry = {
+        "version": 1,
+        "keptAt": 5,
+        "unit": "k",
+        "unitRequestsPerSecond": 2.5,
+        "means": {"first": 7, "text": "ABAAgB"},
+        "peaks": {"first": 8, "text": "AB"},
+        "planned": {"first": 8, "text": "gB"},
+        "record": {"trend": [1.5, 30]},
+    }
+    return entry | changes
+
+
+def a_shard(**changes):
+    """A shard with one object, whose history is as told."""
+    return json.dumps({"version": 3, "objects": {"u": an_object(demand=a_history(**changes))}})
 
 
 def a_state(**changes):
@@ -195,6 +230,21 @@ class TestRoundTrip:
 
         assert written == {"version": 3, "objects": {"u": an_object()}}
 
+    def test_a_history_is_written_so(self):
+        known = KeptHistory(
+            kept_at_s=5.4,
+            unit="k",
+            unit_requests_per_s=2.5,
+            means=Row(first=7, text="ABAAgB"),
+            peaks=Row(first=8, text="AB"),
+            planned=Row(first=8, text="gB"),
+            scores={"trend": Score(loss=1.5, weight=30)},
+        )
+
+        written = json.loads(dump_objects({"u": ObjectPosterior(demand=known)}))
+
+        assert written["objects"]["u"]["demand"] == a_history()
+
     def test_what_an_object_has_not_shown_is_left_out(self):
         text = dump_objects({"u": ObjectPosterior()})
 
@@ -243,6 +293,16 @@ class TestVersions:
     def test_a_later_one_is_told_apart(self, load, version):
         with pytest.raises(NewerStateError, match=rf"version {version}, .* up to 3"):
             load(json.dumps({"version": version, "speed": "anything"}))
+
+    def test_an_object_without_a_history_reads_as_before(self):
+        loaded = load_objects(json.dumps({"version": 3, "objects": {"u": an_object()}}))
+
+        assert loaded.num_dropped == 0
+        assert loaded.calibrations.objects["u"].demand is None
+
+    def test_a_later_one_of_a_history_is_told_apart(self):
+        with pytest.raises(NewerStateError, match=r"history of version 2, .* up to 1"):
+            load_objects(a_shard(version=2, means="anything"))
 
     @pytest.mark.parametrize("load", [load_shared, load_objects])
     @pytest.mark.parametrize("version", [0, 1, -3, "3", None, [1], True, 3.0])
@@ -322,7 +382,9 @@ class TestWhatIsDropped:
         assert len(loaded.calibrations.speed) == 1
 
     @pytest.mark.parametrize("value", [v for v in NO_FIGURES if v is not None])
-    @pytest.mark.parametrize("name", ["goodputFactor", "numJudged", "coldStartSeconds", "kvTokens"])
+    @pytest.mark.parametrize(
+        "name", ["goodputFactor", "numJudged", "coldStartSeconds", "kvTokens", "slotsMovedAt"]
+    )
     def test_is_an_object_with_a_figure_that_is_none(self, name, value):
         objects = {"bad": an_object(**{name: value}), "good": an_object()}
 
@@ -369,3 +431,74 @@ def test_a_covariance_that_is_none_is_set_wide_and_the_constants_stay():
     assert posterior.covariance == pytest.approx((0.09, 0, 0, 0.25, 0, 0.09))
     assert posterior.overhead_factor == 1.25
     assert (loaded.num_dropped, loaded.num_widened) == (0, 1)
+
+
+class TestAHistoryThatIsDropped:
+    def dropped(self, text):
+        """Tell whether the history went, alone, and was counted."""
+        loaded = load_objects(text)
+        known = loaded.calibrations.objects["u"]
+        assert known.goodput_factor == 0.9
+        return known.demand is None and loaded.num_dropped == 1
+
+    def test_is_not_one_of_ours(self):
+        assert not self.dropped(a_shard())
+
+    @pytest.mark.parametrize("value", [v for v in NO_FIGURES if v != "1"])
+    @pytest.mark.parametrize("name", ["keptAt", "unitRequestsPerSecond", "unit"])
+    def test_has_a_figure_that_is_none(self, name, value):
+        assert self.dropped(a_shard(**{name: value}))
+
+    @pytest.mark.parametrize("version", [0, -1, "1", None, True, 1.5])
+    def test_is_of_a_version_that_never_was(self, version):
+        assert self.dropped(a_shard(version=version))
+
+    @pytest.mark.parametrize("name", ["means", "peaks", "planned"])
+    @pytest.mark.parametrize(
+        "row",
+        [
+            None,
+            [],
+            "ABAB",
+            {"first": 8},
+            {"first": -8, "text": "AB"},
+            {"first": 8.5, "text": "AB"},
+            {"first": 8, "text": 12},
+            {"first": 8, "text": ["A", "B"]},
+            {"first": 8, "text": "A"},
+            {"first": 8, "text": "A!"},
+            {"first": 8, "text": "gB" * 1153},
+        ],
+    )
+    def test_has_figures_of_bins_that_are_none(self, name, row):
+        assert self.dropped(a_shard(**{name: row}))
+
+    def test_has_peaks_over_nothing_known(self):
+        assert self.dropped(a_shard(planned={"first": 9, "text": "gB"}))
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            None,
+            [["trend", 1, 2]],
+            {"trend": 1},
+            {"trend": [1]},
+            {"trend": "12"},
+            {"trend": [1, 0]},
+            {"trend": [-1, 30]},
+            {"trend": [1, -30]},
+            {"trend": [float("nan"), 30]},
+            # More than twelve hours of notes weigh, and a mean loss of more than any fleet.
+            {"trend": [1, 722]},
+            {"trend": [10_001 * 30, 30]},
+            {str(way): [1, 30] for way in range(5)},
+        ],
+    )
+    def test_has_a_record_that_cannot_be(self, record):
+        assert self.dropped(a_shard(record=record))
+
+    @given(json_values)
+    def test_is_anything_else(self, entry):
+        text = json.dumps({"version": 3, "objects": {"u": an_object(demand=entry)}})
+
+        assert entry is None or self.dropped(text)

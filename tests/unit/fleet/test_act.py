@@ -9,7 +9,9 @@ from kube_double import KubeDouble
 from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, SERVICES
+from tonnage.control.contest import Fate
 from tonnage.control.leaving import PodCost
+from tonnage.control.writes import Carried
 from tonnage.fleet.act import Happening, Scale, Writer, Writes
 from tonnage.manifests.children import deployment
 
@@ -20,6 +22,7 @@ SERVICE = SERVICES.path("serving", "llama")
 A_STATUS = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary="1/1"))
 TEMPLATE = deployment(a_model(), a_sizing(), SITE)
 SCALED = "patch deployments/llama/scale"
+STALE = Carried(scale=Fate.UNDONE)
 
 
 def a_kube(*, replicas=2, **metadata):
@@ -41,6 +44,12 @@ def a_scale(seen, replicas, *, uid="uid-of-deployment-llama"):
 def act(kube, *all_writes, leads=True):
     writer = Writer(kube=kube, may_write=lambda: leads, site=SITE)
     return frozenset(writer.act(all_writes, now=NOW))
+
+
+def carried(kube, writes, *, leads=True):
+    """What became of the writes for one object."""
+    writer = Writer(kube=kube, may_write=lambda: leads, site=SITE)
+    return writer.act([writes], now=NOW).get(writes.uid, Carried())
 
 
 def done(kube):
@@ -66,8 +75,7 @@ class TestScaling:
     def test_writes_nothing_when_somebody_else_scaled_meanwhile(self):
         kube = a_kube(replicas=3)
 
-        act(kube, asking(scale=a_scale(2, 5)))
-
+        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
         assert done(kube) == []
 
     def test_writes_nothing_to_a_namesake(self):
@@ -81,7 +89,7 @@ class TestScaling:
     def test_writes_nothing_when_the_deployment_is_gone(self):
         kube = KubeDouble([(OBJECT, a_manifest())])
 
-        assert act(kube, asking(scale=a_scale(2, 5))) == frozenset()
+        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
         assert done(kube) == []
 
     def test_tries_again_when_something_else_changed_meanwhile(self):
@@ -106,8 +114,7 @@ class TestScaling:
 
         kube.fail = always_changed
 
-        act(kube, asking(scale=a_scale(2, 5)))
-
+        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
         assert live_replicas(kube) == 2
 
     def test_to_nothing_is_seen_as_nothing(self):
@@ -459,3 +466,69 @@ class TestAll:
         assert act(kube, asking()) == frozenset()
         assert act(kube) == frozenset()
         assert done(kube) == []
+
+
+WHOLE = {"scale": a_scale(2, 3), "template": TEMPLATE, "status": A_STATUS}
+
+
+class TestWhatBecameOfIt:
+    def failing(self, verb, ending, *, status):
+        kube = a_kube()
+
+        def fails(asked, path):
+            if asked == verb and path.endswith(ending):
+                raise KubernetesError("said so", status=status)
+
+        kube.fail = fails
+        return carried(kube, asking(**WHOLE))
+
+    def test_is_nothing_to_tell_where_all_is_done(self):
+        assert carried(a_kube(), asking(**WHOLE)) == Carried()
+
+    @pytest.mark.parametrize(
+        ("status", "fate", "refused"),
+        [
+            (403, Fate.UNDONE, "said so"),
+            (422, Fate.UNDONE, "said so"),
+            (429, Fate.UNDONE, None),
+            (404, Fate.UNDONE, None),
+            (500, Fate.UNKNOWN, None),
+            (504, Fate.UNKNOWN, None),
+            (0, Fate.UNKNOWN, None),
+        ],
+    )
+    def test_is_unknown_where_no_answer_says_that_it_was_refused(self, status, fate, refused):
+        assert self.failing("patch", "/scale", status=status) == Carried(
+            scale=fate, has_failed=True, refused=refused
+        )
+        assert self.failing("apply", "/deployments/llama", status=status) == Carried(
+            template=fate, has_failed=True, refused=refused
+        )
+
+    def test_of_a_status_is_no_matter_of_the_others(self):
+        assert self.failing("apply", "/status", status=500) == Carried(has_failed=True)
+
+    def test_without_the_lease_is_undone(self):
+        assert carried(a_kube(), asking(**WHOLE), leads=False) == Carried(
+            scale=Fate.UNDONE, template=Fate.UNDONE, has_failed=True
+        )
+
+    def test_of_a_deployment_that_is_not_ours_is_undone(self):
+        kube = a_kube(ownerReferences=[])
+
+        assert carried(kube, asking(template=TEMPLATE)) == Carried(
+            template=Fate.UNDONE, has_failed=True
+        )
+
+    def test_of_the_first_replicas_costs_the_template_nothing(self):
+        # Somebody scales it in the moment between its making and the first look.
+        kube = KubeDouble([(OBJECT, a_manifest())])
+
+        def scaled_meanwhile(verb, path):
+            if verb == "get" and path.endswith("/scale"):
+                kube.objects[PLACE]["spec"]["replicas"] = 7
+
+        kube.fail = scaled_meanwhile
+
+        assert carried(kube, asking(template=TEMPLATE, first_replicas=3, creates=True)) == Carried()
+        assert live_replicas(kube) == 7

@@ -432,3 +432,14 @@ class TestRoom:
         assert store.take_evicted() == len(uids) - len(left) > 0
         assert store.take_evicted() == 0
         assert a_store(kube).read().calibrations == kept.calibrations
+
+    def test_what_there_is_no_room_for_is_not_written_again_and_again(self):
+        uids = [uid for uid in map(str, range(100_000)) if shard_of(uid) == 12]
+        known = Calibrations(objects=dict.fromkeys(uids, ObjectPosterior(goodput_factor=0.8)))
+        kube = KubeDouble()
+        store = a_store(kube)
+
+        for minute in range(3):
+            keep(store, known, after_s=minute * MINUTE_S)
+
+        assert len(kube.writes) == 1

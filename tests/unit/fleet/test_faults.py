@@ -1,5 +1,6 @@
 """What disturbs the loop: writes that fail, bugs, nonsense, namesakes."""
 
+import itertools
 import math
 
 import pytest
@@ -157,6 +158,23 @@ class TestAnotherWriter:
 
         assert not any(self.scales(loop, world, replicas=0))
         assert condition(world, "ScalingActive") == ("False", "ParkedAtZero")
+
+    def test_is_not_corrected_by_writes_that_come_too_late(self):
+        loop, world = served()
+        numbers = itertools.cycle([1, 2])
+
+        def scaled_meanwhile(verb, path):
+            if verb == "get" and path.endswith("/scale"):
+                self.undo(world, next(numbers))
+
+        world.kube.fail = scaled_meanwhile
+        self.undo(world, next(numbers))
+        done = [write for _ in range(10) for write in tick(loop, world)]
+        world.kube.fail = lambda verb, path: None
+
+        assert "patch deployments/llama/scale" not in done
+        assert "patch deployments/llama/scale" in tick(loop, world)
+        assert condition(world, "ScalingActive") == ("True", "Scaling")
 
     def test_is_not_blamed_for_writes_of_ours_that_fail(self):
         loop, world = served()

@@ -11,6 +11,7 @@ from fleet_builders import a_manifest, a_sizing
 from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
 from measured_builders import samples_of, slowed
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
+from tonnage.estimate.keeping import shard_of
 from tonnage.estimate.speed import prompt_shape
 from tonnage.fleet.loop import RELIST_S
 from tonnage.fleet.store import Kind
@@ -301,3 +302,81 @@ class TestWhatIsStored:
         tick(restarted, world)
 
         assert condition(world, "CalibrationStored") == ("False", "NewerVersion")
+
+
+SHARD = f"{CALIBRATION}-objects-{shard_of(a_manifest()['metadata']['uid'])}"
+
+
+class TestHistory:
+    def lived(self, loop, world, *, hours, load):
+        """Let hours pass at so many times what a replica sustains; return the writes of shards."""
+        done = []
+        for _ in range(round(60 * hours)):
+            pods = world.serve()
+            world.completions_per_s = dict.fromkeys(pods, load * EACH / len(pods))
+            done += tick(loop, world, after_s=60)
+        return [each for each in done if "tonnage-calibration-objects" in each]
+
+    def at_rest(self):
+        return served(load_per_pod=EACH / FIRST_REPLICAS)
+
+    def history(self, loop):
+        [known] = loop.memory.objects.values()
+        return known.history
+
+    def test_of_a_load_that_stays_is_never_written(self):
+        loop, world = self.at_rest()
+
+        assert self.lived(loop, world, hours=3, load=1) == []
+        assert len(self.history(loop).pattern) > 3 * 6
+
+    def test_of_a_load_that_changes_is_written_once_an_hour_at_most(self):
+        loop, world = self.at_rest()
+
+        writes = [len(self.lived(loop, world, hours=1, load=load)) for load in (1, 2, 2, 1, 1, 1)]
+
+        # The ten minutes in which it changed may be the last that are kept: then the next hour
+        # tells something new as well.
+        assert (writes[0], max(writes), writes[-1]) == (0, 1, 0)
+        assert 2 <= sum(writes) <= 4
+
+    def test_is_known_to_the_next_process_and_what_nobody_watched_is_missing(self):
+        loop, world = self.at_rest()
+        self.lived(loop, world, hours=1, load=1)
+        self.lived(loop, world, hours=2, load=2)
+        before = self.history(loop)
+        world.now_s += 3 * 3600
+        restarted = a_loop(world)
+        restarted.start_leading()
+
+        self.lived(restarted, world, hours=1 / 60, load=2)
+
+        after = self.history(restarted)
+        kept = sorted(before.pattern.keys() & after.pattern.keys())
+        [now] = after.pattern.keys() - before.pattern.keys()
+        assert [after.pattern[at][0] for at in kept] == [
+            pytest.approx(before.pattern[at][0], rel=0.0023) for at in kept
+        ]
+        assert len(kept) >= 2 * 6
+        assert now - max(before.pattern) >= 3 * 6 - 1
+
+    def test_of_a_later_version_is_kept_and_learning_goes_on_in_memory(self):
+        loop, world = self.at_rest()
+        self.lived(loop, world, hours=1, load=1)
+        self.lived(loop, world, hours=2, load=2)
+        stored = world.kube.objects[SHARD]["data"]
+        later = {
+            key: text.replace('"demand":{', '"demand":{"version":2,')
+            for key, text in stored.items()
+        }
+        later = {key: text.replace(',"version":1}', "}") for key, text in later.items()}
+        world.kube.put(SHARD, {"metadata": {}, "data": later})
+        restarted = a_loop(world)
+        restarted.start_leading()
+
+        done = self.lived(restarted, world, hours=2, load=1)
+
+        assert done == []
+        assert world.kube.objects[SHARD]["data"] == later
+        assert condition(world, "CalibrationStored") == ("False", "NewerVersion")
+        assert len(self.history(restarted).pattern) >= 2 * 6

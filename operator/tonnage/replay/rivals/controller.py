@@ -5,6 +5,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
@@ -13,6 +14,7 @@ from tonnage.estimate.samples import Series
 from tonnage.replay.cluster import Cluster, Pod
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Record, moment
+from tonnage.replay.rivals.profile import Profile, decode_step_s
 from tonnage.replay.rivals.rule import Pass, Probe, Rule, SeenPod, Signals, Told
 from tonnage.replay.truth import Machine
 from tonnage.replay.views import EPOCH_S
@@ -179,6 +181,10 @@ def _told(record: Record, given: Given) -> Told:
         probe=_probe(machine, round(mean.prompt.mean_tokens), round(mean.output_tokens)),
         believed_requests_per_s=given.believed_requests_per_s,
         true_requests_per_s=given.true_requests_per_s,
+        profile=Profile(
+            ttft_s=partial(_alone_ttft_s, machine),
+            itl_s=partial(decode_step_s, machine.costs),
+        ),
     )
 
 
@@ -186,7 +192,12 @@ def _prefill_tokens_per_s(machine: Machine) -> float:
     """Return the tokens of one chunk over the TTFT of it alone."""
     limits = machine.limits
     chunk = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
-    return chunk / _probe(machine, chunk, 1).ttft_s
+    return chunk / _alone_ttft_s(machine, chunk)
+
+
+def _alone_ttft_s(machine: Machine, input_tokens: float) -> float:
+    tokens = min(max(1, round(input_tokens)), machine.limits.max_model_len - 1)
+    return _probe(machine, tokens, 1).ttft_s
 
 
 def _probe(machine: Machine, input_tokens: int, output_tokens: int) -> Probe:

@@ -24,11 +24,12 @@ TABLE: Final[Mapping[str, Query]] = {
 class Counted:
     """What counters grew by since the last read, pods that are gone left out."""
 
+    table: Mapping[str, Query] = field(default_factory=lambda: TABLE)
     before: dict[str, Mapping[str, float]] = field(default_factory=dict)
     """By query and pod, at the last read."""
 
     def read(self, signals: Signals) -> dict[str, float]:
-        now = {name: signals.by_pod(name) for name in TABLE}
+        now = {name: signals.by_pod(name) for name in self.table}
         grown = {name: _growth(found, self.before.get(name, {})) for name, found in now.items()}
         self.before.update(now)
         return grown

@@ -7,15 +7,16 @@ from typing import Final
 
 from tonnage.replay.rivals.aibrix import Apa, Kpa
 from tonnage.replay.rivals.dynamo import Planner
+from tonnage.replay.rivals.dynamo_classic import ClassicPlanner
 from tonnage.replay.rivals.hpa_concurrency import Concurrency
 from tonnage.replay.rivals.hpa_kv import KvUsage
 from tonnage.replay.rivals.keda_bench import bench
 from tonnage.replay.rivals.keda_epp import epp_queue, epp_saturation
 from tonnage.replay.rivals.keda_queue import queue
-from tonnage.replay.rivals.kubeai import KubeAi
+from tonnage.replay.rivals.kubeai import kubeai
 from tonnage.replay.rivals.llmd_slo import SloLaw
 from tonnage.replay.rivals.llmd_token import token_law
-from tonnage.replay.rivals.ray_serve import RayServe
+from tonnage.replay.rivals.ray_serve import ray_serve
 from tonnage.replay.rivals.rule import Rule
 from tonnage.replay.rivals.skyserve import SkyServe
 from tonnage.replay.rivals.static import Static
@@ -23,6 +24,7 @@ from tonnage.replay.rivals.true_rate import TrueRate
 from tonnage.replay.rivals.wva1 import Saturation
 from tonnage.replay.rivals.wva2 import TokenSaturation
 from tonnage.replay.rivals.wva_queueing import QueueingModel
+from tonnage.replay.rivals.wva_throughput import Throughput
 
 Factory = Callable[[float, float], Rule]
 """Makes a fresh rule of the knob's value and the seconds between scrapes."""
@@ -140,6 +142,20 @@ PLANNERS: Final[Mapping[str, Rival]] = {
         sweep=LIMIT_SHARES,
         factory=lambda knob, interval_s: QueueingModel(share=knob, scrape_interval_s=interval_s),
     ),
+    "wva-throughput": Rival(
+        description="the same, throughput analyzer: output tokens over what a full cache makes",
+        knob="utilization above which it goes up",
+        default=0.85,
+        sweep=(0.4, 0.55, 0.7, 0.85, 1.0),
+        factory=lambda knob, interval_s: Throughput(load=knob, scrape_interval_s=interval_s),
+    ),
+    "dynamo-classic": Rival(
+        description="NVIDIA Dynamo's first planner: a profile, corrected by what is measured",
+        knob="share of the SLO's limits to keep",
+        default=1.0,
+        sweep=LIMIT_SHARES,
+        factory=lambda knob, _: ClassicPlanner(share=knob),
+    ),
     "dynamo-throughput": Rival(
         description="NVIDIA Dynamo's planner, throughput mode",
         knob="share of the SLO's limits to keep",
@@ -195,14 +211,14 @@ SERVERS: Final[Mapping[str, Rival]] = {
         knob="active requests of a replica",
         default=100,
         sweep=(*REQUESTS, 100.0),
-        factory=lambda knob, _: KubeAi(target=knob),
+        factory=lambda knob, _: kubeai(knob),
     ),
     "ray": Rival(
         description="Ray Serve: ongoing requests of half a minute",
         knob="ongoing requests of a replica",
         default=2,
         sweep=(2.0, 5.0, *REQUESTS),
-        factory=lambda knob, _: RayServe(target=knob),
+        factory=lambda knob, _: ray_serve(knob),
     ),
     "skyserve": Rival(
         description="SkyServe: arrivals of a minute over the goodput that is believed",

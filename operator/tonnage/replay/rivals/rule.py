@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from tonnage.estimate.metrics import RUNNING, WAITING, Query
 from tonnage.estimate.samples import Series
+from tonnage.replay.rivals.profile import Profile
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Target
 
@@ -42,6 +43,8 @@ class Told:
     """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
     true_requests_per_s: float
     """Goodput of a replica as it is: nobody can know it."""
+    profile: Profile
+    """Of an engine, as a planner measures it before the deployment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the three analyzers of llm-d's Workload Variant Autoscaler share.
+"""What the four analyzers of llm-d's Workload Variant Autoscaler share.
 
 Every 15 s an analyzer says how many replicas it desires, and an HPA on that gauge brings them:
 AverageValue 1, 10 pods in 150 s, a window of 240 s on the way down, as in docs/benchmark.md.
@@ -6,16 +6,19 @@ Queries are maxima over a minute, lengths means over five. In their favour the H
 left out: from ten replicas on it would swallow a step of one, which analyzers wait for.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.estimate.metrics import RUNNING, WAITING, Query
 from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate
-from tonnage.replay.rivals.rule import KV_USAGE, Signals, scrapes_in
+from tonnage.replay.rivals.rule import KV_USAGE, Signals, scrapes_in, whole
 
 INTERVAL_S: Final = 15.0
 PEAK_S: Final = 60.0
 LENGTHS_S: Final = 300.0
+BAND: Final = 0.70 / 0.85
+"""Of the utilization below which it goes down over that above which it goes up."""
 RATES: Final = (Rate(pods=10, period_s=150.0),)
 
 
@@ -34,6 +37,20 @@ class Gauge:
         told = signals.told
         self.desired = min(told.max_replicas, max(told.min_replicas, desired))
         return self.hpa.replicas(signals, self.desired)
+
+
+def desired(signals: Signals, demand: float, each: float, *, load: float) -> int:
+    """Return replicas of which demand takes ``load`` at most; ``each``: supply of one.
+
+    What is missing is added to those that are there or on their way; what is spare of those that
+    are Ready is taken away.
+    """
+    coming = signals.ready + signals.pending
+    missing = demand / load - coming * each
+    if missing > 0:
+        return coming + whole(missing / each)
+    spare = signals.ready * each - demand / (BAND * load)
+    return coming - math.floor(max(0.0, spare) / each)
 
 
 def peaks(scrape_interval_s: float) -> dict[str, Query]:

@@ -5,7 +5,6 @@ internal/engines/analyzers/saturation_v2/analyzer.go and
 internal/engines/pipeline/cost_aware_optimizer.go (2026-08-18), the default since 0.9.
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +12,12 @@ from statistics import median
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.rule import Signals, Told, whole
+from tonnage.replay.rivals.rule import Signals, Told
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     Gauge,
     Shape,
+    desired,
     lengths,
     mean_shape,
     peaks,
@@ -28,8 +28,6 @@ FULL_KV: Final = 0.8
 FULL_QUEUE: Final = 5.0
 OBSERVED: Final = 10
 """Capacities that are remembered for a class of outputs."""
-BAND: Final = 0.70 / 0.85
-"""Of the utilization below which it goes down over that above which it goes up."""
 SHORT_TOKENS: Final = 100.0
 MEDIUM_TOKENS: Final = 500.0
 
@@ -63,15 +61,8 @@ class TokenSaturation:
             capacities.append(self._capacity(tokens, waiting[pod], shape, told))
         mean = mean_shape(found)
         demand += signals.waiting_at_router * (mean.input_tokens + mean.output_tokens)
-        return self.gauge.replicas(signals, self._desired(signals, demand, median(capacities)))
-
-    def _desired(self, signals: Signals, demand: float, each: float) -> int:
-        coming = signals.ready + signals.pending
-        missing = demand / self.load - coming * each
-        if missing > 0:
-            return coming + whole(missing / each)
-        spare = signals.ready * each - demand / (BAND * self.load)
-        return coming - math.floor(max(0.0, spare) / each)
+        wanted = desired(signals, demand, median(capacities), load=self.load)
+        return self.gauge.replicas(signals, wanted)
 
     def _capacity(self, tokens: float, waiting: float, shape: Shape, told: Told) -> float:
         """Return the tokens that a replica can have in its cache, by memory and by compute."""

@@ -4,8 +4,8 @@ import pytest
 
 from rival_builders import a_signal
 from tonnage.replay.rivals.arrivals import Arrivals
-from tonnage.replay.rivals.kubeai import KubeAi
-from tonnage.replay.rivals.ray_serve import RayServe
+from tonnage.replay.rivals.kubeai import kubeai
+from tonnage.replay.rivals.ray_serve import ray_serve
 from tonnage.replay.rivals.skyserve import SkyServe
 from tonnage.replay.rivals.static import Static
 from tonnage.replay.rivals.true_rate import TrueRate
@@ -34,25 +34,25 @@ def test_a_rate_is_what_came_within_the_window():
 
 
 def test_ray_goes_up_after_half_a_minute_and_down_after_ten():
-    assert turns(RayServe(target=2), 4, asked=5, in_flight=20) == [5, 5, 10, 5]
-    assert turns(RayServe(target=2), 60, asked=5, in_flight=4) == [5] * 59 + [2]
+    assert turns(ray_serve(2), 4, asked=5, in_flight=20) == [5, 5, 10, 5]
+    assert turns(ray_serve(2), 60, asked=5, in_flight=4) == [5] * 59 + [2]
 
 
 def test_ray_means_over_half_a_minute():
-    rule = RayServe(target=2)
+    rule = ray_serve(2)
     turns(rule, 3, asked=5, in_flight=10)
     rule.replicas(replace(a_signal(5), in_flight=40))
 
-    assert sum(rule.ongoing) / len(rule.ongoing) == 20
+    assert sum(rule.counts) / len(rule.counts) == 20
 
 
 def test_kubeai_goes_up_at_once_and_down_after_three_asks():
-    assert turns(KubeAi(target=10), 1, asked=2, in_flight=25) == [3]
-    assert turns(KubeAi(target=10), 3, asked=4, in_flight=25) == [4, 4, 3]
+    assert turns(kubeai(10), 1, asked=2, in_flight=25) == [3]
+    assert turns(kubeai(10), 3, asked=4, in_flight=25) == [4, 4, 3]
 
 
 def test_kubeai_sees_a_step_only_as_its_ten_minutes_fill():
-    rule = KubeAi(target=10)
+    rule = kubeai(10)
     turns(rule, 60, asked=1, in_flight=10)
 
     # (30 x 10 + 30 x 50) / 60 = 30

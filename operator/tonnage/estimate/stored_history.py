@@ -1,0 +1,97 @@
+"""The kept history of demand as JSON, with a version of its own, checked when it is read.
+
+The form, of which ``kept_history`` says what the texts are::
+
+    {"version": 1, "keptAt", "unit": memory key, "unitRequestsPerSecond",
+     "means": {"first", "text"}, "peaks": {"first", "text"}, "planned": {"first", "text"},
+     "record": {WAY TO FORECAST: [loss, weight]}}
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tonnage.estimate.checked import (
+    LARGEST,
+    NewerStateError,
+    amount,
+    check,
+    count,
+    figure,
+    name,
+    positive,
+)
+from tonnage.estimate.forecast import WAYS, Score
+from tonnage.estimate.kept_history import (
+    LETTERS,
+    MAX_BINS,
+    MAX_PEAK_BINS,
+    MOST,
+    MOST_WEIGHT,
+    KeptHistory,
+    Row,
+    figures,
+)
+
+VERSION: Final = 1
+"""Raised when the meaning of a figure changes. States that have no history are of any version."""
+
+
+def history_entry(known: KeptHistory) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "keptAt": round(known.kept_at_s),
+        "unit": known.unit,
+        "unitRequestsPerSecond": figure(known.unit_requests_per_s),
+        "means": _row_entry(known.means),
+        "peaks": _row_entry(known.peaks),
+        "planned": _row_entry(known.planned),
+        "record": {
+            way: [figure(score.loss), figure(score.weight)] for way, score in known.scores.items()
+        },
+    }
+
+
+def read_history(entry: Any) -> KeptHistory:
+    """Return the history that an entry holds.
+
+    Raises:
+        NewerStateError: of a later version.
+        ValueError, TypeError, LookupError: with a figure that we would not write.
+    """
+    version = count(entry["version"])
+    if version > VERSION:
+        raise NewerStateError(f"history of version {version}, this operator knows up to {VERSION}")
+    check(version == VERSION)
+    record = entry["record"]
+    check(isinstance(record, dict) and len(record) <= len(WAYS))
+    known = KeptHistory(
+        kept_at_s=amount(entry["keptAt"]),
+        unit=name(entry["unit"]),
+        unit_requests_per_s=positive(entry["unitRequestsPerSecond"], LARGEST),
+        means=_row(entry["means"], MAX_BINS),
+        peaks=_row(entry["peaks"], MAX_PEAK_BINS),
+        planned=_row(entry["planned"], MAX_PEAK_BINS),
+        scores={name(way): _score(score) for way, score in record.items()},
+    )
+    check(figures(known.peaks).keys() == figures(known.planned).keys())
+    return known
+
+
+def _row_entry(written: Row) -> Mapping[str, Any]:
+    return {"first": written.first, "text": written.text}
+
+
+def _row(entry: Any, max_bins: int) -> Row:
+    text = entry["text"]
+    check(isinstance(text, str) and len(text) <= LETTERS * max_bins)
+    found = Row(first=count(entry["first"]), text=text)
+    figures(found)
+    return found
+
+
+def _score(entry: Any) -> Score:
+    check(isinstance(entry, list))
+    loss, weight = entry
+    found = Score(loss=amount(loss), weight=positive(weight, MOST_WEIGHT))
+    check(found.mean <= MOST)
+    return found

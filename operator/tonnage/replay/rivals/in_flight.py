@@ -1,0 +1,41 @@
+"""Requests in flight over a target for each replica, as proxies that hold them count them."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.patience import Patience
+from tonnage.replay.rivals.rule import Signals, whole
+
+SAMPLE_S: Final = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class InFlight:
+    """Asks for so many replicas that each has ``target`` requests in the mean of ``counts``.
+
+    The mean is over what there was so far until the window is full.
+    """
+
+    target: float
+    counts: deque[int]
+    patience: Patience
+    interval_s: float = SAMPLE_S
+    table: Mapping[str, Query] = field(default_factory=dict)
+    reads_engines: bool = False
+
+    def replicas(self, signals: Signals) -> int:
+        self.counts.append(signals.in_flight)
+        mean = sum(self.counts) / len(self.counts)
+        return self.patience.allowed(whole(mean / self.target), signals, self.interval_s)
+
+
+def in_flight(target: float, *, window_s: float, up_s: float, down_s: float) -> InFlight:
+    """Return the rule with a mean over a window, and the time that either direction has to last."""
+    return InFlight(
+        target=target,
+        counts=deque(maxlen=round(window_s / SAMPLE_S)),
+        patience=Patience(up_s=up_s, down_s=down_s),
+    )
