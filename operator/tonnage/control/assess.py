@@ -36,7 +36,7 @@ from tonnage.control.state import (
     Refusal,
 )
 from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
-from tonnage.manifests.pod import Manifest
+from tonnage.manifests.names import Manifest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised

@@ -19,7 +19,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
-from tonnage.manifests.pod import Manifest
+from tonnage.manifests.names import Manifest
 from tonnage.policy.need import Capacity, Traffic
 from tonnage.policy.situation import Decision, Metrics
 from tonnage.settings import Settings

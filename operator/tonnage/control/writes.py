@@ -9,7 +9,7 @@ from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
-from tonnage.manifests.pod import Manifest
+from tonnage.manifests.names import Manifest
 
 CHILDREN_CHECK_S = 300
 EVENT_INTERVAL_S = 600

@@ -30,8 +30,8 @@ from tonnage.manifests.names import (
     MANAGED_LABEL,
     MANAGER,
     SCALE_MANAGER,
+    Manifest,
 )
-from tonnage.manifests.pod import Manifest
 
 LOG = logging.getLogger("tonnage.act")
 NUM_WRITERS = 4

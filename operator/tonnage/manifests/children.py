@@ -14,11 +14,12 @@ from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
+    Manifest,
     labels,
     owner_reference,
     selector,
 )
-from tonnage.manifests.pod import HTTP_PORT, Manifest, PodFigures, pod_template, startup_budget_s
+from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template, startup_budget_s
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
