@@ -36,9 +36,7 @@ Labels = Annotated[
     dict[str, LabelValue],
     Field(
         max_length=16,
-        json_schema_extra={
-            "propertyNames": {"pattern": LABEL_NAME, "not": {"pattern": OWN_LABELS}}
-        },
+        json_schema_extra={"propertyNames": {"pattern": LABEL_NAME}},
     ),
     AfterValidator(_checked_labels),
 ]
