@@ -1,20 +1,22 @@
 """Children on the real API server: one write for what differs, none for what does not."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fleet_builders import SITE, a_model
+from fleet_builders import SITE, a_model, a_sizing
+from pod_fields import EVERY_POD_FIELD
 from tonnage.api.objects import ModelDeployment
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, SERVICES, KubeApi, load_client
 from tonnage.control.writes import Writes
 from tonnage.fleet.children import RESOURCES, Children
 from tonnage.lab.controlplane import ControlPlane
-from tonnage.manifests.children import Site
+from tonnage.manifests.children import Site, deployment
 
 pytestmark = pytest.mark.lab
 
@@ -164,6 +166,37 @@ def num_writes(family: Family, act: Callable[[], None]) -> int:
     finally:
         family.api = real
     return counting.num_writes
+
+
+UNKNOWN_HERE = ("priorityClassName", "runtimeClassName")
+"""Classes that a cluster has or has not."""
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        {},
+        {name: each for name, each in EVERY_POD_FIELD.items() if name not in UNKNOWN_HERE},
+        {"user": {}},
+        {"user": {"id": 1_000_680_000, "group": 0}},
+    ],
+    ids=["plain", "everything", "platform-user", "user"],
+)
+def test_a_pod_is_taken_where_the_restricted_standard_is_enforced(
+    family: Family, control_plane: ControlPlane, pods
+):
+    kubectl = control_plane.kubectl
+    enforced = "pod-security.kubernetes.io/enforce=restricted"
+    kubectl("label", "namespace", family.namespace, enforced, "--overwrite")
+    kubectl("create", "serviceaccount", "model-reader", "-n", family.namespace)
+    model = family.model(**pods)
+    template = deployment(model, a_sizing(), SITE)["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **template}
+    pod["metadata"] |= {"name": "llama", "namespace": family.namespace}
+
+    said = kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(pod))
+
+    assert "created (server dry run)" in said
 
 
 @pytest.mark.parametrize("site", [SITE, LABELLED], ids=["plain", "labelled"])

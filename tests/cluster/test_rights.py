@@ -78,12 +78,14 @@ def use_everything(tenant):
     assert tenant.get(DISRUPTION_BUDGETS)
     assert tenant.get(NETWORK_POLICIES)
     until(tenant.site.calibration, f"{CALIBRATION} is written", timeout_s=90)
+    template = tenant.deployment()["spec"]["template"]
     tenant.change(scaling={"minReplicas": 1}, pods=None)
     until(
         lambda: not tenant.get(DISRUPTION_BUDGETS) and not tenant.get(NETWORK_POLICIES),
         "what the spec asks for no more is gone",
     )
     tenant.wait_ready()
+    assert tenant.deployment()["spec"]["template"] == template
 
 
 def test_the_operator_has_the_rights_it_needs_and_uses_those_it_has(tenant, request, tmp_path):
@@ -116,7 +118,8 @@ def test_it_writes_in_no_other_ways_than_these(tenant):
     assert written <= {
         "create events", "create leases", "patch configmaps", "patch deployments",
         "patch deployments/scale", "patch modeldeployments/status", "patch pods", "patch services",
-        "update leases",
+        "patch networkpolicies", "patch poddisruptionbudgets", "delete networkpolicies",
+        "delete poddisruptionbudgets", "update leases",
     }  # fmt: skip
 
 

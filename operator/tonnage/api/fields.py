@@ -208,7 +208,7 @@ PodShare = Annotated[
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
-            "maxLength": 3,
+            "maxLength": 8,
             "x-kubernetes-validations": [_SHARE_RULE],
         }
     ),

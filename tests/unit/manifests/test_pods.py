@@ -6,41 +6,12 @@ import kubernetes_validate
 import pytest
 
 from fleet_builders import SITE, a_model, a_sizing
+from pod_fields import EVERY_POD_FIELD, STORE
 from tonnage.api.objects import InvalidSpecError
 from tonnage.manifests.children import deployment, spec_digest
 from tonnage.manifests.names import labels, selector
 
 KUBERNETES = "1.33"
-STORE = {"name": "store", "key": "id"}
-EVERYTHING = {
-    "nodeSelector": {"pool": "inference"},
-    "tolerations": [{"key": "team", "value": "chat", "effect": "NoSchedule"}],
-    "modelCacheClaim": "weights",
-    "huggingFaceTokenSecret": {"name": "hugging-face"},
-    "cpu": "8",
-    "cpuLimit": "16",
-    "memory": "64Gi",
-    "memoryLimit": "96Gi",
-    "ephemeralStorage": "20Gi",
-    "ephemeralStorageLimit": "40Gi",
-    "priorityClassName": "serving",
-    "runtimeClassName": "nvidia",
-    "gpuNodes": [
-        {"key": "cloud.google.com/gke-accelerator", "values": ["nvidia-h200-141gb"]},
-        {"key": "cloud.google.com/gke-spot", "operator": "DoesNotExist"},
-    ],
-    "topologySpreadConstraints": [{"topologyKey": "topology.kubernetes.io/zone"}],
-    "serviceAccountName": "model-reader",
-    "imagePullSecrets": [{"name": "mirror"}],
-    "env": [{"name": "AWS_ACCESS_KEY_ID", "secretKeyRef": STORE}],
-    "apiKeySecret": {"name": "clients", "key": "api-key"},
-    "user": {"id": 1_000_680_000, "group": 0},
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "labels": {"inference-pool": "chat"},
-    "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
-    "disruptionBudget": {"maxUnavailable": 1},
-    "networkPolicy": {"clients": [{"podSelector": {"app": "gateway"}}], "egressPorts": [443]},
-}
 
 
 def made(**pods):
@@ -68,40 +39,40 @@ def environment(**pods):
 
 
 def test_everything_at_once_is_valid_to_the_letter():
-    kubernetes_validate.validate(made(**EVERYTHING), KUBERNETES, strict=True)
+    kubernetes_validate.validate(made(**EVERY_POD_FIELD), KUBERNETES, strict=True)
 
 
 def test_everything_at_once_as_yaml(golden):
-    golden("vllm-llama-pods", made(**EVERYTHING))
+    golden("vllm-llama-pods", made(**EVERY_POD_FIELD))
 
 
-@pytest.mark.parametrize("field", sorted(EVERYTHING))
+@pytest.mark.parametrize("field", sorted(EVERY_POD_FIELD))
 def test_each_field_stands_alone(field):
-    kubernetes_validate.validate(made(**{field: EVERYTHING[field]}), KUBERNETES, strict=True)
+    kubernetes_validate.validate(made(**{field: EVERY_POD_FIELD[field]}), KUBERNETES, strict=True)
 
 
 class TestRolls:
     @pytest.mark.parametrize("field", ["disruptionBudget", "networkPolicy"])
     def test_what_stands_in_an_object_of_its_own_changes_no_template(self, field):
-        plain, changed = a_model(), a_model(pods={field: EVERYTHING[field]})
+        plain, changed = a_model(), a_model(pods={field: EVERY_POD_FIELD[field]})
 
-        assert template(**{field: EVERYTHING[field]}) == template()
+        assert template(**{field: EVERY_POD_FIELD[field]}) == template()
         assert spec_digest(changed) == spec_digest(plain)
 
     @pytest.mark.parametrize("field", ["disruptionBudget", "networkPolicy"])
     def test_nor_beside_other_fields(self, field):
         plain = a_model(pods={"cpu": "8"})
 
-        assert spec_digest(a_model(pods={"cpu": "8", field: EVERYTHING[field]})) == spec_digest(
-            plain
-        )
+        assert spec_digest(
+            a_model(pods={"cpu": "8", field: EVERY_POD_FIELD[field]})
+        ) == spec_digest(plain)
 
     @pytest.mark.parametrize(
-        "field", sorted(EVERYTHING.keys() - {"disruptionBudget", "networkPolicy"})
+        "field", sorted(EVERY_POD_FIELD.keys() - {"disruptionBudget", "networkPolicy"})
     )
     def test_every_other_field_changes_both(self, field):
-        assert template(**{field: EVERYTHING[field]}) != template()
-        assert spec_digest(a_model(pods={field: EVERYTHING[field]})) != spec_digest(a_model())
+        assert template(**{field: EVERY_POD_FIELD[field]}) != template()
+        assert spec_digest(a_model(pods={field: EVERY_POD_FIELD[field]})) != spec_digest(a_model())
 
 
 class TestUser:
@@ -131,7 +102,7 @@ class TestUser:
 
 class TestNodes:
     def test_of_the_users_choice_stand_in_place_of_the_product_label(self):
-        affinity = pod(gpuNodes=EVERYTHING["gpuNodes"])["affinity"]["nodeAffinity"]
+        affinity = pod(gpuNodes=EVERY_POD_FIELD["gpuNodes"])["affinity"]["nodeAffinity"]
         [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
 
         assert term["matchExpressions"] == [
@@ -173,11 +144,11 @@ class TestSecrets:
         assert from_secret["VLLM_API_KEY"]["valueFrom"] == {
             "secretKeyRef": {"name": "clients", "key": "api-key"}
         }
-        assert "--api-key" not in container(apiKeySecret=EVERYTHING["apiKeySecret"])["args"]
+        assert "--api-key" not in container(apiKeySecret=EVERY_POD_FIELD["apiKeySecret"])["args"]
 
     def test_leave_health_and_metrics_without_a_key(self):
         # The engine asks for its key under /v1 only: probes and scrapes bring none.
-        probe = container(apiKeySecret=EVERYTHING["apiKeySecret"])["readinessProbe"]["httpGet"]
+        probe = container(apiKeySecret=EVERY_POD_FIELD["apiKeySecret"])["readinessProbe"]["httpGet"]
 
         assert probe == {"path": "/health", "port": "http"}
 
@@ -204,7 +175,7 @@ class TestLabels:
 
 
 def test_limits_and_requests_stand_where_they_belong():
-    assert container(**EVERYTHING)["resources"] == {
+    assert container(**EVERY_POD_FIELD)["resources"] == {
         "limits": {
             "nvidia.com/gpu": "2",
             "cpu": "16",
