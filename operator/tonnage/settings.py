@@ -17,13 +17,21 @@ LabelValue = Annotated[
 Namespace = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
 
 
-def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+class FixedLabels(dict[str, str]):
+    """Labels that nobody changes: settings are asked for by value."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return the same for equal labels."""
+        return hash(frozenset(self.items()))
+
+
+def _checked_labels(labels: dict[str, str]) -> FixedLabels:
     for name in labels:
         if not re.fullmatch(LABEL_NAME, name):
             raise ValueError(f"{name!r} is not the name of a label")
         if re.fullmatch(OWN_LABELS, name):
             raise ValueError(f"label {name} is Tonnage's own")
-    return labels
+    return FixedLabels(labels)
 
 
 def _checked_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -85,7 +93,7 @@ class Settings(BaseModel):
     Below ``tick_s``, so that the loop rests: a new question takes some tenths of a second of CPU, a
     known one none.
     """
-    pod_monitor_labels: Labels = Field(default_factory=dict)
+    pod_monitor_labels: Labels = Field(default_factory=FixedLabels)
     """Further labels of the engines' PodMonitors, for a Prometheus that selects them by label.
 
     kube-prometheus-stack takes those with ``release`` and the name of its release.

@@ -2,6 +2,7 @@
 
 import math
 import re
+from fractions import Fraction
 from typing import Final
 
 KB: Final = 10**3
@@ -26,7 +27,7 @@ _ENGINE_SCALES: Final = {
 }  # fmt: skip
 _QUANTITY = re.compile(r"(?P<amount>[1-9][0-9]{0,8})(?P<suffix>m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 _QUANTITY_SCALES: Final = {
-    "": 1.0, "m": 1 / KB, "k": KB, "M": MB, "G": GB, "T": TERA,
+    "": 1, "m": Fraction(1, KB), "k": KB, "M": MB, "G": GB, "T": TERA,
     "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
 }  # fmt: skip
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
@@ -75,7 +76,7 @@ def quantity(text: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a quantity like 500m, 8 or 64Gi")
-    return int(match["amount"]) * _QUANTITY_SCALES[match["suffix"] or ""]
+    return float(int(match["amount"]) * _QUANTITY_SCALES[match["suffix"] or ""])
 
 
 def round_up(number: int, multiple: int) -> int:

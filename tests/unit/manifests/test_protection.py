@@ -143,6 +143,12 @@ class TestSite:
             "matchExpressions"
         ][0]["values"] == ["monitoring"]
 
+    def test_is_a_value_like_the_settings(self):
+        same, other = self.SETTINGS.model_copy(), Settings(prometheus_url="http://prometheus.test")
+
+        assert {self.SETTINGS: "found"}[same] == "found"
+        assert other not in {self.SETTINGS: "found"}
+
     @pytest.mark.parametrize("name", labels("llama"))
     def test_takes_no_label_of_ours(self, name):
         with pytest.raises(ValueError, match=f"label {name} is Tonnage's own"):
