@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -26,7 +27,7 @@ _ENGINE_SCALES: Final = {
     "k": KB, "m": MB, "g": GB, "t": TERA, "K": KIB, "M": MIB, "G": GIB, "T": KIB * GIB
 }  # fmt: skip
 _QUANTITY = re.compile(r"(?P<amount>[1-9][0-9]{0,8})(?P<suffix>m|k|M|G|T|Ki|Mi|Gi|Ti)?")
-_QUANTITY_SCALES: Final = {
+_QUANTITY_SCALES: Final[Mapping[str, int | Fraction]] = {
     "": 1, "m": Fraction(1, KB), "k": KB, "M": MB, "G": GB, "T": TERA,
     "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
 }  # fmt: skip
