@@ -41,9 +41,9 @@ class PullSecret(ApiModel):
 _VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 RESERVED_VARIABLES = (
     "HOME|USER|PATH|ENV|BASH_ENV|HF_HOME|HF_TOKEN|GLIBC_TUNABLES|"
-    "(LD|PYTHON|VLLM|CUDA|NVIDIA|KUBERNETES)_?.*"
+    "PYTHON.*|(LD|VLLM|CUDA|NVIDIA|KUBERNETES|PROMETHEUS)_.*"
 )
-"""What we set, what decides capacity or which GPUs a container sees, and what runs code."""
+"""What we set, what decides capacity, metrics or the GPUs that are seen, and what runs code."""
 _VARIABLE_MESSAGE = "must be the name of a variable, and none that Tonnage or the engine decides"
 
 

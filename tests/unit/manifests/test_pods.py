@@ -146,6 +146,10 @@ class TestSecrets:
         }
         assert "--api-key" not in container(apiKeySecret=EVERY_POD_FIELD["apiKeySecret"])["args"]
 
+    @pytest.mark.parametrize("name", ["LDAP_PASSWORD", "HF_ENDPOINT", "HTTPS_PROXY", "NCCL_DEBUG"])
+    def test_may_be_any_variable_that_decides_nothing_of_ours(self, name):
+        assert name in environment(env=[{"name": name, "secretKeyRef": STORE}])
+
     def test_leave_health_and_metrics_without_a_key(self):
         # The engine asks for its key under /v1 only: probes and scrapes bring none.
         probe = container(apiKeySecret=EVERY_POD_FIELD["apiKeySecret"])["readinessProbe"]["httpGet"]
