@@ -202,7 +202,8 @@ REFUSED: tuple[BadInput, ...] = (
     *each(10, f"{PODS}.env", *([variable(name)] for name in (
               "PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP", "HOME", "USER", "HF_HOME",
               "HF_TOKEN", "VLLM_API_KEY", "VLLM_PLUGINS", "CUDA_VISIBLE_DEVICES", "BASH_ENV",
-              "NVIDIA_VISIBLE_DEVICES", "PROMETHEUS_MULTIPROC_DIR", "KUBERNETES_SERVICE_HOST", "GLIBC_TUNABLES", "", "1A",
+              "NVIDIA_VISIBLE_DEVICES", "PROMETHEUS_MULTIPROC_DIR",
+              "KUBERNETES_SERVICE_HOST", "GLIBC_TUNABLES", "", "1A",
               "A-B", "A B", "A\n", "A" * 129)),
           field=f"{PODS}.env.0.name"),
     *each(10, f"{PODS}.env", [variable("A"), variable("A")], field=PODS,
