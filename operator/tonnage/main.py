@@ -31,7 +31,7 @@ from tonnage.fleet.heartbeat import Heartbeat, serve
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
-from tonnage.manifests.children import Site
+from tonnage.manifests.children import site_of
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
 
@@ -118,9 +118,7 @@ def read_settings(path: str) -> Settings:
 def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     """Put the loop together."""
     folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
-    site = Site(
-        has_pod_monitors=kube.serves(POD_MONITORS), scrape_interval_s=settings.scrape_interval_s
-    )
+    site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
     writer = Writer(kube=kube, may_write=leadership.is_leader, site=site)
     observer = Observer(
         kube=kube,

@@ -1,10 +1,54 @@
 """What an administrator sets: read once from one file, the same for the chart and the lab."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 
+LABEL_NAME = (
+    "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+OWN_LABELS = "^((.*[.])?tonnage[.]dev/.*|app[.]kubernetes[.]io/(name|instance|managed-by))$"
+LabelValue = Annotated[
+    str, Field(pattern="^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", max_length=63)
+]
+Namespace = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
+
+
+class FixedLabels(dict[str, str]):
+    """Labels that nobody changes: settings are asked for by value."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return the same for equal labels."""
+        return hash(frozenset(self.items()))
+
+
+def _checked_labels(labels: dict[str, str]) -> FixedLabels:
+    for name in labels:
+        if not re.fullmatch(LABEL_NAME, name):
+            raise ValueError(f"{name!r} is not the name of a label")
+        if re.fullmatch(OWN_LABELS, name):
+            raise ValueError(f"label {name} is Tonnage's own")
+    return FixedLabels(labels)
+
+
+def _checked_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{', '.join(repeated)} must not be repeated")
+    return names
+
+
+Labels = Annotated[
+    dict[str, LabelValue],
+    Field(
+        max_length=16,
+        json_schema_extra={"propertyNames": {"pattern": LABEL_NAME}},
+    ),
+    AfterValidator(_checked_labels),
+]
+_DISTINCT: JsonDict = {"uniqueItems": True}
 Positive = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -49,7 +93,22 @@ class Settings(BaseModel):
     Below ``tick_s``, so that the loop rests: a new question takes some tenths of a second of CPU, a
     known one none.
     """
-    namespaces: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    pod_monitor_labels: Labels = Field(default_factory=FixedLabels)
+    """Further labels of the engines' PodMonitors, for a Prometheus that selects them by label.
+
+    kube-prometheus-stack takes those with ``release`` and the name of its release.
+    """
+    scraper_namespaces: Annotated[
+        tuple[Namespace, ...],
+        Field(max_length=16, json_schema_extra=_DISTINCT),
+        AfterValidator(_checked_distinct),
+    ] = ()
+    """Namespaces whose pods the engines' NetworkPolicies let in to scrape."""
+    namespaces: Annotated[
+        tuple[str, ...],
+        Field(max_length=100, json_schema_extra=_DISTINCT),
+        AfterValidator(_checked_distinct),
+    ] = ()
     """Namespaces that are served; empty: all of them."""
     operator_namespace: str = "tonnage-system"
     """Where the Lease and the calibration are kept."""

@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Mapping
+from fractions import Fraction
 from typing import Final
 
 KB: Final = 10**3
@@ -23,6 +25,11 @@ _DURATION = re.compile(r"(?P<amount>[1-9][0-9]{0,6})(?P<unit>ms|s|m|h)")
 _ENGINE_INTEGER = re.compile(r"(?P<amount>[0-9]{1,18}(\.[0-9]{1,18})?)(?P<suffix>[kmgtKMGT])")
 _ENGINE_SCALES: Final = {
     "k": KB, "m": MB, "g": GB, "t": TERA, "K": KIB, "M": MIB, "G": GIB, "T": KIB * GIB
+}  # fmt: skip
+_QUANTITY = re.compile(r"(?P<amount>[1-9][0-9]{0,8})(?P<suffix>m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+_QUANTITY_SCALES: Final[Mapping[str, int | Fraction]] = {
+    "": 1, "m": Fraction(1, KB), "k": KB, "M": MB, "G": GB, "T": TERA,
+    "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
 }  # fmt: skip
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
 
@@ -56,6 +63,21 @@ def engine_integer(text: str) -> int:
         return int(text)
     amount, scale = match["amount"], _ENGINE_SCALES[match["suffix"]]
     return int(float(amount) * scale) if match["suffix"].islower() else int(amount) * scale
+
+
+def quantity(text: str) -> float:
+    """Read a quantity of Kubernetes as ``spec.pods`` takes it: a whole number and a suffix.
+
+    Raises:
+        ValueError: it has another form.
+
+    >>> quantity("500m"), quantity("2"), quantity("1Ki")
+    (0.5, 2.0, 1024.0)
+    """
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a quantity like 500m, 8 or 64Gi")
+    return float(int(match["amount"]) * _QUANTITY_SCALES[match["suffix"] or ""])
 
 
 def round_up(number: int, multiple: int) -> int:

@@ -8,13 +8,15 @@ import yaml
 
 from helm import CHART, PROMETHEUS, with_prometheus
 from tonnage.api.crd import crd
+from tonnage.catalog.gpu import GPU_FOLDER
 from tonnage.settings import Settings
 
 pytestmark = pytest.mark.lab
 
+H200 = (GPU_FOLDER / "h200.toml").read_text()
 EVERYTHING = {
     "calibrations": {"h200.json": '{"version": 1}'},
-    "gpuClasses": {"h200.toml": 'name = "H200"'},
+    "gpuClasses": {"h200.toml": H200},
     "hostNetwork": True,
     "image": {"digest": "sha256:" + "0" * 64},
     "imagePullSecrets": [{"name": "pull"}],
@@ -101,7 +103,10 @@ def test_no_right_is_broad(helm, values):
     rights = granted(helm.template(**values))
 
     assert not {resource for resource, _ in rights} & {"*", "secrets", "pods/exec", "namespaces"}
-    assert not {verb for _, verb in rights} & {"*", "delete", "deletecollection", "escalate"}
+    assert not {verb for _, verb in rights} & {"*", "deletecollection", "escalate"}
+    assert {resource for resource, verb in rights if verb == "delete"} <= {
+        "poddisruptionbudgets", "networkpolicies",
+    }  # fmt: skip
     assert "nodes" not in {resource for resource, _ in rights}
     assert ("modeldeployments", "patch") not in rights
 
@@ -116,7 +121,9 @@ def test_scale_only_can_neither_create_a_pod_nor_change_one(helm):
         "get", "patch",
     }  # fmt: skip
     assert {verb for resource, verb in rights if resource == "pods"} == {"list", "watch"}
-    assert not {resource for resource, _ in rights} & {"services", "podmonitors"}
+    assert not {resource for resource, _ in rights} & {
+        "services", "podmonitors", "poddisruptionbudgets", "networkpolicies",
+    }  # fmt: skip
 
 
 def test_namespaced_rights_stop_at_the_namespaces_listed(helm):
@@ -201,8 +208,8 @@ def test_a_changed_setting_restarts_the_operator(helm):
 
     assert same == checksum()
     assert same != checksum(settings={"maxGpus": 8})
-    assert same != checksum(gpuClasses={"a.toml": "x"})
-    assert same != checksum(calibrations={"a.json": "x"})
+    assert same != checksum(gpuClasses={"a.toml": H200})
+    assert same != checksum(calibrations={"a.json": "{}"})
 
 
 def test_only_one_operator_runs_at_a_time(helm):

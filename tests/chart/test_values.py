@@ -1,15 +1,20 @@
 """The values of the chart: complete, documented, and nothing else is taken."""
 
+import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from helm import CHART
+from tonnage.catalog.gpu import GPU_FOLDER, Gpu
 from tonnage.lab.processes import LabError
+from tonnage.manifests.names import labels
 from tonnage.settings import Settings
 
+H200 = (GPU_FOLDER / "h200.toml").read_text()
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FILLED_IN_BY_THE_CHART = {
@@ -122,6 +127,11 @@ def nested(path: str, value: Any) -> dict[str, Any]:
         ("calibrations", {"h200.json": {"version": 1}}, "at '/calibrations/h200.json'"),
         ("networkPolicy/egressPorts", [70000], "at '/networkPolicy/egressPorts/0'"),
         ("podMonitor/interval", "30", "at '/podMonitor/interval'"),
+        ("settings/namespaces", ["a", "b", "a"], "at '/settings/namespaces': items at 0 and 2"),
+        ("settings/scraperNamespaces", ["a", "a"], "at '/settings/scraperNamespaces': items"),
+        ("settings/scraperNamespaces", ["A"], "at '/settings/scraperNamespaces/0'"),
+        ("settings/podMonitorLabels", {"a b": "x"}, "'a b' does not match pattern"),
+        ("settings/podMonitorLabels", {"release": "a b"}, "'/settings/podMonitorLabels/release'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm, path: str, value: Any, complaint: str):
@@ -142,10 +152,87 @@ def test_a_wrong_value_is_refused_by_name(helm, path: str, value: Any, complaint
             "settings.namespaces lists team-a, but rbac.scope is cluster",
         ),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
+        *(
+            ({"podLabels": {name: "x"}}, f"podLabels must not set {name}: the chart sets it itself")
+            for name in (
+                "app.kubernetes.io/name",
+                "app.kubernetes.io/instance",
+                "app.kubernetes.io/version",
+                "app.kubernetes.io/managed-by",
+                "helm.sh/chart",
+            )
+        ),
+        (
+            {"podMonitor": {"create": True, "labels": {"app.kubernetes.io/name": "x"}}},
+            "podMonitor.labels must not set app.kubernetes.io/name",
+        ),
+        (
+            {"serviceMonitor": {"create": True, "labels": {"app.kubernetes.io/name": "x"}}},
+            "serviceMonitor.labels must not set app.kubernetes.io/name",
+        ),
+        *(
+            (
+                {"settings": {"podMonitorLabels": {name: "x"}}},
+                f"settings.podMonitorLabels must not set {name}: the operator sets it itself",
+            )
+            for name in labels("llama")
+        ),
+        (
+            {"podAnnotations": {"checksum/settings": "x"}},
+            "podAnnotations must not set checksum/settings",
+        ),
+        *(
+            (
+                {"image": {"repository": f"{name}:latest"}},
+                f"image.repository {name}:latest holds a tag: put it into image.tag",
+            )
+            for name in ("tonnage/operator", "operator", "registry.test:5000/tonnage/operator")
+        ),
+        ({"gpuClasses": {"a.toml": "name = "}}, "gpuClasses: a.toml is not TOML: "),
+        ({"gpuClasses": {"a.toml": H200.replace('name = "H200"', "")}}, "a.toml has no name"),
+        (
+            {"gpuClasses": {"a.toml": 'color = "red"\n' + H200}},
+            "a.toml has an unknown field color; known: aliases, ",
+        ),
+        (
+            {"gpuClasses": {"a.toml": H200.replace("tdp_watts = 700", 'tdp_watts = "700"')}},
+            "a.toml: tdp_watts is a string, wanted: float64",
+        ),
+        ({"gpuClasses": {"a.toml": H200, "b.toml": H200}}, "a.toml and b.toml both define H200"),
+        ({"calibrations": {"a.json": "{"}}, "calibrations: a.json is not JSON: "),
     ],
 )
-def test_values_that_do_not_go_together_are_refused_in_a_sentence(helm, values, sentence: str):
+def test_values_that_break_what_they_are_rendered_into_are_refused_in_a_sentence(
+    helm, values, sentence: str
+):
     with pytest.raises(LabError) as refusal:
         helm.template(**values)
 
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("path", sorted(GPU_FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_class_of_the_catalogue_may_be_given(helm, path: Path):
+    assert helm.template(gpuClasses={path.name: path.read_text()})
+
+
+@pytest.mark.lab
+def test_a_registry_may_have_a_port(helm):
+    assert helm.template(image={"repository": "registry.test:5000/tonnage/operator"})
+
+
+def test_the_chart_knows_the_fields_of_a_gpu_class_that_the_operator_does():
+    text = (CHART / "templates/_helpers.tpl").read_text()
+    _, _, rest = text.partition('{{- define "tonnage.gpuClassFields" -}}')
+    known = yaml.safe_load(rest.partition("{{- end }}")[0])
+    fields = dataclasses.fields(Gpu)
+    defaulted = {
+        each.name
+        for each in fields
+        if each.default is not dataclasses.MISSING
+        or each.default_factory is not dataclasses.MISSING
+    }
+
+    assert set(known["optional"]) == defaulted
+    assert set(known["required"]) == {each.name for each in fields} - defaulted

@@ -8,7 +8,10 @@ import pytest
 from pydantic import BaseModel
 
 from bad_input import ABSENT, GOOD, manifest
+from pod_fields import EVERY_POD_FIELD
 from tonnage.api.crd import crd
+from tonnage.api.objects import parse_model_deployment
+from tonnage.api.pods import Pods
 from tonnage.api.status import Status
 from tonnage.lab.kubectl import Kubectl
 from tonnage.lab.processes import LabError
@@ -143,6 +146,22 @@ def test_defaults_are_filled_in_by_the_api_server(kubectl: Kubectl, namespace: s
         "maxReplicas": 8, "minReplicas": 1, "mode": "Auto", "priority": 0, "routing": "Service",
     }  # fmt: skip
     assert (spec["model"]["kvCache"], spec["demand"]["cachedPromptPercent"]) == ("auto", 0)
+
+
+def test_every_field_of_the_pods_is_taken_and_comes_back(kubectl: Kubectl, namespace: str):
+    # Quantities written differently compare by what they mean.
+    asked = EVERY_POD_FIELD | {"cpu": "1", "cpuLimit": "1000m", "user": {}}
+    create(kubectl, namespace, manifest(("spec.pods", asked)))
+
+    kept = stored(kubectl, namespace)
+    assert parse_model_deployment(kept).spec.pods == Pods.model_validate_json(json.dumps(asked))
+    assert set(kept["spec"]["pods"]) == set(asked) | {"sharedMemory"}
+
+
+def test_the_pods_tried_above_have_every_field():
+    assert set(EVERY_POD_FIELD) | {"sharedMemory"} == {
+        field.alias for field in Pods.model_fields.values()
+    }
 
 
 def test_every_field_of_the_status_comes_back(kubectl: Kubectl, namespace: str):

@@ -6,6 +6,7 @@ import pytest
 
 import site_lab
 from site_lab import CALIBRATION, NAMESPACE, OPERATOR, WRITE_VERBS, a_model, show, until
+from tonnage.cluster.kube import DISRUPTION_BUDGETS, NETWORK_POLICIES
 from tonnage.lab.processes import LabError
 
 pytestmark = site_lab.pytestmark
@@ -27,6 +28,8 @@ EXPLAINED = {
     "create deployments": "the API server asks for it when an apply makes an object",
     "create services": "the same",
     "create configmaps": "the same",
+    "create poddisruptionbudgets": "the same",
+    "create networkpolicies": "the same",
     "get podmonitors": "needs the CRD of the Prometheus operator",
     "create podmonitors": "the same",
     "patch podmonitors": "the same",
@@ -51,7 +54,7 @@ def granted(kubectl):
 
 
 def use_everything(tenant):
-    """Have the operator do all that it does: make, scale, learn, read a model's config."""
+    """Have the operator do all that it does: make, scale, learn, protect, read a model's config."""
     tenant.apply(
         {
             "apiVersion": "v1",
@@ -65,12 +68,24 @@ def use_everything(tenant):
                 "config": {"configMapKeyRef": {"name": "my-model", "key": "config.json"}},
             },
             scaling={"minReplicas": 2, "maxReplicas": 4},
+            pods={
+                "disruptionBudget": {"maxUnavailable": 1},
+                "networkPolicy": {"clients": [{"podSelector": {"app": "gateway"}}]},
+            },
         ),
     )
     tenant.wait_ready(replicas=2)
+    assert tenant.get(DISRUPTION_BUDGETS)
+    assert tenant.get(NETWORK_POLICIES)
     until(tenant.site.calibration, f"{CALIBRATION} is written", timeout_s=90)
-    tenant.change(scaling={"minReplicas": 1})
+    template = tenant.deployment()["spec"]["template"]
+    tenant.change(scaling={"minReplicas": 1}, pods=None)
+    until(
+        lambda: not tenant.get(DISRUPTION_BUDGETS) and not tenant.get(NETWORK_POLICIES),
+        "what the spec asks for no more is gone",
+    )
     tenant.wait_ready()
+    assert tenant.deployment()["spec"]["template"] == template
 
 
 def test_the_operator_has_the_rights_it_needs_and_uses_those_it_has(tenant, request, tmp_path):
@@ -103,7 +118,8 @@ def test_it_writes_in_no_other_ways_than_these(tenant):
     assert written <= {
         "create events", "create leases", "patch configmaps", "patch deployments",
         "patch deployments/scale", "patch modeldeployments/status", "patch pods", "patch services",
-        "update leases",
+        "patch networkpolicies", "patch poddisruptionbudgets", "delete networkpolicies",
+        "delete poddisruptionbudgets", "update leases",
     }  # fmt: skip
 
 
@@ -111,6 +127,7 @@ def test_it_writes_in_no_other_ways_than_these(tenant):
     "deed",
     [
         "get secrets", "create pods", "create pods/exec", "delete deployments.apps",
+        "delete services", "deletecollection networkpolicies.networking.k8s.io",
         "patch modeldeployments.tonnage.dev", "update deployments.apps", "patch nodes",
         "create clusterrolebindings.rbac.authorization.k8s.io",
     ],

@@ -244,6 +244,7 @@ def a_memory(state, *, needs=1, **changes):
         present_pods=frozenset(pod.name for pod in state.pods),
         last_replicas=state.deployment.replicas if state.deployment else None,
         children_checked_at_s=NOW_S,
+        children_generation=state.view.generation,
     )
     return replace(memory, **changes)
 

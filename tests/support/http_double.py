@@ -86,7 +86,7 @@ def serving(
             except ConnectionError:
                 return  # the client has read enough
 
-        do_GET = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - names of the base class
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - names of the base class
 
         def log_message(self, *_: Any) -> None:
             """A test shows what it was asked itself."""

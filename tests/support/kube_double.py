@@ -111,6 +111,12 @@ class KubeDouble:
             self._check_version(self._existing(path), body)
             return self.put(path, body)
 
+    def delete(self, path: str, *, uid: str) -> None:
+        with self._writing(Call(verb="delete", path=path, body={})):
+            live = self._existing(path)
+            self._check_uid(live, {"metadata": {"uid": uid}})
+            del self.objects[path]
+
     def _writing(self, call: Call) -> "_Writing":
         self.fail(call.verb, call.path)
         self.writes.append(copy.deepcopy(call))
@@ -135,9 +141,11 @@ class KubeDouble:
         live = self.objects.get(path)
         self._check_uid(live, body)
         if live is None:
-            return self.put(path, _defaulted(body))
+            return self.put(path, _defaulted(_owned(body, body, manager)))
         if not force and manager not in live.get("managers", [manager]):
             raise ConflictError("somebody else owns these fields", status=409)
+        if body.get("kind") != "Deployment":
+            return self.put(path, _applied(live, body, manager))
         metadata = live["metadata"] | body["metadata"]
         spec = live.get("spec", {}) | body.get("spec", {})
         return self.put(path, live | body | {"metadata": metadata, "spec": spec})
@@ -159,6 +167,51 @@ class KubeDouble:
             "metadata": metadata,
             "spec": {"replicas": replicas} if replicas else {},
         }
+
+
+def _applied(live: Object, body: Object, manager: str) -> Object:
+    """Merge what is applied, and drop what the manager applied before and does not any more."""
+    managers = live["metadata"].get("managedFields") or ()
+    before = next((each["fieldsV1"] for each in managers if each["manager"] == manager), {})
+    kept = _without(live, body, before)
+    return _owned(_merged(kept, body), body, manager)
+
+
+def _owned(made: Object, body: Object, manager: str) -> Object:
+    """Note which fields a manager applied; lists count as a whole."""
+    if body.get("kind") == "Deployment":
+        return made
+    metadata = {k: v for k, v in body["metadata"].items() if k not in ("name", "namespace", "uid")}
+    others = made["metadata"].get("managedFields") or ()
+    others = [each for each in others if each["manager"] != manager]
+    fields = {k: v for k, v in body.items() if k not in ("apiVersion", "kind")}
+    entry = {
+        "manager": manager,
+        "operation": "Apply",
+        "fieldsV1": _fields(fields | {"metadata": metadata}),
+    }
+    return made | {"metadata": made["metadata"] | {"managedFields": [*others, entry]}}
+
+
+def _fields(value: Any) -> Object:
+    return {f"f:{k}": _fields(v) for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def _merged(live: Any, body: Any) -> Any:
+    if not isinstance(live, dict) or not isinstance(body, dict):
+        return copy.deepcopy(body)
+    return live | {key: _merged(live.get(key), each) for key, each in body.items()}
+
+
+def _without(live: Any, body: Any, before: Object) -> Any:
+    if not isinstance(live, dict):
+        return live
+    gone = {key for key in live if f"f:{key}" in before and key not in (body or {})}
+    return {
+        key: _without(each, (body or {}).get(key), before.get(f"f:{key}", {}))
+        for key, each in live.items()
+        if key not in gone
+    }
 
 
 def _defaulted(body: Object) -> Object:

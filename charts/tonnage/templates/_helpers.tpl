@@ -39,6 +39,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "tonnage.image" -}}
+{{- if contains ":" (last (splitList "/" .Values.image.repository)) }}
+{{- fail (printf "image.repository %s holds a tag: put it into image.tag, or a digest into image.digest" .Values.image.repository) }}
+{{- end }}
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
 {{- else }}
@@ -80,5 +83,91 @@ catalogFolder: {{ include "tonnage.gpuClassFolder" . }}
 {{- end }}
 {{- if .Values.calibrations }}
 calibrationFolder: {{ include "tonnage.calibrationFolder" . }}
+{{- end }}
+{{- end }}
+
+{{- /* What stands twice in a mapping is read differently by everybody who reads it. */}}
+{{- define "tonnage.refuseOwn" -}}
+{{- $value := .value }}
+{{- range $name, $_ := .given }}
+{{- if hasKey $.own $name }}
+{{- fail (printf "%s must not set %s: the chart sets it itself" $value $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Values that render, and break what they are rendered into. */}}
+{{- define "tonnage.checked" -}}
+{{- $own := fromYaml (include "tonnage.labels" .) }}
+{{- include "tonnage.refuseOwn" (dict "value" "podLabels" "given" .Values.podLabels "own" $own) }}
+{{- include "tonnage.refuseOwn" (dict "value" "podMonitor.labels" "given" .Values.podMonitor.labels "own" $own) }}
+{{- include "tonnage.refuseOwn" (dict "value" "serviceMonitor.labels" "given" .Values.serviceMonitor.labels "own" $own) }}
+{{- $annotations := dict "kubectl.kubernetes.io/default-container" "" "checksum/settings" "" }}
+{{- include "tonnage.refuseOwn" (dict "value" "podAnnotations" "given" .Values.podAnnotations "own" $annotations) }}
+{{- range $name, $_ := .Values.settings.podMonitorLabels }}
+{{- if regexMatch "^((.*[.])?tonnage[.]dev/.*|app[.]kubernetes[.]io/(name|instance|managed-by))$" $name }}
+{{- fail (printf "settings.podMonitorLabels must not set %s: the operator sets it itself" $name) }}
+{{- end }}
+{{- end }}
+{{- include "tonnage.checkedGpuClasses" . }}
+{{- range $file, $text := .Values.calibrations }}
+{{- $read := fromJson $text }}
+{{- if hasKey $read "Error" }}
+{{- fail (printf "calibrations: %s is not JSON: %s" $file $read.Error) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Field of a GPU class to the kind of its value, a number being a float64. */}}
+{{- define "tonnage.gpuClassFields" -}}
+required:
+  name: string
+  memory_bytes: float64
+  nominal_memory_bytes: float64
+  memory_bytes_per_s: float64
+  peak_flop_per_s: map
+  interconnect_bytes_per_s: float64
+  interconnect: string
+optional:
+  aliases: slice
+  gpus_per_node: float64
+  product_labels: slice
+  has_bf16: bool
+  generation: string
+  tdp_watts: float64
+  price: map
+  sources: slice
+  notes: string
+{{- end }}
+
+{{- /* Older versions of Helm do not read TOML, and would refuse a template that names the function. */}}
+{{- define "tonnage.checkedGpuClasses" -}}
+{{- if semverCompare ">=3.17.0-0" .Capabilities.HelmVersion.Version }}
+{{- $fields := fromYaml (include "tonnage.gpuClassFields" .) }}
+{{- $known := merge (dict) $fields.required $fields.optional }}
+{{- $files := dict }}
+{{- range $file, $text := .Values.gpuClasses }}
+{{- $class := tpl "{{ fromToml .text | toJson }}" (dict "text" $text "Template" $.Template) | fromJson }}
+{{- if hasKey $class "Error" }}
+{{- fail (printf "gpuClasses: %s is not TOML: %s" $file $class.Error) }}
+{{- end }}
+{{- range $field, $_ := $fields.required }}
+{{- if not (hasKey $class $field) }}
+{{- fail (printf "gpuClasses: %s has no %s" $file $field) }}
+{{- end }}
+{{- end }}
+{{- range $field, $value := $class }}
+{{- if not (hasKey $known $field) }}
+{{- fail (printf "gpuClasses: %s has an unknown field %s; known: %s" $file $field (keys $known | sortAlpha | join ", ")) }}
+{{- end }}
+{{- if ne (kindOf $value) (get $known $field) }}
+{{- fail (printf "gpuClasses: %s: %s is a %s, wanted: %s" $file $field (kindOf $value) (get $known $field)) }}
+{{- end }}
+{{- end }}
+{{- if hasKey $files $class.name }}
+{{- fail (printf "gpuClasses: %s and %s both define %s" (get $files $class.name) $file $class.name) }}
+{{- end }}
+{{- $_ := set $files $class.name $file }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -40,6 +40,12 @@
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
   verbs: [get, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]  # deleted when a spec asks for none any more, as the next
+  verbs: [get, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create, patch, delete]
 {{- end }}
 {{- end }}
 

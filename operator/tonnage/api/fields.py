@@ -128,17 +128,90 @@ def _checked_selector(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+_NAMES_RULE = rule(f"self.all(name, name.matches('{_LABEL_NAME_PATTERN}'))", _SELECTOR_MESSAGE)
 NodeSelector = Annotated[
     dict[str, LabelValue],
     Field(
         max_length=16,
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(f"self.all(name, name.matches('{_LABEL_NAME_PATTERN}'))", _SELECTOR_MESSAGE)
-            ]
-        },
+        json_schema_extra={"x-kubernetes-validations": [_NAMES_RULE]},
     ),
     AfterValidator(_checked_selector),
+]
+RESERVED_LABELS = (
+    "(.*[.])?tonnage[.]dev/.*|app[.]kubernetes[.]io/(name|instance|managed-by)|pod-template-hash"
+)
+"""By which our objects are found."""
+RESERVED_ANNOTATIONS = (
+    "(.*[.])?tonnage[.]dev/.*|prometheus[.]io/(scrape|port|path)|"
+    "controller[.]kubernetes[.]io/pod-deletion-cost|(.*[.])?(apparmor|seccomp)[.]security[.].*"
+)
+"""What we write ourselves, and what used to loosen the confinement of a container."""
+AnnotationValue = Annotated[str, Field(max_length=1024)]
+
+
+def _unreserved(reserved: str, what: str) -> tuple[JsonDict, AfterValidator]:
+    """Return the rule and the check that refuse our own keys by name."""
+
+    def checked(value: dict[str, str]) -> dict[str, str]:
+        ours = sorted(name for name in value if re.fullmatch(reserved, name))
+        if ours:
+            raise ValueError(f"{what} {ours[0]} must not be set here")
+        return value
+
+    taken = f"name.matches('^({reserved})$')"
+    return rule(
+        f"!self.exists(name, {taken})",
+        f"a {what} must not be set here",
+        messageExpression=f"'{what} ' + self.filter(name, {taken})[0] + ' must not be set here'",
+    ), AfterValidator(checked)
+
+
+_LABELS_RULE, _LABELS_CHECK = _unreserved(RESERVED_LABELS, "label")
+_ANNOTATIONS_RULE, _ANNOTATIONS_CHECK = _unreserved(RESERVED_ANNOTATIONS, "annotation")
+PodLabels = Annotated[
+    dict[str, LabelValue],
+    Field(
+        max_length=16,
+        json_schema_extra={"x-kubernetes-validations": [_NAMES_RULE, _LABELS_RULE]},
+    ),
+    AfterValidator(_checked_selector),
+    _LABELS_CHECK,
+]
+PodAnnotations = Annotated[
+    dict[str, AnnotationValue],
+    Field(
+        max_length=16,
+        json_schema_extra={"x-kubernetes-validations": [_NAMES_RULE, _ANNOTATIONS_RULE]},
+    ),
+    AfterValidator(_checked_selector),
+    _ANNOTATIONS_CHECK,
+]
+_SHARE_PATTERN = "^([1-9][0-9]{0,2}|[1-9][0-9]?%)$"
+_SHARE_MESSAGE = "must be a number of pods from 1 to 999, or a share from 1% to 99%"
+
+
+def _checked_share(value: object) -> object:
+    is_text = isinstance(value, str) and value.endswith("%")
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not (is_text or is_number) or not re.fullmatch(_SHARE_PATTERN, str(value)):
+        raise ValueError(_SHARE_MESSAGE)
+    return value
+
+
+_SHARE_RULE = rule(
+    "type(self) == int ? self >= 1 && self <= 999 : string(self).matches('^[1-9][0-9]?%$')",
+    _SHARE_MESSAGE,
+)
+PodShare = Annotated[
+    int | str,
+    BeforeValidator(_checked_share),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 8,
+            "x-kubernetes-validations": [_SHARE_RULE],
+        }
+    ),
 ]
 
 

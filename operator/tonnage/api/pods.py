@@ -4,31 +4,21 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.fields import (
     Argument,
-    LabelName,
-    LabelValue,
     NodeSelector,
+    PodAnnotations,
+    PodLabels,
     Quantity,
     ResourceName,
 )
-
-
-class ConfigMapKey(ApiModel):
-    """One key of a ConfigMap in the same namespace."""
-
-    name: ResourceName
-    key: Annotated[str, Field(pattern="^[-._A-Za-z0-9]{1,253}$", max_length=253)]
-
-
-class SecretKey(ApiModel):
-    """One key of a Secret in the same namespace. It is named in the pod and never read here."""
-
-    name: ResourceName
-    key: Annotated[str, Field(pattern="^[-._A-Za-z0-9]{1,253}$", max_length=253)] = "token"
-
+from tonnage.api.placement import NodeRequirement, Toleration, TopologySpread, User
+from tonnage.api.protection import DisruptionBudget, EngineNetwork
+from tonnage.api.references import PullSecret, SecretKey, SecretKeyRef, SecretVariable
+from tonnage.units import quantity
 
 _TAG_VERSION = ":v?[0-9]{1,4}[.][0-9]{1,4}([.+-][A-Za-z0-9._+-]{0,100})?$"
 
@@ -90,30 +80,36 @@ class Engine(ApiModel):
         return self.version or (self.image or "").rpartition(":")[2].removeprefix("v")
 
 
-class Toleration(ApiModel):
-    """A taint that the pods accept."""
+_LIMITED = ("cpu", "memory", "ephemeralStorage")
+_UNIQUE = "self.{0}.all(a, self.{0}.exists_one(b, b.{1} == a.{1}))"
 
-    model_config = rules(
-        rule("self.operator == 'Equal' || !has(self.value)", "operator Exists takes no value"),
-        rule("self.operator == 'Exists' || has(self.key)", "operator Equal needs a key"),
+
+def _unique(field: str, key: str) -> JsonDict:
+    return rule(
+        f"!has(self.{field}) || {_UNIQUE.format(field, key)}",
+        f"{key} must not be repeated",
+        fieldPath=f".{field}",
     )
 
-    key: LabelName | None = None
-    operator: Literal["Exists", "Equal"] = "Equal"
-    value: LabelValue | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Toleration":
-        if self.operator == "Exists" and self.value is not None:
-            raise ValueError("operator Exists takes no value")
-        if self.operator == "Equal" and self.key is None:
-            raise ValueError("operator Equal needs a key")
-        return self
+def _within(name: str) -> JsonDict:
+    limit = f"{name}Limit"
+    return rule(
+        f"!has(self.{name}) || !has(self.{limit}) || "
+        f"quantity(self.{name}).compareTo(quantity(self.{limit})) <= 0",
+        f"{name} must not exceed {limit}",
+    )
 
 
 class Pods(ApiModel):
     """The part of the pods that a user decides: a closed set, not a pod template."""
+
+    model_config = rules(
+        *(_within(name) for name in _LIMITED),
+        _unique("topologySpreadConstraints", "topologyKey"),
+        _unique("imagePullSecrets", "name"),
+        _unique("env", "name"),
+    )
 
     node_selector: NodeSelector = Field(default_factory=dict)
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
@@ -126,6 +122,62 @@ class Pods(ApiModel):
     """Size limit of /dev/shm."""
     priority_class_name: ResourceName | None = None
     runtime_class_name: ResourceName | None = None
+    cpu_limit: Quantity | None = None
+    memory_limit: Quantity | None = None
+    ephemeral_storage: Quantity | None = None
+    """Disk of the node that a pod asks for: without a claim, weights are downloaded to it."""
+    ephemeral_storage_limit: Quantity | None = None
+    """A pod that takes more is evicted."""
+    gpu_nodes: Annotated[tuple[NodeRequirement, ...], Field(max_length=8)] | None = None
+    """Which nodes have the GPU class, all of these, in place of nvidia.com/gpu.product: clouds
+    label GPUs differently. Empty: any node."""
+    topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=4)] = ()
+    service_account_name: ResourceName | None = None
+    """For pull secrets and a cloud's identity. Its token is not mounted."""
+    image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=8)] = ()
+    env: Annotated[tuple[SecretVariable, ...], Field(max_length=32)] = ()
+    """Variables from Secrets, such as the keys of an object store."""
+    api_key_secret: SecretKeyRef | None = None
+    """Key that requests under /v1 must bring as a bearer token; /health and /metrics need none."""
+    user: User | None = None
+    fs_group_change_policy: Literal["Always", "OnRootMismatch"] | None = None
+    """OnRootMismatch: a large claim is not walked through at each start."""
+    labels: PodLabels = Field(default_factory=dict)
+    """Further labels of the pods, such as those that an InferencePool selects."""
+    annotations: PodAnnotations = Field(default_factory=dict)
+    disruption_budget: DisruptionBudget | None = None
+    network_policy: EngineNetwork | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Pods":
+        self._check_limits()
+        self._check_repeated(
+            "topologySpreadConstraints",
+            "topologyKey",
+            [each.topology_key for each in self.topology_spread_constraints],
+        )
+        self._check_repeated(
+            "imagePullSecrets", "name", [each.name for each in self.image_pull_secrets]
+        )
+        self._check_repeated("env", "name", [each.name for each in self.env])
+        return self
+
+    def _check_limits(self) -> None:
+        for name, asked, limit in (
+            ("cpu", self.cpu, self.cpu_limit),
+            ("memory", self.memory, self.memory_limit),
+            ("ephemeralStorage", self.ephemeral_storage, self.ephemeral_storage_limit),
+        ):
+            if asked and limit and quantity(asked) > quantity(limit):
+                raise ValueError(f"{name} must not exceed {name}Limit")
+
+    def _check_repeated(self, field: str, key: str, values: list[str]) -> None:
+        if len(set(values)) < len(values):
+            raise ValueError(f"{field}: {key} must not be repeated")
+
+
+UNTEMPLATED = frozenset({"disruption_budget", "network_policy"})
+"""What of it stands in objects of its own: a change restarts nothing."""
 
 
 class ScaleTarget(ApiModel):

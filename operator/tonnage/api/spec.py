@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.fields import Duration, HubId, Rate, Revision, Tokens
-from tonnage.api.pods import ConfigMapKey, Engine, Pods, ScaleTarget
+from tonnage.api.pods import UNTEMPLATED, Engine, Pods, ScaleTarget
+from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
 from tonnage.units import seconds
 
@@ -211,6 +212,9 @@ _TARGET_FIXED = (
     "(!has(self.scaleTarget) || self.scaleTarget == oldSelf.scaleTarget)"
 )
 
+_BUDGET = "self.pods.disruptionBudget"
+_KEPT = f"{_BUDGET}.minAvailable"
+
 
 class Spec(ApiModel):
     """What a ModelDeployment asks for."""
@@ -240,6 +244,12 @@ class Spec(ApiModel):
             "self.contextLength])",
             fieldPath=".demand",
         ),
+        rule(
+            f"!has(self.pods) || !has({_BUDGET}) || !has({_KEPT}) || type({_KEPT}) != int || "
+            f"{_KEPT} < self.scaling.maxReplicas",
+            "disruptionBudget.minAvailable must be below maxReplicas: no pod could ever go",
+            fieldPath=".pods.disruptionBudget",
+        ),
     )
 
     model: Model
@@ -260,7 +270,16 @@ class Spec(ApiModel):
         if not self.scale_target and not self.engine:
             raise ValueError("engine is required without scaleTarget")
         self._check_lengths()
+        self._check_budget()
         return self
+
+    def _check_budget(self) -> None:
+        budget = self.pods.disruption_budget if self.pods else None
+        kept = budget.min_available if budget else None
+        if isinstance(kept, int) and kept >= self.scaling.max_replicas:
+            raise ValueError(
+                "pods.disruptionBudget.minAvailable must be below maxReplicas: no pod could ever go"
+            )
 
     def _check_lengths(self) -> None:
         if self.demand:
@@ -280,9 +299,13 @@ class Spec(ApiModel):
 
     def to_digestible(self) -> dict[str, Any]:
         """Return the part of the spec that a pod template is made from."""
-        return self.model_dump(
+        digestible = self.model_dump(
             mode="json",
             include={"model", "hardware", "context_length", "engine", "pods", "slo"},
+            exclude={"pods": set(UNTEMPLATED)},
             exclude_defaults=True,  # a field added later must not change what stands
             exclude_none=True,
         )
+        if digestible.get("pods") == {} and self.pods != Pods():
+            del digestible["pods"]  # they say nothing that a template holds
+        return digestible

@@ -56,6 +56,8 @@ SERVICES = Resource("api/v1", "services")
 PODS = Resource("api/v1", "pods")
 NODES = Resource("api/v1", "nodes")
 CONFIG_MAPS = Resource("api/v1", "configmaps")
+DISRUPTION_BUDGETS = Resource("apis/policy/v1", "poddisruptionbudgets")
+NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies")
 POD_MONITORS = Resource("apis/monitoring.coreos.com/v1", "podmonitors")
 AUTOSCALERS = Resource("apis/autoscaling/v2", "horizontalpodautoscalers")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases")
@@ -132,6 +134,15 @@ class KubeApi:
     def replace(self, path: str, body: Object) -> Object:
         """Replace an object that is ours alone and carries its resourceVersion."""
         return self._request(_Call("PUT", path, body=body))
+
+    def delete(self, path: str, *, uid: str) -> None:
+        """Delete an object, and no namesake of it; one that is gone already is no failure."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        try:
+            self._request(_Call("DELETE", path, body=body))
+        except KubernetesError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
 
     def serves(self, resource: Resource) -> bool:
         """Tell whether the API server knows this kind."""

@@ -36,8 +36,8 @@ from tonnage.control.state import (
     Pending,
     Refusal,
 )
-from tonnage.manifests.children import NotServableError, Site, deployment, spec_digest
-from tonnage.manifests.pod import Manifest
+from tonnage.manifests.children import NotServableError, deployment, site_of, spec_digest
+from tonnage.manifests.names import Manifest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
@@ -159,10 +159,7 @@ def template_of(
         return None
     if chosen.model.spec.scale_target or not (chosen.must_apply or has_drifted):
         return None
-    site = Site(
-        has_pod_monitors=fleet.has_pod_monitors,
-        scrape_interval_s=fleet.settings.scrape_interval_s,
-    )
+    site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
     return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
 
 

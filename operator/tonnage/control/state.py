@@ -19,7 +19,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
-from tonnage.manifests.pod import Manifest
+from tonnage.manifests.names import Manifest
 from tonnage.policy.need import Capacity, Traffic
 from tonnage.policy.situation import Decision, Metrics
 from tonnage.settings import Settings
@@ -297,6 +297,8 @@ class ObjectMemory:
     write_problem: str | None = None
     """What the API server said to the last write of the template, if it refused it."""
     children_checked_at_s: float | None = None
+    children_generation: int | None = None
+    """Of the spec that they were checked for."""
     gauges_written_at_s: float = 0.0
     posted: Mapping[str, float] = field(default_factory=dict)
     """When an Event of each reason was last posted."""

@@ -10,7 +10,7 @@ from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
-from tonnage.manifests.pod import Manifest
+from tonnage.manifests.names import Manifest
 
 CHILDREN_CHECK_S = 300
 EVENT_INTERVAL_S = 600
@@ -55,6 +55,8 @@ class Writes:
     first_replicas: int | None = None
     """For a Deployment that does not exist yet."""
     check_children: bool = False
+    check_leftovers: bool = False
+    """Of children that this spec does not ask for, and another one may have."""
     status: Status | None = None
     happenings: tuple[Happening, ...] = ()
 
@@ -94,12 +96,14 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         creates=found.state.deployment is None,
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=check_children,
+        check_leftovers=check_children and _is_spec_new(found, memory),
         status=reported.status if reported.must_write and not view.is_deleting else None,
         happenings=() if view.is_deleting else happenings,
     )
     memory = replace(
         memory,
         children_checked_at_s=fleet.now_s if check_children else memory.children_checked_at_s,
+        children_generation=view.generation if check_children else memory.children_generation,
         drift_corrected=drift(found.state) if template is not None else memory.drift_corrected,
         posted=posted,
     )
@@ -133,6 +137,7 @@ def carried_out(
         memory,
         drift_corrected=None,
         children_checked_at_s=None,
+        children_generation=None,
         gauges_written_at_s=0.0,
         write_problem=carried.refused or memory.write_problem,
     )
@@ -150,7 +155,12 @@ def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
 def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool:
     checked_at_s = memory.children_checked_at_s
     is_due = checked_at_s is None or fleet.now_s - checked_at_s > CHILDREN_CHECK_S
-    return is_due or found.template is not None
+    return is_due or found.template is not None or _is_spec_new(found, memory)
+
+
+def _is_spec_new(found: Assessment, memory: ObjectMemory) -> bool:
+    """Tell whether no children were looked at for this spec, as far as is remembered."""
+    return memory.children_generation != found.state.view.generation
 
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:

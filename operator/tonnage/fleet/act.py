@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from tonnage.api.spec import KIND
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError, WorldError
@@ -16,24 +15,22 @@ from tonnage.cluster.kube import (
     DEPLOYMENTS,
     EVENTS,
     MODEL_DEPLOYMENTS,
-    POD_MONITORS,
     PODS,
-    SERVICES,
     KubeApi,
-    Resource,
 )
 from tonnage.control.contest import Fate
 from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Carried, Happening, Scale, Writes
-from tonnage.manifests.children import Site, pod_monitor, service
+from tonnage.fleet.children import Children, controller_uid
+from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
     API_VERSION,
     DELETION_COST_ANNOTATION,
     MANAGED_LABEL,
     MANAGER,
     SCALE_MANAGER,
+    Manifest,
 )
-from tonnage.manifests.pod import Manifest
 
 LOG = logging.getLogger("tonnage.act")
 NUM_WRITERS = 4
@@ -139,12 +136,11 @@ class Writer:
             raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is scaled")
 
     def _template(self, writes: Writes) -> None:
+        children = Children(kube=self.kube, check_lead=self.check_lead, site=self.site)
+        children.protect(writes)
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)
-        if writes.check_children and writes.model is not None:
-            self._ensure(SERVICES, service(writes.model))
-            if self.site.has_pod_monitors:
-                self._ensure(POD_MONITORS, pod_monitor(writes.model, self.site))
+        children.publish(writes)
 
     def _apply_deployment(self, writes: Writes, template: Manifest) -> None:
         """Create without force, or update what is provably ours."""
@@ -156,7 +152,7 @@ class Writer:
             LOG.info("object=%s created Deployment", writes.label)
             self._move_first(writes, made["metadata"]["uid"])
             return
-        if _controller_uid(live) != writes.uid:
+        if controller_uid(live) != writes.uid:
             self.taken_names.add((writes.namespace, writes.name))
             raise HeldBackError(f"Deployment {writes.label} is not ours: it is left alone")
         if writes.creates:
@@ -183,13 +179,6 @@ class Writer:
             return  # just made: the watch will show it
         metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
         self.kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
-
-    def _ensure(self, resource: Resource, manifest: Manifest) -> None:
-        metadata = manifest["metadata"]
-        path = resource.path(metadata["namespace"], metadata["name"])
-        if self.kube.get(path) is None:
-            self.check_lead()
-            self.kube.apply(path, manifest, manager=MANAGER, force=False)
 
     def _status(self, writes: Writes) -> None:
         if writes.status is None:
@@ -222,11 +211,6 @@ def _fate(said: WorldError | None) -> Fate:
 def _seen(live: Manifest) -> tuple[str, int]:
     """Return (uid, replicas) of a Scale, which leaves out a zero."""
     return live["metadata"]["uid"], (live.get("spec") or {}).get("replicas", 0)
-
-
-def _controller_uid(live: Manifest) -> Any:
-    owners = live["metadata"].get("ownerReferences") or ()
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
 
 
 def _posting(writer: Writer, now: str) -> Callable[[Writes], None]:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
@@ -14,11 +15,13 @@ from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
+    Manifest,
     labels,
     owner_reference,
     selector,
 )
-from tonnage.manifests.pod import HTTP_PORT, Manifest, PodFigures, pod_template, startup_budget_s
+from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template, startup_budget_s
+from tonnage.settings import Settings
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
@@ -37,6 +40,20 @@ class Site:
 
     has_pod_monitors: bool
     scrape_interval_s: float
+    monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    """Further labels of PodMonitors, by which a Prometheus selects them."""
+    scraper_namespaces: tuple[str, ...] = ()
+    """Where the pods run that scrape engines."""
+
+
+def site_of(settings: Settings, *, has_pod_monitors: bool) -> Site:
+    """Return what an administrator says about the cluster."""
+    return Site(
+        has_pod_monitors=has_pod_monitors,
+        scrape_interval_s=settings.scrape_interval_s,
+        monitor_labels=settings.pod_monitor_labels,
+        scraper_namespaces=settings.scraper_namespaces,
+    )
 
 
 def spec_digest(model: ModelDeployment) -> str:
@@ -66,7 +83,7 @@ def deployment(
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(model) | {"annotations": annotations},
+        "metadata": metadata_of(model) | {"annotations": annotations},
         "spec": {
             "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.weights_bytes)) + 600,
             "strategy": {
@@ -84,7 +101,7 @@ def service(model: ModelDeployment) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(model),
+        "metadata": metadata_of(model),
         "spec": {
             "selector": selector(model.name),
             "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http"}],
@@ -96,10 +113,11 @@ def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
     """Return the PodMonitor by which a Prometheus operator scrapes the replicas."""
     interval = prometheus_duration(site.scrape_interval_s)
     endpoint = {"port": "http", "path": "/metrics", "interval": interval}
+    metadata = metadata_of(model)
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
-        "metadata": _metadata(model),
+        "metadata": metadata | {"labels": {**site.monitor_labels, **metadata["labels"]}},
         "spec": {
             "selector": {"matchLabels": selector(model.name)},
             "podMetricsEndpoints": [endpoint],
@@ -107,7 +125,8 @@ def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
     }
 
 
-def _metadata(model: ModelDeployment) -> Manifest:
+def metadata_of(model: ModelDeployment) -> Manifest:
+    """Return the metadata of what belongs to a ModelDeployment: it goes when that goes."""
     return {
         "name": model.name,
         "namespace": model.namespace,

@@ -1,8 +1,10 @@
 """Names, labels and annotations that Tonnage puts on what it creates."""
 
-from typing import Final
+from typing import Any, Final
 
 from tonnage.api.spec import GROUP, KIND, VERSION
+
+Manifest = dict[str, Any]
 
 MANAGED_LABEL: Final = "tonnage.dev/managed"
 """The one watch selector: on our objects and pods, and on a scale target and its pods."""

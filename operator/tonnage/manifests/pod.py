@@ -1,18 +1,19 @@
 """The pod template of a vLLM replica, as a GPU cluster runs it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from tonnage.api.placement import User
 from tonnage.api.pods import Pods
 from tonnage.api.spec import Spec
 from tonnage.manifests.arguments import Serving, engine_arguments
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
-from tonnage.manifests.names import labels
+from tonnage.manifests.environment import environment
+from tonnage.manifests.names import Manifest, labels
+from tonnage.manifests.scheduling import scheduling, tolerations
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, MINUTE_S
-
-Manifest = dict[str, Any]
 
 HTTP_PORT = 8000
 USER_ID = 2000
@@ -50,48 +51,50 @@ def startup_budget_s(weights_bytes: float) -> float:
 
 def pod_template(name: str, spec: Spec, figures: PodFigures) -> Manifest:
     """Return the pod template: one vLLM container and nothing of the user's but the closed set."""
-    metadata: Manifest = {"labels": labels(name)}
-    if figures.annotate_scrape:
-        metadata["annotations"] = {
-            "prometheus.io/scrape": "true",
-            "prometheus.io/port": str(HTTP_PORT),
-            "prometheus.io/path": "/metrics",
-        }
-    return {"metadata": metadata, "spec": _pod_spec(spec, figures)}
-
-
-def _pod_spec(spec: Spec, figures: PodFigures) -> Manifest:
     pods = spec.pods or Pods()
-    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    metadata: Manifest = {"labels": labels(name) | pods.labels}
+    scraped = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(HTTP_PORT),
+        "prometheus.io/path": "/metrics",
+    }
+    if annotations := (scraped if figures.annotate_scrape else {}) | pods.annotations:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": _pod_spec(name, spec, pods, figures)}
+
+
+def _pod_spec(name: str, spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
     pod: Manifest = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_period_s(figures.serving.drain_s),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "tolerations": tolerations + [each.to_dict() for each in pods.tolerations],
+        "securityContext": _security(pods),
+        "tolerations": tolerations(pods),
         "containers": [_container(spec, pods, figures)],
         "volumes": _volumes(pods),
+        **scheduling(name, pods, figures.product_labels),
     }
-    if figures.product_labels:
-        pod["affinity"] = _affinity(figures.product_labels)
-    optional = {
-        "nodeSelector": dict(pods.node_selector),
-        "priorityClassName": pods.priority_class_name,
-        "runtimeClassName": pods.runtime_class_name,
-    }
-    return pod | {key: value for key, value in optional.items() if value}
+    if pods.service_account_name:
+        pod["serviceAccountName"] = pods.service_account_name
+    if pods.image_pull_secrets:
+        pod["imagePullSecrets"] = [each.to_dict() for each in pods.image_pull_secrets]
+    return pod
 
 
-def _affinity(product_labels: tuple[str, ...]) -> Manifest:
-    term = {"key": "nvidia.com/gpu.product", "operator": "In", "values": list(product_labels)}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+def _security(pods: Pods) -> Manifest:
+    user = pods.user or User(id=USER_ID, group=USER_ID)
+    ids = {"runAsUser": user.id, "runAsGroup": user.group, "fsGroup": user.group}
+    return {
+        "runAsNonRoot": True,
+        **{name: number for name, number in ids.items() if number is not None},
+        **_of_volumes(pods),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _of_volumes(pods: Pods) -> Manifest:
+    policy = pods.fs_group_change_policy
+    return {"fsGroupChangePolicy": policy} if policy else {}
 
 
 def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
@@ -102,7 +105,7 @@ def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
         "image": image,
         "args": engine_arguments(spec, figures.flags, figures.serving),
         "ports": [{"name": "http", "containerPort": HTTP_PORT}],
-        "env": _environment(pods),
+        "env": environment(pods),
         "resources": _resources(pods, figures.flags.parallelism.num_gpus),
         **_probes(figures.weights_bytes),
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
@@ -124,23 +127,20 @@ def default_image(spec: Spec) -> str:
     return f"vllm/vllm-openai:v{'.'.join(parts)}"
 
 
-def _environment(pods: Pods) -> list[Manifest]:
-    environment: list[Manifest] = [
-        {"name": "HOME", "value": "/cache/home"},
-        {"name": "HF_HOME", "value": "/cache/huggingface"},
-        {"name": "VLLM_CACHE_ROOT", "value": "/cache/vllm"},
-    ]
-    if secret := pods.hugging_face_token_secret:
-        reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
-        environment.append({"name": "HF_TOKEN", "valueFrom": reference})
-    return environment
-
-
 def _resources(pods: Pods, num_gpus: int) -> Manifest:
-    requests = {"cpu": pods.cpu, "memory": pods.memory}
-    resources: Manifest = {"limits": {"nvidia.com/gpu": str(num_gpus)}}
-    asked = {name: amount for name, amount in requests.items() if amount}
-    return resources | ({"requests": asked} if asked else {})
+    requests = {"cpu": pods.cpu, "memory": pods.memory, "ephemeral-storage": pods.ephemeral_storage}
+    limits = {
+        "nvidia.com/gpu": str(num_gpus),
+        "cpu": pods.cpu_limit,
+        "memory": pods.memory_limit,
+        "ephemeral-storage": pods.ephemeral_storage_limit,
+    }
+    resources = {"limits": _given(limits), "requests": _given(requests)}
+    return {kind: amounts for kind, amounts in resources.items() if amounts}
+
+
+def _given(amounts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def _probes(weights_bytes: float) -> Manifest:

@@ -123,6 +123,14 @@ class TestVerbs:
         assert request.headers["Content-Type"] == "application/json"
         assert request.json() == THING
 
+    @pytest.mark.parametrize("reply", [json_reply(THING), NOTHING])
+    def test_delete_names_the_very_object_and_takes_gone_for_done(self, exchange, reply):
+        _, asked, _ = exchange(lambda kube: kube.delete(PATH, uid="u-1"), reply)
+
+        [request] = asked
+        assert (request.method, request.path) == ("DELETE", PATH)
+        assert request.json()["preconditions"] == {"uid": "u-1"}
+
     def test_list_reads_all_chunks_and_keeps_the_selector(self, exchange):
         pages = [
             json_reply({"items": [{"n": 1}, {"n": 2}], "metadata": {"continue": "more"}}),

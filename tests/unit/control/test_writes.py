@@ -18,7 +18,13 @@ from fleet_builders import (
     managed_by,
 )
 from tonnage.control.status import report
-from tonnage.control.writes import CHILDREN_CHECK_S, EVENT_INTERVAL_S, writes_for
+from tonnage.control.writes import (
+    CHILDREN_CHECK_S,
+    EVENT_INTERVAL_S,
+    Carried,
+    carried_out,
+    writes_for,
+)
 from tonnage.fleet.views import model_view
 
 AUTOSCALER = "HorizontalPodAutoscaler llama"
@@ -220,6 +226,27 @@ class TestChildren:
         second, _ = asked(state, memory=memory, now_s=NOW_S + 15)
 
         assert (first.check_children, second.check_children) == (True, False)
+        assert not first.check_leftovers
+
+    def test_are_looked_at_once_for_another_spec_with_what_it_no_longer_asks_for(self):
+        before, after = a_state(), a_state(a_manifest(generation=2))
+
+        first, memory = asked(after, memory=a_memory(before))
+        second, _ = asked(after, memory=memory, now_s=NOW_S + 15)
+
+        assert (first.check_children, first.check_leftovers) == (True, True)
+        assert (second.check_children, second.check_leftovers) == (False, False)
+
+    def test_are_looked_at_in_full_by_an_operator_that_has_just_started(self):
+        state = a_state()
+        new = a_memory(state, children_checked_at_s=None, children_generation=None)
+
+        first, memory = asked(state, memory=new)
+
+        assert (first.check_children, first.check_leftovers) == (True, True)
+        found, failed = assessed(state), Carried(has_failed=True)
+        again = carried_out(memory, found, first, failed, now_s=NOW_S)
+        assert again.children_generation is None
 
 
 class TestHappenings:

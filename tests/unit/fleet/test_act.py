@@ -8,7 +8,15 @@ from fleet_builders import SITE, a_deployment_body, a_manifest, a_model, a_pod_b
 from kube_double import KubeDouble
 from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, KubernetesError
-from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, SERVICES
+from tonnage.cluster.kube import (
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    MODEL_DEPLOYMENTS,
+    NETWORK_POLICIES,
+    POD_MONITORS,
+    PODS,
+    SERVICES,
+)
 from tonnage.control.contest import Fate
 from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Carried
@@ -322,6 +330,15 @@ class TestUpdating:
         assert PLACE not in kube.objects
 
 
+MONITOR = POD_MONITORS.path("serving", "llama")
+BUDGET = DISRUPTION_BUDGETS.path("serving", "llama")
+POLICY = NETWORK_POLICIES.path("serving", "llama")
+PROTECTED = a_model(
+    pods={"disruptionBudget": {"maxUnavailable": 1}, "networkPolicy": {"egressPorts": [443]}}
+)
+CHECKED = {"check_children": True, "check_leftovers": True}
+
+
 class TestChildren:
     def test_are_made_where_they_are_missing(self):
         kube = a_kube()
@@ -331,13 +348,13 @@ class TestChildren:
         assert done(kube) == ["apply services/llama", "apply podmonitors/llama"]
         assert all(call.force is False for call in kube.writes)
 
-    def test_are_left_alone_where_they_are(self):
+    def test_of_somebody_else_are_left_alone(self):
         kube = a_kube()
         kube.put(
             SERVICE, {"kind": "Service", "metadata": {"name": "llama"}, "spec": {"mine": True}}
         )
 
-        act(kube, asking(check_children=True))
+        assert act(kube, asking(check_children=True)) == frozenset()
 
         assert done(kube) == ["apply podmonitors/llama"]
         assert kube.objects[SERVICE]["spec"] == {"mine": True}
@@ -350,6 +367,122 @@ class TestChildren:
         writer.act([asking(check_children=True)], now=NOW)
 
         assert done(kube) == ["apply services/llama"]
+
+    def test_that_are_as_wanted_are_not_written_again(self):
+        kube = a_kube()
+
+        act(kube, asking(model=PROTECTED, **CHECKED))
+        num_made = len(kube.writes)
+        act(kube, asking(model=PROTECTED, **CHECKED))
+
+        assert (num_made, len(kube.writes)) == (4, 4)
+
+    def test_follow_changed_settings(self):
+        kube = a_kube()
+        act(kube, asking(**CHECKED))
+        site = replace(SITE, scrape_interval_s=30, monitor_labels={"release": "prometheus"})
+        writer = Writer(kube=kube, may_write=lambda: True, site=site)
+
+        writer.act([asking(**CHECKED)], now=NOW)
+
+        assert done(kube)[2:] == ["apply podmonitors/llama"]
+        assert kube.writes[-1].force is True
+        assert kube.writes[-1].body["metadata"]["uid"] == f"uid-of-{MONITOR}"
+        assert kube.objects[MONITOR]["metadata"]["labels"]["release"] == "prometheus"
+
+    def test_that_were_made_anew_meanwhile_are_not_forced(self):
+        kube = a_kube()
+        act(kube, asking(**CHECKED))
+        theirs = {"kind": "PodMonitor", "metadata": {"name": "llama", "uid": "theirs"}, "spec": {}}
+
+        def replaced(verb, path):
+            if verb == "apply" and path == MONITOR:
+                kube.put(MONITOR, theirs)
+
+        kube.fail = replaced
+        site = replace(SITE, scrape_interval_s=30)
+        writer = Writer(kube=kube, may_write=lambda: True, site=site)
+
+        failed = writer.act([asking(**CHECKED)], now=NOW)
+
+        assert set(failed) == {"uid-of-llama"}
+        assert kube.objects[MONITOR]["spec"] == {}
+
+
+class TestProtection:
+    def test_comes_before_the_pods(self):
+        kube = KubeDouble([(OBJECT, a_manifest())])
+
+        act(kube, asking(model=PROTECTED, template=TEMPLATE, creates=True, **CHECKED))
+
+        assert done(kube) == [
+            "apply networkpolicies/llama",
+            "apply poddisruptionbudgets/llama",
+            "apply deployments/llama",
+            "apply services/llama",
+            "apply podmonitors/llama",
+        ]
+
+    @pytest.mark.parametrize("path", [POLICY, BUDGET])
+    def test_that_somebody_else_stands_in_the_way_of_stops_the_pods(self, path):
+        kube = KubeDouble([(OBJECT, a_manifest())])
+        kube.put(path, {"metadata": {"name": "llama"}, "spec": {"mine": True}})
+        writer = Writer(kube=kube, may_write=lambda: True, site=SITE)
+
+        failed = writer.act([asking(model=PROTECTED, template=TEMPLATE, **CHECKED)], now=NOW)
+
+        assert "serving/llama is not ours: it is left alone" in failed["uid-of-llama"].refused
+        assert failed["uid-of-llama"].template == Fate.UNDONE
+        assert kube.objects[path]["spec"] == {"mine": True}
+        assert PLACE not in kube.objects
+
+    def test_goes_when_the_spec_asks_for_none(self):
+        kube = a_kube()
+        act(kube, asking(model=PROTECTED, **CHECKED))
+
+        act(kube, asking(**CHECKED))
+
+        assert done(kube)[4:] == [
+            "delete networkpolicies/llama",
+            "delete poddisruptionbudgets/llama",
+        ]
+        assert not {POLICY, BUDGET} & set(kube.objects)
+
+    def test_is_not_looked_for_in_every_check(self):
+        asked = []
+        kube = a_kube()
+        kube.fail = lambda verb, path: asked.append(path)
+
+        act(kube, asking(check_children=True))
+
+        assert not {POLICY, BUDGET} & set(asked)
+
+    @pytest.mark.parametrize("path", [POLICY, BUDGET])
+    def test_of_somebody_else_stays(self, path):
+        kube = a_kube()
+        kube.put(path, {"metadata": {"name": "llama"}, "spec": {"mine": True}})
+
+        assert act(kube, asking(**CHECKED)) == frozenset()
+        assert path in kube.objects
+
+    def test_that_may_not_be_read_is_none_of_ours(self):
+        kube = a_kube()
+
+        def forbidden(verb, path):
+            if path in {POLICY, BUDGET}:
+                raise KubernetesError("forbidden", status=403)
+
+        kube.fail = forbidden
+
+        assert act(kube, asking(**CHECKED)) == frozenset()
+        assert done(kube) == ["apply services/llama", "apply podmonitors/llama"]
+
+    def test_is_not_taken_away_without_the_lease(self):
+        kube = a_kube()
+        act(kube, asking(model=PROTECTED, **CHECKED))
+
+        assert act(kube, asking(**CHECKED), leads=False) == {"uid-of-llama"}
+        assert {POLICY, BUDGET} <= set(kube.objects)
 
 
 class TestStatus:

@@ -32,11 +32,11 @@ def a_truth(**changes):
 
 
 @contextlib.asynccontextmanager
-async def a_server(*flags, truth=None):
+async def a_server(*flags, truth=None, api_key=None):
     server, loop = build(arguments(*flags), truth or a_truth())
     server.ready = True
     stepper = asyncio.create_task(loop.run())
-    async with TestClient(TestServer(server.application())) as client:
+    async with TestClient(TestServer(server.application(api_key=api_key))) as client:
         client.emulator, client.loop_ = server, loop
         yield client
     stepper.cancel()
@@ -374,6 +374,26 @@ def test_models_and_version_are_served():
 
     assert (model["id"], model["root"], model["max_model_len"]) == ("short", "meta/model", 256)
     assert version == {"version": "0.33.0"}
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "status"),
+    [
+        ("/v1/models", None, 401),
+        ("/v1/models", "Bearer other", 401),
+        ("/v1/models", "Basic secret", 401),
+        ("/v1/models", "Bearer secret", 200),
+        ("/health", None, 200),
+        ("/metrics", None, 200),
+    ],
+)
+def test_an_api_key_is_asked_for_where_vllm_does(path, header, status):
+    async def run():
+        async with a_server(api_key="secret") as client:
+            headers = {"Authorization": header} if header else {}
+            return (await client.get(path, headers=headers)).status
+
+    assert asyncio.run(run()) == status
 
 
 def test_a_queue_limit_rejects_with_503_and_counts_it():

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 
 from aiohttp import web
 
 from tonnage.engine.limits import EngineLimits, LimitsError
-from tonnage.lab.emulator import buckets, truth
+from tonnage.lab.emulator import authentication, buckets, truth
 from tonnage.lab.emulator.arguments import Arguments, parse
 from tonnage.lab.emulator.cache_config import cache_config
 from tonnage.lab.emulator.loop import EngineLoop
@@ -82,7 +83,7 @@ async def serve(arguments: Arguments, hidden: Truth) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server, loop = build(arguments, hidden)
     runner = web.AppRunner(
-        server.application(),
+        server.application(api_key=os.environ.get(authentication.VARIABLE)),
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=LAST_WORDS_S,

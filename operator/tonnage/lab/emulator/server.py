@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tonnage.lab.emulator import VLLM_VERSION
 from tonnage.lab.emulator.arguments import Arguments
+from tonnage.lab.emulator.authentication import authentication
 from tonnage.lab.emulator.completions import (
     EACH_TEXT,
     ApiError,
@@ -47,9 +48,10 @@ class Server:
         self._max_model_len = max_model_len
         self._cached_prompt_fraction = cached_prompt_fraction
 
-    def application(self) -> web.Application:
-        """Return the routes."""
-        application = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
+    def application(self, *, api_key: str | None = None) -> web.Application:
+        """Return the routes; with a key, those that vLLM asks it for do."""
+        middlewares = [self._guard, *([authentication(api_key)] if api_key else [])]
+        application = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
         application.add_routes(
             [
                 web.post("/v1/completions", self._completions),

@@ -1,0 +1,64 @@
+"""What protects running engines: how many may be evicted at once, and who may reach them."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.fields import NodeSelector, PodShare
+
+
+class DisruptionBudget(ApiModel):
+    """How far evictions may go, such as those of a node that is drained."""
+
+    model_config = rules(
+        rule(
+            "has(self.minAvailable) != has(self.maxUnavailable)",
+            "needs one of minAvailable, maxUnavailable",
+        )
+    )
+
+    min_available: PodShare | None = None
+    max_unavailable: PodShare | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "DisruptionBudget":
+        if (self.min_available is None) == (self.max_unavailable is None):
+            raise ValueError("needs one of minAvailable, maxUnavailable")
+        return self
+
+
+class Peer(ApiModel):
+    """Pods that may reach the engines: by labels of theirs, of their namespaces, or of both."""
+
+    model_config = rules(
+        rule(
+            "(has(self.namespaceSelector) && size(self.namespaceSelector) > 0) || "
+            "(has(self.podSelector) && size(self.podSelector) > 0)",
+            "needs namespaceSelector or podSelector",
+        )
+    )
+
+    namespace_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of namespaces; absent: the object's own namespace."""
+    pod_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of pods; absent: all of those namespaces."""
+
+    @model_validator(mode="after")
+    def _some(self) -> "Peer":
+        if not self.namespace_selector and not self.pod_selector:
+            raise ValueError("needs namespaceSelector or podSelector")
+        return self
+
+
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class EngineNetwork(ApiModel):
+    """Who may reach the engines, and what they may reach. Everybody else is kept out."""
+
+    clients: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
+    """Requests and metrics have one port: Prometheus must be among them, unless the operator's
+    settings name its namespace."""
+    egress_ports: Annotated[tuple[Port, ...], Field(max_length=32)] | None = None
+    """TCP ports that engines may reach beside DNS, such as 443 to download; absent: all."""

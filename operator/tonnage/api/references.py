@@ -1,0 +1,78 @@
+"""References to ConfigMaps and Secrets, always in the namespace of the object that names them."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from tonnage.api.base import ApiModel, rule
+from tonnage.api.fields import ResourceName
+
+_Key = Annotated[str, Field(pattern="^[-._A-Za-z0-9]{1,253}$", max_length=253)]
+
+
+class ConfigMapKey(ApiModel):
+    """One key of a ConfigMap in the same namespace."""
+
+    name: ResourceName
+    key: _Key
+
+
+class SecretKey(ApiModel):
+    """One key of a Secret in the same namespace. It is named in the pod and never read here."""
+
+    name: ResourceName
+    key: _Key = "token"
+
+
+class SecretKeyRef(ApiModel):
+    """One key of a Secret in the same namespace. It is named in the pod and never read here."""
+
+    name: ResourceName
+    key: _Key
+
+
+class PullSecret(ApiModel):
+    """A Secret in the same namespace with which the kubelet pulls the image."""
+
+    name: ResourceName
+
+
+_VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+RESERVED_VARIABLES = (
+    "HOME|USER|PATH|ENV|BASH_ENV|HF_HOME|HF_TOKEN|GLIBC_TUNABLES|"
+    "PYTHON.*|(LD|VLLM|CUDA|NVIDIA|KUBERNETES|PROMETHEUS)_.*"
+)
+"""What we set, what decides capacity, metrics or the GPUs that are seen, and what runs code."""
+_VARIABLE_MESSAGE = "must be the name of a variable, and none that Tonnage or the engine decides"
+
+
+def _checked_variable(name: str) -> str:
+    if not re.fullmatch(_VARIABLE_PATTERN, name) or re.fullmatch(RESERVED_VARIABLES, name):
+        raise ValueError(_VARIABLE_MESSAGE)
+    return name
+
+
+VariableName = Annotated[
+    str,
+    Field(
+        max_length=128,
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    f"self.matches('{_VARIABLE_PATTERN}') && "
+                    f"!self.matches('^({RESERVED_VARIABLES})$')",
+                    _VARIABLE_MESSAGE,
+                )
+            ]
+        },
+    ),
+    AfterValidator(_checked_variable),
+]
+
+
+class SecretVariable(ApiModel):
+    """An environment variable of the engine from a Secret, such as a key of an object store."""
+
+    name: VariableName
+    secret_key_ref: SecretKeyRef

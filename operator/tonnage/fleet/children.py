@@ -1,0 +1,119 @@
+"""The objects beside a Deployment: made, brought to what is wanted, and taken away again.
+
+One write where something differs, none where nothing does. What is not ours is left alone.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from tonnage.cluster.errors import HeldBackError, KubernetesError
+from tonnage.cluster.kube import (
+    DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    POD_MONITORS,
+    SERVICES,
+    KubeApi,
+    Resource,
+)
+from tonnage.control.writes import Writes
+from tonnage.manifests.children import Site, pod_monitor, service
+from tonnage.manifests.difference import differs
+from tonnage.manifests.names import MANAGER, Manifest
+from tonnage.manifests.protection import protections
+
+LOG = logging.getLogger("tonnage.children")
+RESOURCES: Final[Mapping[str, Resource]] = {
+    "Service": SERVICES,
+    "PodMonitor": POD_MONITORS,
+    "PodDisruptionBudget": DISRUPTION_BUDGETS,
+    "NetworkPolicy": NETWORK_POLICIES,
+}
+
+
+class NotOursError(HeldBackError):
+    """An object of the name that we need belongs to somebody else: only a person can resolve it."""
+
+    @property
+    def is_refusal(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Children:
+    """Writes the children of one object at a time."""
+
+    kube: KubeApi
+    check_lead: Callable[[], None]
+    site: Site
+
+    def protect(self, writes: Writes) -> None:
+        """Bring what protects the pods, which comes before them, and remove what no longer does.
+
+        Raises:
+            WorldError: what was asked for cannot be had, so no pod is made without it.
+        """
+        if not writes.check_children or writes.model is None:
+            return
+        for kind, wanted in protections(writes.model, self.site).items():
+            if wanted is None:
+                if writes.check_leftovers:
+                    self._remove(kind, writes)
+            elif not self._bring(wanted, writes):
+                raise NotOursError(f"{kind} {writes.label} is not ours: it is left alone")
+
+    def publish(self, writes: Writes) -> None:
+        """Bring that by which clients and scrapers find the pods."""
+        if not writes.check_children or writes.model is None:
+            return
+        wanted = [service(writes.model)]
+        if self.site.has_pod_monitors:
+            wanted.append(pod_monitor(writes.model, self.site))
+        for each in wanted:
+            if not self._bring(each, writes):
+                LOG.warning(
+                    "object=%s %s of that name is not ours: left alone", writes.label, each["kind"]
+                )
+
+    def _bring(self, wanted: Manifest, writes: Writes) -> bool:
+        """Write a child if it is not there or differs; tell whether it is ours."""
+        path = RESOURCES[wanted["kind"]].path(writes.namespace, writes.name)
+        live = self.kube.get(path)
+        if live is None:
+            self.check_lead()
+            self.kube.apply(path, wanted, manager=MANAGER, force=False)
+            return True
+        if controller_uid(live) != writes.uid:
+            return False
+        if differs(wanted, live, manager=MANAGER):
+            self.check_lead()
+            pinned = wanted | {"metadata": wanted["metadata"] | {"uid": live["metadata"]["uid"]}}
+            self.kube.apply(path, pinned, manager=MANAGER, force=True)
+            LOG.info("object=%s applied %s", writes.label, wanted["kind"])
+        return True
+
+    def _remove(self, kind: str, writes: Writes) -> None:
+        """Delete a child of ours that the spec asked for once.
+
+        Without the right to look there can be none: who may not read it did not make it.
+        """
+        path = RESOURCES[kind].path(writes.namespace, writes.name)
+        try:
+            live = self.kube.get(path)
+        except KubernetesError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            return
+        if live is None or controller_uid(live) != writes.uid:
+            return
+        self.check_lead()
+        self.kube.delete(path, uid=live["metadata"]["uid"])
+        LOG.info("object=%s deleted %s", writes.label, kind)
+
+
+def controller_uid(live: Manifest) -> Any:
+    """Return the UID of the object that controls another; None: nobody does."""
+    owners = live["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)

@@ -1,0 +1,86 @@
+"""The objects that protect running engines: PodDisruptionBudget and NetworkPolicy."""
+
+from collections.abc import Mapping
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.pods import Pods
+from tonnage.api.protection import DisruptionBudget, EngineNetwork, Peer
+from tonnage.manifests.children import Site, metadata_of
+from tonnage.manifests.names import Manifest, selector
+from tonnage.manifests.pod import HTTP_PORT
+
+DNS_PORT = 53
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+
+
+def protections(model: ModelDeployment, site: Site) -> Mapping[str, Manifest | None]:
+    """Return {kind: manifest}, None for what the spec does not ask for.
+
+    The policy comes first: no engine starts before it.
+    """
+    pods = model.spec.pods or Pods()
+    budget, network = pods.disruption_budget, pods.network_policy
+    return {
+        "NetworkPolicy": network_policy(model, network, site) if network else None,
+        "PodDisruptionBudget": disruption_budget(model, budget) if budget else None,
+    }
+
+
+def disruption_budget(model: ModelDeployment, asked: DisruptionBudget) -> Manifest:
+    """Return the budget. An engine that is not Ready answers nobody: it may always be evicted."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata_of(model),
+        "spec": {
+            **asked.to_dict(),
+            "selector": {"matchLabels": selector(model.name)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def network_policy(model: ModelDeployment, asked: EngineNetwork, site: Site) -> Manifest:
+    """Return the policy: only clients and scrapers come in, and what goes out may be bounded.
+
+    A rule without peers would let everybody in, so it is left out where there is nobody to let in.
+    """
+    peers = [*_scrapers(site), *(_peer(each) for each in asked.clients)]
+    ingress = [{"from": peers, "ports": [_port(HTTP_PORT)]}] if peers else []
+    has_egress = asked.egress_ports is not None
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata_of(model),
+        "spec": {
+            "podSelector": {"matchLabels": selector(model.name)},
+            "policyTypes": ["Ingress", *(["Egress"] if has_egress else [])],
+            **({"ingress": ingress} if ingress else {}),
+            **({"egress": _egress(asked.egress_ports or ())} if has_egress else {}),
+        },
+    }
+
+
+def _scrapers(site: Site) -> list[Manifest]:
+    if not site.scraper_namespaces:
+        return []
+    named = {
+        "key": NAMESPACE_NAME_LABEL,
+        "operator": "In",
+        "values": list(site.scraper_namespaces),
+    }
+    return [{"namespaceSelector": {"matchExpressions": [named]}}]
+
+
+def _peer(peer: Peer) -> Manifest:
+    selectors = {"namespaceSelector": peer.namespace_selector, "podSelector": peer.pod_selector}
+    return {name: {"matchLabels": dict(each)} for name, each in selectors.items() if each}
+
+
+def _egress(ports: tuple[int, ...]) -> list[Manifest]:
+    dns = [_port(DNS_PORT, "UDP"), _port(DNS_PORT)]
+    return [{"ports": [*dns, *(_port(each) for each in ports)]}]
+
+
+def _port(number: int, protocol: str = "TCP") -> Manifest:
+    return {"port": number, "protocol": protocol}

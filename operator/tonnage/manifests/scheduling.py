@@ -1,0 +1,58 @@
+"""Where the pods of a replica may run: nodes of the GPU class, and what a user adds to that."""
+
+from tonnage.api.placement import NodeRequirement
+from tonnage.api.pods import Pods
+from tonnage.manifests.names import Manifest, selector
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+
+
+def scheduling(name: str, pods: Pods, product_labels: tuple[str, ...]) -> Manifest:
+    """Return the fields of a pod that choose its node; those that say nothing are left out."""
+    optional = {
+        "affinity": _affinity(_gpu_nodes(pods, product_labels)),
+        "nodeSelector": dict(pods.node_selector),
+        "priorityClassName": pods.priority_class_name,
+        "runtimeClassName": pods.runtime_class_name,
+        "topologySpreadConstraints": _spread(name, pods),
+    }
+    return {key: value for key, value in optional.items() if value}
+
+
+def tolerations(pods: Pods) -> list[Manifest]:
+    """Return the taints that pods accept: that of GPU nodes, and those of the user."""
+    of_gpus = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    return [of_gpus, *(each.to_dict() for each in pods.tolerations)]
+
+
+def _affinity(expressions: list[Manifest]) -> Manifest:
+    if not expressions:
+        return {}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _gpu_nodes(pods: Pods, product_labels: tuple[str, ...]) -> list[Manifest]:
+    """Return what a node must be to have the GPU class: as the user says, else by its label."""
+    if pods.gpu_nodes is not None:
+        return [_expression(each) for each in pods.gpu_nodes]
+    if not product_labels:
+        return []
+    return [{"key": PRODUCT_LABEL, "operator": "In", "values": list(product_labels)}]
+
+
+def _expression(requirement: NodeRequirement) -> Manifest:
+    values = {"values": list(requirement.values)} if requirement.values else {}
+    return {"key": requirement.key, "operator": requirement.operator, **values}
+
+
+def _spread(name: str, pods: Pods) -> list[Manifest]:
+    """Return the constraints, each over the pods of one revision: a rollout spreads its own."""
+    return [
+        {
+            **each.to_dict(),
+            "labelSelector": {"matchLabels": selector(name)},
+            "matchLabelKeys": ["pod-template-hash"],
+        }
+        for each in pods.topology_spread_constraints
+    ]

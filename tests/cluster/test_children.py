@@ -1,0 +1,315 @@
+"""Children on the real API server: one write for what differs, none for what does not."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_builders import SITE, a_model, a_sizing
+from pod_fields import EVERY_POD_FIELD
+from tonnage.api.objects import ModelDeployment
+from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, SERVICES, KubeApi, load_client
+from tonnage.control.writes import Writes
+from tonnage.fleet.children import RESOURCES, Children
+from tonnage.lab.controlplane import ControlPlane
+from tonnage.manifests.children import Site, deployment
+
+pytestmark = pytest.mark.lab
+
+PROTECTED = {
+    "disruptionBudget": {"maxUnavailable": 1},
+    "networkPolicy": {
+        "clients": [
+            {"podSelector": {"app": "gateway"}, "namespaceSelector": {"team": "edge"}},
+            {"podSelector": {"app": "batch"}},
+        ],
+        "egressPorts": [443],
+    },
+}
+LABELLED = replace(
+    SITE, monitor_labels={"release": "prometheus"}, scraper_namespaces=("monitoring",)
+)
+POD_MONITOR_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "names": {"kind": "PodMonitor", "plural": "podmonitors", "singular": "podmonitor"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "properties": {
+                                    "selector": {
+                                        "type": "object",
+                                        "x-kubernetes-map-type": "atomic",
+                                        "x-kubernetes-preserve-unknown-fields": True,
+                                    },
+                                    "podMetricsEndpoints": {
+                                        "type": "array",
+                                        "items": {
+                                            "type": "object",
+                                            "x-kubernetes-preserve-unknown-fields": True,
+                                        },
+                                    },
+                                },
+                            }
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+"""The part that is written here: lists are atomic in the Prometheus operator's own too."""
+
+
+@pytest.fixture(scope="module")
+def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
+    control_plane.kubectl.apply([POD_MONITOR_CRD])
+    name = POD_MONITOR_CRD["metadata"]["name"]
+    control_plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+    client = load_client(str(control_plane.kubeconfig))
+    yield KubeApi(client)
+    client.close()
+
+
+class Family:
+    """A ModelDeployment that exists, and what is written beside it."""
+
+    def __init__(self, api: KubeApi, namespace: str) -> None:
+        self.api, self.namespace = api, namespace
+        body = {
+            "apiVersion": "tonnage.dev/v1alpha1",
+            "kind": "ModelDeployment",
+            "metadata": {"name": "llama", "namespace": namespace},
+            "spec": a_model().spec.to_dict(),
+        }
+        made = api.create(MODEL_DEPLOYMENTS.path(namespace), body)
+        self.uid: str = made["metadata"]["uid"]
+
+    def model(self, **pods: Any) -> ModelDeployment:
+        found = a_model(pods=pods) if pods else a_model()
+        return replace(found, namespace=self.namespace, uid=self.uid)
+
+    def write(self, site: Site = SITE, **pods: Any) -> None:
+        writes = Writes(
+            namespace=self.namespace,
+            name="llama",
+            uid=self.uid,
+            model=self.model(**pods),
+            check_children=True,
+            check_leftovers=True,
+        )
+        children = Children(kube=self.api, check_lead=lambda: None, site=site)
+        children.protect(writes)
+        children.publish(writes)
+
+    def get(self, kind: str) -> dict[str, Any] | None:
+        return self.api.get(RESOURCES[kind].path(self.namespace, "llama"))
+
+    def the(self, kind: str) -> dict[str, Any]:
+        found = self.get(kind)
+        assert found is not None, kind
+        return found
+
+    def versions(self) -> dict[str, str]:
+        found = {kind: self.get(kind) for kind in RESOURCES}
+        return {kind: each["metadata"]["resourceVersion"] for kind, each in found.items() if each}
+
+    def patch(self, kind: str, change: dict[str, Any]) -> None:
+        path = RESOURCES[kind].path(self.namespace, "llama")
+        self.api.merge_patch(path, change, manager="somebody")
+
+
+@pytest.fixture
+def family(api: KubeApi, namespace: str) -> Family:
+    return Family(api, namespace)
+
+
+class Counting:
+    """A client that counts what it writes."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self.api, self.num_writes = api, 0
+
+    def get(self, path: str) -> Any:
+        return self.api.get(path)
+
+    def apply(self, *args: Any, **named: Any) -> Any:
+        self.num_writes += 1
+        return self.api.apply(*args, **named)
+
+    def delete(self, *args: Any, **named: Any) -> None:
+        self.num_writes += 1
+        self.api.delete(*args, **named)
+
+
+def num_writes(family: Family, act: Callable[[], None]) -> int:
+    real, counting = family.api, Counting(family.api)
+    family.api = counting  # type: ignore[assignment]
+    try:
+        act()
+    finally:
+        family.api = real
+    return counting.num_writes
+
+
+UNKNOWN_HERE = ("priorityClassName", "runtimeClassName")
+"""Classes that a cluster has or has not."""
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        {},
+        {name: each for name, each in EVERY_POD_FIELD.items() if name not in UNKNOWN_HERE},
+        {"user": {}},
+        {"user": {"id": 1_000_680_000, "group": 0}},
+    ],
+    ids=["plain", "everything", "platform-user", "user"],
+)
+def test_a_pod_is_taken_where_the_restricted_standard_is_enforced(
+    family: Family, control_plane: ControlPlane, pods
+):
+    kubectl = control_plane.kubectl
+    enforced = "pod-security.kubernetes.io/enforce=restricted"
+    kubectl("label", "namespace", family.namespace, enforced, "--overwrite")
+    kubectl("create", "serviceaccount", "model-reader", "-n", family.namespace)
+    model = family.model(**pods)
+    template = deployment(model, a_sizing(), SITE)["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **template}
+    pod["metadata"] |= {"name": "llama", "namespace": family.namespace}
+
+    said = kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(pod))
+
+    assert "created (server dry run)" in said
+
+
+@pytest.mark.parametrize("site", [SITE, LABELLED], ids=["plain", "labelled"])
+@pytest.mark.parametrize("pods", [{}, PROTECTED], ids=["plain", "protected"])
+def test_what_was_written_once_is_not_written_again(family: Family, site: Site, pods):
+    made = num_writes(family, lambda: family.write(site, **pods))
+
+    assert made == 2 + len(pods)
+    assert num_writes(family, lambda: family.write(site, **pods)) == 0
+
+
+def test_a_label_of_pod_monitors_comes_changes_and_goes(family: Family):
+    seen = []
+    for labels in ({}, {"release": "a"}, {"release": "b"}, {}):
+        site = replace(SITE, monitor_labels=labels)
+        count = num_writes(family, lambda site=site: family.write(site))
+        seen.append((family.the("PodMonitor")["metadata"]["labels"].get("release"), count))
+
+    assert seen == [(None, 2), ("a", 1), ("b", 1), (None, 1)]
+
+
+def test_another_scrape_interval_reaches_the_pod_monitor(family: Family):
+    family.write()
+
+    assert num_writes(family, lambda: family.write(replace(SITE, scrape_interval_s=30))) == 1
+    [endpoint] = family.the("PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["interval"] == "30s"
+
+
+def test_a_budget_changes_its_kind_and_goes(family: Family):
+    family.write(disruptionBudget={"maxUnavailable": "50%"})
+    family.write(disruptionBudget={"minAvailable": 1})
+    changed = family.the("PodDisruptionBudget")["spec"]
+    family.write()
+
+    assert changed["minAvailable"] == 1
+    assert "maxUnavailable" not in changed
+    assert family.get("PodDisruptionBudget") is None
+
+
+def test_a_policy_lets_out_again_what_it_does_not_hold_any_more(family: Family):
+    family.write(LABELLED, **PROTECTED)
+    family.write(SITE, networkPolicy={})
+    closed = family.the("NetworkPolicy")["spec"]
+    family.write(SITE)
+
+    assert closed["policyTypes"] == ["Ingress"]
+    assert "ingress" not in closed
+    assert "egress" not in closed
+    assert family.get("NetworkPolicy") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("Service", {"spec": {"selector": {"app": "theirs"}}}),
+        ("Service", {"spec": {"ports": [{"name": "http", "port": 8000, "targetPort": 1}]}}),
+        ("Service", {"metadata": {"labels": {"tonnage.dev/managed": None}}}),
+        ("PodMonitor", {"spec": {"podMetricsEndpoints": [{"port": "other"}]}}),
+        ("PodMonitor", {"metadata": {"labels": {"release": "theirs"}}}),
+        ("PodDisruptionBudget", {"spec": {"maxUnavailable": 5}}),
+        ("NetworkPolicy", {"spec": {"ingress": [{}]}}),
+        ("NetworkPolicy", {"spec": {"ingress": None}}),
+        ("NetworkPolicy", {"spec": {"podSelector": {"matchLabels": {"none": "x"}}}}),
+    ],
+)
+def test_what_somebody_edited_is_taken_back_with_one_write(family: Family, kind, change):
+    def wanted() -> None:
+        family.write(LABELLED, **PROTECTED)
+
+    wanted()
+    before = family.the(kind)
+    family.patch(kind, change)
+    taken_back = num_writes(family, wanted)
+    after = family.the(kind)
+
+    assert taken_back == 1
+    assert significant(after) == significant(before)
+    assert num_writes(family, wanted) == 0
+
+
+def significant(body: dict[str, Any]) -> dict[str, Any]:
+    return {"labels": body["metadata"]["labels"], "spec": body["spec"]}
+
+
+def test_what_somebody_added_beside_ours_stays_and_costs_no_writes(family: Family):
+    family.write(LABELLED, **PROTECTED)
+    family.patch("Service", {"metadata": {"annotations": {"mesh": "on"}}})
+    family.patch("Service", {"spec": {"sessionAffinity": "ClientIP"}})
+    family.patch("PodMonitor", {"metadata": {"labels": {"team": "sre"}}})
+
+    assert num_writes(family, lambda: family.write(LABELLED, **PROTECTED)) == 0
+    assert family.the("Service")["metadata"]["annotations"] == {"mesh": "on"}
+    assert family.the("PodMonitor")["metadata"]["labels"]["team"] == "sre"
+
+
+def test_a_port_that_takes_the_name_of_ours_is_told_to_a_person(family: Family):
+    family.write()
+    family.patch("Service", {"spec": {"ports": [{"name": "http", "port": 9000}]}})
+
+    with pytest.raises(KubernetesError, match="Duplicate value") as refusal:
+        family.write()
+    assert refusal.value.is_refusal
+
+
+def test_a_service_of_somebody_else_is_left_alone(family: Family):
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "llama"},
+        "spec": {"ports": [{"port": 80}]},
+    }
+    made = family.api.create(SERVICES.path(family.namespace), copy.deepcopy(theirs))
+    family.write()
+
+    assert family.versions()["Service"] == made["metadata"]["resourceVersion"]

@@ -1,0 +1,158 @@
+"""Whether an apply would change a live object, in the API server's own words about its fields."""
+
+import copy
+
+import pytest
+
+from tonnage.manifests.difference import differs
+
+WANTED = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {
+        "name": "llama",
+        "namespace": "serving",
+        "labels": {"tonnage.dev/managed": "true"},
+        "ownerReferences": [{"kind": "ModelDeployment", "name": "llama", "uid": "u-1"}],
+    },
+    "spec": {
+        "selector": {"tonnage.dev/model-deployment": "llama"},
+        "ports": [{"name": "http", "port": 8000, "targetPort": "http"}],
+    },
+}
+PORT = 'k:{"port":8000,"protocol":"TCP"}'
+OWNED = {
+    "f:metadata": {
+        "f:labels": {"f:tonnage.dev/managed": {}},
+        "f:ownerReferences": {'k:{"uid":"u-1"}': {}},
+    },
+    "f:spec": {
+        "f:ports": {PORT: {".": {}, "f:name": {}, "f:port": {}, "f:targetPort": {}}},
+        "f:selector": {},
+    },
+}
+LIVE = {
+    **WANTED,
+    "metadata": {
+        **WANTED["metadata"],
+        "uid": "u-2",
+        "resourceVersion": "7",
+        "managedFields": [{"manager": "tonnage", "operation": "Apply", "fieldsV1": OWNED}],
+    },
+    "spec": {
+        "selector": {"tonnage.dev/model-deployment": "llama"},
+        "ports": [{"name": "http", "port": 8000, "targetPort": "http", "protocol": "TCP"}],
+        "clusterIP": "10.0.0.1",
+        "type": "ClusterIP",
+    },
+    "status": {"loadBalancer": {}},
+}
+"""As the API server holds it: with defaults, and with who owns what."""
+
+
+def changed(body, path, value):
+    """A copy with one value set, or taken away where it is None."""
+    made = copy.deepcopy(body)
+    *parents, last = path
+    node = made
+    for name in parents:
+        node = node[name]
+    if value is None:
+        del node[last]
+    else:
+        node[last] = value
+    return made
+
+
+FIELDS = ("metadata", "managedFields", 0, "fieldsV1")
+
+
+def test_defaults_of_the_server_are_no_difference():
+    assert not differs(WANTED, LIVE, manager="tonnage")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "ports", 0, "targetPort"), "other"),
+        (("spec", "ports"), [{"name": "http", "port": 9000, "targetPort": "http"}]),
+        (("spec", "ports"), []),
+        (("spec", "selector"), {"app": "theirs"}),
+        (("spec", "selector"), None),
+        (("metadata", "labels"), {}),
+        (("metadata", "labels"), None),
+        (("metadata", "labels", "tonnage.dev/managed"), "false"),
+        (("metadata", "ownerReferences", 0, "name"), "other"),
+        (("metadata", "managedFields"), None),
+        (("metadata", "managedFields", 0, "manager"), "kubectl"),
+        (("metadata", "managedFields", 0, "operation"), "Update"),
+        ((*FIELDS, "f:spec", "f:ports"), None),
+        ((*FIELDS, "f:spec", "f:ports", PORT, "f:targetPort"), None),
+        ((*FIELDS, "f:spec", "f:selector"), None),
+    ],
+)
+def test_what_somebody_changed_or_took_over_is_one(path, value):
+    assert differs(WANTED, changed(LIVE, path, value), manager="tonnage")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("metadata", "labels", "release"),
+        ("metadata", "annotations"),
+        ("spec", "type"),
+    ],
+)
+def test_what_we_applied_once_and_do_not_want_any_more_is_one(path):
+    node = ("f:" + name for name in path)
+    live = changed(LIVE, (*FIELDS, *node), {})
+
+    assert differs(WANTED, live, manager="tonnage")
+
+
+def test_so_is_an_element_of_a_list_that_we_applied_once():
+    live = changed(LIVE, (*FIELDS, "f:spec", "f:ports", 'k:{"port":9}'), {"f:port": {}})
+
+    assert differs(WANTED, live, manager="tonnage")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "ports"), [{"port": 9, "protocol": "UDP"}, *LIVE["spec"]["ports"]]),
+        (("spec", "sessionAffinity"), "ClientIP"),
+        (("metadata", "annotations"), {"mesh": "on"}),
+        (("metadata", "labels"), {**LIVE["metadata"]["labels"], "team": "sre"}),
+    ],
+)
+def test_what_somebody_added_beside_ours_is_none(path, value):
+    assert not differs(WANTED, changed(LIVE, path, value), manager="tonnage")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "ports", 0, "targetPort"), "metrics"),
+        (("spec", "ports", 0, "port"), 9000),
+        (("spec", "ports"), [*WANTED["spec"]["ports"], {"name": "b", "port": 1}]),
+        (("spec", "type"), "LoadBalancer"),
+        (("metadata", "labels", "release"), "prometheus"),
+    ],
+)
+def test_what_is_wanted_anew_is_one(path, value):
+    assert differs(changed(WANTED, path, value), LIVE, manager="tonnage")
+
+
+def test_a_list_that_is_one_value_holds_what_is_wanted_and_nothing_else():
+    wanted = {"metadata": {"labels": {"a": "b"}}, "spec": {"rules": [{"port": 1}]}}
+    owned = {"f:metadata": {"f:labels": {"f:a": {}}}, "f:spec": {"f:rules": {}}}
+    entry = {"manager": "tonnage", "operation": "Apply", "fieldsV1": owned}
+
+    def live(*rules):
+        metadata = {"labels": {"a": "b"}, "managedFields": [entry]}
+        return {"metadata": metadata, "spec": {"rules": list(rules)}}
+
+    assert not differs(wanted, live({"port": 1, "protocol": "TCP"}), manager="tonnage")
+    assert differs(wanted, live({"port": 1}, {"port": 2}), manager="tonnage")
+    assert differs(wanted, live({"port": 2}), manager="tonnage")
+    assert differs(wanted, live(), manager="tonnage")

@@ -1,0 +1,197 @@
+"""What the closed set of ``spec.pods`` becomes in a pod template, field by field."""
+
+from dataclasses import replace
+
+import kubernetes_validate
+import pytest
+
+from fleet_builders import SITE, a_model, a_sizing
+from pod_fields import EVERY_POD_FIELD, STORE
+from tonnage.api.objects import InvalidSpecError
+from tonnage.manifests.children import deployment, spec_digest
+from tonnage.manifests.names import labels, selector
+
+KUBERNETES = "1.33"
+
+
+def made(**pods):
+    model = a_model(pods=pods) if pods else a_model()
+    sizing = a_sizing()  # with one batch size, whatever today's constants say
+    pinned = replace(sizing, flags=replace(sizing.flags, max_num_seqs=48))
+    return deployment(model, pinned, SITE, drain_s=210)
+
+
+def template(**pods):
+    return made(**pods)["spec"]["template"]
+
+
+def pod(**pods):
+    return template(**pods)["spec"]
+
+
+def container(**pods):
+    [only] = pod(**pods)["containers"]
+    return only
+
+
+def environment(**pods):
+    return {each["name"]: each for each in container(**pods)["env"]}
+
+
+def test_everything_at_once_is_valid_to_the_letter():
+    kubernetes_validate.validate(made(**EVERY_POD_FIELD), KUBERNETES, strict=True)
+
+
+def test_everything_at_once_as_yaml(golden):
+    golden("vllm-llama-pods", made(**EVERY_POD_FIELD))
+
+
+@pytest.mark.parametrize("field", sorted(EVERY_POD_FIELD))
+def test_each_field_stands_alone(field):
+    kubernetes_validate.validate(made(**{field: EVERY_POD_FIELD[field]}), KUBERNETES, strict=True)
+
+
+class TestRolls:
+    @pytest.mark.parametrize("field", ["disruptionBudget", "networkPolicy"])
+    def test_what_stands_in_an_object_of_its_own_changes_no_template(self, field):
+        plain, changed = a_model(), a_model(pods={field: EVERY_POD_FIELD[field]})
+
+        assert template(**{field: EVERY_POD_FIELD[field]}) == template()
+        assert spec_digest(changed) == spec_digest(plain)
+
+    @pytest.mark.parametrize("field", ["disruptionBudget", "networkPolicy"])
+    def test_nor_beside_other_fields(self, field):
+        plain = a_model(pods={"cpu": "8"})
+
+        assert spec_digest(
+            a_model(pods={"cpu": "8", field: EVERY_POD_FIELD[field]})
+        ) == spec_digest(plain)
+
+    @pytest.mark.parametrize(
+        "field", sorted(EVERY_POD_FIELD.keys() - {"disruptionBudget", "networkPolicy"})
+    )
+    def test_every_other_field_changes_both(self, field):
+        assert template(**{field: EVERY_POD_FIELD[field]}) != template()
+        assert spec_digest(a_model(pods={field: EVERY_POD_FIELD[field]})) != spec_digest(a_model())
+
+
+class TestUser:
+    def test_is_2000_unless_somebody_says_otherwise(self):
+        security = pod()["securityContext"]
+
+        assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (2000,) * 3
+        assert "USER" not in environment()
+
+    def test_is_the_one_given_and_never_root(self):
+        security = pod(user={"id": 1_000_680_000, "group": 0})["securityContext"]
+
+        assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (
+            1_000_680_000, 0, 0,
+        )  # fmt: skip
+        assert security["runAsNonRoot"] is True
+
+    def test_is_left_to_the_platform_where_nothing_is_given(self):
+        security = pod(user={})["securityContext"]
+
+        assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+    @pytest.mark.parametrize("user", [{}, {"id": 5000}])
+    def test_that_the_image_need_not_know_has_a_name(self, user):
+        assert environment(user=user)["USER"]["value"] == "vllm"
+
+
+class TestNodes:
+    def test_of_the_users_choice_stand_in_place_of_the_product_label(self):
+        affinity = pod(gpuNodes=EVERY_POD_FIELD["gpuNodes"])["affinity"]["nodeAffinity"]
+        [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+        assert term["matchExpressions"] == [
+            {
+                "key": "cloud.google.com/gke-accelerator",
+                "operator": "In",
+                "values": ["nvidia-h200-141gb"],
+            },
+            {"key": "cloud.google.com/gke-spot", "operator": "DoesNotExist"},
+        ]
+
+    def test_may_be_any_where_there_is_one_kind(self):
+        assert "affinity" not in pod(gpuNodes=[])
+
+    def test_are_spread_over_by_the_pods_of_one_revision(self):
+        [constraint] = pod(
+            topologySpreadConstraints=[
+                {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}
+            ]
+        )["topologySpreadConstraints"]
+
+        assert constraint == {
+            "maxSkew": 2,
+            "topologyKey": "zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": selector("llama")},
+            "matchLabelKeys": ["pod-template-hash"],
+        }
+
+
+class TestSecrets:
+    def test_are_named_and_never_held(self):
+        from_secret = environment(
+            env=[{"name": "AWS_ACCESS_KEY_ID", "secretKeyRef": STORE}],
+            apiKeySecret={"name": "clients", "key": "api-key"},
+        )
+
+        assert from_secret["AWS_ACCESS_KEY_ID"]["valueFrom"] == {"secretKeyRef": STORE}
+        assert from_secret["VLLM_API_KEY"]["valueFrom"] == {
+            "secretKeyRef": {"name": "clients", "key": "api-key"}
+        }
+        assert "--api-key" not in container(apiKeySecret=EVERY_POD_FIELD["apiKeySecret"])["args"]
+
+    @pytest.mark.parametrize("name", ["LDAP_PASSWORD", "HF_ENDPOINT", "HTTPS_PROXY", "NCCL_DEBUG"])
+    def test_may_be_any_variable_that_decides_nothing_of_ours(self, name):
+        assert name in environment(env=[{"name": name, "secretKeyRef": STORE}])
+
+    def test_leave_health_and_metrics_without_a_key(self):
+        # The engine asks for its key under /v1 only: probes and scrapes bring none.
+        probe = container(apiKeySecret=EVERY_POD_FIELD["apiKeySecret"])["readinessProbe"]["httpGet"]
+
+        assert probe == {"path": "/health", "port": "http"}
+
+    def test_are_no_credentials_of_the_cluster_whatever_the_account(self):
+        with_account = pod(serviceAccountName="model-reader")
+
+        assert with_account["serviceAccountName"] == "model-reader"
+        assert with_account["automountServiceAccountToken"] is False
+
+
+class TestLabels:
+    def test_are_added_to_ours_and_the_selector_stays(self):
+        changed = made(labels={"inference-pool": "chat"})
+
+        on_pods = changed["spec"]["template"]["metadata"]["labels"]
+        assert on_pods == labels("llama") | {"inference-pool": "chat"}
+        assert changed["spec"]["selector"] == made()["spec"]["selector"]
+        assert changed["metadata"]["labels"] == labels("llama")
+
+    @pytest.mark.parametrize("name", labels("llama"))
+    def test_of_ours_cannot_be_taken(self, name):
+        with pytest.raises(InvalidSpecError, match=f"label {name} must not be set here"):
+            a_model(pods={"labels": {name: "mine"}})
+
+
+def test_limits_and_requests_stand_where_they_belong():
+    assert container(**EVERY_POD_FIELD)["resources"] == {
+        "limits": {
+            "nvidia.com/gpu": "2",
+            "cpu": "16",
+            "memory": "96Gi",
+            "ephemeral-storage": "40Gi",
+        },
+        "requests": {"cpu": "8", "memory": "64Gi", "ephemeral-storage": "20Gi"},
+    }
+
+
+def test_a_claim_that_is_large_need_not_be_walked_through():
+    security = pod(fsGroupChangePolicy="OnRootMismatch")["securityContext"]
+
+    assert security["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert "fsGroupChangePolicy" not in pod()["securityContext"]
