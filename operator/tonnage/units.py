@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Mapping
+from fractions import Fraction
 from typing import Final
 
 KB: Final = 10**3
@@ -24,6 +26,11 @@ _ENGINE_INTEGER = re.compile(r"(?P<amount>[0-9]{1,18}(\.[0-9]{1,18})?)(?P<suffix
 _ENGINE_SCALES: Final = {
     "k": KB, "m": MB, "g": GB, "t": TERA, "K": KIB, "M": MIB, "G": GIB, "T": KIB * GIB
 }  # fmt: skip
+_QUANTITY = re.compile(r"(?P<amount>[0-9]+([.][0-9]+)?)(?P<suffix>m|k|M|G|T|P|Ki|Mi|Gi|Ti|)")
+_QUANTITY_SCALES: Final[Mapping[str, Fraction | int]] = {
+    "m": Fraction(1, KB), "": 1, "k": KB, "M": MB, "G": GB, "T": TERA, "P": PETA,
+    "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
+}  # fmt: skip
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
 
 
@@ -40,6 +47,21 @@ def seconds(duration: str) -> float:
     if not match:
         raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h")
     return int(match["amount"]) * _UNIT_S[match["unit"]]
+
+
+def quantity(text: str) -> Fraction:
+    """Read an amount as Kubernetes writes it, which is often in another form than it was given.
+
+    Raises:
+        ValueError: it has another form.
+
+    >>> quantity("1024Mi") == quantity("1Gi"), quantity("1500m") == quantity("1.5")
+    (True, True)
+    """
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a quantity")
+    return Fraction(match["amount"]) * _QUANTITY_SCALES[match["suffix"]]
 
 
 def engine_integer(text: str) -> int:

@@ -16,6 +16,7 @@ from tonnage.control.learning import (
 from tonnage.control.plausible import speed_plausible
 from tonnage.control.rivals import left_replicas, left_to_others
 from tonnage.control.state import Assessment, Fleet
+from tonnage.control.template import roll_written
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
 from tonnage.units import KIB
@@ -220,12 +221,18 @@ def reconciling(found: Assessment) -> Finding:
     state: State | None = "True" if is_waiting and is_changing else None
     if found.pending and _is_due(found):
         return Finding("Reconciling", state, PENDING, found.pending.message)
-    return Finding("Reconciling", state, "RollingOut", "the Deployment is brought to the spec")
+    message = "the Deployment is brought to the spec"
+    if found.changes:
+        message = f"{message}: {roll_written(found.state.deployment, found.changes)}"
+    return Finding("Reconciling", state, "RollingOut", message)
 
 
 def _is_due(found: Assessment) -> bool:
-    """Tell whether a template is to be applied, or will be when its search has ended."""
-    return found.template is not None or (found.pending is not None and is_spec_ahead(found.state))
+    """Tell whether a template is to be applied that makes pods, or its search is awaited.
+
+    What was recorded with a template is brought to a spec that asks for the same pods by the way.
+    """
+    return found.is_due or (found.pending is not None and is_spec_ahead(found.state))
 
 
 def _is_rolling_out(found: Assessment) -> bool:

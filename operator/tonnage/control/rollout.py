@@ -8,8 +8,8 @@ while demand grows or replicas start, and not where no GPU is left for the pod t
 from dataclasses import replace
 
 from tonnage.api.status import Reason
-from tonnage.control.assess import template_of
 from tonnage.control.state import Assessment, Chosen, Fleet
+from tonnage.control.template import roll_changes, template_of
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, format_s
@@ -92,7 +92,8 @@ def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> A
     template = template_of(found.state, fleet, taken, memory)
     if template is None:
         return found
-    return replace(told, chosen=taken, memory=memory, template=template)
+    changes = roll_changes(found.state.deployment, template)
+    return replace(told, chosen=taken, memory=memory, template=template, changes=changes)
 
 
 def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) -> Assessment:

@@ -19,6 +19,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
+from tonnage.manifests.changes import Change
 from tonnage.manifests.pod import Manifest
 from tonnage.policy.need import Capacity, Traffic
 from tonnage.policy.situation import Decision, Metrics
@@ -41,6 +42,10 @@ class ModelView:
     status: str
     """JSON of the status: compared before a write, never an input to a decision."""
     is_deleting: bool
+    approve: str | None = None
+    """The annotation by which somebody agrees to a plan, as it stands there."""
+    operator_class: str | None = None
+    """As it stands in the spec, which may be invalid."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,6 +88,12 @@ class DeploymentView:
     """Field managers other than ours that own the number of replicas, with their subresource."""
     uncounted_gpus: tuple[str, ...] = ()
     """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
+    template: str = "{}"
+    """JSON of the pod template as it stands."""
+    template_fields: str = "null"
+    """JSON of what our field manager owns of it; null: nothing."""
+    made_from: str | None = None
+    """JSON of the part of the spec that its template was made from, as we recorded it."""
 
     @property
     def is_rolling(self) -> bool:
@@ -407,6 +418,13 @@ class Assessment:
     decision: Decision | None = None
     template: Manifest | None = None
     """The Deployment to apply; None: the live one stays."""
+    changes: tuple[Change, ...] = ()
+    """What that changes of the pods that run: without any none of them rolls."""
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether a template is to be applied that makes pods."""
+        return self.template is not None and (self.state.deployment is None or bool(self.changes))
 
     @property
     def sizing(self) -> Sizing | None:

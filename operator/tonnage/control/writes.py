@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
-from tonnage.control.assess import drift
 from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
+from tonnage.control.template import drift, roll_written
 from tonnage.manifests.pod import Manifest
 
 CHILDREN_CHECK_S = 300
@@ -53,6 +53,8 @@ class Writes:
     """No Deployment was seen when this was decided."""
     first_replicas: int | None = None
     """For a Deployment that does not exist yet."""
+    rolls: bool = False
+    """The template replaces pods that run: the status, which says so, is written before it."""
     check_children: bool = False
     status: Status | None = None
     happenings: tuple[Happening, ...] = ()
@@ -70,7 +72,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     template = _template(found, fleet) if acts else None
     check_children = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
-    happenings, posted = _happenings(found, reported, fleet, is_scaling=is_scaling)
+    told = found if template is not None else replace(found, changes=())
+    happenings, posted = _happenings(told, reported, fleet, is_scaling=is_scaling)
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
@@ -79,6 +82,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         scale=scale,
         template=template,
         creates=found.state.deployment is None,
+        rolls=template is not None and bool(found.changes),
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=check_children,
         status=reported.status if reported.must_write and not view.is_deleting else None,
@@ -152,7 +156,7 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
     is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
-    if is_down and not is_stuck and (found.template is not None or deployment.is_rolling):
+    if is_down and not is_stuck and (found.changes or deployment.is_rolling):
         return None  # no scale-down during a rollout
     return Scale(
         deployment=deployment.name,
@@ -195,6 +199,9 @@ def _candidates(found: Assessment, reported: Reported, *, is_scaling: bool) -> l
         newest = decisions[0]
         message = f"{newest.from_replicas} -> {newest.to_replicas} replicas: {newest.message}"
         happenings.append(Happening(reason="Scaled", message=message, is_warning=False))
+    if found.changes:
+        message = roll_written(found.state.deployment, found.changes)
+        happenings.append(Happening(reason="RollingPods", message=message, is_warning=False))
     known = found.memory.conditions
     for condition in reported.status.conditions:
         old = known.get(condition.type)

@@ -1,5 +1,7 @@
 """The writes of one tick: scale first, then templates, then status, then Events.
 
+What is about to replace pods is said in the status before it does.
+
 Every write is safe to be cut off before or after: the next tick reads what is there and goes on.
 """
 
@@ -53,7 +55,7 @@ class Writer:
         todo = list(all_writes)
         failed: dict[str, WorldError] = {}
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
-            for phase in (self._scale, self._template, self._status):
+            for phase in (self._scale, self._announce, self._template, self._status):
                 said = pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo)
                 problems = zip(todo, said, strict=True)
                 failed |= {writes.uid: problem for writes, problem in problems if problem}
@@ -175,7 +177,16 @@ class Writer:
             self.check_lead()
             self.kube.apply(path, manifest, manager=MANAGER, force=False)
 
+    def _announce(self, writes: Writes) -> None:
+        """Say that pods are about to be replaced before the first of them is."""
+        if writes.rolls:
+            self._write_status(writes)
+
     def _status(self, writes: Writes) -> None:
+        if not writes.rolls:
+            self._write_status(writes)
+
+    def _write_status(self, writes: Writes) -> None:
         if writes.status is None:
             return
         self.check_lead()
