@@ -1,5 +1,6 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
@@ -312,15 +313,32 @@ def _live_flags(state: ModelState, model: ModelDeployment, request: SizingReques
 
 
 def _freely(question: Question, live: Flags | None) -> Sizing:
-    """Choose flags; those that run stay where others gain too little to restart an engine."""
-    kept = _kept(question, live)
+    def size(flags: Flags | None, run: bool) -> Sizing:
+        return question.size(flags, run=run)
+
+    return resized(size, live, num_gpus=question.request.num_gpus)
+
+
+SizeWith = Callable[[Flags | None, bool], Sizing]
+"""Sizes a spec for engines with these flags; True: they run, and stay."""
+
+
+def resized(size: SizeWith, live: Flags | None, *, num_gpus: int | None) -> Sizing:
+    """Choose flags for a spec that changed; those that run stay where others gain too little.
+
+    ``num_gpus``: of a replica, where the spec says so.
+
+    Raises:
+        SizingError, SearchAbandonedError: as sizing does.
+    """
+    kept = _kept(size, live, num_gpus)
     try:
-        first = question.size(None, run=False)
+        first = size(None, False)
     except DoesNotFitError:
         if kept is None:
             raise
         return kept
-    best = question.size(first.flags, run=False)
+    best = size(first.flags, False)
     if kept is None:
         return best
     worth_it = best.goodput_requests_per_s * kept.flags.parallelism.num_gpus > (
@@ -329,15 +347,15 @@ def _freely(question: Question, live: Flags | None) -> Sizing:
     return best if worth_it else kept
 
 
-def _kept(question: Question, live: Flags | None) -> Sizing | None:
+def _kept(size: SizeWith, live: Flags | None, num_gpus: int | None) -> Sizing | None:
     """Return what the flags that run give a changed spec; None where they will not do.
 
     They have shown that what ran before fits, not what is asked now.
     """
-    if live is None or question.request.num_gpus not in {None, live.parallelism.num_gpus}:
+    if live is None or num_gpus not in {None, live.parallelism.num_gpus}:
         return None
     try:
-        kept = question.size(live, run=True)
+        kept = size(live, True)
     except SizingError:
         return None
     return None if kept.memory_doubt else kept

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
@@ -12,6 +13,7 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.control.chosen import resized
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     CalibrationFileError,
@@ -26,7 +28,7 @@ from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
 from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, replaced, without
-from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up
+from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
@@ -44,6 +46,15 @@ class Terms:
     """What was measured of an engine; refused for another."""
     between: Between = nothing
     """Called before each run of the engine model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What runs for an object."""
+
+    flags: Flags
+    is_current: bool
+    """It was made for the same part of the spec, so its flags stay whatever others would gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +106,21 @@ def identity(deployment: ModelDeployment) -> dict[str, str]:
     return {"name": deployment.name, "namespace": deployment.namespace}
 
 
-def answer(
+def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
     deployment: ModelDeployment,
     terms: Terms,
     *,
     model_config: str | None = None,
     target: ScaleTarget | None = None,
     checkpoint: Checkpoint | None = None,
+    live: Live | None = None,
 ) -> Planned | Refused:
     """Size one object.
 
     ``model_config``: the text of the config.json that its spec refers to.
     ``target``: the Deployment that its spec scales; its flags stay as they are.
     ``checkpoint``: what the files of its model hold; without it weights are counted.
+    ``live``: what runs for it, by which flags are chosen as the operator does.
     """
     try:
         request = request_of(
@@ -120,7 +133,7 @@ def answer(
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
-        sizing = size(request, between=terms.between)
+        sizing = _sized(request, live, terms.between)
     except (CatalogError, SizingError) as error:
         return Refused(
             deployment=deployment,
@@ -144,6 +157,21 @@ def answer(
         reasons=reasons,
         validation=calibration.validation if calibration else None,
     )
+
+
+def _sized(request: SizingRequest, live: Live | None, between: Between) -> Sizing:
+    if live is None or request.flags is not None:
+        return size(request, between=between)
+
+    @cache
+    def size_with(flags: Flags | None, run: bool) -> Sizing:
+        if run:
+            return size(replace(request, flags=flags), between=between)
+        return size(request, between=between) if flags is None else size_with(None, False)
+
+    if live.is_current:
+        return size_with(live.flags, True)
+    return resized(size_with, live.flags, num_gpus=request.num_gpus)
 
 
 def request_of(

@@ -25,6 +25,14 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         module="tonnage.cli.commands.plan",
         summary="Compute replicas and max-num-seqs for manifests.",
     ),
+    "diff": Entry(
+        module="tonnage.cli.commands.diff",
+        summary="Show which pods roll, and what replicas and cost become, between manifests.",
+    ),
+    "render": Entry(
+        module="tonnage.cli.commands.render",
+        summary="Print the objects that the operator would apply.",
+    ),
     "compare": Entry(
         module="tonnage.cli.commands.compare",
         summary="Rank GPU classes for a manifest by cost.",
@@ -58,6 +66,8 @@ HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as th
 \b
 Examples:
   tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
+  tonnage diff old.yaml new.yaml       which pods roll, replicas and cost before and after
+  tonnage render -f model.yaml         the Deployment and Service that would be applied
   tonnage compare -f model.yaml        the same for every GPU class, cheapest first
   tonnage replay trace.csv -f model.yaml  what autoscalers would have done with a trace
   tonnage calibrate --url http://...   measure a live vLLM server
@@ -75,6 +85,7 @@ Exit codes:
   3  the cluster cannot be reached
   4  the cluster does not have the ModelDeployment CRD
   5  access denied (RBAC)
+  6  over budget (diff)
 """
 
 
