@@ -146,6 +146,7 @@ class TestBudget:
         text = llama(
             ("gpu: H200", "gpu: A100-80GB-PCIe"),
             ("p95: 2s", "p95: 60s"),
+            ("maxReplicas: 8", "maxReplicas: 400"),
             ("p95: 50ms", "p95: 500ms"),
             ("weights: fp8", "weights: auto"),
             ("gpusPerReplica: 2", "gpusPerReplica: 4"),
