@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+CLASS_PATTERN = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 Positive = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -53,6 +54,11 @@ class Settings(BaseModel):
     """Namespaces that are served; empty: all of them."""
     operator_namespace: str = "tonnage-system"
     """Where the Lease and the calibration are kept."""
+    operator_class: Annotated[str, Field(pattern=CLASS_PATTERN, max_length=63)] | None = None
+    """Acts on ModelDeployments of this ``spec.operatorClass`` alone; null: on those without one.
+
+    Two releases in one cluster, in two namespaces, so leave each other's objects alone.
+    """
     mode: Literal["full", "scaleOnly"] = "full"
     """scaleOnly: no right to create or change a pod template; only scaleTarget works."""
     catalog_folder: str | None = None

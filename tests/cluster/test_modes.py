@@ -8,7 +8,7 @@ import pytest
 
 import site_lab
 from site_lab import NAME, a_model, a_tenant, until
-from tonnage.cluster.kube import PODS
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS
 
 pytestmark = site_lab.pytestmark
 
@@ -105,6 +105,49 @@ def test_recommend_leaves_what_runs_alone(running):
     running.settled("nothing more is written")
 
     assert running.deployment()["spec"] == before["spec"]
+
+
+def test_approve_rolls_pods_for_the_digest_of_the_plan_and_no_other(running):
+    before = running.wait_ready()
+    changed = running.change(scaling={"mode": "Approve"}, pods={"cpu": "1000m"})
+    until(lambda: running.condition("Approved").get("status") == "False", "the plan waits")
+    running.settled("nothing more is written")
+    (proposal,) = running.status()["proposals"]
+
+    assert running.deployment()["metadata"]["generation"] == before["metadata"]["generation"]
+    assert running.condition("Approved")["reason"] == "PodsWouldRoll"
+    assert "resources.requests" in running.condition("Approved")["message"]
+    assert running.condition("Ready")["status"] == "True"
+
+    running.change(scaling={"minReplicas": 2})
+    running.wait_ready(replicas=2)  # what runs is scaled meanwhile
+    running.kubectl("annotate", "mdep", NAME, f"tonnage.dev/approve={proposal['digest']}")
+    until(lambda: running.condition("Approved")["reason"] == "ApprovalStale", "it is of before")
+    running.settled("nothing more is written")
+
+    assert template(running.deployment()) == template(before)
+
+    (newer,) = running.status()["proposals"]
+    running.kubectl(
+        "annotate", "mdep", NAME, "--overwrite", f"tonnage.dev/approve={newer['digest']}"
+    )
+    until(lambda: template(running.deployment()) != template(before), "the plan is carried out")
+    after = running.wait_ready(replicas=2)
+
+    assert container(after)["resources"]["requests"] == {"cpu": "1"}
+    assert running.condition("Approved")["reason"] == "Approved"
+    assert (
+        running.get(MODEL_DEPLOYMENTS)["metadata"]["generation"] > changed["metadata"]["generation"]
+    )
+
+    running.change(slo={"timePerOutputToken": {"p95": "51ms"}}, pods={"cpu": "1"})
+    generation = running.get(MODEL_DEPLOYMENTS)["metadata"]["generation"]
+    until(lambda: running.status()["observedGeneration"] == generation, "the change is seen")
+    running.settled("nothing more is written")
+
+    assert template(running.deployment()) == template(after)  # the same pods: nothing waits
+    assert running.condition("Approved")["reason"] == "NothingToApprove"
+    assert running.condition("Ready")["status"] == "True"
 
 
 def test_deleting_the_object_needs_no_operator(running):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
+from tonnage.control.approval import until_approved, within_cost, without_unapproved
 from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import RefusedError, choose, slots_reasons
 from tonnage.control.draining import drain_reasons
@@ -70,6 +71,7 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     found = Assessment(state=state, memory=memory, traffics=traffics)
     try:
         chosen = choose(state, fleet, memory, asker)
+        chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
     except SearchAbandonedError as abandoned:
         return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
@@ -78,7 +80,8 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     memory = replace(
         found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
     )
-    return replace(found, memory=memory, chosen=chosen)
+    proposals = (proposal,) if proposal else ()
+    return replace(found, memory=memory, chosen=chosen, proposals=proposals)
 
 
 def _answered(found: Assessment) -> Assessment:
@@ -132,6 +135,7 @@ def decided(
     observed = observe_engines(state, fleet, chosen.sizing, held.constants, believed=believed)
     changes = roll_changes(state.deployment, template)
     found = replace(found, template=template, changes=changes, observed=observed)
+    found = without_unapproved(found, chosen)
     found = replace(found, memory=remembered_load(found, chosen, fleet))
     found = replace(found, memory=judge(found, chosen, observed, fleet))
     events = events_of(chosen, found.memory, fleet)
@@ -142,7 +146,7 @@ def decided(
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
     memory = remembered_giving_back(state, found.memory, decision, fleet)
-    return replace(found, memory=memory, decision=decision)
+    return within_cost(replace(found, memory=memory), chosen, decision)
 
 
 def _refusal(refused: Exception) -> Refusal:

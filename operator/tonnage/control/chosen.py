@@ -75,6 +75,22 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     return _chosen(question, model, _freely(question, live), must_apply=True)
 
 
+def choose_running(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
+    """Size what runs; the state's model is the one that its pods were made for.
+
+    Raises:
+        RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
+    """
+    model = checked(state)
+    request = _request(model, state, fleet, memory)
+    live = _live_flags(state, model, request)
+    if live is None:
+        raise RefusedError("FlagsUnknown", "the flags that run cannot be read")
+    question = Question(request=request, state=state, fleet=fleet, memory=memory, asker=asker)
+    sizing, problem = _as_it_runs(question, live)
+    return _chosen(question, model, sizing, must_apply=False, problem=problem)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What one object asks of sizing, and what is believed of it."""

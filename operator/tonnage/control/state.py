@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
@@ -26,6 +27,10 @@ from tonnage.policy.situation import Decision, Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
+
+APPROVE: Final = "Approve"
+ACTING: Final = frozenset({"Auto", APPROVE})
+"""Modes in which Deployments are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +401,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan that waits for somebody to agree to it."""
+
+    digest: str
+    reason: str
+    """Of the condition, while nobody said anything."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """A search that the time of this tick did not suffice for: what runs stays until it ends."""
 
@@ -420,6 +435,8 @@ class Assessment:
     """The Deployment to apply; None: the live one stays."""
     changes: tuple[Change, ...] = ()
     """What that changes of the pods that run: without any none of them rolls."""
+    proposals: tuple[Proposal, ...] = ()
+    """What waits for somebody to agree to it."""
 
     @property
     def is_due(self) -> bool:
@@ -434,3 +451,8 @@ class Assessment:
     def mode(self) -> str:
         model = self.state.model
         return model.spec.scaling.mode if isinstance(model, ModelDeployment) else "Paused"
+
+    @property
+    def is_acting(self) -> bool:
+        """Tell whether its mode lets Tonnage write more than status."""
+        return self.mode in ACTING

@@ -14,7 +14,12 @@ from tonnage.manifests.pod import Manifest
 CHILDREN_CHECK_S = 300
 EVENT_INTERVAL_S = 600
 """One Event of each reason per object in this time."""
-WARNING_STATES = {"PlanValid": "False", "CapacityAvailable": "False", "MetricsAvailable": "False"}
+WARNING_STATES = {
+    "PlanValid": "False",
+    "CapacityAvailable": "False",
+    "MetricsAvailable": "False",
+    "Approved": "False",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +141,7 @@ def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether the Deployment of this object may be touched at all."""
-    is_wanted = found.mode == "Auto" and found.refusal is None
+    is_wanted = found.is_acting and found.refusal is None
     is_ours_alone = found.state.conflicting_autoscaler is None and not found.state.view.is_deleting
     has_right = fleet.settings.mode == "full" or not _owns_children(found)
     return is_wanted and is_ours_alone and has_right
