@@ -150,6 +150,29 @@ def test_approve_rolls_pods_for_the_digest_of_the_plan_and_no_other(running):
     assert running.condition("Ready")["status"] == "True"
 
 
+def test_another_manager_that_applies_the_same_every_second_changes_nothing(running):
+    before, site = running.wait_ready(), running.site
+    manifest = a_model()
+    manifest["metadata"]["namespace"] = running.namespace
+    path = MODEL_DEPLOYMENTS.path(running.namespace, NAME)
+
+    def apply():
+        return site.api.apply(path, manifest, manager="argocd-controller", force=True)
+
+    first = apply()
+    running.settled("it is seen")
+    since_s = time.time()
+    for _ in range(10):
+        ticks = site.num_ticks()
+        last = apply()
+        until(lambda ticks=ticks: site.num_ticks() > ticks, "a tick")
+    writes = [each for each in site.writes(since_s=since_s) if each.namespace == running.namespace]
+
+    assert writes == []
+    assert last["metadata"]["generation"] == first["metadata"]["generation"]
+    assert running.deployment()["spec"] == before["spec"]
+
+
 def test_deleting_the_object_needs_no_operator(running):
     running.site.stop_operator()
     try:

@@ -220,7 +220,8 @@ def reconciling(found: Assessment) -> Finding:
     is_alone = found.state.conflicting_autoscaler is None
     is_waiting = found.is_acting and found.refusal is None and is_alone
     is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
-    state: State | None = "True" if is_waiting and is_changing else None
+    is_going_on = is_waiting and stalled(found).state is None
+    state: State | None = "True" if is_going_on and is_changing else None
     if found.pending and _is_due(found):
         return Finding("Reconciling", state, PENDING, found.pending.message)
     message = "the Deployment is brought to the spec"

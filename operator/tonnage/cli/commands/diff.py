@@ -32,7 +32,7 @@ from tonnage.cli.console import NO, OK, OVER_BUDGET, Failure, complain
 from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.live import Cluster, connect
-from tonnage.cli.read.manifest import Manifests, Resource, load, parse
+from tonnage.cli.read.manifest import SUFFIXES, Manifests, Resource, load, parse
 from tonnage.cli.read.references import checked_text, config_of, target_of
 from tonnage.cli.read.running import LiveObject, owned_fields, read_live
 from tonnage.cli.read.scale_target import ScaleTarget, scale_target
@@ -41,7 +41,7 @@ from tonnage.cli.text.difference import markdown
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
 
-OLD and NEW are files or folders with ModelDeployments; an empty file is one without any. Prints
+OLD and NEW are files or folders with ModelDeployments; an empty one is one without any. Prints
 which pods are replaced and for which fields, and replicas, cost and latency before and after,
 planned for spec.demand. The flags that run are kept where the operator would keep them. With
 --from-cluster what stands in the cluster is OLD; it is read, and nothing is changed.
@@ -124,9 +124,16 @@ def diff(  # noqa: PLR0913  (one argument per option)
         place = namespace or cluster.namespace
         found = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
     else:
-        found = _between(_loaded(names[0], inputs), new, namespace, inputs)
+        old = load([]) if _is_empty(names[0]) else _loaded(names[0], inputs)
+        found = _between(old, new, namespace, inputs)
     _print([each for each in found if each], form, max_usd_per_hour)
     sys.exit(_exit_code([each for each in found if each], inputs, max_usd_per_hour))
+
+
+def _is_empty(name: str) -> bool:
+    """Tell whether OLD is a folder from before there were any manifests."""
+    folder = Path(name)
+    return folder.is_dir() and not any(each.suffix in SUFFIXES for each in folder.iterdir())
 
 
 def _loaded(name: str, inputs: _Inputs) -> Manifests:
