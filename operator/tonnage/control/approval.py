@@ -16,6 +16,7 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.answers import Asker
 from tonnage.control.chosen import RefusedError, choose_running
+from tonnage.control.finding import Finding
 from tonnage.control.state import (
     APPROVE,
     Assessment,
@@ -196,3 +197,19 @@ def how_to_approve(proposal: Proposal, given: str | None) -> tuple[str, str]:
     if not _DIGEST.fullmatch(given):
         return "ApprovalMalformed", f"{APPROVE_ANNOTATION} is no digest of a plan; {message}"
     return "ApprovalStale", f"{APPROVE_ANNOTATION} {given} is another plan's; {message}"
+
+
+def approved(found: Assessment) -> Finding:
+    """Present in mode Approve only: whether something waits for the annotation, and for which."""
+    kind, given = "Approved", found.state.view.approve
+    if found.mode != APPROVE:
+        return Finding(kind, None, "", "")
+    if found.refusal:
+        return Finding(kind, "Unknown", "PlanInvalid", found.refusal.message)
+    if found.proposals:
+        said = [how_to_approve(each, given) for each in found.proposals]
+        return Finding(kind, "False", said[0][0], "; also: ".join(message for _, message in said))
+    chosen = found.chosen
+    if chosen and approved_replicas(found.state, chosen.model, chosen.sizing.flags) is not None:
+        return Finding(kind, "True", "Approved", f"plan {given} is carried out")
+    return Finding(kind, "True", "NothingToApprove", "no plan waits")

@@ -1,6 +1,5 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
@@ -9,13 +8,13 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.believed import asked_with, belief, kv_tokens
+from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.estimate.belief import SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags, without_capacity_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import (
-    DoesNotFitError,
     SearchAbandonedError,
     SizingError,
     SLOInfeasibleError,
@@ -37,8 +36,6 @@ from tonnage.units import significant
 MIN_WINDOWS = 10
 ASKED_AGAIN_S = 600.0
 """Between two searches for a better max-num-seqs."""
-GAIN_WORTH_A_RESTART = 0.05
-"""A spec change keeps the running flags unless others raise a replica's capacity by more."""
 
 
 class RefusedError(Exception):
@@ -333,45 +330,3 @@ def _freely(question: Question, live: Flags | None) -> Sizing:
         return question.size(flags, run=run)
 
     return resized(size, live, num_gpus=question.request.num_gpus)
-
-
-SizeWith = Callable[[Flags | None, bool], Sizing]
-"""Sizes a spec for engines with these flags; True: they run, and stay."""
-
-
-def resized(size: SizeWith, live: Flags | None, *, num_gpus: int | None) -> Sizing:
-    """Choose flags for a spec that changed; those that run stay where others gain too little.
-
-    ``num_gpus``: of a replica, where the spec says so.
-
-    Raises:
-        SizingError, SearchAbandonedError: as sizing does.
-    """
-    kept = _kept(size, live, num_gpus)
-    try:
-        first = size(None, False)
-    except DoesNotFitError:
-        if kept is None:
-            raise
-        return kept
-    best = size(first.flags, False)
-    if kept is None:
-        return best
-    worth_it = best.goodput_requests_per_s * kept.flags.parallelism.num_gpus > (
-        1 + GAIN_WORTH_A_RESTART
-    ) * (kept.goodput_requests_per_s * best.flags.parallelism.num_gpus)
-    return best if worth_it else kept
-
-
-def _kept(size: SizeWith, live: Flags | None, num_gpus: int | None) -> Sizing | None:
-    """Return what the flags that run give a changed spec; None where they will not do.
-
-    They have shown that what ran before fits, not what is asked now.
-    """
-    if live is None or num_gpus not in {None, live.parallelism.num_gpus}:
-        return None
-    try:
-        kept = size(live, True)
-    except SizingError:
-        return None
-    return None if kept.memory_doubt else kept

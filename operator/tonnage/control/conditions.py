@@ -5,7 +5,7 @@ from statistics import median_low
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
-from tonnage.control.approval import NEEDED, approved_replicas, how_to_approve
+from tonnage.control.approval import NEEDED, approved
 from tonnage.control.assess import is_spec_ahead
 from tonnage.control.finding import Finding, State
 from tonnage.control.learning import (
@@ -262,22 +262,6 @@ def stalled(found: Assessment) -> Finding:
     deployment = found.state.deployment
     stuck = dict(deployment.problems).get("Progressing") if deployment else None
     return Finding("Stalled", "True" if stuck else None, "RolloutStuck", stuck or "")
-
-
-def approved(found: Assessment) -> Finding:
-    """Present in mode Approve only: whether something waits for the annotation, and for which."""
-    kind, given = "Approved", found.state.view.approve
-    if found.mode != APPROVE:
-        return Finding(kind, None, "", "")
-    if found.refusal:
-        return Finding(kind, "Unknown", "PlanInvalid", found.refusal.message)
-    if found.proposals:
-        said = [how_to_approve(each, given) for each in found.proposals]
-        return Finding(kind, "False", said[0][0], "; also: ".join(message for _, message in said))
-    chosen = found.chosen
-    if chosen and approved_replicas(found.state, chosen.model, chosen.sizing.flags) is not None:
-        return Finding(kind, "True", "Approved", f"plan {given} is carried out")
-    return Finding(kind, "True", "NothingToApprove", "no plan waits")
 
 
 RULES: tuple[Rule, ...] = (

@@ -180,9 +180,9 @@ def test_explain_as_json_has_every_link(a_cluster):
     assert links["decision"]["decisions"][0]["toReplicas"] == 6
 
 
-def test_an_object_that_was_never_looked_at_says_so(a_cluster):
-    model = a_model()
-    del model["status"]
+@pytest.mark.parametrize("status", [None, {"observedGeneration": -1}], ids=["none", "default"])
+def test_an_object_that_was_never_looked_at_says_so(a_cluster, status):
+    model = a_model() | {"status": status}
     kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
     result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
 

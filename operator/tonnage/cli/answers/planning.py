@@ -13,7 +13,7 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
-from tonnage.control.chosen import resized
+from tonnage.control.resized import resized
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     CalibrationFileError,
