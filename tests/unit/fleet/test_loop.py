@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from fleet_builders import a_manifest, a_sizing
-from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
+from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from measured_builders import samples_of, slowed
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.speed import prompt_shape
@@ -207,7 +207,7 @@ class TestTheList:
         place = AUTOSCALERS.path("serving", "other")
         target = {"scaleTargetRef": {"kind": "Deployment", "name": "llama"}}
         metadata = {"name": "other", "namespace": "serving"}
-        body = world.kube.put(place, {"metadata": metadata, "spec": target})
+        body = world.kube.put(OBJECT, {"metadata": metadata, "spec": target})
         loop.store.note(Kind.AUTOSCALER, "ADDED", body)
         loop.tick()
         assert condition(world, "ScalingActive") == ("False", "ConflictingScaler")
@@ -301,3 +301,27 @@ class TestWhatIsStored:
         tick(restarted, world)
 
         assert condition(world, "CalibrationStored") == ("False", "NewerVersion")
+
+
+class TestApproval:
+    def test_is_asked_for_once_and_followed_when_it_comes(self):
+        scaling = {"mode": "Approve", "minReplicas": 1, "maxReplicas": 8}
+        loop, world = served(a_manifest(scaling=scaling))
+        status = world.kube.objects[OBJECT]["status"]
+        changed = a_manifest(scaling=scaling, contextLength=16_384, generation=2)
+        world.kube.put(OBJECT, changed | {"status": status})
+
+        asked = tick(loop, world)
+        waiting = [tick(loop, world, after_s=60) for _ in range(3)]
+        [proposal] = status_of(world)["proposals"]
+        approved = world.kube.objects[OBJECT]
+        approved["metadata"]["annotations"] = {"tonnage.dev/approve": proposal["digest"]}
+        world.kube.put(OBJECT, approved)
+        followed = tick(loop, world)
+
+        assert asked == ["apply modeldeployments/llama/status", "create events"]
+        assert waiting == [[], [], []]
+        assert followed[:2] == [
+            "apply modeldeployments/llama/status",  # says so first
+            "apply deployments/llama",
+        ]

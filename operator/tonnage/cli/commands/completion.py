@@ -27,7 +27,7 @@ for word in "$@"; do
   count=$((count + 1))
 done
 COMP_WORDS="$words" COMP_CWORD="$count" _KUBECTL_TONNAGE_COMPLETE=bash_complete kubectl-tonnage |
-  sed 's/^[a-z]*,//'
+  sed -e '/^$/d' -e 's/^[a-z]*,//'
 echo ":4"
 """
 """The last line is cobra's directive: propose no files."""
