@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 import site_lab
+from cli_builders import run
 from site_lab import NAME, a_model, a_tenant, until
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS
 
@@ -148,6 +149,31 @@ def test_approve_rolls_pods_for_the_digest_of_the_plan_and_no_other(running):
     assert template(running.deployment()) == template(after)  # the same pods: nothing waits
     assert running.condition("Approved")["reason"] == "NothingToApprove"
     assert running.condition("Ready")["status"] == "True"
+
+
+def test_diff_tells_beforehand_what_the_operator_would_do(running, tmp_path):
+    running.wait_ready()
+    wanted = a_model(contextLength=7000)
+    wanted["metadata"]["namespace"] = running.namespace
+    (tmp_path / "new.yaml").write_text(json.dumps(wanted))
+    kubeconfig = running.site.plane.kubeconfig
+
+    told = run(
+        "diff", "--from-cluster", tmp_path / "new.yaml", "--kubeconfig", kubeconfig, "-o", "json"
+    )
+    (found,) = json.loads(told.stdout)["objects"]
+    before = container(running.deployment())["args"]
+    running.change(contextLength=7000)
+    until(lambda: container(running.deployment())["args"] != before, "the template is applied")
+    after = container(running.deployment())["args"]
+
+    assert found["podsRolled"] == 1
+    assert [each["field"] for each in found["podChanges"]] == [
+        "spec.containers[vllm].args --max-model-len"
+    ]
+    assert [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]] == [
+        ("8192", "7000")
+    ]
 
 
 def test_another_manager_that_applies_the_same_every_second_changes_nothing(running):

@@ -245,6 +245,22 @@ class TestFromACluster:
             "spec.containers[vllm].args --max-model-len"
         ]
 
+    @pytest.mark.parametrize(
+        ("change", "is_slower"), [(LONGER, True), (("gpu: H200", "gpu: H100"), False)]
+    )
+    def test_is_planned_as_the_operator_does_where_the_engines_are_the_same(
+        self, against, change, is_slower
+    ):
+        # Steps that take so much longer need more replicas; on another class they are not known.
+        learned = {"overheadFactor": 1.2, "bandwidthEfficiency": 0.66, "prefillEfficiency": 0.36}
+        calibration = {name: {"planned": value} for name, value in learned.items()}
+        model = yaml.safe_load(llama()) | {"status": {"calibration": calibration}}
+        answers = self.answers() | {OBJECT: (200, model)}
+
+        [found] = figures(against(answers, llama(change), "-o", "json"))["objects"]
+
+        assert (found["before"]["replicas"] > 5) == is_slower
+
     def test_an_object_that_the_cluster_lacks_is_new(self, against):
         [found] = figures(against({}, llama(), "-o", "json"))["objects"]
 

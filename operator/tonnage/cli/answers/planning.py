@@ -23,16 +23,34 @@ from tonnage.estimate.calibration_file import (
     speed_posterior_of,
 )
 from tonnage.estimate.learner import constants_of
+from tonnage.estimate.speed import with_speed
 from tonnage.explain.at_demand import demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
-from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, replaced, without
+from tonnage.sizing.provenance import (
+    Figure,
+    Input,
+    Origin,
+    demand_input,
+    replaced,
+    speed_input,
+    without,
+)
 from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedConstants:
+    """Constants of the step time that the plan of a live object stands on."""
+
+    overhead_factor: float
+    bandwidth_efficiency: float
+    prefill_efficiency: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +62,8 @@ class Terms:
     requests_per_s: float | None = None
     calibration: CalibrationFile | None = None
     """What was measured of an engine; refused for another."""
+    planned: PlannedConstants | None = None
+    """What an operator plans an object with."""
     between: Between = nothing
     """Called before each run of the engine model."""
 
@@ -191,7 +211,20 @@ def request_of(
     """
     request = _with_notes(_request(spec, terms, model_config, target))
     request = request if checkpoint is None else as_stored(request, checkpoint)
+    request = request if terms.planned is None else as_planned(request, terms.planned)
     return request if terms.calibration is None else as_measured(request, terms.calibration)
+
+
+def as_planned(request: SizingRequest, known: PlannedConstants) -> SizingRequest:
+    """Return the request with the constants that an operator plans with."""
+    speed = with_speed(
+        request.speed,
+        overhead=known.overhead_factor,
+        bandwidth=known.bandwidth_efficiency,
+        prefill=known.prefill_efficiency,
+    )
+    inputs = replaced(request.inputs, speed_input(speed, Origin.LOOKED_UP, remark="from status"))
+    return replace(request, speed=speed, inputs=inputs)
 
 
 def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingRequest:

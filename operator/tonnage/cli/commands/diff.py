@@ -20,7 +20,7 @@ from tonnage.cli.answers.differing import (
     total_cost,
 )
 from tonnage.cli.answers.plan_words import is_served
-from tonnage.cli.answers.planning import Live, Planned, Refused, Terms, answer
+from tonnage.cli.answers.planning import Live, Planned, PlannedConstants, Refused, Terms, answer
 from tonnage.cli.answers.rendering import servable
 from tonnage.cli.commands.options import (
     access_options,
@@ -44,7 +44,8 @@ HELP: Final = """Show what a change of manifests does, as Markdown for a pull re
 OLD and NEW are files or folders with ModelDeployments; an empty one is one without any. Prints
 which pods are replaced and for which fields, and replicas, cost and latency before and after,
 planned for spec.demand. The flags that run are kept where the operator would keep them. With
---from-cluster what stands in the cluster is OLD; it is read, and nothing is changed.
+--from-cluster what stands in the cluster is OLD, planned with the constants in its status; it is
+read, and nothing is changed.
 
 \b
 Examples:
@@ -253,7 +254,7 @@ def _against(
         return None
     if live is None:
         return Difference(before=None, after=_answered(model, inputs, config, target, None))
-    running = _running(live)
+    running, inputs = _running(live), _as_the_operator_plans(inputs, live, model)
     flags = running.live(live.model) if running else None
     before = _answered(live.model, inputs, inputs.config or live.config, target, flags)
     if running is None and isinstance(before, Planned) and not live.model.spec.scale_target:
@@ -262,6 +263,19 @@ def _against(
     return Difference(
         before=before, after=_answered(model, inputs, config, target, flags), running=running
     )
+
+
+def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeployment) -> _Inputs:
+    """Take the constants from the status, where they are of the engines that both specs mean."""
+    specs = [each.spec for each in (live.model, model)]
+    is_same = len({(each.model, each.hardware, each.engine) for each in specs}) == 1
+    if live.planned is None or not is_same or inputs.terms.calibration is not None:
+        return inputs
+    overhead, bandwidth, prefill = live.planned
+    planned = PlannedConstants(
+        overhead_factor=overhead, bandwidth_efficiency=bandwidth, prefill_efficiency=prefill
+    )
+    return replace(inputs, terms=replace(inputs.terms, planned=planned))
 
 
 def _config(

@@ -23,6 +23,8 @@ class LiveObject:
     """Of its own name, or its scale target; None: there is none, or no right to read it."""
     config: str | None
     """The config.json that its spec refers to."""
+    planned: tuple[float, float, float] | None = None
+    """Overhead factor, bandwidth and prefill efficiency that the operator plans with."""
 
     @property
     def view(self) -> DeploymentView | None:
@@ -55,6 +57,7 @@ def read_live(cluster: Cluster, *, namespace: str, name: str) -> LiveObject | No
         model=model,
         deployment=_deployment(cluster, namespace, target.name if target else name),
         config=_config(cluster, model),
+        planned=_planned(found),
     )
 
 
@@ -67,6 +70,17 @@ def _deployment(cluster: Cluster, namespace: str, name: str) -> Mapping[str, Any
             raise
         remark(f"Note: {failure.message}; which pods roll is told from the specs alone")
         return None
+
+
+def _planned(found: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Return the constants in the status; None where no plan was made, or another version's."""
+    calibration = (found.get("status") or {}).get("calibration") or {}
+    names = ("overheadFactor", "bandwidthEfficiency", "prefillEfficiency")
+    overhead, bandwidth, prefill = (
+        (calibration.get(name) or {}).get("planned") or 0.0 for name in names
+    )
+    is_known = min(overhead, bandwidth, prefill) > 0
+    return (float(overhead), float(bandwidth), float(prefill)) if is_known else None
 
 
 def _config(cluster: Cluster, model: ModelDeployment) -> str | None:
