@@ -14,7 +14,7 @@ OWN_LABELS = "^((.*[.])?tonnage[.]dev/.*|app[.]kubernetes[.]io/(name|instance|ma
 LabelValue = Annotated[
     str, Field(pattern="^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", max_length=63)
 ]
-Namespace = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
+DnsLabel = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
 
 
 class FixedLabels(dict[str, str]):
@@ -99,7 +99,7 @@ class Settings(BaseModel):
     kube-prometheus-stack takes those with ``release`` and the name of its release.
     """
     scraper_namespaces: Annotated[
-        tuple[Namespace, ...],
+        tuple[DnsLabel, ...],
         Field(max_length=16, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ()
@@ -112,6 +112,11 @@ class Settings(BaseModel):
     """Namespaces that are served; empty: all of them."""
     operator_namespace: str = "tonnage-system"
     """Where the Lease and the calibration are kept."""
+    operator_class: DnsLabel | None = None
+    """Acts on ModelDeployments of this ``spec.operatorClass`` alone; null: on those without one.
+
+    Two releases in one cluster, in two namespaces, so leave each other's objects alone.
+    """
     mode: Literal["full", "scaleOnly"] = "full"
     """scaleOnly: no right to create or change a pod template; only scaleTarget works."""
     catalog_folder: str | None = None

@@ -26,9 +26,9 @@ _ENGINE_INTEGER = re.compile(r"(?P<amount>[0-9]{1,18}(\.[0-9]{1,18})?)(?P<suffix
 _ENGINE_SCALES: Final = {
     "k": KB, "m": MB, "g": GB, "t": TERA, "K": KIB, "M": MIB, "G": GIB, "T": KIB * GIB
 }  # fmt: skip
-_QUANTITY = re.compile(r"(?P<amount>[1-9][0-9]{0,8})(?P<suffix>m|k|M|G|T|Ki|Mi|Gi|Ti)?")
-_QUANTITY_SCALES: Final[Mapping[str, int | Fraction]] = {
-    "": 1, "m": Fraction(1, KB), "k": KB, "M": MB, "G": GB, "T": TERA,
+_QUANTITY = re.compile(r"(?P<amount>[0-9]+([.][0-9]+)?)(?P<suffix>m|k|M|G|T|P|Ki|Mi|Gi|Ti|)")
+_QUANTITY_SCALES: Final[Mapping[str, Fraction | int]] = {
+    "m": Fraction(1, KB), "": 1, "k": KB, "M": MB, "G": GB, "T": TERA, "P": PETA,
     "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
 }  # fmt: skip
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
@@ -49,6 +49,21 @@ def seconds(duration: str) -> float:
     return int(match["amount"]) * _UNIT_S[match["unit"]]
 
 
+def quantity(text: str) -> Fraction:
+    """Read an amount as Kubernetes writes it, which is often in another form than it was given.
+
+    Raises:
+        ValueError: it has another form.
+
+    >>> quantity("1024Mi") == quantity("1Gi"), quantity("1500m") == quantity("1.5")
+    (True, True)
+    """
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a quantity")
+    return Fraction(match["amount"]) * _QUANTITY_SCALES[match["suffix"]]
+
+
 def engine_integer(text: str) -> int:
     """Read an integer as vLLM does: ``k m g t`` are decimal, ``K M G T`` binary and of whole ones.
 
@@ -63,21 +78,6 @@ def engine_integer(text: str) -> int:
         return int(text)
     amount, scale = match["amount"], _ENGINE_SCALES[match["suffix"]]
     return int(float(amount) * scale) if match["suffix"].islower() else int(amount) * scale
-
-
-def quantity(text: str) -> float:
-    """Read a quantity of Kubernetes as ``spec.pods`` takes it: a whole number and a suffix.
-
-    Raises:
-        ValueError: it has another form.
-
-    >>> quantity("500m"), quantity("2"), quantity("1Ki")
-    (0.5, 2.0, 1024.0)
-    """
-    match = _QUANTITY.fullmatch(text)
-    if not match:
-        raise ValueError(f"{text!r} is not a quantity like 500m, 8 or 64Gi")
-    return float(int(match["amount"]) * _QUANTITY_SCALES[match["suffix"] or ""])
 
 
 def round_up(number: int, multiple: int) -> int:

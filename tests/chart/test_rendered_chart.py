@@ -134,9 +134,9 @@ def test_namespaced_rights_stop_at_the_namespaces_listed(helm):
     assert {m["metadata"]["namespace"] for m in of_kind(manifests, "Role")} == {
         "team-a", "team-b", "tonnage-system",
     }  # fmt: skip
-    binding = the(manifests, "ValidatingAdmissionPolicyBinding")
-    [expression] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
-    assert expression["values"] == ["team-a", "team-b"]
+    for binding in of_kind(manifests, "ValidatingAdmissionPolicyBinding"):
+        [expression] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+        assert expression["values"] == ["team-a", "team-b"]
 
 
 def test_editing_is_not_given_to_every_editor_unless_asked_for(helm):
@@ -155,9 +155,22 @@ def test_editing_is_not_given_to_every_editor_unless_asked_for(helm):
 def test_the_policy_comes_with_the_right_to_create_pods_and_only_then(helm):
     kind = "ValidatingAdmissionPolicy"
 
-    assert len(of_kind(helm.template(), kind)) == 1
+    assert len(of_kind(helm.template(), kind)) == 2  # one that denies, one that warns
     assert of_kind(helm.template(**SCALE_ONLY), kind) == []
     assert of_kind(helm.template(admissionPolicy={"create": False}), kind) == []
+
+
+def test_of_the_two_policies_one_denies_and_one_only_warns(helm):
+    bindings = of_kind(helm.template(), "ValidatingAdmissionPolicyBinding")
+
+    assert {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in bindings} == {
+        "tonnage.tonnage-system": ["Deny"],
+        "tonnage.tonnage-system.rolls": ["Warn"],
+    }
+
+
+def test_a_class_reaches_the_operator(helm):
+    assert settings_of(helm.template(settings={"operatorClass": "blue"})).operator_class == "blue"
 
 
 def test_the_crd_is_the_generated_one_and_outlives_the_release(helm):

@@ -199,6 +199,49 @@ def test_row_15_labels_are_free_and_the_spec_is_not(kubectl: Kubectl, release: R
     kubectl("delete", "mdep/labels", "-n", release.served, "--as", "carol")
 
 
+def test_who_may_not_create_deployments_may_not_approve_a_plan(kubectl: Kubectl, release: Release):
+    bind_edit_role(kubectl, release, "erin")
+    kubectl(
+        "create", "-n", release.served, "-f", "-",
+        text=json.dumps(manifest(("metadata.name", "plans"))),
+    )  # fmt: skip
+    approve = ["annotate", "mdep/plans", "-n", release.served, "tonnage.dev/approve=0123"]
+
+    kubectl("annotate", "mdep/plans", "-n", release.served, "--as", "erin", "note=free")
+    with pytest.raises(LabError, match="user erin needs the right to create deployments"):
+        kubectl(*approve, "--as", "erin")
+    kubectl(*approve)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({"contextLength": 8000}, " spec.contextLength:"),
+        ({"pods": {"cpu": "3"}, "hardware": {"gpu": "H100"}}, " spec.hardware spec.pods:"),
+        ({"scaling": {"maxReplicas": 7}}, None),
+        ({"scaling": {"mode": "Approve"}, "contextLength": 8000}, None),
+    ],
+)
+def test_a_change_that_may_replace_pods_is_warned_of(
+    kubectl: Kubectl, release: Release, spec, fields
+):
+    name = f"warned-{uuid.uuid4().hex[:8]}"
+    kubectl(
+        "create", "-n", release.served, "-f", "-",
+        text=json.dumps(manifest(("metadata.name", name))),
+    )  # fmt: skip
+    change = [
+        "patch", f"mdep/{name}", "-n", release.served, "--type=merge", "--dry-run=server",
+        "--warnings-as-errors", "-p", json.dumps({"spec": spec}),
+    ]  # fmt: skip
+
+    if fields is None:
+        kubectl(*change)
+        return
+    with pytest.raises(LabError, match=f"this may replace every pod, for{fields}"):
+        kubectl(*change)
+
+
 def test_the_policy_stops_at_the_namespaces_served(kubectl: Kubectl, release: Release, namespaces):
     other = namespaces()
     allow(kubectl, other, "dave", {"modeldeployments.tonnage.dev": "create"})

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 import site_lab
+from cli_builders import run
 from site_lab import NAME, a_model, a_tenant, until
-from tonnage.cluster.kube import PODS
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS
 
 pytestmark = site_lab.pytestmark
 
@@ -105,6 +106,97 @@ def test_recommend_leaves_what_runs_alone(running):
     until(lambda: plan(running)["replicas"] == 2, "the plan has two replicas")
     running.settled("nothing more is written")
 
+    assert running.deployment()["spec"] == before["spec"]
+
+
+def test_approve_rolls_pods_for_the_digest_of_the_plan_and_no_other(running):
+    before = running.wait_ready()
+    changed = running.change(scaling={"mode": "Approve"}, pods={"cpu": "1000m"})
+    until(lambda: running.condition("Approved").get("status") == "False", "the plan waits")
+    running.settled("nothing more is written")
+    (proposal,) = running.status()["proposals"]
+
+    assert running.deployment()["metadata"]["generation"] == before["metadata"]["generation"]
+    assert running.condition("Approved")["reason"] == "PodsWouldRoll"
+    assert "resources.requests" in running.condition("Approved")["message"]
+    assert running.condition("Ready")["status"] == "True"
+
+    running.change(scaling={"minReplicas": 2})
+    running.wait_ready(replicas=2)  # what runs is scaled meanwhile
+    running.kubectl("annotate", "mdep", NAME, f"tonnage.dev/approve={proposal['digest']}")
+    until(lambda: running.condition("Approved")["reason"] == "ApprovalStale", "it is of before")
+    running.settled("nothing more is written")
+
+    assert template(running.deployment()) == template(before)
+
+    (newer,) = running.status()["proposals"]
+    running.kubectl(
+        "annotate", "mdep", NAME, "--overwrite", f"tonnage.dev/approve={newer['digest']}"
+    )
+    until(lambda: template(running.deployment()) != template(before), "the plan is carried out")
+    after = running.wait_ready(replicas=2)
+
+    assert container(after)["resources"]["requests"] == {"cpu": "1"}
+    assert running.condition("Approved")["reason"] == "Approved"
+    assert (
+        running.get(MODEL_DEPLOYMENTS)["metadata"]["generation"] > changed["metadata"]["generation"]
+    )
+
+    running.change(slo={"timePerOutputToken": {"p95": "51ms"}}, pods={"cpu": "1"})
+    generation = running.get(MODEL_DEPLOYMENTS)["metadata"]["generation"]
+    until(lambda: running.status()["observedGeneration"] == generation, "the change is seen")
+    running.settled("nothing more is written")
+
+    assert template(running.deployment()) == template(after)  # the same pods: nothing waits
+    assert running.condition("Approved")["reason"] == "NothingToApprove"
+    assert running.condition("Ready")["status"] == "True"
+
+
+def test_diff_tells_beforehand_what_the_operator_would_do(running, tmp_path):
+    running.wait_ready()
+    wanted = a_model(contextLength=7000)
+    wanted["metadata"]["namespace"] = running.namespace
+    (tmp_path / "new.yaml").write_text(json.dumps(wanted))
+    kubeconfig = running.site.plane.kubeconfig
+
+    told = run(
+        "diff", "--from-cluster", tmp_path / "new.yaml", "--kubeconfig", kubeconfig, "-o", "json"
+    )
+    (found,) = json.loads(told.stdout)["objects"]
+    before = container(running.deployment())["args"]
+    running.change(contextLength=7000)
+    until(lambda: container(running.deployment())["args"] != before, "the template is applied")
+    after = container(running.deployment())["args"]
+
+    assert found["podsRolled"] == 1
+    assert [each["field"] for each in found["podChanges"]] == [
+        "spec.containers[vllm].args --max-model-len"
+    ]
+    assert [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]] == [
+        ("8192", "7000")
+    ]
+
+
+def test_another_manager_that_applies_the_same_every_second_changes_nothing(running):
+    before, site = running.wait_ready(), running.site
+    manifest = a_model()
+    manifest["metadata"]["namespace"] = running.namespace
+    path = MODEL_DEPLOYMENTS.path(running.namespace, NAME)
+
+    def apply():
+        return site.api.apply(path, manifest, manager="argocd-controller", force=True)
+
+    first = apply()
+    running.settled("it is seen")
+    since_s = time.time()
+    for _ in range(10):
+        ticks = site.num_ticks()
+        last = apply()
+        until(lambda ticks=ticks: site.num_ticks() > ticks, "a tick")
+    writes = [each for each in site.writes(since_s=since_s) if each.namespace == running.namespace]
+
+    assert writes == []
+    assert last["metadata"]["generation"] == first["metadata"]["generation"]
     assert running.deployment()["spec"] == before["spec"]
 
 

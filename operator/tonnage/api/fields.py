@@ -42,6 +42,7 @@ LabelValue = Annotated[
     str, Field(pattern="^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", max_length=63)
 ]
 Quantity = Annotated[str, Field(pattern="^[1-9][0-9]{0,8}(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=12)]
+OperatorClass = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
-from tonnage.api.fields import Duration, HubId, Rate, Revision, Tokens
+from tonnage.api.fields import Duration, HubId, OperatorClass, Rate, Revision, Tokens
 from tonnage.api.pods import UNTEMPLATED, Engine, Pods, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
@@ -180,8 +180,14 @@ class Scaling(ApiModel):
         ),
     )
 
-    mode: Literal["Auto", "Recommend", "Paused"] = "Auto"
-    """Auto: template and scale. Recommend: status only. Paused: as Recommend, plan frozen."""
+    mode: Literal["Auto", "Recommend", "Approve", "Paused"] = "Auto"
+    """Auto: template and scale. Recommend: status only. Paused: as Recommend, plan frozen.
+
+    Approve: as Auto, but what replaces pods, or passes approvalAboveUsdPerHour, waits for the
+    annotation tonnage.dev/approve with the digest that the condition Approved names.
+    """
+    approval_above_usd_per_hour: Rate | None = None
+    """In mode Approve: replicas that cost more wait; absent: only what replaces pods does."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
     """Required: never unbounded."""
@@ -262,6 +268,8 @@ class Spec(ApiModel):
     engine: Engine | None = None
     pods: Pods | None = None
     scale_target: ScaleTarget | None = None
+    operator_class: OperatorClass | None = None
+    """Only the release of Tonnage with this class acts; absent: the one without a class."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Spec":

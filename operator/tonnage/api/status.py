@@ -201,6 +201,15 @@ class Condition(ApiModel):
     observed_generation: int | None = None
 
 
+class ProposalStatus(ApiModel):
+    """A plan that waits for somebody to agree to it: mode Approve."""
+
+    digest: Annotated[str, Field(max_length=64)]
+    """What the annotation ``tonnage.dev/approve`` must say."""
+    reason: Annotated[str, Field(max_length=64)]
+    message: Text
+
+
 class Display(ApiModel):
     """Strings made for the columns of ``kubectl get``."""
 
@@ -231,3 +240,5 @@ class Status(ApiModel):
         ),
     ] = ()
     display: Display | None = None
+    proposals: Annotated[tuple[ProposalStatus, ...], Field(max_length=4)] = ()
+    """What waits in mode Approve; one annotation agrees to one of them."""

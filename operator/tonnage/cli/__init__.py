@@ -1,5 +1,5 @@
-"""The command line: plan, compare, replay, calibrate, explain, top, catalog, crd, lab, run."""
+"""The command line: commands each in a module of their own, and the plugin of kubectl."""
 
-from tonnage.cli.commands.app import main
+from tonnage.cli.commands.app import kubectl, main
 
-__all__ = ["main"]
+__all__ = ["kubectl", "main"]

@@ -22,6 +22,7 @@ NO: Final = 2
 NO_CLUSTER: Final = 3
 NO_CRD: Final = 4
 NO_RIGHTS: Final = 5
+OVER_BUDGET: Final = 6
 
 _CONTROL: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"

@@ -5,9 +5,10 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
+from tonnage.control.approval import until_approved, within_cost, without_unapproved
 from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import choose, slots_reasons
-from tonnage.control.draining import drain_reasons, drain_to_write_s
+from tonnage.control.draining import drain_reasons
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.outlook import (
     events_of,
@@ -26,7 +27,7 @@ from tonnage.control.pending import (
 from tonnage.control.promises import factor_reasons, judge, remembered_load
 from tonnage.control.question import RefusedError
 from tonnage.control.remembered import not_ahead, pace_s, window_base, with_observed
-from tonnage.control.rivals import leaves_template, with_rivals
+from tonnage.control.rivals import with_rivals
 from tonnage.control.state import (
     Assessment,
     Chosen,
@@ -36,8 +37,8 @@ from tonnage.control.state import (
     Pending,
     Refusal,
 )
-from tonnage.manifests.children import NotServableError, deployment, site_of, spec_digest
-from tonnage.manifests.names import Manifest
+from tonnage.control.template import roll_changes, template_of
+from tonnage.manifests.children import NotServableError, spec_digest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
@@ -71,6 +72,7 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     found = Assessment(state=state, memory=memory, traffics=traffics)
     try:
         chosen = choose(state, fleet, memory, asker)
+        chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
     except SearchAbandonedError as abandoned:
         return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
@@ -79,7 +81,8 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     memory = replace(
         found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
     )
-    return replace(found, memory=memory, chosen=chosen)
+    proposals = (proposal,) if proposal else ()
+    return replace(found, memory=memory, chosen=chosen, proposals=proposals)
 
 
 def _answered(found: Assessment) -> Assessment:
@@ -131,7 +134,9 @@ def decided(
     held = chosen.belief
     believed = held.constants_at(held.posterior)
     observed = observe_engines(state, fleet, chosen.sizing, held.constants, believed=believed)
-    found = replace(found, template=template, observed=observed)
+    changes = roll_changes(state.deployment, template)
+    found = replace(found, template=template, changes=changes, observed=observed)
+    found = without_unapproved(found, chosen)
     found = replace(found, memory=remembered_load(found, chosen, fleet))
     found = replace(found, memory=judge(found, chosen, observed, fleet))
     events = events_of(chosen, found.memory, fleet)
@@ -142,36 +147,12 @@ def decided(
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
     memory = remembered_giving_back(state, found.memory, decision, fleet)
-    return replace(found, memory=memory, decision=decision)
+    return within_cost(replace(found, memory=memory), chosen, decision)
 
 
 def _refusal(refused: Exception) -> Refusal:
     reason = refused.reason if isinstance(refused, RefusedError) else type(refused).__name__
     return Refusal(reason=reason.removesuffix("Error"), message=str(refused))
-
-
-def template_of(
-    state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
-) -> Manifest | None:
-    """Return the Deployment to apply; None: the live one stays."""
-    has_drifted = drift(state) not in {None, memory.drift_corrected}
-    if leaves_template(memory):
-        return None
-    if chosen.model.spec.scale_target or not (chosen.must_apply or has_drifted):
-        return None
-    site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
-    return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
-
-
-def drift(state: ModelState) -> tuple[str, str] | None:
-    """Return (uid, digest of the template) of a Deployment whose pods somebody else wrote to.
-
-    Drift is corrected once for each template: what the other left beside our fields stays.
-    """
-    deployment = state.deployment
-    if deployment is None or not deployment.template_managers:
-        return None
-    return deployment.uid, deployment.template_digest
 
 
 def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: Fleet) -> Need:

@@ -6,13 +6,13 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.answers import Asker
 from tonnage.control.question import Question, RefusedError, question_of
+from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.estimate.belief import SETTLED_S
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.sizing.errors import (
-    DoesNotFitError,
     SearchAbandonedError,
     SizingError,
     SLOInfeasibleError,
@@ -25,8 +25,6 @@ from tonnage.units import significant
 MIN_WINDOWS = 10
 ASKED_AGAIN_S = 600.0
 """Between two searches for a better max-num-seqs."""
-GAIN_WORTH_A_RESTART = 0.05
-"""A spec change keeps the running flags unless others raise a replica's capacity by more."""
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
@@ -52,6 +50,21 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         found = _chosen(question, model, sizing, must_apply=False, problem=problem)
         return replace(found, better_asked=_better_asked(question, found))
     return _chosen(question, model, _freely(question, live), must_apply=True)
+
+
+def choose_running(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
+    """Size what runs; the state's model is the one that its pods were made for.
+
+    Raises:
+        RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
+    """
+    model = checked(state)
+    question = question_of(model, state, fleet, memory, asker)
+    live = _live_flags(state, model, question.request)
+    if live is None:
+        raise RefusedError("FlagsUnknown", "the flags that run cannot be read")
+    sizing, problem = _as_it_runs(question, live)
+    return _chosen(question, model, sizing, must_apply=False, problem=problem)
 
 
 def _chosen(
@@ -196,32 +209,7 @@ def _live_flags(state: ModelState, model: ModelDeployment, request: SizingReques
 
 
 def _freely(question: Question, live: Flags | None) -> Sizing:
-    """Choose flags; those that run stay where others gain too little to restart an engine."""
-    kept = _kept(question, live)
-    try:
-        first = question.size(None, run=False)
-    except DoesNotFitError:
-        if kept is None:
-            raise
-        return kept
-    best = question.size(first.flags, run=False)
-    if kept is None:
-        return best
-    worth_it = best.goodput_requests_per_s * kept.flags.parallelism.num_gpus > (
-        1 + GAIN_WORTH_A_RESTART
-    ) * (kept.goodput_requests_per_s * best.flags.parallelism.num_gpus)
-    return best if worth_it else kept
+    def size(flags: Flags | None, run: bool) -> Sizing:
+        return question.size(flags, run=run)
 
-
-def _kept(question: Question, live: Flags | None) -> Sizing | None:
-    """Return what the flags that run give a changed spec; None where they will not do.
-
-    They have shown that what ran before fits, not what is asked now.
-    """
-    if live is None or question.request.num_gpus not in {None, live.parallelism.num_gpus}:
-        return None
-    try:
-        kept = question.size(live, run=True)
-    except SizingError:
-        return None
-    return None if kept.memory_doubt else kept
+    return resized(size, live, num_gpus=question.request.num_gpus)

@@ -5,6 +5,7 @@ from statistics import median_low
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
+from tonnage.control.approval import NEEDED, approved
 from tonnage.control.assess import is_spec_ahead
 from tonnage.control.finding import Finding, State
 from tonnage.control.learning import (
@@ -15,7 +16,8 @@ from tonnage.control.learning import (
 )
 from tonnage.control.plausible import speed_plausible
 from tonnage.control.rivals import left_replicas, left_to_others
-from tonnage.control.state import Assessment, Fleet
+from tonnage.control.state import APPROVE, Assessment, Fleet
+from tonnage.control.template import roll_written
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
 from tonnage.units import KIB
@@ -24,7 +26,7 @@ HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
 """Reason of CapacityAvailable for what a limit of the budget is called."""
-OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", "InsufficientGPU", "QuotaExceeded"}
+OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", "InsufficientGPU", "QuotaExceeded", NEEDED}
 LIMIT_CODES = frozenset(OTHER_LIMITS | BUDGET_CODES.keys())
 MESSAGE_LENGTH = KIB
 MOST_NAMED = 4
@@ -38,6 +40,7 @@ OF_THE_PLAN = frozenset(
         "SLOMet",
         "SpeedPlausible",
         "KVCapacityAsPlanned",
+        "Approved",
     }
 )
 """Conditions that stand on the plan: they stay as they were while it waits for its search."""
@@ -115,9 +118,9 @@ def scaling_active(found: Assessment) -> Finding:
         other = found.state.conflicting_autoscaler
         message = f"{other} scales the same Deployment: Tonnage does not write"
         state = ("False", "ConflictingScaler", message)
-    elif found.mode == "Auto" and (left := left_to_others(found)):
+    elif found.is_acting and (left := left_to_others(found)):
         state = ("False", *left)
-    elif found.mode == "Auto":
+    elif found.is_acting:
         state = ("True", "Scaling", "replicas follow the plan")
     else:
         reasons = {"Recommend": "RecommendOnly", "Paused": "Paused"}
@@ -189,7 +192,7 @@ def ready(found: Assessment) -> Finding:
     deployment, model = found.state.deployment, found.state.model
     minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
     if deployment is None:
-        is_passive = found.mode != "Auto" and found.refusal is None
+        is_passive = not found.is_acting and found.refusal is None
         return Finding(
             "Ready",
             "True" if is_passive else "False",
@@ -199,7 +202,7 @@ def ready(found: Assessment) -> Finding:
     up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
     trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
     counts = f"{deployment.ready} replicas ready, minReplicas {minimum}"
-    if _is_due(found) and found.mode == "Auto":
+    if _is_due(found) and found.is_acting:
         return Finding(
             "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
         )
@@ -215,17 +218,26 @@ def reconciling(found: Assessment) -> Finding:
     """Present only while a change of spec is carried out; autoscaling never sets it."""
     deployment = found.state.deployment
     is_alone = found.state.conflicting_autoscaler is None
-    is_waiting = found.mode == "Auto" and found.refusal is None and is_alone
+    is_waiting = found.is_acting and found.refusal is None and is_alone
     is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
-    state: State | None = "True" if is_waiting and is_changing else None
+    is_going_on = is_waiting and stalled(found).state is None
+    state: State | None = "True" if is_going_on and is_changing else None
     if found.pending and _is_due(found):
         return Finding("Reconciling", state, PENDING, found.pending.message)
-    return Finding("Reconciling", state, "RollingOut", "the Deployment is brought to the spec")
+    message = "the Deployment is brought to the spec"
+    if found.changes:
+        message = f"{message}: {roll_written(found.state.deployment, found.changes)}"
+    return Finding("Reconciling", state, "RollingOut", message)
 
 
 def _is_due(found: Assessment) -> bool:
-    """Tell whether a template is to be applied, or will be when its search has ended."""
-    return found.template is not None or (found.pending is not None and is_spec_ahead(found.state))
+    """Tell whether a template is to be applied that makes pods, or its search is awaited.
+
+    What was recorded with a template is brought to a spec that asks for the same pods by the way.
+    What somebody has to agree to is not due before.
+    """
+    is_sought = found.pending is not None and found.mode != APPROVE
+    return found.is_due or (is_sought and is_spec_ahead(found.state))
 
 
 def _is_rolling_out(found: Assessment) -> bool:
@@ -263,6 +275,7 @@ RULES: tuple[Rule, ...] = (
     slo_met,
     speed_plausible,
     kv_capacity,
+    approved,
 )
 FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
 
@@ -290,7 +303,7 @@ def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition,
 def _as_planned(finding: Finding, found: Assessment) -> Finding:
     """Leave what stands on the plan as it was while a search is awaited, and say so if it lasts."""
     pending = found.pending
-    if pending is None or finding.type not in OF_THE_PLAN:
+    if pending is None or finding.state is None or finding.type not in OF_THE_PLAN:
         return finding
     before = found.memory.conditions.get(finding.type)
     if before is None:

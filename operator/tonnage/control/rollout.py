@@ -8,14 +8,10 @@ while demand grows or replicas start, and not where no GPU is left for the pod t
 from dataclasses import replace
 
 from tonnage.api.status import Reason
-from tonnage.control.assess import template_of
+from tonnage.control.approval import is_roll_approved, roll_proposal
 from tonnage.control.outlook import lead_s
-from tonnage.control.state import (
-    Assessment,
-    Chosen,
-    Fleet,
-    ObjectMemory,
-)
+from tonnage.control.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
+from tonnage.control.template import roll_changes, template_of
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, format_s
@@ -60,6 +56,8 @@ def with_rollout(
     found = replace(found, memory=replace(found.memory, better_since_s=since_s))
     if not _may_restart(found, chosen, fleet):
         return found
+    if found.mode == APPROVE and not is_roll_approved(found.state, chosen.model, better):
+        return _proposed(found, chosen, better, fleet)
     needed = chosen.sizing.flags.parallelism.num_gpus
     waits = _waits_for(found, fleet, needed if free_gpus is None else free_gpus, is_rolling)
     return _told(found, chosen, better, waits) if waits else _moved(found, chosen, better, fleet)
@@ -71,7 +69,7 @@ def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
 
 def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
     is_ours = chosen.model.spec.scale_target is None and fleet.settings.mode == "full"
-    return is_ours and found.mode == "Auto" and found.template is None
+    return is_ours and found.is_acting and found.template is None
 
 
 def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool) -> str | None:
@@ -109,7 +107,22 @@ def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> A
     template = template_of(found.state, fleet, taken, memory)
     if template is None:
         return found
-    return replace(told, chosen=taken, memory=memory, template=template)
+    changes = roll_changes(found.state.deployment, template)
+    return replace(told, chosen=taken, memory=memory, template=template, changes=changes)
+
+
+def _proposed(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
+    """Leave what runs until somebody agrees; a gain that is young is not yet shown to anybody."""
+    told = _told(found, chosen, better, "it waits for approval")
+    stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
+    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
+    changes = roll_changes(
+        found.state.deployment, template_of(found.state, fleet, taken, found.memory)
+    )
+    if stood_s < STANDS_S or found.proposals or not changes:
+        return told
+    proposal = roll_proposal(found.state, chosen.model, better, changes)
+    return replace(told, proposals=(proposal,))
 
 
 def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> ObjectMemory:

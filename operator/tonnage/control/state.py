@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
@@ -19,12 +20,17 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
+from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
 from tonnage.policy.need import Capacity, Traffic
 from tonnage.policy.situation import Decision, Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
+
+APPROVE: Final = "Approve"
+ACTING: Final = frozenset({"Auto", APPROVE})
+"""Modes in which Deployments are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,10 @@ class ModelView:
     status: str
     """JSON of the status: compared before a write, never an input to a decision."""
     is_deleting: bool
+    approve: str | None = None
+    """The annotation by which somebody agrees to a plan, as it stands there."""
+    operator_class: str | None = None
+    """As it stands in the spec, which may be invalid."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,6 +93,12 @@ class DeploymentView:
     """Field managers other than ours that own the number of replicas, with their subresource."""
     uncounted_gpus: tuple[str, ...] = ()
     """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
+    template: str = "{}"
+    """JSON of the pod template as it stands."""
+    template_fields: str = "null"
+    """JSON of what our field manager owns of it; null: nothing."""
+    made_from: str | None = None
+    """JSON of the part of the spec that its template was made from, as we recorded it."""
 
     @property
     def is_rolling(self) -> bool:
@@ -400,6 +416,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan that waits for somebody to agree to it."""
+
+    digest: str
+    reason: str
+    """Of the condition, while nobody said anything."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """A search that the time of this tick did not suffice for: what runs stays until it ends."""
 
@@ -422,6 +448,15 @@ class Assessment:
     decision: Decision | None = None
     template: Manifest | None = None
     """The Deployment to apply; None: the live one stays."""
+    changes: tuple[Change, ...] = ()
+    """What that changes of the pods that run: without any none of them rolls."""
+    proposals: tuple[Proposal, ...] = ()
+    """What waits for somebody to agree to it."""
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether a template is to be applied that makes pods."""
+        return self.template is not None and (self.state.deployment is None or bool(self.changes))
 
     @property
     def sizing(self) -> Sizing | None:
@@ -431,3 +466,8 @@ class Assessment:
     def mode(self) -> str:
         model = self.state.model
         return model.spec.scaling.mode if isinstance(model, ModelDeployment) else "Paused"
+
+    @property
+    def is_acting(self) -> bool:
+        """Tell whether its mode lets Tonnage write more than status."""
+        return self.mode in ACTING

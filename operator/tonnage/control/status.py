@@ -15,9 +15,11 @@ from tonnage.api.status import (
     Figure,
     MeasuredStatus,
     PlanStatus,
+    ProposalStatus,
     ReplicasStatus,
     Status,
 )
+from tonnage.control.approval import NEEDED
 from tonnage.control.calibrated import calibration_status
 from tonnage.control.conditions import PENDING, conditions
 from tonnage.control.plausible import remembered_speeds
@@ -101,6 +103,10 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
         decisions=memory.decisions,
         conditions=conditions(found, fleet, now=now),
         display=_display(found, memory),
+        proposals=tuple(
+            ProposalStatus(digest=each.digest, reason=each.reason, message=each.message[:1024])
+            for each in found.proposals
+        ),
     )
     return status, memory
 
@@ -155,7 +161,7 @@ def _replicas(found: Assessment) -> ReplicasStatus:
     deployment = found.state.deployment
     current = deployment.replicas if deployment else 0
     is_left = left_replicas(found) is not None
-    is_acting = found.mode == "Auto" and found.decision is not None and not is_left
+    is_acting = found.is_acting and found.decision is not None and not is_left
     desired = found.decision.replicas if found.decision and is_acting else current
     is_ready = deployment.ready if deployment else 0
     return ReplicasStatus(
@@ -245,7 +251,7 @@ def _display(found: Assessment, memory: ObjectMemory) -> Display:
     missed = [f"{each.name} {each.fraction:.0%}" for each in known if each.fraction < each.quantile]
     reason = found.refusal.reason if found.refusal else ""
     if found.decision and not reason:
-        reason = found.decision.reasons[-1].code
+        reason = NEEDED if found.proposals else found.decision.reasons[-1].code
     return Display(
         mbu=f"{mbu.value:.0%}" if mbu else "",
         queue=f"{queue.value:.0f}" if queue else "",
@@ -269,6 +275,7 @@ def facts(status: Mapping[str, Any]) -> Any:
         "replicas": status.get("replicas"),
         "plan": plan,
         "decisions": [each["time"] for each in status.get("decisions") or ()],
+        "proposals": [each["digest"] for each in status.get("proposals") or ()],
         "conditions": sorted(
             (each["type"], each["status"], each["reason"])
             for each in status.get("conditions") or ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tonnage.control.answers import Asker
-from tonnage.control.assess import decided, drift, sized
+from tonnage.control.assess import decided, sized
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
@@ -25,6 +25,7 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.status import recalled, report
+from tonnage.control.template import drift
 from tonnage.control.writes import Carried, Writes, carried_out, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
@@ -159,7 +160,7 @@ def assess_fleet(
         uid = state.view.uid
         each = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)
         each = with_rollout(each, fleet, free_gpus=free, is_rolling=rolling)
-        rolling = rolling or (each.template is not None and state.deployment is not None)
+        rolling = rolling or bool(each.changes)
         if free is not None:
             free -= growth_gpus(each, fleet)
         found[uid] = each

@@ -4,18 +4,23 @@ from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
-from tonnage.control.assess import drift
 from tonnage.control.contest import Fate, Scaled
 from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
+from tonnage.control.template import drift, roll_written
 from tonnage.manifests.names import Manifest
 
 CHILDREN_CHECK_S = 300
 EVENT_INTERVAL_S = 600
 """One Event of each reason per object in this time."""
-WARNING_STATES = {"PlanValid": "False", "CapacityAvailable": "False", "MetricsAvailable": "False"}
+WARNING_STATES = {
+    "PlanValid": "False",
+    "CapacityAvailable": "False",
+    "MetricsAvailable": "False",
+    "Approved": "False",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,8 @@ class Writes:
     """No Deployment was seen when this was decided."""
     first_replicas: int | None = None
     """For a Deployment that does not exist yet."""
+    rolls: bool = False
+    """The template replaces pods that run: the status, which says so, is written before it."""
     check_children: bool = False
     check_leftovers: bool = False
     """Of children that this spec does not ask for, and another one may have."""
@@ -85,7 +92,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     template = _template(found, fleet) if acts else None
     check_children = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
-    happenings, posted = _happenings(found, reported, fleet, is_scaling=is_scaling)
+    told = found if template is not None else replace(found, changes=())
+    happenings, posted = _happenings(told, reported, fleet, is_scaling=is_scaling)
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
@@ -94,6 +102,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         scale=scale,
         template=template,
         creates=found.state.deployment is None,
+        rolls=template is not None and bool(found.changes),
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=check_children,
         check_leftovers=check_children and _is_spec_new(found, memory),
@@ -165,7 +174,7 @@ def _is_spec_new(found: Assessment, memory: ObjectMemory) -> bool:
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether the Deployment of this object may be touched at all."""
-    is_wanted = found.mode == "Auto" and found.refusal is None
+    is_wanted = found.is_acting and found.refusal is None
     is_ours_alone = found.state.conflicting_autoscaler is None and not found.state.view.is_deleting
     has_right = fleet.settings.mode == "full" or not _owns_children(found)
     return is_wanted and is_ours_alone and has_right
@@ -185,7 +194,7 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
     is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
-    if is_down and not is_stuck and (found.template is not None or deployment.is_rolling):
+    if is_down and not is_stuck and (found.changes or deployment.is_rolling):
         return None  # no scale-down during a rollout
     return Scale(
         deployment=deployment.name,
@@ -228,6 +237,9 @@ def _candidates(found: Assessment, reported: Reported, *, is_scaling: bool) -> l
         newest = decisions[0]
         message = f"{newest.from_replicas} -> {newest.to_replicas} replicas: {newest.message}"
         happenings.append(Happening(reason="Scaled", message=message, is_warning=False))
+    if found.changes:
+        message = roll_written(found.state.deployment, found.changes)
+        happenings.append(Happening(reason="RollingPods", message=message, is_warning=False))
     known = found.memory.conditions
     for condition in reported.status.conditions:
         old = known.get(condition.type)

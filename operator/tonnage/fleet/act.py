@@ -1,5 +1,7 @@
 """The writes of one tick: scale first, then templates, then status, then Events.
 
+What is about to replace pods is said in the status before it does.
+
 Every write is safe to be cut off before or after: the next tick reads what is there and goes on.
 """
 
@@ -54,7 +56,7 @@ class Writer:
     def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
         todo = list(all_writes)
-        phases = (self._scale, self._template, self._status)
+        phases = (self._scale, self._announce, self._template, self._status)
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
             said = [
                 list(pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo))
@@ -180,7 +182,16 @@ class Writer:
         metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
         self.kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
 
+    def _announce(self, writes: Writes) -> None:
+        """Say that pods are about to be replaced before the first of them is."""
+        if writes.rolls:
+            self._write_status(writes)
+
     def _status(self, writes: Writes) -> None:
+        if not writes.rolls:
+            self._write_status(writes)
+
+    def _write_status(self, writes: Writes) -> None:
         if writes.status is None:
             return
         self.check_lead()
@@ -195,8 +206,8 @@ class Writer:
 
 
 def _carried(*said: WorldError | None) -> Carried:
-    """Return what became of scale, template and status; the last that failed is told."""
-    scale, template, _ = map(_fate, said)
+    """Return what became of scale and template, by phase; the last that failed is told."""
+    scale, _, template, _ = map(_fate, said)
     failed = [each for each in said if each is not None and not isinstance(each, StaleError)]
     refused = str(failed[-1]) if failed and failed[-1].is_refusal else None
     return Carried(scale=scale, template=template, has_failed=bool(failed), refused=refused)

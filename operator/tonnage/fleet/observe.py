@@ -63,7 +63,7 @@ class Observer:
 
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
         """Return the fleet. What Prometheus does not answer is missing in it, and named."""
-        models = [snapshot.models[key] for key in sorted(snapshot.models)]
+        models = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
         uids = {view.uid for view in models}
         self._configs = {uid: known for uid, known in self._configs.items() if uid in uids}
         answers = self._ask_about(models, snapshot, now_s)
@@ -82,6 +82,10 @@ class Observer:
             settings=self.settings,
             has_pod_monitors=self.has_pod_monitors,
         )
+
+    def _is_ours(self, view: ModelView) -> bool:
+        """Tell whether this release acts on an object, by its class."""
+        return view.operator_class == self.settings.operator_class
 
     def _ask_about(self, models: Sequence[ModelView], snapshot: Snapshot, now_s: float) -> Answers:
         specs = [

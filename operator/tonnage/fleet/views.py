@@ -10,6 +10,7 @@ from typing import Any
 from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.devices import num_gpus, uncounted_gpus
 from tonnage.manifests.names import (
+    APPROVE_ANNOTATION,
     DELETION_COST_ANNOTATION,
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
@@ -17,6 +18,7 @@ from tonnage.manifests.names import (
     MANAGED_LABEL,
     MANAGER,
     SCALE_MANAGER,
+    SPEC_ANNOTATION,
 )
 
 Object = Mapping[str, Any]
@@ -56,7 +58,9 @@ def unix_s(timestamp: str | None) -> float | None:
 
 
 def model_view(body: Object) -> ModelView:
-    metadata = body["metadata"]
+    metadata, spec = body["metadata"], body.get("spec")
+    annotations = metadata.get("annotations") or {}
+    asked = spec.get("operatorClass") if isinstance(spec, Mapping) else None
     kept = {
         key: metadata[key] for key in ("name", "namespace", "uid", "generation") if key in metadata
     }
@@ -64,7 +68,7 @@ def model_view(body: Object) -> ModelView:
         "apiVersion": body.get("apiVersion"),
         "kind": body.get("kind"),
         "metadata": kept,
-        "spec": body.get("spec"),
+        "spec": spec,
     }
     return ModelView(
         namespace=metadata["namespace"],
@@ -75,6 +79,8 @@ def model_view(body: Object) -> ModelView:
         manifest=json.dumps(manifest, default=dict),
         status=json.dumps(body.get("status") or {}, sort_keys=True, default=dict),
         is_deleting="deletionTimestamp" in metadata,
+        approve=annotations.get(APPROVE_ANNOTATION),
+        operator_class=asked if isinstance(asked, str) else None,
     )
 
 
@@ -110,6 +116,9 @@ def deployment_view(body: Object) -> DeploymentView:
         problems=tuple(_problems(status)),
         drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
         grace_s=(template.get("spec") or {}).get("terminationGracePeriodSeconds"),
+        template=json.dumps(template, sort_keys=True, default=dict),
+        template_fields=json.dumps(_own_fields(metadata), sort_keys=True, default=dict),
+        made_from=annotations.get(SPEC_ANNOTATION),
     )
 
 
@@ -140,6 +149,15 @@ def _template_managers(metadata: Object) -> frozenset[str]:
         if "f:spec" in (((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {})
         and entry.get("manager") not in OURS
     )
+
+
+def _own_fields(metadata: Object) -> Object | None:
+    """Return the fields of the pod template that our manager owns, if it owns any."""
+    for entry in metadata.get("managedFields") or ():
+        fields = (entry.get("fieldsV1") or {}).get("f:spec") or {}
+        if entry.get("manager") == MANAGER and "f:template" in fields:
+            return dict(fields["f:template"])
+    return None
 
 
 def _integer(text: str | None) -> int | None:

@@ -109,7 +109,7 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
     Both ``--flag value`` and ``--flag=value`` are understood. A flag that is there and cannot be
     read, such as one that stands for a variable, is as unknown as an absent one.
     """
-    found = dict(_pairs(arguments))
+    found = dict(argument_pairs(arguments))
     try:
         flags = Flags(
             max_num_seqs=int(found["--max-num-seqs"]),
@@ -161,7 +161,8 @@ def _has_cache(flags: Flags) -> bool:
     return has_bytes and (num_blocks is None or 1 <= num_blocks <= LARGEST_COUNT)
 
 
-def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+def argument_pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each flag with its value; one that takes none with the word that follows it."""
     for here, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         flag, equals, value = here.partition("=")
         if flag.startswith("-"):
@@ -179,5 +180,5 @@ CAPACITY_FLAGS = frozenset(
 
 def without_capacity_flags(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return what else the arguments say, as ``flag=value`` texts."""
-    pairs = (pair for pair in _pairs(arguments) if pair[0] not in CAPACITY_FLAGS)
+    pairs = (pair for pair in argument_pairs(arguments) if pair[0] not in CAPACITY_FLAGS)
     return tuple(f"{flag}={value}" for flag, value in pairs)

@@ -4,10 +4,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import Spec
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.drain import drain_time_s, longest_answer
@@ -15,6 +16,7 @@ from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
+    SPEC_ANNOTATION,
     Manifest,
     labels,
     owner_reference,
@@ -58,8 +60,11 @@ def site_of(settings: Settings, *, has_pod_monitors: bool) -> Site:
 
 def spec_digest(model: ModelDeployment) -> str:
     """Return a digest of the part of the spec that a template is made from."""
-    canonical = json.dumps(model.spec.to_digestible(), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]
+    return hashlib.sha256(_written_spec(model).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def _written_spec(model: ModelDeployment) -> str:
+    return json.dumps(model.spec.to_digestible(), sort_keys=True)
 
 
 def deployment(
@@ -79,6 +84,7 @@ def deployment(
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
         DRAIN_ANNOTATION: str(drain_s),
+        SPEC_ANNOTATION: _written_spec(model),
     }
     return {
         "apiVersion": "apps/v1",
@@ -212,6 +218,21 @@ def flags_from_annotation(text: str) -> Flags | None:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return flags if is_runnable(flags) else None
+
+
+def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeployment | None:
+    """Return the model whose engines run, by the annotation: with today's SLO, demand and bounds.
+
+    None: nobody wrote down what they were made from, or it has a form of another version.
+    """
+    spec = model.spec.to_dict()
+    today = {key: spec[key] for key in ("slo", "scaling", "demand") if key in spec}
+    try:
+        pods = {key: value for key, value in json.loads(made_from or "").items() if key != "slo"}
+        found = Spec.model_validate_json(json.dumps(pods | today), extra="ignore")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return replace(model, spec=found)
 
 
 def _count(figure: Any) -> int | None:

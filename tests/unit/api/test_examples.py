@@ -19,7 +19,7 @@ def model_deployment(path: Path) -> ModelDeployment:
 def test_there_is_an_example_of_each_way_to_use_it():
     specs = [model_deployment(path).spec for path in EXAMPLES]
 
-    assert {spec.scaling.mode for spec in specs} >= {"Auto", "Recommend"}
+    assert {spec.scaling.mode for spec in specs} >= {"Auto", "Recommend", "Approve"}
     assert any(spec.slo is None for spec in specs)
     assert any(spec.scale_target for spec in specs)
     assert any(spec.hardware.gpus_per_replica is None for spec in specs)

@@ -5,12 +5,11 @@ tests/cluster.
 """
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
 
+from api_server_double import a_kubeconfig, serving
 from cli_builders import LLAMA, plan, run
 from tonnage.api.status import Status
 from tonnage.cli.answers.chain import chain
@@ -125,47 +124,8 @@ def a_model(*, name="llama-70b", **status):
 @pytest.fixture
 def a_cluster(tmp_path):
     """Return a function that serves {path: (status, body)} and returns a kubeconfig for it."""
-    servers = []
-
-    def serve(answers):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                status, body = answers.get(self.path.partition("?")[0], (404, {"message": ""}))
-                data = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        servers.append((server, thread))
-        return a_kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}")
-
-    yield serve
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def a_kubeconfig(folder, address):
-    path = folder / "kubeconfig"
-    named = {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "serving"}}
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "here",
-        "contexts": [named],
-        "clusters": [{"name": "c", "cluster": {"server": address}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
+    with serving(tmp_path) as serve:
+        yield serve
 
 
 def test_the_example_is_a_status_that_the_operator_could_write():
@@ -220,9 +180,9 @@ def test_explain_as_json_has_every_link(a_cluster):
     assert links["decision"]["decisions"][0]["toReplicas"] == 6
 
 
-def test_an_object_that_was_never_looked_at_says_so(a_cluster):
-    model = a_model()
-    del model["status"]
+@pytest.mark.parametrize("status", [None, {"observedGeneration": -1}], ids=["none", "default"])
+def test_an_object_that_was_never_looked_at_says_so(a_cluster, status):
+    model = a_model() | {"status": status}
     kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
     result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
 

@@ -1,13 +1,15 @@
 """The program as a whole: help, version, unexpected errors, the lab and the operator."""
 
+import os
 import subprocess
 import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cli_builders import run
-from tonnage.cli.commands.app import COMMANDS
+from tonnage.cli.commands.app import COMMANDS, plugin
 from tonnage.cli.commands.lab import LabFailure, lab_errors
 from tonnage.cli.console import Failure
 from tonnage.lab.processes import LabError
@@ -45,6 +47,52 @@ def test_help_has_examples(command):
     text = run(command, "--help").stdout
 
     assert f"    tonnage {command}" in text
+
+
+def test_the_plugin_of_kubectl_offers_what_one_asks_of_a_cluster():
+    result = CliRunner().invoke(plugin, ["--help"], prog_name="kubectl tonnage")
+
+    assert result.stdout.startswith("Usage: kubectl tonnage [OPTIONS] COMMAND")
+    for command in ("plan", "explain", "top", "pause", "resume"):
+        assert f"\n  {command} " in result.stdout
+    assert "\n  run " not in result.stdout
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell):
+    assert "_TONNAGE_COMPLETE" in run("completion", shell).stdout
+
+
+def completed(entry, variable, words):
+    """What the program proposes for the last of these words."""
+    script = f"import sys; sys.argv[:] = ['x']; from tonnage.cli import {entry}; {entry}()"
+    asked = {variable: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, check=False, env=dict(os.environ) | asked
+    )
+    return done.stdout.split()
+
+
+def test_the_program_completes_its_commands():
+    assert completed("main", "_TONNAGE_COMPLETE", "tonnage re") == [
+        "plain,render",
+        "plain,replay",
+        "plain,resume",
+    ]
+
+
+def test_the_plugin_completes_its_own():
+    assert completed("kubectl", "_KUBECTL_TONNAGE_COMPLETE", "kubectl-tonnage re") == [
+        "plain,resume"
+    ]
+
+
+def test_kubectl_gets_a_script_that_asks_the_plugin():
+    text = run("completion", "kubectl").stdout
+
+    assert text.startswith("#!/bin/sh\n")
+    assert "_KUBECTL_TONNAGE_COMPLETE=bash_complete kubectl-tonnage" in text
 
 
 def test_version_is_that_of_the_package():

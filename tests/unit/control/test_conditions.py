@@ -147,6 +147,23 @@ class TestReady:
         assert said("Ready", recommended) == ("True", "StatusOnly")
 
 
+class TestAChangeThatTouchesNoPod:
+    """Another SLO with which the flags stay: only what is recorded with the template changes."""
+
+    CHANGED = a_manifest(
+        generation=2,
+        slo={"timeToFirstToken": {"p95": "2001ms"}, "timePerOutputToken": {"p95": "50ms"}},
+    )
+
+    def test_is_written_and_shakes_no_condition(self):
+        found = assessed(a_state(self.CHANGED, live=a_deployment_body()))
+
+        assert found.template is not None
+        assert found.changes == ()
+        assert said("Ready", found) == ("True", "MinimumReady")
+        assert said("Reconciling", found) is None
+
+
 class TestReconciling:
     def test_while_the_first_deployment_is_made(self):
         assert said("Reconciling", replicas=None) == ("True", "RollingOut")
@@ -157,6 +174,15 @@ class TestReconciling:
         assert said("Reconciling", assessed(a_state(changed, live=a_deployment_body()))) == (
             "True",
             "RollingOut",
+        )
+
+    def test_names_what_pods_are_replaced_for(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+        found = assessed(a_state(changed, live=a_deployment_body()))
+
+        assert (
+            "2 pods are replaced for spec.containers[vllm].args --max-model-len 8192 -> 16384"
+            in shown(found)["Reconciling"].message
         )
 
     def test_while_an_update_goes_on(self):

@@ -94,6 +94,29 @@ class TestARollout:
         assert rolled(small).template is None
         assert rolled(hopeless).template is not None
 
+    def test_waits_for_approval_in_mode_approve(self):
+        found = rolled(an_object(mode="Approve"))
+        [proposal] = found.proposals
+
+        assert found.template is None
+        assert "--max-num-seqs" in proposal.message
+        assert said(found).endswith("not yet: it waits for approval")
+
+    def test_is_begun_once_it_is_approved(self):
+        asked = an_object(mode="Approve")
+        [proposal] = rolled(asked).proposals
+        view = replace(asked.state.view, approve=proposal.digest)
+
+        found = rolled(replace(asked, state=replace(asked.state, view=view)))
+
+        assert found.template is not None
+        assert found.proposals == ()
+
+    def test_is_not_proposed_before_its_gain_has_stood(self):
+        found = rolled(an_object(mode="Approve", memory={}))
+
+        assert found.proposals == ()
+
     def test_is_rare(self):
         recent = an_object(memory=STOOD | moved(NOW_S - 3600))
         old = an_object(memory=STOOD | moved(NOW_S - 6 * 3600))

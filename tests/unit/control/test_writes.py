@@ -124,7 +124,19 @@ class TestTemplate:
         made = writes(a_state(changed, live=a_deployment_body()))
 
         assert made.template is not None
+        assert made.rolls
         assert not made.creates
+        assert "RollingPods" in {each.reason for each in made.happenings}
+
+    def test_that_replaces_no_pod_is_no_rollout(self):
+        slo = {"timeToFirstToken": {"p95": "2001ms"}, "timePerOutputToken": {"p95": "50ms"}}
+        changed = a_manifest(slo=slo, generation=2)
+
+        made = writes(a_state(changed, live=a_deployment_body()))
+
+        assert made.template is not None
+        assert not made.rolls
+        assert "RollingPods" not in {each.reason for each in made.happenings}
 
     def test_corrects_drift_once(self):
         state = a_state(live=a_deployment_body(managedFields=EDITED))

@@ -556,6 +556,16 @@ class TestAll:
             "create events",
         ]
 
+    def test_pods_are_replaced_after_the_status_says_so(self):
+        kube = a_kube()
+
+        act(kube, asking(template=TEMPLATE, rolls=True, status=A_STATUS))
+
+        assert done(kube) == [
+            "apply modeldeployments/llama/status",
+            "apply deployments/llama",
+        ]
+
     @pytest.mark.parametrize("creates", [True, False])
     def test_nothing_at_all_is_written_without_the_lease(self, creates):
         kube = a_kube() if not creates else KubeDouble([(OBJECT, a_manifest())])

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from fleet_builders import a_manifest, a_sizing
-from loop_builders import a_loop, a_world, condition, replicas_of, served, tick
+from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from measured_builders import samples_of, slowed
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.keeping import shard_of
@@ -380,3 +380,27 @@ class TestHistory:
         assert world.kube.objects[SHARD]["data"] == later
         assert condition(world, "CalibrationStored") == ("False", "NewerVersion")
         assert len(self.history(restarted).pattern) >= 2 * 6
+
+
+class TestApproval:
+    def test_is_asked_for_once_and_followed_when_it_comes(self):
+        scaling = {"mode": "Approve", "minReplicas": 1, "maxReplicas": 8}
+        loop, world = served(a_manifest(scaling=scaling))
+        status = world.kube.objects[OBJECT]["status"]
+        changed = a_manifest(scaling=scaling, contextLength=16_384, generation=2)
+        world.kube.put(OBJECT, changed | {"status": status})
+
+        asked = tick(loop, world)
+        waiting = [tick(loop, world, after_s=60) for _ in range(3)]
+        [proposal] = status_of(world)["proposals"]
+        approved = world.kube.objects[OBJECT]
+        approved["metadata"]["annotations"] = {"tonnage.dev/approve": proposal["digest"]}
+        world.kube.put(OBJECT, approved)
+        followed = tick(loop, world)
+
+        assert asked == ["apply modeldeployments/llama/status", "create events"]
+        assert waiting == [[], [], []]
+        assert followed[:2] == [
+            "apply modeldeployments/llama/status",  # says so first
+            "apply deployments/llama",
+        ]

@@ -20,6 +20,7 @@ from tonnage.estimate.metrics import DECIDING, TABLE, queries
 from tonnage.estimate.samples import Series
 from tonnage.fleet.observe import CONFIG_AGE_S, Observer
 from tonnage.fleet.store import Kind, Store
+from tonnage.manifests.children import spec_digest
 from tonnage.settings import Settings
 
 EXPRESSIONS = queries(
@@ -160,6 +161,31 @@ class TestJoining:
         state = one(an_observer(), (Kind.MODEL, a_manifest(fieldOfTomorrow={"x": 1})))
 
         assert state.model == a_model()
+
+
+class TestOperatorClass:
+    BODIES = (
+        (Kind.MODEL, a_manifest("plain")),
+        (Kind.MODEL, a_manifest("blue", operatorClass="blue")),
+        (Kind.MODEL, a_manifest("broken", operatorClass="blue", hardware={"gpu": 7})),
+        (Kind.MODEL, a_manifest("mistyped", operatorClass=7)),
+    )
+
+    @pytest.mark.parametrize(
+        ("settings", "names"),
+        [
+            ({}, ["mistyped", "plain"]),
+            ({"operator_class": "blue"}, ["blue", "broken"]),
+            ({"operator_class": "green"}, []),
+        ],
+    )
+    def test_only_the_release_of_an_objects_class_sees_it(self, settings, names):
+        fleet = observed(an_observer(**settings), *self.BODIES)
+
+        assert [state.view.name for state in fleet.models] == names
+
+    def test_is_no_part_of_what_pods_are_made_from(self):
+        assert spec_digest(a_model(operatorClass="blue")) == spec_digest(a_model())
 
 
 class TestPrometheus:

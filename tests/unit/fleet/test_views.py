@@ -82,6 +82,16 @@ class TestDeployment:
         assert view.arguments[0] == "meta-llama/Llama-3.3-70B-Instruct"
         assert not view.is_rolling
         assert view.problems == ()
+        assert json.loads(view.template)["spec"]["containers"][0]["name"] == "vllm"
+        assert json.loads(view.made_from) == a_model().spec.to_digestible()
+
+    def test_tells_which_fields_of_its_template_are_ours(self):
+        fields = [*managed_by("kubectl-edit", "f:template"), *managed_by("tonnage", "f:template")]
+        ours = deployment_view(a_deployment_body(managedFields=fields))
+        others = deployment_view(a_deployment_body(managedFields=fields[:1]))
+
+        assert ours.template_fields == '{"f:spec": {}}'
+        assert others.template_fields == "null"
 
     def test_of_somebody_who_set_little(self):
         view = deployment_view({"metadata": {"name": "x", "namespace": "y", "uid": "z"}})

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from tonnage.api.crd import UNSEEN
+
 Object = Mapping[str, Any]
 
 SIZING_CODES: Final = frozenset({"Capacity", "Slots"})
@@ -12,7 +14,7 @@ SIGNAL_CONDITIONS: Final = ("MetricsAvailable", "SLOMet")
 CORRECTION_CONDITIONS: Final = ("SpeedPlausible", "KVCapacityAsPlanned", "CalibrationStored")
 SIZING_CONDITIONS: Final = ("PlanValid",)
 CAP_CONDITIONS: Final = ("ScalingActive", "ScalingLimited", "CapacityAvailable")
-DECISION_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled")
+DECISION_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "Approved")
 
 
 def block(content: object, *keys: str) -> Object:
@@ -32,12 +34,13 @@ def chain(resource: Object) -> dict[str, Any]:
     """Return the links from what is measured to what is decided, as plain data."""
     metadata, spec, status = (block(resource, key) for key in ("metadata", "spec", "status"))
     plan, estimate = block(status, "plan"), block(status, "estimate")
+    is_unseen = status.get("observedGeneration") == UNSEEN["observedGeneration"]
     return {
         "metadata": {key: metadata.get(key) for key in ("name", "namespace", "generation")},
         "model": block(spec, "model").get("id"),
         "gpu": block(spec, "hardware").get("gpu"),
         "mode": block(spec, "scaling").get("mode", "Auto"),
-        "observedGeneration": status.get("observedGeneration"),
+        "observedGeneration": None if is_unseen else status.get("observedGeneration"),
         "signal": {
             "measured": dict(block(status, "measured")),
             "conditions": _conditions(status, SIGNAL_CONDITIONS),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
@@ -12,6 +13,7 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.control.resized import resized
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     CalibrationFileError,
@@ -21,16 +23,34 @@ from tonnage.estimate.calibration_file import (
     speed_posterior_of,
 )
 from tonnage.estimate.learner import constants_of
+from tonnage.estimate.speed import with_speed
 from tonnage.explain.at_demand import demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
-from tonnage.sizing.provenance import Figure, Input, Origin, demand_input, replaced, without
-from tonnage.sizing.request import SizingRequest, as_textbook, ask, look_up
+from tonnage.sizing.provenance import (
+    Figure,
+    Input,
+    Origin,
+    demand_input,
+    replaced,
+    speed_input,
+    without,
+)
+from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedConstants:
+    """Constants of the step time that the plan of a live object stands on."""
+
+    overhead_factor: float
+    bandwidth_efficiency: float
+    prefill_efficiency: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +62,19 @@ class Terms:
     requests_per_s: float | None = None
     calibration: CalibrationFile | None = None
     """What was measured of an engine; refused for another."""
+    planned: PlannedConstants | None = None
+    """What an operator plans an object with."""
     between: Between = nothing
     """Called before each run of the engine model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What runs for an object."""
+
+    flags: Flags
+    is_current: bool
+    """It was made for the same part of the spec, so its flags stay whatever others would gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +126,21 @@ def identity(deployment: ModelDeployment) -> dict[str, str]:
     return {"name": deployment.name, "namespace": deployment.namespace}
 
 
-def answer(
+def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
     deployment: ModelDeployment,
     terms: Terms,
     *,
     model_config: str | None = None,
     target: ScaleTarget | None = None,
     checkpoint: Checkpoint | None = None,
+    live: Live | None = None,
 ) -> Planned | Refused:
     """Size one object.
 
     ``model_config``: the text of the config.json that its spec refers to.
     ``target``: the Deployment that its spec scales; its flags stay as they are.
     ``checkpoint``: what the files of its model hold; without it weights are counted.
+    ``live``: what runs for it, by which flags are chosen as the operator does.
     """
     try:
         request = request_of(
@@ -120,7 +153,7 @@ def answer(
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     try:
-        sizing = size(request, between=terms.between)
+        sizing = _sized(request, live, terms.between)
     except (CatalogError, SizingError) as error:
         return Refused(
             deployment=deployment,
@@ -146,6 +179,21 @@ def answer(
     )
 
 
+def _sized(request: SizingRequest, live: Live | None, between: Between) -> Sizing:
+    if live is None or request.flags is not None:
+        return size(request, between=between)
+
+    @cache
+    def size_with(flags: Flags | None, run: bool) -> Sizing:
+        if run:
+            return size(replace(request, flags=flags), between=between)
+        return size(request, between=between) if flags is None else size_with(None, False)
+
+    if live.is_current:
+        return size_with(live.flags, True)
+    return resized(size_with, live.flags, num_gpus=request.num_gpus)
+
+
 def request_of(
     spec: Spec,
     terms: Terms,
@@ -163,7 +211,20 @@ def request_of(
     """
     request = _with_notes(_request(spec, terms, model_config, target))
     request = request if checkpoint is None else as_stored(request, checkpoint)
+    request = request if terms.planned is None else as_planned(request, terms.planned)
     return request if terms.calibration is None else as_measured(request, terms.calibration)
+
+
+def as_planned(request: SizingRequest, known: PlannedConstants) -> SizingRequest:
+    """Return the request with the constants that an operator plans with."""
+    speed = with_speed(
+        request.speed,
+        overhead=known.overhead_factor,
+        bandwidth=known.bandwidth_efficiency,
+        prefill=known.prefill_efficiency,
+    )
+    inputs = replaced(request.inputs, speed_input(speed, Origin.LOOKED_UP, remark="from status"))
+    return replace(request, speed=speed, inputs=inputs)
 
 
 def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingRequest:

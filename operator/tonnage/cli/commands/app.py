@@ -1,11 +1,12 @@
 """The command line: its commands, each imported only when it is called."""
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -24,6 +25,14 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "plan": Entry(
         module="tonnage.cli.commands.plan",
         summary="Compute replicas and max-num-seqs for manifests.",
+    ),
+    "diff": Entry(
+        module="tonnage.cli.commands.diff",
+        summary="Show which pods roll, and what replicas and cost become, between manifests.",
+    ),
+    "render": Entry(
+        module="tonnage.cli.commands.render",
+        summary="Print the objects that the operator would apply.",
     ),
     "compare": Entry(
         module="tonnage.cli.commands.compare",
@@ -49,15 +58,41 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         summary="List the GPU classes and models in the catalogue.",
     ),
     "crd": Entry(module="tonnage.cli.commands.crd", summary="Print the CustomResourceDefinition."),
+    "pause": Entry(module="tonnage.cli.commands.acting", summary="Freeze a live ModelDeployment."),
+    "resume": Entry(
+        module="tonnage.cli.commands.acting", summary="Let a paused ModelDeployment go on."
+    ),
+    "approve": Entry(
+        module="tonnage.cli.commands.acting", summary="Agree to the plan that waits (mode Approve)."
+    ),
+    "completion": Entry(
+        module="tonnage.cli.commands.completion", summary="Print the completion script of a shell."
+    ),
     "lab": Entry(module="tonnage.cli.commands.lab", summary="Run a test cluster on this machine."),
     "run": Entry(module="tonnage.cli.commands.run", summary="Run the operator."),
 }
 
+PLUGIN: Final[Mapping[str, Entry]] = {
+    name: COMMANDS[name]
+    for name in ("plan", "diff", "explain", "top", "pause", "resume", "approve")
+}
+"""What the plugin of kubectl offers: what one asks of a cluster, or before a change of it."""
+PLUGIN_HELP: Final = """ModelDeployments: what they would take, why they run as they do, and a hand.
+
+\b
+Examples:
+  kubectl tonnage top -A
+  kubectl tonnage explain llama -n serving
+  kubectl tonnage diff --from-cluster model.yaml
+  kubectl tonnage approve llama -n serving
+"""
 HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as the SLO allows.
 
 \b
 Examples:
   tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
+  tonnage diff old.yaml new.yaml       which pods roll, replicas and cost before and after
+  tonnage render -f model.yaml         the Deployment and Service that would be applied
   tonnage compare -f model.yaml        the same for every GPU class, cheapest first
   tonnage replay trace.csv -f model.yaml  what autoscalers would have done with a trace
   tonnage calibrate --url http://...   measure a live vLLM server
@@ -75,29 +110,36 @@ Exit codes:
   3  the cluster cannot be reached
   4  the cluster does not have the ModelDeployment CRD
   5  access denied (RBAC)
+  6  over budget (diff)
 """
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on demand: a plan must not wait for Kubernetes."""
 
+    def __init__(
+        self, *arguments: Any, entries: Mapping[str, Entry] = COMMANDS, **settings: Any
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self._entries = entries
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's form)
-        return list(COMMANDS)
+        return list(self._entries)
 
     def get_command(
         self,
         ctx: click.Context,  # noqa: ARG002  (click's form)
         cmd_name: str,
     ) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._entries:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name].module)
+        module = importlib.import_module(self._entries[cmd_name].module)
         command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
 
 
 @click.group(
@@ -107,6 +149,17 @@ class LazyGroup(click.Group):
 )
 @click.version_option(package_name="tonnage", message="tonnage %(version)s")
 def program() -> None:
+    pass
+
+
+@click.group(
+    cls=LazyGroup,
+    entries=PLUGIN,
+    help=PLUGIN_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="tonnage", message="tonnage %(version)s")
+def plugin() -> None:
     pass
 
 
@@ -126,6 +179,16 @@ def _report_bug(
 
 def main() -> None:
     """Run the command line; an unexpected error ends it with exit code 1 and one line."""
+    _run(program, "tonnage")
+
+
+def kubectl() -> None:
+    """Run the plugin of kubectl, which finds it by the name ``kubectl-tonnage``."""
+    is_completing = "_KUBECTL_TONNAGE_COMPLETE" in os.environ
+    _run(plugin, "kubectl-tonnage" if is_completing else "kubectl tonnage")
+
+
+def _run(group: click.Group, name: str) -> None:
     sys.excepthook = _report_bug
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
-    program(args=arguments, prog_name="tonnage")
+    group(args=arguments, prog_name=name)

@@ -1,0 +1,223 @@
+"""Two versions of manifests: which pods roll and why, and what replicas and cost become."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tonnage.api.objects import ModelDeployment
+from pydantic.alias_generators import to_camel
+
+from tonnage.api.pods import UNTEMPLATED
+from tonnage.cli.answers.planning import Live, Planned, Refused
+from tonnage.cli.answers.rendering import template_manifest
+from tonnage.explain.at_demand import at_demand, reached_targets
+from tonnage.explain.report import usd_per_hour
+from tonnage.manifests.changes import ALL, Change, Owned, template_changes
+from tonnage.manifests.children import Site, flags_from_annotation, spec_digest
+from tonnage.manifests.names import DRAIN_ANNOTATION
+from tonnage.sizing.request import Flags
+
+SCRAPE_ANNOTATION: Final = "prometheus.io/scrape"
+FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
+"""Two files are compared for the same cluster, whatever it offers."""
+
+OF_PODS: Final = frozenset({"model", "hardware", "contextLength", "engine", "pods", "slo"})
+"""Parts of a spec that a pod template is made from."""
+BESIDE_PODS: Final = tuple(f"spec.pods.{to_camel(name)}" for name in UNTEMPLATED)
+"""What stands among them and replaces no pod."""
+
+Kind = Literal["added", "removed", "changed", "same"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What runs for an object: its pods, and what we recorded when they were made."""
+
+    template: Mapping[str, Any]
+    owned: Owned
+    """What our field manager owns of the template."""
+    replicas: int | None
+    """That the Deployment asks for; None: nobody knows but the plan."""
+    digest: str | None
+    """Of the part of the spec that it was made from."""
+    flags: Flags | None
+    drain_s: int | None
+
+    def live(self, model: ModelDeployment) -> Live | None:
+        """Return what the flags for a spec are chosen by."""
+        if self.flags is None:
+            return None
+        return Live(flags=self.flags, is_current=self.digest == spec_digest(model))
+
+
+def running_of_plan(planned: Planned) -> Running:
+    """Return what would run for a plan: everything in it is ours."""
+    made = template_manifest(planned, FILE_SITE)
+    return Running(
+        template=made["spec"]["template"],
+        owned=ALL,
+        replicas=None,
+        digest=spec_digest(planned.deployment),
+        flags=planned.sizing.flags,
+        drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
+    )
+
+
+def recorded_flags(text: str | None) -> Flags | None:
+    return flags_from_annotation(text or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One object before and after. None: it is not there."""
+
+    before: Planned | Refused | None
+    after: Planned | Refused | None
+    running: Running | None = None
+    """Before; None: nothing of ours runs."""
+
+    @property
+    def name(self) -> str:
+        known = self.after or self.before
+        return f"{known.deployment.namespace}/{known.deployment.name}" if known else ""
+
+    @property
+    def kind(self) -> Kind:
+        if self.before is None:
+            return "added"
+        if self.after is None:
+            return "removed"
+        return "changed" if self.spec_changes else "same"
+
+    @property
+    def spec_changes(self) -> tuple[Change, ...]:
+        """What differs between the two specs, field by field."""
+        if self.before is None or self.after is None:
+            return ()
+        specs = (each.deployment.spec.to_dict() for each in (self.before, self.after))
+        before, after = (dict(_leaves("spec", spec)) for spec in specs)
+        return tuple(
+            Change(field=path, before=before.get(path), after=after.get(path))
+            for path in sorted(before.keys() | after.keys())
+            if before.get(path) != after.get(path)
+        )
+
+    @property
+    def pod_changes(self) -> tuple[Change, ...]:
+        """For which fields of theirs the pods that run are replaced; nothing: they stay."""
+        running, after = self.running, self.after
+        if running is None or not isinstance(after, Planned) or after.deployment.spec.scale_target:
+            return ()
+        if running.digest == spec_digest(after.deployment):
+            return ()
+        site = Site(
+            has_pod_monitors=SCRAPE_ANNOTATION not in _annotations(running.template),
+            scrape_interval_s=FILE_SITE.scrape_interval_s,
+        )
+        wanted = template_manifest(after, site, running_drain_s=running.drain_s)
+        return template_changes(running.template, wanted["spec"]["template"], owned=running.owned)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Changed fields of the spec that pods are made from, where pods are replaced."""
+        if not self.pod_changes:
+            return ()
+        return tuple(
+            each.field
+            for each in self.spec_changes
+            if each.field.split(".")[1] in OF_PODS and not each.field.startswith(BESIDE_PODS)
+        )
+
+    @property
+    def num_rolled(self) -> int:
+        """Pods that are replaced."""
+        if not self.pod_changes:
+            return 0
+        known = self.running.replicas if self.running else None
+        return replicas_of(self.before) or 0 if known is None else known
+
+
+def replicas_of(answer: Planned | Refused | None) -> int | None:
+    return answer.replicas if isinstance(answer, Planned) else None
+
+
+def cost_of(answer: Planned | Refused | None) -> float | None:
+    """Return USD per hour of the replicas planned; None: there is no price, or no plan."""
+    return usd_per_hour(answer.sizing, answer.replicas) if isinstance(answer, Planned) else None
+
+
+def latencies_of(answer: Planned | Refused | None) -> dict[str, tuple[str, str]]:
+    """Return {target: (reached at the demand, allowed)}; nothing offline, or without a demand."""
+    if not isinstance(answer, Planned):
+        return {}
+    found = at_demand(answer.sizing, answer.replicas)
+    if found is None:
+        return {}
+    targets = reached_targets(answer.sizing, found.served)
+    return {name: (reached, allowed) for name, reached, allowed in targets}
+
+
+def total_cost(answers: Iterable[Planned | Refused | None]) -> float | None:
+    """Return USD per hour of all of them; None where one has no price, or no plan."""
+    costs = [cost_of(each) for each in answers if each is not None]
+    known = [cost for cost in costs if cost is not None]
+    return rounded_usd(sum(known)) if len(known) == len(costs) else None
+
+
+def rounded_usd(cost: float) -> float:
+    """Return an amount in whole cents: sums of prices are not exact.
+
+    >>> rounded_usd(0.1 + 0.2)
+    0.3
+    """
+    return round(cost, 2)
+
+
+def figures(found: Difference) -> dict[str, Any]:
+    """Return one object's difference as plain figures."""
+    return {
+        "name": found.name,
+        "kind": found.kind,
+        "specChanges": [_change(each) for each in found.spec_changes],
+        "podsRolled": found.num_rolled,
+        "causes": list(found.causes),
+        "podChanges": [_change(each) for each in found.pod_changes],
+        "before": _figures_of(found.before),
+        "after": _figures_of(found.after),
+    }
+
+
+def _change(change: Change) -> dict[str, str | None]:
+    return {"field": change.field, "before": change.before, "after": change.after}
+
+
+def _figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
+    if answer is None:
+        return None
+    if isinstance(answer, Refused):
+        return {"refused": {"reason": answer.code, "message": answer.message}}
+    cost, flags = cost_of(answer), answer.sizing.flags
+    return {
+        "replicas": answer.replicas,
+        "replicasNeeded": answer.sizing.replicas,
+        "gpus": answer.replicas * flags.parallelism.num_gpus,
+        "maxNumSeqs": flags.max_num_seqs,
+        "usdPerHour": None if cost is None else rounded_usd(cost),
+        "latencies": {
+            name: {"reached": reached, "target": target}
+            for name, (reached, target) in latencies_of(answer).items()
+        },
+    }
+
+
+def _leaves(path: str, node: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _leaves(f"{path}.{key}", value)
+        return
+    yield path, node if isinstance(node, str) else json.dumps(node, sort_keys=True)
+
+
+def _annotations(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (template.get("metadata") or {}).get("annotations") or {}

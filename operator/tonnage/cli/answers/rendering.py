@@ -1,0 +1,67 @@
+"""A plan as what the operator would apply for it: manifests, and the line that a container runs."""
+
+import shlex
+from collections.abc import Iterator
+
+from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.manifests.children import (
+    NotServableError,
+    Site,
+    deployment,
+    pod_monitor,
+    service,
+)
+from tonnage.manifests.drain import drain_time_s, longest_answer
+from tonnage.manifests.names import Manifest
+from tonnage.manifests.protection import protections
+
+
+def template_manifest(
+    planned: Planned, site: Site, *, running_drain_s: int | None = None
+) -> Manifest:
+    """Return the Deployment that would be applied, without replicas: those go through ``/scale``.
+
+    ``running_drain_s``: what the pods that run have to finish; it stays while it is enough.
+
+    Raises:
+        NotServableError: the plan holds on paper, but there is no manifest for it.
+    """
+    answer = longest_answer(planned.deployment.spec, planned.sizing)
+    drain_s = drain_time_s(answer, running_s=running_drain_s)
+    return deployment(planned.deployment, planned.sizing, site, drain_s=drain_s)
+
+
+def children(planned: Planned, site: Site) -> Iterator[Manifest]:
+    """Yield what would be applied for an object; nothing for one that scales a foreign Deployment.
+
+    An object of a file has no uid, so it cannot be named as the owner.
+    """
+    model = planned.deployment
+    if model.spec.scale_target:
+        return
+    made = [each for each in protections(model, site).values() if each]
+    made += [template_manifest(planned, site), service(model)]
+    made += [pod_monitor(model, site)] if site.has_pod_monitors else []
+    for manifest in made:
+        if not model.uid:
+            del manifest["metadata"]["ownerReferences"]
+        yield manifest
+
+
+def serve_line(planned: Planned, site: Site) -> str | None:
+    """Return the ``vllm serve`` line of one replica, for a shell; None for a scale target."""
+    if planned.deployment.spec.scale_target:
+        return None
+    [container] = template_manifest(planned, site)["spec"]["template"]["spec"]["containers"]
+    return shlex.join(["vllm", "serve", *container["args"]])
+
+
+def servable(answer: Planned | Refused, site: Site) -> Planned | Refused:
+    """Return the answer, or why the operator would refuse what the arithmetic allows."""
+    if isinstance(answer, Refused) or answer.deployment.spec.scale_target:
+        return answer
+    try:
+        template_manifest(answer, site)
+    except NotServableError as error:
+        return Refused(deployment=answer.deployment, code="NotServable", message=str(error))
+    return answer

@@ -1,0 +1,314 @@
+"""``tonnage diff``: what a change of manifests does to pods, replicas, latency and cost."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.cli.answers.differing import (
+    FILE_SITE,
+    Difference,
+    Running,
+    figures,
+    recorded_flags,
+    running_of_plan,
+    total_cost,
+)
+from tonnage.cli.answers.plan_words import is_served
+from tonnage.cli.answers.planning import Live, Planned, PlannedConstants, Refused, Terms, answer
+from tonnage.cli.answers.rendering import servable
+from tonnage.cli.commands.options import (
+    access_options,
+    calibration_option,
+    gpus_option,
+    model_config_option,
+)
+from tonnage.cli.console import NO, OK, OVER_BUDGET, Failure, complain
+from tonnage.cli.read.calibration import read_calibration
+from tonnage.cli.read.classes import known_gpus
+from tonnage.cli.read.live import Cluster, connect
+from tonnage.cli.read.manifest import SUFFIXES, Manifests, Resource, load, parse
+from tonnage.cli.read.references import checked_text, config_of, target_of
+from tonnage.cli.read.running import LiveObject, owned_fields, read_live
+from tonnage.cli.read.scale_target import ScaleTarget, scale_target
+from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.cli.text.difference import markdown
+
+HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
+
+OLD and NEW are files or folders with ModelDeployments; an empty one is one without any. Prints
+which pods are replaced and for which fields, and replicas, cost and latency before and after,
+planned for spec.demand. The flags that run are kept where the operator would keep them. With
+--from-cluster what stands in the cluster is OLD, planned with the constants in its status; it is
+read, and nothing is changed.
+
+\b
+Examples:
+  tonnage diff old.yaml new.yaml
+  tonnage diff --from-cluster new.yaml -n serving
+  git show main:model.yaml | tonnage diff - model.yaml --max-usd-per-hour 120
+  tonnage diff old/ new/ -o json | jq '.objects[] | select(.podsRolled > 0)'
+
+\b
+Exit codes: 0 all can be served, within the budget if one is given; 2 one cannot (not at all, or not
+its demand within maxReplicas), or the input is invalid; 6 the budget is exceeded, or a price is
+missing; 3, 4, 5 the cluster, as for explain; 1 unexpected error.
+"""
+OLD_AND_NEW: Final = 2
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """What both versions are planned with."""
+
+    terms: Terms
+    config: str | None
+    is_broken: list[bool]
+    """Not empty: something could not be read, and was told."""
+
+
+@click.command(help=HELP)
+@click.argument("names", nargs=-1, required=True, metavar="[OLD] NEW")
+@click.option("--from-cluster", is_flag=True, help="Compare with what stands in the cluster.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["markdown", "json"]),
+    default="markdown",
+    show_default=True,
+)
+@click.option(
+    "--max-usd-per-hour",
+    "max_usd_per_hour",
+    type=click.FloatRange(min=0),
+    help="Budget for all ModelDeployments of NEW together, at their spec.demand.",
+)
+@click.option("-n", "--namespace", help="Namespace of manifests that name none.")
+@gpus_option
+@model_config_option
+@calibration_option
+@access_options
+def diff(  # noqa: PLR0913  (one argument per option)
+    *,
+    names: tuple[str, ...],
+    from_cluster: bool,
+    form: str,
+    max_usd_per_hour: float | None,
+    namespace: str | None,
+    gpus_folder: Path | None,
+    config_file: str | None,
+    calibration_file: Path | None,
+    context: str | None,
+    kubeconfig: str | None,
+) -> None:
+    if len(names) != (1 if from_cluster else OLD_AND_NEW):
+        raise click.UsageError("give OLD and NEW, or NEW with --from-cluster")
+    inputs = _Inputs(
+        terms=Terms(
+            gpus=known_gpus(gpus_folder),
+            calibration=None if calibration_file is None else read_calibration(calibration_file),
+        ),
+        config=None if config_file is None else checked_text(config_file, option="--model-config"),
+        is_broken=[],
+    )
+    new = _loaded(names[-1], inputs)
+    if from_cluster:
+        cluster = connect(kubeconfig=kubeconfig, context=context)
+        place = namespace or cluster.namespace
+        found = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
+    else:
+        old = load([]) if _is_empty(names[0]) else _loaded(names[0], inputs)
+        found = _between(old, new, namespace, inputs)
+    _print([each for each in found if each], form, max_usd_per_hour)
+    sys.exit(_exit_code([each for each in found if each], inputs, max_usd_per_hour))
+
+
+def _is_empty(name: str) -> bool:
+    """Tell whether OLD is a folder from before there were any manifests."""
+    folder = Path(name)
+    return folder.is_dir() and not any(each.suffix in SUFFIXES for each in folder.iterdir())
+
+
+def _loaded(name: str, inputs: _Inputs) -> Manifests:
+    manifests = load([name])
+    for problem in manifests.problems:
+        complain(problem)
+        inputs.is_broken.append(True)
+    return manifests
+
+
+def _print(found: list[Difference], form: str, most: float | None) -> None:
+    if form == "markdown":
+        click.echo(markdown(found, max_usd_per_hour=most))
+        return
+    before, after = (
+        total_cost(sides) for sides in ([e.before for e in found], [e.after for e in found])
+    )
+    cost = {"before": before, "after": after, "most": most}
+    content = {"usdPerHour": cost, "objects": [figures(each) for each in found]}
+    click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _exit_code(found: list[Difference], inputs: _Inputs, most: float | None) -> int:
+    after = [each.after for each in found if each.after]
+    if inputs.is_broken or not all(map(is_served, after)):
+        return NO
+    cost = total_cost(after)
+    return OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
+
+
+def _between(
+    old: Manifests, new: Manifests, namespace: str | None, inputs: _Inputs
+) -> list[Difference | None]:
+    """Compare two versions of files, object by object."""
+    if not (old.model_deployments or new.model_deployments or inputs.is_broken):
+        raise Failure("there is no ModelDeployment of tonnage.dev in OLD or NEW")
+    before, after = (_by_name(each, namespace, inputs) for each in (old, new))
+    return [
+        _difference(before.get(key), after.get(key), old, new, inputs)
+        for key in sorted(before.keys() | after.keys())
+    ]
+
+
+_Parsed = tuple[Resource, ModelDeployment]
+
+
+def _by_name(manifests: Manifests, namespace: str | None, inputs: _Inputs) -> Mapping[Key, _Parsed]:
+    found = {}
+    for resource in manifests.model_deployments:
+        try:
+            model = _placed(resource, parse(resource), namespace)
+        except ManifestError as error:
+            complain(str(error))
+            inputs.is_broken.append(True)
+            continue
+        found[model.key] = resource, model
+    return found
+
+
+def _placed(resource: Resource, model: ModelDeployment, namespace: str | None) -> ModelDeployment:
+    """Return the object in the namespace that it names, else in the one that is meant."""
+    metadata = resource.content.get("metadata")
+    names_one = isinstance(metadata, Mapping) and metadata.get("namespace")
+    return model if names_one or namespace is None else replace(model, namespace=namespace)
+
+
+def _difference(
+    old: _Parsed | None, new: _Parsed | None, olds: Manifests, news: Manifests, inputs: _Inputs
+) -> Difference | None:
+    try:
+        before = None if old is None else _planned(*old, olds, inputs, None)
+        is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
+        running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
+        after = None if new is None else _planned(*new, news, inputs, running)
+    except ManifestError as error:
+        complain(str(error))
+        inputs.is_broken.append(True)
+        return None
+    return Difference(before=before, after=after, running=running)
+
+
+def _planned(
+    resource: Resource,
+    model: ModelDeployment,
+    manifests: Manifests,
+    inputs: _Inputs,
+    running: Running | None,
+) -> Planned | Refused:
+    text = inputs.config or config_of(model, resource, manifests)
+    target = target_of(model, resource, manifests)
+    return _answered(model, inputs, text, target, running.live(model) if running else None)
+
+
+def _answered(
+    model: ModelDeployment,
+    inputs: _Inputs,
+    config: str | None,
+    target: ScaleTarget | None,
+    live: Live | None,
+) -> Planned | Refused:
+    found = answer(model, inputs.terms, model_config=config, target=target, live=live)
+    return servable(found, FILE_SITE)
+
+
+def _against(
+    cluster: Cluster, resource: Resource, new: Manifests, namespace: str, inputs: _Inputs
+) -> Difference | None:
+    """Compare one object of a file with what stands in the cluster."""
+    try:
+        model = _placed(resource, parse(resource), namespace)
+        live = read_live(cluster, namespace=model.namespace, name=model.name)
+        config = inputs.config or _config(resource, model, new, live)
+        target = _target(resource, model, new, live)
+    except ManifestError as error:
+        complain(str(error))
+        inputs.is_broken.append(True)
+        return None
+    if live is None:
+        return Difference(before=None, after=_answered(model, inputs, config, target, None))
+    running, inputs = _running(live), _as_the_operator_plans(inputs, live, model)
+    flags = running.live(live.model) if running else None
+    before = _answered(live.model, inputs, inputs.config or live.config, target, flags)
+    if running is None and isinstance(before, Planned) and not live.model.spec.scale_target:
+        running = running_of_plan(before)
+    flags = running.live(model) if running else None
+    return Difference(
+        before=before, after=_answered(model, inputs, config, target, flags), running=running
+    )
+
+
+def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeployment) -> _Inputs:
+    """Take the constants from the status, where they are of the engines that both specs mean."""
+    specs = [each.spec for each in (live.model, model)]
+    is_same = len({(each.model, each.hardware, each.engine) for each in specs}) == 1
+    if live.planned is None or not is_same or inputs.terms.calibration is not None:
+        return inputs
+    overhead, bandwidth, prefill = live.planned
+    planned = PlannedConstants(
+        overhead_factor=overhead, bandwidth_efficiency=bandwidth, prefill_efficiency=prefill
+    )
+    return replace(inputs, terms=replace(inputs.terms, planned=planned))
+
+
+def _config(
+    resource: Resource, model: ModelDeployment, new: Manifests, live: LiveObject | None
+) -> str | None:
+    """Return the config.json that the cluster has, where the files do not bring another."""
+    source = model.spec.model.config
+    if source and live and live.config:
+        key = ("ConfigMap", model.namespace, source.config_map_key_ref.name)
+        if key not in new.config_maps:
+            return live.config
+    return config_of(model, resource, new)
+
+
+def _target(
+    resource: Resource, model: ModelDeployment, new: Manifests, live: LiveObject | None
+) -> ScaleTarget | None:
+    """Return the Deployment that is scaled: as it runs, else as the files have it."""
+    if model.spec.scale_target and live and live.model.spec.scale_target and live.target:
+        return scale_target(live.target)
+    return target_of(model, resource, new)
+
+
+def _running(live: LiveObject) -> Running | None:
+    """Return what runs of ours; nothing of a scale target, whose template stays."""
+    view = live.view
+    if view is None or live.model.spec.scale_target:
+        return None
+    return Running(
+        template=json.loads(view.template),
+        owned=owned_fields(view),
+        replicas=view.replicas,
+        digest=view.digest,
+        flags=recorded_flags(view.flags),
+        drain_s=view.drain_s,
+    )

@@ -1,0 +1,143 @@
+"""``tonnage render``: the objects that the operator would apply for some manifests."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from tonnage.cli.answers.plan_words import headline, is_served
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
+from tonnage.cli.answers.rendering import children, servable, serve_line
+from tonnage.cli.commands.options import (
+    calibration_option,
+    filename_option,
+    gpus_option,
+    model_config_option,
+    requests_per_second_option,
+)
+from tonnage.cli.commands.writing import mention, written
+from tonnage.cli.console import NO, OK, Failure, complain, printable, remark
+from tonnage.cli.read.calibration import read_calibration
+from tonnage.cli.read.classes import known_gpus
+from tonnage.cli.read.manifest import Manifests, Resource, load, parse
+from tonnage.cli.read.references import checked_text, config_of, target_of
+from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.manifests.children import Site
+from tonnage.settings import Settings
+
+HELP: Final = """Print the objects that the operator would apply for manifests. Needs no cluster.
+
+Prints the Deployment, the Service and the PodMonitor of each ModelDeployment, with the flags of
+vLLM that a plan for its spec.demand chooses. The Deployment has no replicas: the operator writes
+those through its /scale. A Deployment that runs already keeps its flags while others gain little:
+see 'tonnage diff --from-cluster'.
+
+\b
+Examples:
+  tonnage render -f model.yaml
+  tonnage render -f model.yaml --serve               the vllm serve line of one replica
+  tonnage render -f model.yaml --no-pod-monitor      where the Prometheus Operator is not installed
+  tonnage render -f models/ -o json | jq '.items[].kind'
+  tonnage render -f model.yaml | kubectl apply --dry-run=server -f -
+
+\b
+Exit codes: 0 all can be served; 2 one cannot, or the input is invalid; 1 unexpected error.
+"""
+DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
+
+
+@click.command(help=HELP)
+@filename_option
+@click.option(
+    "-o", "--output", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True
+)
+@click.option(
+    "--serve", "is_line", is_flag=True, help="Print the vllm serve line of each model instead."
+)
+@click.option(
+    "--pod-monitor/--no-pod-monitor",
+    "has_pod_monitors",
+    default=True,
+    show_default=True,
+    help="Whether the cluster has the PodMonitor kind; without it pods are annotated for scraping.",
+)
+@gpus_option
+@model_config_option
+@requests_per_second_option
+@calibration_option
+def render(  # noqa: PLR0913  (one argument per option)
+    *,
+    names: tuple[str, ...],
+    form: str,
+    is_line: bool,
+    has_pod_monitors: bool,
+    gpus_folder: Path | None,
+    config_file: str | None,
+    requests_per_s: float | None,
+    calibration_file: Path | None,
+) -> None:
+    site = Site(has_pod_monitors=has_pod_monitors, scrape_interval_s=DEFAULT_INTERVAL_S)
+    terms = Terms(
+        gpus=known_gpus(gpus_folder),
+        requests_per_s=requests_per_s,
+        calibration=None if calibration_file is None else read_calibration(calibration_file),
+    )
+    config = None if config_file is None else checked_text(config_file, option="--model-config")
+    manifests = load(names)
+    for problem in manifests.problems:
+        complain(problem)
+    mention(manifests.others)
+    if not manifests.model_deployments and not manifests.problems:
+        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
+    found = [
+        each
+        for resource in manifests.model_deployments
+        if (each := _answer(resource, manifests, terms, config, site))
+    ]
+    planned = [each for each in found if isinstance(each, Planned)]
+    for each in found:
+        _remark_on(each)
+    lines = [serve_line(each, site) for each in planned] if is_line else []
+    click.echo(
+        "\n".join(line for line in lines if line) if is_line else _printed(planned, site, form)
+    )
+    is_yes = len(planned) == len(manifests.model_deployments) and all(map(is_served, planned))
+    sys.exit(OK if is_yes and not manifests.problems else NO)
+
+
+def _answer(
+    resource: Resource, manifests: Manifests, terms: Terms, config: str | None, site: Site
+) -> Planned | Refused | None:
+    """Return the answer for one object, or none where it is not valid."""
+    try:
+        model = parse(resource)
+        text = config or config_of(model, resource, manifests)
+        target = target_of(model, resource, manifests)
+    except ManifestError as error:
+        complain(str(error))
+        return None
+    return servable(answer(model, terms, model_config=text, target=target), site)
+
+
+def _remark_on(answer: Planned | Refused) -> None:
+    name = f"{answer.deployment.namespace}/{answer.deployment.name}"
+    if isinstance(answer, Refused):
+        complain(f"{name}: {answer.code}: {answer.message}")
+    elif answer.deployment.spec.scale_target:
+        remark(f"Note: {name}: scales a Deployment of yours and leaves its template alone")
+
+
+def _printed(planned: list[Planned], site: Site, form: str) -> str:
+    if form == "json":
+        items = [manifest for each in planned for manifest in children(each, site)]
+        return written({"apiVersion": "v1", "kind": "List", "items": items}, form)
+    return "---\n".join(_documents(each, site) for each in planned).rstrip("\n")
+
+
+def _documents(planned: Planned, site: Site) -> str:
+    name = f"{planned.deployment.namespace}/{planned.deployment.name}"
+    made: list[dict[str, Any]] = list(children(planned, site))
+    text = yaml.safe_dump_all(made, sort_keys=False, allow_unicode=True) if made else ""
+    return f"# {printable(name)}: {printable(headline(planned))}\n{text}"

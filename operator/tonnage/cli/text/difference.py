@@ -1,0 +1,162 @@
+"""A difference as Markdown, for the comments of a pull request."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tonnage.cli.answers.differing import (
+    Difference,
+    cost_of,
+    latencies_of,
+    replicas_of,
+    total_cost,
+)
+from tonnage.cli.answers.plan_words import counted, is_short
+from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.console import printable
+from tonnage.manifests.changes import Change
+
+ABSENT: Final = "-"
+ESCAPED: Final = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#&@!~"})
+"""What Markdown would act on: manifests come from whoever opens a pull request."""
+
+
+def markdown(found: Sequence[Difference], *, max_usd_per_hour: float | None) -> str:
+    """Return a heading, a table of what changes, and the causes of each change."""
+    told = [each for each in found if each.kind != "same"]
+    lines = [f"### Tonnage: {_headline(found, told)}", ""]
+    lines += [_budget(found, max_usd_per_hour), ""] if max_usd_per_hour is not None else []
+    if told:
+        lines += [*_table(told), ""]
+    for each in told:
+        lines += _details(each)
+    return "\n".join(lines).rstrip("\n")
+
+
+def _headline(found: Sequence[Difference], told: Sequence[Difference]) -> str:
+    if not told:
+        return f"none of {counted(len(found), 'ModelDeployment')} changes"
+    rolled = sum(each.num_rolled for each in told)
+    before, after = _totals(found)
+    return (
+        f"{len(told)} of {counted(len(found), 'ModelDeployment')} "
+        f"{'changes' if len(told) == 1 else 'change'}, "
+        f"{counted(rolled, 'pod') if rolled else 'no pod'} "
+        f"{'is' if rolled <= 1 else 'are'} replaced, {_moved(before, after)} USD per hour"
+    )
+
+
+def _totals(found: Sequence[Difference]) -> tuple[str, str]:
+    before, after = (
+        total_cost(answers)
+        for answers in ([each.before for each in found], [each.after for each in found])
+    )
+    return _usd(before), _usd(after)
+
+
+def _usd(cost: float | None) -> str:
+    return "?" if cost is None else f"{cost:.2f}"
+
+
+def _budget(found: Sequence[Difference], most: float) -> str:
+    cost = total_cost(each.after for each in found)
+    if cost is None:
+        why = "a price or a plan is missing"
+        return f"**Over budget:** {why}, the budget is {most:.2f} USD per hour."
+    if cost > most:
+        return f"**Over budget:** {cost:.2f} of {most:.2f} USD per hour."
+    return f"Within the budget of {most:.2f} USD per hour."
+
+
+def _table(told: Sequence[Difference]) -> Iterator[str]:
+    targets = sorted(
+        {name for each in told for side in _sides(each) for name in latencies_of(side)}
+    )
+    heads = ["object", "", "pods replaced", "replicas", "max-num-seqs", "USD/h", *targets]
+    yield _row(heads)
+    yield _row([":--", ":--", *["--:"] * (len(heads) - 2)])
+    for each in told:
+        before, after = _sides(each)
+        latencies = (_moved(_latency(before, name), _latency(after, name)) for name in targets)
+        yield _row(
+            [
+                _text(each.name),
+                each.kind,
+                f"**{each.num_rolled}**" if each.num_rolled else "0",
+                _moved(_replicas(before), _replicas(after)),
+                _moved(_slots(before), _slots(after)),
+                _moved(_cost(before), _cost(after)),
+                *latencies,
+            ]
+        )
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _sides(each: Difference) -> tuple[Planned | Refused | None, Planned | Refused | None]:
+    return each.before, each.after
+
+
+def _moved(before: str, after: str) -> str:
+    return after if before == after else f"{before} → {after}"
+
+
+def _replicas(side: Planned | Refused | None) -> str:
+    number = replicas_of(side)
+    return ABSENT if number is None else str(number)
+
+
+def _slots(side: Planned | Refused | None) -> str:
+    return str(side.sizing.flags.max_num_seqs) if isinstance(side, Planned) else ABSENT
+
+
+def _cost(side: Planned | Refused | None) -> str:
+    return _usd(cost_of(side)) if isinstance(side, Planned) else ABSENT
+
+
+def _latency(side: Planned | Refused | None, name: str) -> str:
+    reached, target = latencies_of(side).get(name, (ABSENT, ""))
+    return f"{reached} of {target}" if target else ABSENT
+
+
+def _details(each: Difference) -> Iterator[str]:
+    notes = list(_notes(each))
+    if not (each.spec_changes or notes):
+        return
+    yield f"#### {_text(each.name)}"
+    yield ""
+    yield from notes
+    yield from (f"- {_change(change)}" for change in each.spec_changes)
+    yield ""
+    if each.pod_changes:
+        pods = counted(each.num_rolled, "pod")
+        because = f", because of {', '.join(map(_text, each.causes))}" if each.causes else ""
+        yield f"{pods} {'is' if each.num_rolled == 1 else 'are'} replaced{because}:"
+        yield ""
+        yield from (f"- {_change(change)}" for change in each.pod_changes)
+        yield ""
+
+
+def _notes(each: Difference) -> Iterator[str]:
+    after = each.after
+    if isinstance(after, Refused):
+        yield f"- **Cannot be served** ({_text(after.code)}): {_text(after.message)}"
+    elif after is not None and is_short(after):
+        most = after.replicas
+        yield f"- **Not enough:** {after.sizing.replicas} replicas are needed, {most} are allowed"
+
+
+def _change(change: Change) -> str:
+    values = (None if value is None else _text(value) for value in (change.before, change.after))
+    before, after = values
+    if before is None:
+        return f"{_text(change.field)}: {after} (new)"
+    if after is None:
+        return f"{_text(change.field)}: {before} (gone)"
+    return f"{_text(change.field)}: {before} → {after}"
+
+
+def _text(text: str) -> str:
+    """Return a text of a manifest so that Markdown shows it as it stands."""
+    return printable(text).translate(ESCAPED)

@@ -1,0 +1,108 @@
+"""``pause``, ``resume`` and ``approve``: what is patched, and what is refused."""
+
+import pytest
+import yaml
+
+from api_server_double import serving
+from cli_builders import LLAMA, run
+
+OBJECT = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments/llama-70b"
+DIGESTS = ("0123456789abcdef", "fedcba9876543210")
+
+
+def an_object(mode="Auto", *, annotations=None, digests=()):
+    manifest = yaml.safe_load(LLAMA)
+    manifest["metadata"]["annotations"] = annotations or {}
+    manifest["spec"]["scaling"]["mode"] = mode
+    proposals = [{"digest": each, "reason": "PodsWouldRoll", "message": "..."} for each in digests]
+    return manifest | {"status": {"proposals": proposals}}
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Return a function that runs a command on an object: (result, patches)."""
+    patches = []
+    with serving(tmp_path, patches) as serve:
+
+        def call(command, resource, *more):
+            kubeconfig = serve({OBJECT: (200, resource)})
+            result = run(command, "llama-70b", *more, "--kubeconfig", kubeconfig)
+            return result, [body for _, body in patches]
+
+        yield call
+
+
+def test_pause_notes_the_mode_to_go_back_to(ask):
+    result, patches = ask("pause", an_object("Approve"))
+
+    assert result.exit_code == 0
+    assert patches == [
+        {
+            "metadata": {"annotations": {"tonnage.dev/mode-before-pause": "Approve"}},
+            "spec": {"scaling": {"mode": "Paused"}},
+        }
+    ]
+
+
+def test_resume_goes_back_to_it(ask):
+    paused = an_object("Paused", annotations={"tonnage.dev/mode-before-pause": "Approve"})
+
+    _, patches = ask("resume", paused)
+
+    assert patches == [
+        {
+            "metadata": {"annotations": {"tonnage.dev/mode-before-pause": None}},
+            "spec": {"scaling": {"mode": "Approve"}},
+        }
+    ]
+
+
+def test_resume_does_not_guess_a_mode(ask):
+    result, patches = ask("resume", an_object("Paused"))
+
+    assert result.exit_code == 2
+    assert patches == []
+    assert "set spec.scaling.mode" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "mode"), [("pause", "Paused"), ("resume", "Auto")])
+def test_what_is_so_already_is_left_alone(ask, command, mode):
+    result, patches = ask(command, an_object(mode))
+
+    assert (result.exit_code, patches) == (0, [])
+
+
+def test_a_tool_that_keeps_git_is_named(ask):
+    tracked = an_object(annotations={"argocd.argoproj.io/tracking-id": "x"})
+
+    result, _ = ask("pause", tracked)
+
+    assert "Argo CD keeps this object as Git has it" in result.stderr
+
+
+def test_approve_takes_the_only_plan_that_waits(ask):
+    _, patches = ask("approve", an_object("Approve", digests=DIGESTS[:1]))
+
+    assert patches == [{"metadata": {"annotations": {"tonnage.dev/approve": DIGESTS[0]}}}]
+
+
+def test_approve_takes_the_plan_that_is_named(ask):
+    _, patches = ask("approve", an_object("Approve", digests=DIGESTS), DIGESTS[1])
+
+    assert patches == [{"metadata": {"annotations": {"tonnage.dev/approve": DIGESTS[1]}}}]
+
+
+@pytest.mark.parametrize(
+    ("resource", "more", "said"),
+    [
+        (an_object("Auto"), (), "mode is Auto"),
+        (an_object("Approve"), (), "no plan waits"),
+        (an_object("Approve", digests=DIGESTS), (), "name the DIGEST"),
+        (an_object("Approve", digests=DIGESTS[:1]), (DIGESTS[1],), "name the DIGEST"),
+    ],
+)
+def test_approve_refuses_what_is_not_clear(ask, resource, more, said):
+    result, patches = ask("approve", resource, *more)
+
+    assert (result.exit_code, patches) == (2, [])
+    assert said in result.stderr

@@ -1,0 +1,283 @@
+"""``tonnage diff``: pods, replicas, latency and cost before and after, and a budget."""
+
+import json
+from contextlib import ExitStack
+
+import pytest
+import yaml
+
+from api_server_double import serving
+from cli_builders import SCALED, a_deployment, llama, run
+from fleet_builders import SITE
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cli.answers.planning import Terms, answer
+from tonnage.manifests.children import deployment
+
+LONGER = ("contextLength: 8192", "contextLength: 16384")
+BUSIER = ("requestsPerSecond: 4", "requestsPerSecond: 6")
+OBJECT = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments/llama-70b"
+DEPLOYMENT = "/apis/apps/v1/namespaces/serving/deployments/llama-70b"
+EACH_USD = 15.82
+"""Two H200 at 7.91."""
+
+
+@pytest.fixture
+def diff(tmp_path):
+    """Return a function that compares two texts."""
+
+    def compare(old, new, *options):
+        paths = [tmp_path / "old.yaml", tmp_path / "new.yaml"]
+        for path, text in zip(paths, (old, new), strict=True):
+            path.write_text(text)
+        return run("diff", *paths, *options)
+
+    return compare
+
+
+def figures(result):
+    return json.loads(result.stdout)
+
+
+class TestFiles:
+    def test_a_longer_context_replaces_every_pod_for_one_flag(self, diff):
+        [found] = figures(diff(llama(), llama(LONGER), "-o", "json"))["objects"]
+
+        assert found["kind"] == "changed"
+        assert found["podsRolled"] == 5
+        assert found["causes"] == ["spec.contextLength"]
+        assert found["podChanges"] == [
+            {
+                "field": "spec.containers[vllm].args --max-model-len",
+                "before": "8192",
+                "after": "16384",
+            }
+        ]
+
+    def test_more_demand_adds_replicas_and_replaces_none(self, diff):
+        content = figures(diff(llama(), llama(BUSIER), "-o", "json"))
+        [found] = content["objects"]
+
+        assert (found["podsRolled"], found["podChanges"]) == (0, [])
+        assert (found["before"]["replicas"], found["after"]["replicas"]) == (5, 7)
+        assert content["usdPerHour"]["before"] == round(5 * EACH_USD, 2)
+        assert content["usdPerHour"]["after"] == round(7 * EACH_USD, 2)
+        assert set(found["after"]["latencies"]) == {"TTFT p95", "TPOT p95"}
+
+    def test_an_slo_with_which_the_flags_stay_replaces_no_pod(self, diff):
+        [found] = figures(diff(llama(), llama(("p95: 2s", "p95: 2001ms")), "-o", "json"))["objects"]
+
+        assert found["podsRolled"] == 0
+        assert [each["field"] for each in found["specChanges"]] == ["spec.slo.timeToFirstToken.p95"]
+
+    def test_the_markdown_says_it_in_a_heading_a_table_and_causes(self, diff):
+        text = diff(llama(), llama(LONGER, BUSIER)).stdout
+
+        assert text.startswith(
+            "### Tonnage: 1 of 1 ModelDeployment changes, 5 pods are replaced, "
+            "79.10 → 110.74 USD per hour\n"
+        )
+        assert "| serving/llama-70b | changed | **5** | 5 → 7 | 53 | 79.10 → 110.74 |" in text
+        assert "5 pods are replaced, because of spec.contextLength:" in text
+        assert "args --max-model-len: 8192 → 16384" in text
+
+    def test_nothing_changed_says_so(self, diff):
+        result = diff(llama(), llama())
+
+        assert result.exit_code == 0
+        assert result.stdout == "### Tonnage: none of 1 ModelDeployment changes\n"
+
+    def test_is_the_same_every_time(self, diff):
+        texts = llama(), llama(LONGER)
+
+        assert diff(*texts).stdout == diff(*texts).stdout
+
+    def test_an_object_that_is_new_or_gone_is_told(self, diff):
+        other = llama(("name: llama-70b", "name: other"))
+
+        found = figures(diff(llama(), other, "-o", "json"))["objects"]
+
+        assert [(each["name"], each["kind"], each["podsRolled"]) for each in found] == [
+            ("serving/llama-70b", "removed", 0),
+            ("serving/other", "added", 0),
+        ]
+
+    def test_an_empty_old_file_is_one_without_objects(self, diff):
+        result = diff("", llama())
+
+        assert result.exit_code == 0
+        assert "| serving/llama-70b | added | 0 | - → 5 |" in result.stdout
+
+    def test_a_scale_target_is_never_rolled(self, diff):
+        def with_target(*changes):
+            text = SCALED
+            for old, new in changes:
+                text = text.replace(old, new)
+            return text + "---\n" + a_deployment()
+
+        [found] = figures(diff(with_target(), with_target(BUSIER), "-o", "json"))["objects"]
+
+        assert found["podsRolled"] == 0
+        assert found["after"]["replicas"] > found["before"]["replicas"]
+
+    def test_what_is_written_in_a_manifest_is_no_markdown(self, diff):
+        evil = ('version: "0.33"}', 'version: "0.33", args: ["--served-model-name=@all"]}')
+
+        text = diff(llama(), llama(evil)).stdout
+
+        assert "\\@all" in text
+
+
+class TestBudget:
+    @pytest.mark.parametrize(("most", "code"), [("110.74", 0), ("110.73", 6)])
+    def test_is_kept_to_the_cent(self, diff, most, code):
+        result = diff(llama(), llama(BUSIER), "--max-usd-per-hour", most)
+
+        assert result.exit_code == code
+        assert ("Over budget" in result.stdout) == (code == 6)
+
+    def test_counts_all_objects_together(self, diff):
+        two = llama() + "---\n" + llama(("name: llama-70b", "name: other"))
+
+        assert diff(two, two, "--max-usd-per-hour", "158").exit_code == 6  # 2 * 79.10
+
+    def test_a_class_without_a_price_is_over_any(self, diff):
+        # The catalogue has no price for it.
+        text = llama(
+            ("gpu: H200", "gpu: A100-80GB-PCIe"),
+            ("p95: 2s", "p95: 60s"),
+            ("maxReplicas: 8", "maxReplicas: 400"),
+            ("p95: 50ms", "p95: 500ms"),
+            ("weights: fp8", "weights: auto"),
+            ("gpusPerReplica: 2", "gpusPerReplica: 4"),
+        )
+
+        result = diff("", text, "--max-usd-per-hour", "100000")
+
+        assert result.exit_code == 6
+        assert "a price or a plan is missing" in result.stdout
+
+
+class TestRefused:
+    def test_what_cannot_be_served_is_exit_code_2_with_the_reason(self, diff):
+        result = diff(llama(), llama(("gpu: H200", "gpu: L4")))
+
+        assert result.exit_code == 2
+        assert "**Cannot be served** (DoesNotFit)" in result.stdout
+        assert "79.10 → ? USD per hour" in result.stdout
+
+    def test_too_few_replicas_are_exit_code_2(self, diff):
+        result = diff(llama(), llama(("maxReplicas: 8", "maxReplicas: 3")))
+
+        assert result.exit_code == 2
+        assert "5 replicas are needed, 3 are allowed" in result.stdout
+
+    @pytest.mark.parametrize("arguments", [["one"], ["a", "b", "c"], ["a", "b", "--from-cluster"]])
+    def test_the_wrong_number_of_files_is_a_usage_error(self, arguments):
+        assert run("diff", *arguments).exit_code == 2
+
+    def test_a_broken_file_is_named(self, diff):
+        result = diff("{", llama())
+
+        assert result.exit_code == 2
+        assert "old.yaml" in result.stderr
+
+
+def a_live(text=None, *, replicas=7, **template):
+    """The Deployment that runs for a manifest, as the API server holds it."""
+    model = parse_model_deployment(yaml.safe_load(text or llama()))
+    planned = answer(model, Terms(gpus=built_in_gpus()))
+    made = deployment(model, planned.sizing, SITE)
+    made["metadata"] |= {"uid": "uid", "generation": 1}
+    made["spec"]["replicas"] = replicas
+    spec = made["spec"]["template"]["spec"]
+    spec |= {"restartPolicy": "Always", "schedulerName": "default-scheduler"} | template
+    fields = {"f:spec": {"f:template": {"f:spec": {"f:containers": {}}}}}
+    made["metadata"]["managedFields"] = [{"manager": "tonnage", "fieldsV1": fields}]
+    return made
+
+
+@pytest.fixture
+def against(tmp_path):
+    """Return a function that compares a file with what a cluster answers."""
+    with ExitStack() as stack:
+        serve = stack.enter_context(serving(tmp_path))
+
+        def compare(answers, new, *options):
+            path = tmp_path / "new.yaml"
+            path.write_text(new)
+            kubeconfig = serve(answers)
+            return run("diff", "--from-cluster", path, "--kubeconfig", kubeconfig, *options)
+
+        yield compare
+
+
+class TestFromACluster:
+    def answers(self, live=None, text=None):
+        return {
+            OBJECT: (200, yaml.safe_load(text or llama())),
+            DEPLOYMENT: (200, live or a_live(text)),
+        }
+
+    def test_the_pods_that_run_are_counted(self, against):
+        [found] = figures(against(self.answers(), llama(LONGER), "-o", "json"))["objects"]
+
+        assert found["podsRolled"] == 7
+        assert [each["field"] for each in found["podChanges"]] == [
+            "spec.containers[vllm].args --max-model-len"
+        ]
+
+    def test_what_stands_there_is_no_change(self, against):
+        assert "none of 1 ModelDeployment changes" in against(self.answers(), llama()).stdout
+
+    def test_the_flags_that_run_are_kept(self, against):
+        live = a_live()
+        flags = json.loads(live["metadata"]["annotations"]["tonnage.dev/flags"])
+        flags["maxNumSeqs"] = 52
+        live["metadata"]["annotations"]["tonnage.dev/flags"] = json.dumps(flags)
+        [container] = live["spec"]["template"]["spec"]["containers"]
+        container["args"][container["args"].index("--max-num-seqs") + 1] = "52"
+
+        [found] = figures(against(self.answers(live), llama(LONGER), "-o", "json"))["objects"]
+
+        assert found["after"]["maxNumSeqs"] == 52
+        assert [each["field"] for each in found["podChanges"]] == [
+            "spec.containers[vllm].args --max-model-len"
+        ]
+
+    @pytest.mark.parametrize(
+        ("change", "is_slower"), [(LONGER, True), (("gpu: H200", "gpu: H100"), False)]
+    )
+    def test_is_planned_as_the_operator_does_where_the_engines_are_the_same(
+        self, against, change, is_slower
+    ):
+        # Steps that take so much longer need more replicas; on another class they are not known.
+        learned = {"overheadFactor": 1.2, "bandwidthEfficiency": 0.66, "prefillEfficiency": 0.36}
+        calibration = {name: {"planned": value} for name, value in learned.items()}
+        model = yaml.safe_load(llama()) | {"status": {"calibration": calibration}}
+        answers = self.answers() | {OBJECT: (200, model)}
+
+        [found] = figures(against(answers, llama(change), "-o", "json"))["objects"]
+
+        assert (found["before"]["replicas"] > 5) == is_slower
+
+    def test_an_object_that_the_cluster_lacks_is_new(self, against):
+        [found] = figures(against({}, llama(), "-o", "json"))["objects"]
+
+        assert found["kind"] == "added"
+
+    def test_without_the_right_to_read_deployments_the_specs_are_compared(self, against):
+        answers = {
+            OBJECT: (200, yaml.safe_load(llama())),
+            DEPLOYMENT: (403, {"message": "no"}),
+        }
+
+        result = against(answers, llama(LONGER), "-o", "json")
+
+        assert figures(result)["objects"][0]["podsRolled"] == 5
+        assert "told from the specs alone" in result.stderr
+
+    def test_a_manifest_without_a_namespace_is_meant_for_that_of_the_context(self, against):
+        bare = llama(("  namespace: serving\n", ""))
+
+        assert "none of 1 ModelDeployment changes" in against(self.answers(), bare).stdout
