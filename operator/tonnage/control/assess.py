@@ -141,7 +141,7 @@ def decided(
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
     memory = remembered_giving_back(state, found.memory, decision, fleet)
-    return replace(found, memory=memory, decision=decision)
+    return replace(found, memory=memory, need=wanted, decision=decision)
 
 
 def _refusal(refused: Exception) -> Refusal:

@@ -21,8 +21,9 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
+from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Happening, Scale, Writes
+from tonnage.control.writes import Scale, Writes
 from tonnage.manifests.children import Site, pod_monitor, service
 from tonnage.manifests.names import (
     API_VERSION,
