@@ -82,3 +82,14 @@ catalogFolder: {{ include "tonnage.gpuClassFolder" . }}
 calibrationFolder: {{ include "tonnage.calibrationFolder" . }}
 {{- end }}
 {{- end }}
+
+{{- define "tonnage.alert" -}}
+for: {{ .for }}
+labels:
+  severity: {{ .severity }}
+{{- end }}
+
+{{- /* Prometheus fills this in, not Helm. */}}
+{{- define "tonnage.ofObject" -}}
+{{ "{{ $labels.namespace }}/{{ $labels.name }}" }}
+{{- end }}

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,9 +19,21 @@ FLEET_FAMILIES = {
     "tonnage_objects_without_series": "ModelDeployments without series of their own: too many",
     "tonnage_blind": "1 while Prometheus answers nothing that a decision needs",
 }
+BORN_S = 90
+"""For so long a new counter is shown as zero: one that begins above zero has no increase, and
+Prometheus must have scraped the zero."""
 OBJECT_LABELS = ("namespace", "name")
 Place = tuple[str, tuple[str, ...]]
 """Family, and the values of its own labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Count:
+    value: float
+    born_at_s: float
+
+    def shown(self, now_s: float) -> float:
+        return self.value if now_s - self.born_at_s >= BORN_S else 0.0
 
 
 class Exporter(Collector):
@@ -31,7 +44,7 @@ class Exporter(Collector):
         self._lock = threading.Lock()
         self._told: FleetSeries | None = None
         self._told_at_s = 0.0
-        self._counts: dict[Key, dict[Place, float]] = {}
+        self._counts: dict[Key, dict[Place, _Count]] = {}
 
     def note(self, told: FleetSeries) -> None:
         """Take in the series of a tick that is over."""
@@ -39,12 +52,20 @@ class Exporter(Collector):
             self._told, self._told_at_s = told, self._clock()
             self._counts = {each.key: self._added(each) for each in told.objects}
 
-    def _added(self, told: ObjectSeries) -> dict[Place, float]:
+    def _added(self, told: ObjectSeries) -> dict[Place, "_Count"]:
         counts = self._counts.get(told.key, {})
         for each in told.counts:
             place = each.family, each.labels
-            counts[place] = counts.get(place, 0.0) + each.value
+            before = counts.get(place, _Count(value=0.0, born_at_s=self._told_at_s))
+            counts[place] = replace(before, value=before.value + each.value)
         return counts
+
+    def _shown_counts(self) -> dict[Key, dict[Place, float]]:
+        now_s = self._clock()
+        return {
+            key: {place: each.shown(now_s) for place, each in counts.items()}
+            for key, counts in self._counts.items()
+        }
 
     def forget(self) -> None:
         """Show nothing more: another process leads, and shows it."""
@@ -56,7 +77,7 @@ class Exporter(Collector):
         with self._lock:
             age_s = self._clock() - self._told_at_s
             told = self._told if age_s < STALE_S else None
-            counts = {key: dict(of_object) for key, of_object in self._counts.items()}
+            counts = self._shown_counts()
             known_age_s = age_s if self._told else None
         yield from _of_fleet(told, known_age_s)
         samples = defaultdict[str, list[tuple[Key, Sample]]](list)

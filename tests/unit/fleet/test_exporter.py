@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tonnage.control.series import FAMILIES, FleetSeries, ObjectSeries, Sample
-from tonnage.fleet.exporter import FLEET_FAMILIES, STALE_S, Exporter
+from tonnage.fleet.exporter import BORN_S, FLEET_FAMILIES, STALE_S, Exporter
 from tonnage.fleet.heartbeat import Heartbeat
 
 LLAMA, QWEN = ("serving", "llama"), ("serving", "qwen")
@@ -54,10 +54,24 @@ def test_counters_add_up_over_ticks_and_each_by_its_labels(page):
     down = Sample("tonnage_decisions", 1.0, ("WalkingDown", "down"))
     for counts in ([DECIDED], [], [DECIDED, down]):
         page.exporter.note(a_tick(an_object(counts=counts)))
+    page.now_s = float(BORN_S)
 
     name = "tonnage_decisions_total"
     assert page.value(name, LLAMA, reason="Demand", direction="up") == 2
     assert page.value(name, LLAMA, reason="WalkingDown", direction="down") == 1
+
+
+def test_a_new_counter_is_shown_as_zero_first_or_it_would_have_no_increase(page):
+    labels = {"reason": "Demand", "direction": "up"}
+    page.exporter.note(a_tick(an_object(counts=[DECIDED])))
+    assert page.value("tonnage_decisions_total", LLAMA, **labels) == 0
+
+    page.now_s = BORN_S - 1.0
+    page.exporter.note(a_tick(an_object(counts=[DECIDED])))
+    assert page.value("tonnage_decisions_total", LLAMA, **labels) == 0
+
+    page.now_s = float(BORN_S)
+    assert page.value("tonnage_decisions_total", LLAMA, **labels) == 2
 
 
 def test_a_deleted_object_takes_its_series_and_counters_with_it(page):
