@@ -122,6 +122,11 @@ def nested(path: str, value: Any) -> dict[str, Any]:
         ("calibrations", {"h200.json": {"version": 1}}, "at '/calibrations/h200.json'"),
         ("networkPolicy/egressPorts", [70000], "at '/networkPolicy/egressPorts/0'"),
         ("podMonitor/interval", "30", "at '/podMonitor/interval'"),
+        ("prometheusRule/alerts/sloMissed/for", "15", "at '/prometheusRule/alerts/sloMissed/for'"),
+        ("prometheusRule/alerts/bogus", {}, "additional properties 'bogus' not allowed"),
+        ("prometheusRule/tickAgeS", 0, "at '/prometheusRule/tickAgeS'"),
+        ("dashboard/labels", {"a": 1}, "at '/dashboard/labels/a'"),
+        ("settings/logFormat", "xml", "at '/settings/logFormat'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm, path: str, value: Any, complaint: str):
