@@ -19,7 +19,7 @@ FLEET_FAMILIES = {
     "tonnage_objects_without_series": "ModelDeployments without series of their own: too many",
     "tonnage_blind": "1 while Prometheus answers nothing that a decision needs",
 }
-BORN_S = 90
+BORN_S = 60
 """For so long a new counter is shown as zero: one that begins above zero has no increase, and
 Prometheus must have scraped the zero."""
 OBJECT_LABELS = ("namespace", "name")
