@@ -27,6 +27,8 @@ MARGIN: Final = 1.0
 """Around a panel, in cells."""
 MOST_SERIES: Final = 12
 """In one panel of a picture."""
+HEADROOM: Final = 1.35
+"""Above the lines, for the legend."""
 RATE_WINDOW: Final = "60s"
 """In place of Grafana's own, which follows from the scrape interval."""
 TIMEOUT_S: Final = 30
@@ -127,7 +129,7 @@ def _panel(axes: Axes, panel: Mapping[str, Any], lines: Sequence[Line], stretch:
     else:
         for line in shown:
             axes.plot(line.at_s, line.values, label=line.label, linewidth=1.4)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, HEADROOM * axes.get_ylim()[1])
         axes.grid(axis="y", alpha=0.25)
         axes.set_ylabel(UNITS.get(panel["fieldConfig"]["defaults"]["unit"], ""), fontsize=7)
     if not shown:
