@@ -114,6 +114,8 @@ def test_what_a_bug_report_needs_stays():
         "time=2026-11-21T03:00:00.000+00:00 level=INFO event=decision wanted=4",
         'message="4000 prompt tokens, 1000 output tokens, max-num-seqs 48"',
         'tonnage_calibration{namespace="serving",constant="StepTime"} 1.1',
+        '{"time_to_first_token":[0.001,0.0025],"time_per_output_token":[0.01]}',
+        "vllm:time_to_first_token_seconds_sum 3",
         "Prometheus: http://prometheus-operated.monitoring:9090 ConnectTimeout",
     ],
 )

@@ -15,12 +15,13 @@ DROPPED: Final = frozenset(
 """The second holds the whole object again, as text."""
 WHOLE: Final = frozenset({"envFrom", "imagePullSecrets", "secrets"})
 """Whatever they hold."""
+OPENS: Final = "(?<!first)(?<!first_)(?<!output)(?<!output_)token"
+"""A token that is counted, or waited for, is not one that opens anything."""
 SECRET_KEY: Final = re.compile(
     r"secret|passw|credential|api[-_.]?key|private[-_.]?key|authorization|bearer"
-    r"|(?<!first)(?<!output)token$",
+    rf"|{OPENS}$",
     re.IGNORECASE,
 )
-"""A word of a key. A token that is counted is not one that opens anything."""
 SECRET_FLAG: Final = re.compile(
     r"^--?[\w.-]*(?:token|secret|passw\w*|api[-_]?key|credentials?)$", re.IGNORECASE
 )
@@ -33,7 +34,7 @@ _KNOWN: Final = re.compile(
 _HEADER: Final = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
 _USER: Final = re.compile(r"(://)[^/\s@]+@")
 _PAIR: Final = re.compile(
-    r"""([\w.-]*(?:token|secret|passw(?:or)?d|api[-_]?key)["']?\s?[=:]\s?)"""
+    rf"""([\w.-]*(?:{OPENS}|secret|passw(?:or)?d|api[-_]?key)["']?\s?[=:]\s?)"""
     r"""("[^"]*"|'[^']*'|[^\s"'&,;}\]]+)""",
     re.IGNORECASE,
 )
