@@ -58,7 +58,7 @@ Examples:
 )
 @click.option(
     "--log-lines",
-    type=click.IntRange(min=1, max=1_000_000),
+    type=click.IntRange(min=1, max=500_000),
     default=5000,
     show_default=True,
     help="Last lines of each log of the operator.",
