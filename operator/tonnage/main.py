@@ -28,6 +28,7 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import Heartbeat, serve
+from tonnage.fleet.logs import log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
@@ -39,7 +40,6 @@ LOG = logging.getLogger("tonnage.main")
 SHORTEST_TICK_S = 1.0
 """Between two ticks, however often the store changes: our own writes come back in it."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-LOG_FORMAT = "time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
 WATCHED: tuple[tuple[Kind, str, str, str], ...] = (
     (Kind.MODEL, "tonnage.dev", "v1alpha1", "modeldeployments"),
     (Kind.DEPLOYMENT, "apps", "v1", "deployments"),
@@ -155,6 +155,8 @@ def keep_deciding(
         try:
             if leads and not was_leading:
                 loop.start_leading()
+            if was_leading and not leads:
+                heartbeat.exporter.forget()
             was_leading = leads
             if leads:
                 loop.store.changed.clear()
@@ -190,10 +192,12 @@ def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
 
 def run(settings_path: str) -> int:
     """Run the operator until it is told to stop; return the exit status."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    logging.basicConfig(level=logging.INFO)
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    log_as("text")
     try:
         settings = read_settings(settings_path)
+        log_as(settings.log_format)
         kube = KubeApi(load_client())
     except (ValueError, WorldError) as error:
         LOG.critical("cannot start: %s", error)
@@ -206,6 +210,7 @@ def run(settings_path: str) -> int:
         threading.Event(),
     )
     loop.observer.tell = heartbeat.note_answers
+    loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
     server = serve(heartbeat, port=settings.probe_port)
     threads = [
         threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),

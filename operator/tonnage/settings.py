@@ -158,5 +158,9 @@ class Settings(BaseModel):
     Of the prior's range until an object is measured, then of what the evidence leaves in doubt. 0:
     on the middle.
     """
+    metrics_objects: Annotated[int, Field(ge=0, le=100_000)] = 500
+    """So many ModelDeployments, the oldest, have series of their own: some 50 each."""
+    log_format: Literal["text", "json"] = "text"
+    """text: key=value; json: one object in each line."""
     probe_port: Annotated[int, Field(ge=1, le=65_535)] = 8081
     """Liveness, readiness and the operator's own metrics."""

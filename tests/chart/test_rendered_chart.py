@@ -24,6 +24,8 @@ EVERYTHING = {
     "nodeSelector": {"pool": "infra"},
     "podAnnotations": {"a": "b"},
     "podLabels": {"team": "serving"},
+    "prometheusRule": {"create": True, "labels": {"release": "prometheus"}},
+    "dashboard": {"create": True, "annotations": {"grafana_folder": "LLM"}},
     "podMonitor": {"create": True, "labels": {"release": "prometheus"}},
     "priorityClassName": "infra",
     "rbac": {"aggregateToEdit": True},

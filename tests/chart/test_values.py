@@ -132,6 +132,11 @@ def nested(path: str, value: Any) -> dict[str, Any]:
         ("settings/scraperNamespaces", ["A"], "at '/settings/scraperNamespaces/0'"),
         ("settings/podMonitorLabels", {"a b": "x"}, "'a b' does not match pattern"),
         ("settings/podMonitorLabels", {"release": "a b"}, "'/settings/podMonitorLabels/release'"),
+        ("prometheusRule/alerts/sloMissed/for", "15", "at '/prometheusRule/alerts/sloMissed/for'"),
+        ("prometheusRule/alerts/bogus", {}, "additional properties 'bogus' not allowed"),
+        ("prometheusRule/tickAgeS", 0, "at '/prometheusRule/tickAgeS'"),
+        ("dashboard/labels", {"a": 1}, "at '/dashboard/labels/a'"),
+        ("settings/logFormat", "xml", "at '/settings/logFormat'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(helm, path: str, value: Any, complaint: str):

@@ -137,7 +137,7 @@ def test_approve_rolls_pods_for_the_digest_of_the_plan_and_no_other(running):
     after = running.wait_ready(replicas=2)
 
     assert container(after)["resources"]["requests"] == {"cpu": "1"}
-    assert running.condition("Approved")["reason"] == "Approved"
+    assert running.condition("Approved")["reason"] == "PlanApproved"
     assert (
         running.get(MODEL_DEPLOYMENTS)["metadata"]["generation"] > changed["metadata"]["generation"]
     )

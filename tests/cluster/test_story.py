@@ -7,6 +7,7 @@ drives the run and records it; each test is a claim about the record.
 
 import itertools
 import math
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ HIDDEN = 0.60
 SCRAPE_S = 5
 TICK_S = 5
 WINDOW_SCRAPES = 4
+DECISION = " event=decision "
 DOWN_WINDOW_S = 30
 BASE_PER_S = 2.5
 SURGE_PER_S = 3 * BASE_PER_S
@@ -338,7 +340,7 @@ def rise_s(story: Story) -> float:
 
 
 def decision_lines(story: Story) -> list[str]:
-    return [line for line in story.site.operator_log().splitlines() if " decision=" in line]
+    return [line for line in story.site.operator_log().splitlines() if DECISION in line]
 
 
 def phases(story: Story) -> dict[str, tuple[float, float]]:
@@ -401,7 +403,7 @@ def figures(story, request, tmp_path_factory):
             for phase, span in phases(story).items()
         },
         "whole_run_s": rounded(story.ended_s - story.began_s, 0),
-        "decisions": [f"{line[16:24]} {line.partition('decision=')[2]}" for line in lines],
+        "decisions": [f"{line[16:24]} {line.partition(DECISION)[2]}" for line in lines],
     }
     show(request.config, TITLE, found, tmp_path_factory.mktemp("figures"))
     return found
@@ -441,8 +443,9 @@ def test_observed_mbu_appears_in_status(story):
 
 def step_of(line: str) -> tuple[int, int]:
     """Return the replicas before and after, of a line about a decision."""
-    before, _, after = line.partition("decision=")[2].split()[0].partition("->")
-    return int(before), int(after)
+    found = re.search(r" replicas=(\d+) wanted=(\d+) ", line)
+    assert found, line
+    return int(found[1]), int(found[2])
 
 
 def test_the_learned_step_ends_at_the_hidden_one(story):

@@ -10,6 +10,7 @@ import pytest
 from calibration_builders import KEY, a_file
 from http_double import a_kubeconfig, json_reply, serving
 from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.control.series import FleetSeries
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import dump
 from tonnage.fleet.heartbeat import Heartbeat
@@ -195,6 +196,19 @@ class TestDeciding:
         _, heartbeat, _ = decided(Deciding(take_evicted=Script([0, 3, 2])))
 
         assert value(heartbeat, "tonnage_evicted_calibrations_total") == 5
+
+    def test_shows_nothing_any_more_when_another_leads(self):
+        leading = Leading(is_leader=Script([True, False]))
+        deciding, heartbeat = Deciding(), Heartbeat(clock=lambda: 0.0)
+        told = FleetSeries(objects=(), num_objects=0, num_left_out=0, is_blind=False)
+        deciding.tick = lambda: heartbeat.exporter.note(told)
+        shown = []
+        stop = Stop(rounds=2)
+        deciding.changed.wait = lambda _: shown.append(value(heartbeat, "tonnage_objects"))
+
+        keep_deciding(deciding, leading, heartbeat, stop)
+
+        assert shown == [0, None]
 
     def test_does_nothing_while_another_leads(self):
         deciding, heartbeat, _ = decided(leading=Leading(is_leader=Script([False])))

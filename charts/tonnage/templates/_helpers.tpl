@@ -171,3 +171,14 @@ optional:
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "tonnage.alert" -}}
+for: {{ .for }}
+labels:
+  severity: {{ .severity }}
+{{- end }}
+
+{{- /* Prometheus fills this in, not Helm. */}}
+{{- define "tonnage.ofObject" -}}
+{{ "{{ $labels.namespace }}/{{ $labels.name }}" }}
+{{- end }}

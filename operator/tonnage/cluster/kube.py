@@ -31,6 +31,7 @@ RETRIED = frozenset({429, 500, 502, 503, 504})
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
+ANYTHING = "*/*"
 MESSAGE_LENGTH = 300
 
 
@@ -104,6 +105,12 @@ class KubeApi:
                 return None
             raise
 
+    def text(self, path: str, **query: str) -> str:
+        """Return what is served as text: a pod's log, or a page behind a proxy."""
+        return self._answer(_Call("GET", path, query=query, accept=ANYTHING)).decode(
+            errors="replace"
+        )
+
     def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
         """Yield every object of a collection, read in chunks."""
         query = {"limit": str(CHUNK)} | (
@@ -151,6 +158,9 @@ class KubeApi:
         return any(kind.get("name") == resource.plural for kind in kinds)
 
     def _request(self, call: "_Call") -> Object:
+        return _parsed(call, self._answer(call))
+
+    def _answer(self, call: "_Call") -> bytes:
         for attempt in range(1, call.attempts):
             try:
                 return self._once(call)
@@ -161,8 +171,8 @@ class KubeApi:
         except _RetryableError as failure:
             raise failure.error from failure.__cause__
 
-    def _once(self, call: "_Call") -> Object:
-        headers = {"Accept": JSON, "Content-Type": call.content_type}
+    def _once(self, call: "_Call") -> bytes:
+        headers = {"Accept": call.accept, "Content-Type": call.content_type}
         url = f"{self._api.configuration.host}{call.path}"
         url += f"?{urlencode(call.query)}" if call.query else ""
         self._api.update_params_for_auth(
@@ -179,7 +189,7 @@ class KubeApi:
             raise _RetryableError(KubernetesError(message, status=0)) from error
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             raise _refusal(call, answer.status, data, answer.headers)
-        return _parsed(call, data)
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +199,7 @@ class _Call:
     body: Object | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     content_type: str = JSON
+    accept: str = JSON
     attempts: int = ATTEMPTS
 
 

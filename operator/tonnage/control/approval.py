@@ -212,5 +212,5 @@ def approved(found: Assessment) -> Finding:
         return Finding(kind, "False", said[0][0], "; also: ".join(message for _, message in said))
     chosen = found.chosen
     if chosen and approved_replicas(found.state, chosen.model, chosen.sizing.flags) is not None:
-        return Finding(kind, "True", "Approved", f"plan {given} is carried out")
+        return Finding(kind, "True", "PlanApproved", f"plan {given} is carried out")
     return Finding(kind, "True", "NothingToApprove", "no plan waits")

@@ -147,7 +147,7 @@ def decided(
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
     memory = remembered_giving_back(state, found.memory, decision, fleet)
-    return within_cost(replace(found, memory=memory), chosen, decision)
+    return within_cost(replace(found, memory=memory, need=wanted), chosen, decision)
 
 
 def _refusal(refused: Exception) -> Refusal:

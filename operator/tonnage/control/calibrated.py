@@ -34,7 +34,7 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         corroborating=fleet.settings.calibration_namespaces,
     )
     is_own_pool = own.kv_tokens is not None and own.memory_key == memory_key(request, flags)
-    overhead, bandwidth, prefill, step = _constants(chosen)
+    overhead, bandwidth, prefill, step = learned_constants(chosen)
     return CalibrationStatus(
         evidence=seen.source,
         corroborating_namespaces=seen.num_others,
@@ -67,7 +67,7 @@ def _time(at_s: float) -> str | None:
     return rfc3339(at_s) if at_s else None
 
 
-def _constants(chosen: Chosen) -> tuple[LearnedConstant, ...]:
+def learned_constants(chosen: Chosen) -> tuple[LearnedConstant, ...]:
     """Return overhead, bandwidth and prefill, and the step time that they make together."""
     held, planned = chosen.belief, _planned_with(chosen)
     each = [

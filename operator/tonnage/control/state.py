@@ -23,7 +23,7 @@ from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
 from tonnage.policy.need import Capacity, Traffic
-from tonnage.policy.situation import Decision, Metrics
+from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
@@ -318,6 +318,12 @@ class ObjectMemory:
     gauges_written_at_s: float = 0.0
     posted: Mapping[str, float] = field(default_factory=dict)
     """When an Event of each reason was last posted."""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """The reason of each condition that is bad, as it was last told."""
+    told_decision: str | None = None
+    """Time of the last decision that was told when it was carried out."""
+    told_roll: str | None = None
+    """For what pods are replaced, as it was last told; None: no template was written just now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,6 +451,8 @@ class Assessment:
     pending: Pending | None = None
     chosen: Chosen | None = None
     observed: Observed | None = None
+    need: Need | None = None
+    """That the decision began with."""
     decision: Decision | None = None
     template: Manifest | None = None
     """The Deployment to apply; None: the live one stays."""

@@ -22,6 +22,7 @@ from tonnage.api.status import (
 from tonnage.control.approval import NEEDED
 from tonnage.control.calibrated import calibration_status
 from tonnage.control.conditions import PENDING, conditions
+from tonnage.control.happenings import told_of
 from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
@@ -66,6 +67,8 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
         since_s=now_s,
         decisions=status.decisions,
         conditions={each.type: each for each in status.conditions},
+        told=told_of(status.conditions, {}),
+        told_decision=status.decisions[0].time if status.decisions else None,
     )
 
 
@@ -93,7 +96,7 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
     memory, measured = _measured(found, memory, now)
     status = Status(
         observed_generation=found.state.view.generation,
-        replicas=_replicas(found),
+        replicas=replicas_status(found),
         plan=_plan(found, memory),
         estimate=None
         if found.sizing is None
@@ -119,7 +122,7 @@ def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
         display = display.model_copy(update={"reason": PENDING})
     changes = {
         "observed_generation": found.state.view.generation,
-        "replicas": _replicas(found),
+        "replicas": replicas_status(found),
         "conditions": conditions(found, fleet, now=rfc3339(fleet.now_s)),
         "display": display,
     }
@@ -157,7 +160,8 @@ def _frozen_plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
         return None  # there is none, or another version wrote it
 
 
-def _replicas(found: Assessment) -> ReplicasStatus:
+def replicas_status(found: Assessment) -> ReplicasStatus:
+    """Return the replicas of an object; those wanted where Tonnage may write them."""
     deployment = found.state.deployment
     current = deployment.replicas if deployment else 0
     is_left = left_replicas(found) is not None
@@ -188,6 +192,12 @@ def _remember_decision(found: Assessment, now: str) -> ObjectMemory:
         message="; ".join(reason.message for reason in decision.reasons)[:1024],
     )
     return replace(memory, decisions=(newest, *memory.decisions)[:MAX_DECISIONS])
+
+
+def newest_decision(before: ObjectMemory, after: ObjectMemory) -> DecisionStatus | None:
+    """Return the decision that a tick added to the last five, if it did."""
+    newest = after.decisions[0] if after.decisions else None
+    return newest if after.decisions != before.decisions else None
 
 
 def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.contest import Fate, Scaled
+from tonnage.control.happenings import Happening, happenings
 from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
@@ -13,14 +14,6 @@ from tonnage.control.template import drift, roll_written
 from tonnage.manifests.names import Manifest
 
 CHILDREN_CHECK_S = 300
-EVENT_INTERVAL_S = 600
-"""One Event of each reason per object in this time."""
-WARNING_STATES = {
-    "PlanValid": "False",
-    "CapacityAvailable": "False",
-    "MetricsAvailable": "False",
-    "Approved": "False",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +27,6 @@ class Scale:
     replicas: int
     costs: tuple[PodCost, ...] = ()
     """To write first: they let the pods with the least to do go."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """An Event to post."""
-
-    reason: str
-    message: str
-    is_warning: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +76,15 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     template = _template(found, fleet) if acts else None
     check_children = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
-    told = found if template is not None else replace(found, changes=())
-    happenings, posted = _happenings(told, reported, fleet, is_scaling=is_scaling)
+    scaling = next(iter(memory.decisions), None) if is_scaling else None
+    rolls = template is not None and bool(found.changes)
+    told, memory = happenings(
+        memory,
+        reported.status.conditions,
+        scaling=scaling,
+        rolling=roll_written(found.state.deployment, found.changes) if rolls else None,
+        now_s=fleet.now_s,
+    )
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
@@ -102,19 +93,18 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         scale=scale,
         template=template,
         creates=found.state.deployment is None,
-        rolls=template is not None and bool(found.changes),
+        rolls=rolls,
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=check_children,
         check_leftovers=check_children and _is_spec_new(found, memory),
         status=reported.status if reported.must_write and not view.is_deleting else None,
-        happenings=() if view.is_deleting else happenings,
+        happenings=() if view.is_deleting else told,
     )
     memory = replace(
         memory,
         children_checked_at_s=fleet.now_s if check_children else memory.children_checked_at_s,
         children_generation=view.generation if check_children else memory.children_generation,
         drift_corrected=drift(found.state) if template is not None else memory.drift_corrected,
-        posted=posted,
     )
     memory = with_corrections(
         memory,
@@ -214,39 +204,3 @@ def _costs(found: Assessment, fleet: Fleet) -> tuple[PodCost, ...]:
 def _is_stuck(found: Assessment) -> bool:
     """Tell whether pods wait for GPUs: what is taken away may be what a rollout waits for."""
     return any(pod.unschedulable is not None for pod in found.state.pods)
-
-
-def _happenings(
-    found: Assessment, reported: Reported, fleet: Fleet, *, is_scaling: bool
-) -> tuple[tuple[Happening, ...], dict[str, float]]:
-    """Return Events for changed replicas and for conditions that turned bad, each rarely."""
-    posted = dict(found.memory.posted)
-    events = []
-    for happening in _candidates(found, reported, is_scaling=is_scaling):
-        last = posted.get(happening.reason)
-        if last is None or fleet.now_s - last >= EVENT_INTERVAL_S or not happening.is_warning:
-            posted[happening.reason] = fleet.now_s
-            events.append(happening)
-    return tuple(events), posted
-
-
-def _candidates(found: Assessment, reported: Reported, *, is_scaling: bool) -> list[Happening]:
-    happenings = []
-    decisions, before = reported.memory.decisions, found.memory.decisions
-    if is_scaling and decisions and decisions != before:
-        newest = decisions[0]
-        message = f"{newest.from_replicas} -> {newest.to_replicas} replicas: {newest.message}"
-        happenings.append(Happening(reason="Scaled", message=message, is_warning=False))
-    if found.changes:
-        message = roll_written(found.state.deployment, found.changes)
-        happenings.append(Happening(reason="RollingPods", message=message, is_warning=False))
-    known = found.memory.conditions
-    for condition in reported.status.conditions:
-        old = known.get(condition.type)
-        is_contest = condition.reason == "ConflictingWriter"
-        is_bad = is_contest or WARNING_STATES.get(condition.type) == condition.status
-        if is_bad and (old is None or old.reason != condition.reason):
-            happenings.append(
-                Happening(reason=condition.reason, message=condition.message, is_warning=True)
-            )
-    return happenings

@@ -21,7 +21,7 @@ Sources:
     [vllm-source] v1/metrics/loggers.py.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.settings import Settings
@@ -144,6 +144,12 @@ def _prompt_tokens(scrapes: int) -> dict[str, Query]:
     }
 
 
+def _of_windows(
+    made: Callable[[int], Mapping[str, Query]], windows: Iterable[int]
+) -> tuple[str, ...]:
+    return tuple(name for scrapes in windows for name in made(scrapes))
+
+
 TABLE: Mapping[str, Query] = {
     "timestamp": Query(metric=RUNNING, function="timestamp"),
     "waiting": Query(
@@ -210,6 +216,29 @@ TABLE: Mapping[str, Query] = {
     ),
 }
 """In the order in which they are asked: where time runs out, what decides was answered."""
+
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "arrivals": ("timestamp", "waiting", "running", "scrapes", *_of_windows(_arrivals, WINDOWS)),
+    "lengths": _of_windows(_lengths, (FAST_SCRAPES, SLOW_SCRAPES)),
+    "speed": (
+        "mean_running", "kv_usage", "token_gap_s", "token_gaps", "resets", "prefill_s", "prefills",
+        "preemptions", *_prompt_tokens(BUSY_SCRAPES),
+    ),
+    "memory": ("cache",),
+    "latency": ("ttft", "tpot"),
+    "shown": ("read_bytes", "write_bytes", "dram_active"),
+}  # fmt: skip
+"""Queries by what they are for: what is wrong while they fail."""
+
+
+def group_of(query: str) -> str:
+    """Return the group of a query.
+
+    >>> group_of("ttft"), group_of("another")
+    ('latency', 'other')
+    """
+    return next((group for group, names in GROUPS.items() if query in names), "other")
 
 
 def deciding(scrapes: int) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ from tonnage.cluster.kube import (
     KubeApi,
 )
 from tonnage.control.contest import Fate
+from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Carried, Happening, Scale, Writes
+from tonnage.control.writes import Carried, Scale, Writes
 from tonnage.fleet.children import Children, controller_uid
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (

@@ -5,6 +5,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from importlib.metadata import version
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -12,6 +14,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 from tonnage.cluster.questions import Answers
+from tonnage.estimate.metrics import group_of
+from tonnage.fleet.exporter import Exporter
 from tonnage.fleet.scrape import query_of
 
 CLIENT_S = 10
@@ -31,6 +35,12 @@ class Heartbeat:
         self.tick_seconds = Histogram(
             "tonnage_tick_seconds", "Duration of a tick", registry=self.registry
         )
+        self.step_seconds = Histogram(
+            "tonnage_tick_step_seconds",
+            "Duration of one step of a tick",
+            ["step"],
+            registry=self.registry,
+        )
         self.failed_ticks = Counter(
             "tonnage_failed_ticks", "Ticks that ended in an error", registry=self.registry
         )
@@ -45,7 +55,7 @@ class Heartbeat:
         self.failed_queries = Counter(
             "tonnage_failed_queries",
             "Queries to Prometheus that were not answered",
-            ["query"],
+            ["group", "query"],
             registry=self.registry,
         )
         self.dropped_samples = Counter(
@@ -63,6 +73,16 @@ class Heartbeat:
             "By how much the clock of Prometheus is ahead of ours",
             registry=self.registry,
         )
+        self.build = Gauge(
+            "tonnage_build_info", "1 for the version", ["version"], registry=self.registry
+        )
+        self.build.labels(version("tonnage")).set(1)
+        self.exporter = Exporter(clock)
+        self.registry.register(self.exporter)
+
+    def step(self, name: str) -> AbstractContextManager[object]:
+        """Return what measures how long a step of a tick takes."""
+        return self.step_seconds.labels(name).time()
 
     def beat(self) -> None:
         """Note that the loop is alive: it ended a tick, or waits for its turn to lead."""
@@ -71,7 +91,8 @@ class Heartbeat:
     def note_answers(self, answers: Answers) -> None:
         """Count what Prometheus answered in a tick, and what it did not."""
         for key in answers.problems:
-            self.failed_queries.labels(query_of(key)).inc()
+            query = query_of(key)
+            self.failed_queries.labels(group_of(query), query).inc()
         self.dropped_samples.inc(answers.num_dropped)
         self.answer_bytes.set(answers.bytes_read)
         self.clock_skew_seconds.set(

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from tonnage.cluster.kube import (
@@ -14,12 +15,15 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
+from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.state import Assessment, Fleet, Memory
+from tonnage.control.status import newest_decision
 from tonnage.control.tick import Outcome, tick, with_carried
 from tonnage.control.times import rfc3339
 from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
+from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.names import MANAGED_LABEL
@@ -39,6 +43,14 @@ RELISTED: Sequence[tuple[Kind, Resource, str]] = (
 )
 
 
+def _untold(_: FleetSeries) -> None:
+    """Nobody listens."""
+
+
+def _unmeasured(_: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
 @dataclass(slots=True, kw_only=True)
 class Loop:
     """Everything that a tick needs, and what it remembers."""
@@ -56,6 +68,10 @@ class Loop:
     state_problem: StateProblem | None = None
     """With what was learned, when it was last read or written."""
     relisted_at_s: float = 0.0
+    tell: Callable[[FleetSeries], None] = _untold
+    """Takes what a tick found, for the operator's own metrics."""
+    step: Callable[[str], AbstractContextManager[object]] = _unmeasured
+    """Measures a step of a tick."""
 
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
@@ -66,21 +82,40 @@ class Loop:
     def tick(self) -> tuple[Assessment, ...]:
         """Observe, decide, act; return what was found."""
         now_s = self.now()
-        self._relist(now_s)
+        with self.step("relist"):
+            self._relist(now_s)
+        with self.step("observe"):
+            fleet = self._observe(now_s)
+        with self.step("decide"):
+            between = within(self.settings.search_budget_s, self.clock)
+            outcome = tick(fleet, self.memory, between=between)
+        _log(outcome, fleet)
+        with self.step("act"):
+            carried = self.writer.act(outcome.writes, now=rfc3339(now_s))
+        self.memory = with_carried(outcome, carried, before=self.memory, now_s=now_s)
+        with self.step("keep"):
+            self._keep(outcome, now_s)
+        with self.step("tell"):
+            self._tell(outcome, fleet)
+        return outcome.found
+
+    def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)
         problem = self.state_problem
-        told = (problem.reason, problem.message) if problem else None
-        fleet = replace(fleet, state_problem=told)
-        between = within(self.settings.search_budget_s, self.clock)
-        outcome = tick(fleet, self.memory, between=between)
-        _log(outcome, fleet)
-        carried = self.writer.act(outcome.writes, now=rfc3339(now_s))
-        self.memory = with_carried(outcome, carried, before=self.memory, now_s=now_s)
+        return replace(fleet, state_problem=(problem.reason, problem.message) if problem else None)
+
+    def _keep(self, outcome: Outcome, now_s: float) -> None:
         live = {each.state.view.uid: each.state.view.namespace for each in outcome.found}
         kept = self.calibration.keep(self.memory.calibrations, now_s, live=live)
         self.memory = replace(self.memory, calibrations=kept.calibrations)
         self.state_problem = kept.problem
-        return outcome.found
+
+    def _tell(self, outcome: Outcome, fleet: Fleet) -> None:
+        """Hand out the series of the tick; a bug in them ends no tick."""
+        try:
+            self.tell(fleet_series(outcome, fleet, most=self.settings.metrics_objects))
+        except Exception:
+            LOG.exception(Line("the operator's own metrics were not told"))
 
     def _relist(self, now_s: float) -> None:
         """Check the store against lists: a watch is silent about what vanished in a re-list."""
@@ -110,17 +145,31 @@ def within(budget_s: float, clock: Callable[[], float]) -> Between:
 
 
 def _log(outcome: Outcome, fleet: Fleet) -> None:
-    """Write a line for each decision that changes the number of replicas, and each bug."""
+    """Write a line for each decision, once, and each bug."""
     waiting = sum(found.pending is not None for found in outcome.found)
     if waiting:
-        LOG.info("objects=%d pending=%d wait for capacity searches", len(outcome.found), waiting)
+        LOG.info(Line("waiting for capacity searches", objects=len(outcome.found), pending=waiting))
     for fault in outcome.faults:
-        LOG.error("object=%s/%s %s", *fault.key, fault.consequence, exc_info=fault.error)
+        LOG.error(Line(fault.consequence, object="/".join(fault.key)), exc_info=fault.error)
     for found in outcome.found:
-        decision, deployment = found.decision, found.state.deployment
-        current = deployment.replicas if deployment else 0
-        if decision is None or decision.replicas == current or not may_scale(found, fleet):
+        memory = outcome.memory.objects[found.state.view.uid]
+        decision = newest_decision(found.memory, memory)
+        if decision is None:
             continue
-        reasons = "; ".join(f"{reason.code}: {reason.message}" for reason in decision.reasons)
-        change = f"{current}->{decision.replicas}"
-        LOG.info("object=%s/%s decision=%s %s", *found.state.view.key, change, reasons)
+        LOG.info(
+            Line(
+                "decision",
+                object="/".join(found.state.view.key),
+                mode=found.mode,
+                replicas=decision.from_replicas,
+                wanted=decision.to_replicas,
+                reason=decision.code,
+                acts=may_scale(found, fleet),
+                message=_reasons(found),
+            )
+        )
+
+
+def _reasons(found: Assessment) -> str:
+    reasons = found.decision.reasons if found.decision else ()
+    return "; ".join(f"{reason.code}: {reason.message}" for reason in reasons)

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from tonnage.cluster.questions import QuerySet
 from tonnage.explain.words import explain
 from tonnage.lab import assets, controlplane, kind, site, state
 from tonnage.lab.controlplane import ControlPlane
+from tonnage.lab.dashboard import Stretch, draw_dashboard
 from tonnage.lab.load import LoadControl, Target, background_load
 from tonnage.lab.load_client import Lengths, RequestShape
 from tonnage.lab.load_endpoints import ServiceRef
@@ -37,9 +38,18 @@ NOTABLE_MOVE: Final = 0.05
 CACHE: Final = QuerySet(expressions={"cache": "vllm:cache_config_info"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """Files to draw into."""
+
+    story: Path | None = None
+    dashboard: Path | None = None
+    """The chart's, over the time of the demo."""
+
+
 def run_demo(
     *,
-    picture: Path | None = None,
+    pictures: Pictures = Pictures(),
     keep: bool = False,
     cluster: str = "local",
     scrape_interval_s: int = SCRAPE_INTERVAL_S,
@@ -58,7 +68,12 @@ def run_demo(
     config = replace(stage.config, scrape_interval_s=scrape_interval_s)
     with _plane(cluster, keep, step) as plane:
         url = site.start(plane, config, step=step)
-        _tell_story(console, stage, plane, url, picture)
+        shown_from_s = time.time()
+        _tell_story(console, stage, plane, url, pictures.story)
+        if pictures.dashboard:
+            stretch = Stretch(from_s=shown_from_s, to_s=time.time(), step_s=scrape_interval_s)
+            draw_dashboard(pictures.dashboard, url, stretch)
+            console.print(f"Dashboard: {pictures.dashboard}")
         if keep:
             console.print(f"The lab stays: export KUBECONFIG={plane.kubeconfig}")
             console.print("Stop it with: tonnage lab down")

@@ -1,5 +1,6 @@
 """A real Prometheus that finds pods through the API server and scrapes them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -56,30 +57,38 @@ def _flags(configuration: Path, storage: Path, port: int) -> list[str]:
 
 
 def scrape_configuration(kubeconfig: Path, scrape_interval_s: int) -> dict[str, object]:
-    """Return a configuration for the pods of managed Deployments.
+    """Return a configuration for the pods of managed Deployments, and for the operator's own.
 
-    A target is a container port named ``http`` of a pod that carries the watch label. Series
-    get ``namespace`` and ``pod``, which is what the operator joins them by.
+    A target is a container port named ``http`` of a pod that carries the watch label, or that of
+    the chart. Series of engines get ``namespace`` and ``pod``, which is what the operator joins
+    them by; those of the operator keep the namespace that they name.
     """
-    pod = "__meta_kubernetes_pod"
     return {
         "global": {
             "scrape_interval": f"{scrape_interval_s}s",
             "scrape_timeout": f"{scrape_timeout_s(scrape_interval_s)}s",
         },
         "scrape_configs": [
-            {
-                "job_name": "tonnage",
-                "metrics_path": "/metrics",
-                "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
-                "relabel_configs": [
-                    _keep(f"{pod}_label_tonnage_dev_managed", "true"),
-                    _keep(f"{pod}_container_port_name", "http"),
-                    _keep(f"{pod}_phase", "Pending|Running"),
-                    _copy("__meta_kubernetes_namespace", "namespace"),
-                    _copy(f"{pod}_name", "pod"),
-                ],
-            }
+            _job("tonnage", kubeconfig, {"tonnage_dev_managed": "true"}),
+            _job("tonnage-operator", kubeconfig, {"app_kubernetes_io_name": "tonnage"})
+            | {"honor_labels": True},
+        ],
+    }
+
+
+def _job(name: str, kubeconfig: Path, labels: Mapping[str, str]) -> dict[str, object]:
+    """Return what scrapes the pods with some labels."""
+    pod = "__meta_kubernetes_pod"
+    return {
+        "job_name": name,
+        "metrics_path": "/metrics",
+        "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
+        "relabel_configs": [
+            *(_keep(f"{pod}_label_{label}", value) for label, value in labels.items()),
+            _keep(f"{pod}_container_port_name", "http"),
+            _keep(f"{pod}_phase", "Pending|Running"),
+            _copy("__meta_kubernetes_namespace", "namespace"),
+            _copy(f"{pod}_name", "pod"),
         ],
     }
 

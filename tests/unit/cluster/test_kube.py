@@ -300,3 +300,12 @@ class TestRefusals:
 def test_a_missing_kubeconfig_is_a_failure_of_the_world(tmp_path):
     with pytest.raises(KubernetesError, match="no cluster to talk to"):
         load_client(str(tmp_path / "none"))
+
+
+def test_a_log_is_read_as_text_whatever_bytes_are_in_it(exchange):
+    path = PODS.path("serving", "llama-0", "log")
+
+    text, asked, _ = exchange(lambda kube: kube.text(path, tailLines="5"), Reply(body=b"a\xff\nb"))
+
+    assert text == "a\N{REPLACEMENT CHARACTER}\nb"
+    assert (asked[0].query, asked[0].headers["Accept"]) == ({"tailLines": "5"}, "*/*")

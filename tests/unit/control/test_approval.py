@@ -154,7 +154,7 @@ class TestPodsThatWouldRoll:
         assert written(approved).template is not None
         assert written(approved).rolls
         assert approved.sizing.request.context_tokens == 16_384
-        assert said("Approved", approved) == ("True", "Approved")
+        assert said("Approved", approved) == ("True", "PlanApproved")
 
     def test_stay_approved_after_they_rolled(self):
         digest = the_digest(self.waiting())
@@ -164,7 +164,7 @@ class TestPodsThatWouldRoll:
         found = found_for(manifest, live=rolled)
 
         assert found.template is None
-        assert said("Approved", found) == ("True", "Approved")
+        assert said("Approved", found) == ("True", "PlanApproved")
 
     @pytest.mark.parametrize(
         ("approve", "reason"),
@@ -250,7 +250,7 @@ class TestStatedCost:
         approved = self.growing(approve=the_digest(self.growing()))
 
         assert written(approved).scale.replicas == 4
-        assert said("Approved", approved) == ("True", "Approved")
+        assert said("Approved", approved) == ("True", "PlanApproved")
 
     def test_approved_for_more_it_may_be_less_and_not_the_reverse(self):
         four, six = the_digest(self.growing()), the_digest(self.growing(load=5.5))

@@ -1,5 +1,6 @@
 """From an assessment to writes: only what differs, and only where writing is allowed."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -17,14 +18,11 @@ from fleet_builders import (
     assessed,
     managed_by,
 )
+from tonnage.control.happenings import EVENT_INTERVAL_S
+from tonnage.control.state import Memory, Pending
 from tonnage.control.status import report
-from tonnage.control.writes import (
-    CHILDREN_CHECK_S,
-    EVENT_INTERVAL_S,
-    Carried,
-    carried_out,
-    writes_for,
-)
+from tonnage.control.tick import tick
+from tonnage.control.writes import CHILDREN_CHECK_S, Carried, carried_out, writes_for
 from tonnage.fleet.views import model_view
 
 AUTOSCALER = "HorizontalPodAutoscaler llama"
@@ -271,6 +269,19 @@ class TestHappenings:
         assert (scaled.reason, scaled.is_warning) == ("Scaled", False)
         assert scaled.message.startswith("2 -> 4 replicas: ")
 
+    def test_pods_that_are_replaced_are_one_however_often_the_write_is_tried(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+        state = a_state(changed, live=a_deployment_body())
+
+        first, memory = asked(state)
+        second, memory = asked(state, memory=memory, now_s=NOW_S + 15)
+        _, at_rest = asked(a_state(), memory=memory, now_s=NOW_S + 30)
+        again, _ = asked(state, memory=at_rest, now_s=NOW_S + 45)
+
+        told = [self.reasons(each).count("RollingPods") for each in (first, second, again)]
+        assert second.rolls
+        assert told == [1, 0, 1]
+
     def test_a_decision_that_is_not_carried_out_is_none(self):
         rolling = a_deployment_body(replicas=4)
         rolling["status"]["updatedReplicas"] = 1
@@ -292,9 +303,56 @@ class TestHappenings:
         bad, good = a_state(engines=()), a_state(load=1.5)
         told = []
         memory = a_memory(good)
-        for tick in range(100):
-            state = bad if tick % 2 else good
-            made, memory = asked(state, memory=memory, now_s=NOW_S + tick * 15)
+        for number in range(100):
+            state = bad if number % 2 else good
+            made, memory = asked(state, memory=memory, now_s=NOW_S + number * 15)
             told += self.reasons(made)
 
         assert told.count("MetricsMissing") == 1 + 100 * 15 // EVENT_INTERVAL_S
+
+    def test_a_warning_says_nothing_more_when_its_search_waits_in_between(self):
+        bad = a_state(config_problem="no such key")
+        first, memory = asked(bad)
+        waits = replace(assessed(bad, memory=memory), pending=Pending(message="m", is_told=True))
+        fleet = a_fleet(bad, now_s=NOW_S + 15)
+        between, memory = writes_for(waits, report(waits, fleet), fleet)
+
+        later, _ = asked(bad, memory=memory, now_s=NOW_S + 2 * EVENT_INTERVAL_S)
+
+        assert self.reasons(first) == ["ModelConfigMissing"]
+        assert self.reasons(between) == []
+        assert self.reasons(later) == []
+
+    def test_what_was_told_before_a_restart_is_not_told_again(self):
+        state = a_state(replicas=a_sizing().replicas, engines=())
+        first, _ = asked(state)
+        status = json.dumps(first.status.to_dict())
+        after = replace(state, view=replace(state.view, status=status))
+
+        outcome = tick(a_fleet(after, now_s=NOW_S + 15), Memory())
+
+        assert self.reasons(first) == ["MetricsMissing"]
+        assert self.reasons(outcome.writes[0]) == []
+
+    def test_another_reason_of_the_same_condition_is_told(self):
+        silent = a_state(replicas=a_sizing().replicas, engines=())
+        _, memory = asked(silent)
+        down = a_fleet(silent, now_s=NOW_S + 15, metrics_problem=("PrometheusUnreachable", "m"))
+
+        found = assessed(silent, memory=memory, fleet=down)
+
+        assert self.reasons(writes_for(found, report(found, down), down)[0]) == [
+            "PrometheusUnreachable"
+        ]
+
+    def test_a_decision_is_told_when_it_is_carried_out_and_once(self):
+        manifest = a_manifest(scaling={"mode": "Recommend", "minReplicas": 1, "maxReplicas": 8})
+        first, memory = asked(a_state(manifest, load=3.5))
+
+        acted, memory = asked(a_state(load=3.5), memory=memory, now_s=NOW_S + 15)
+        tried_again, _ = asked(a_state(load=3.5), memory=memory, now_s=NOW_S + 30)
+
+        assert self.reasons(first) == []
+        assert self.reasons(acted) == ["Scaled"]
+        assert tried_again.scale is not None
+        assert self.reasons(tried_again) == []

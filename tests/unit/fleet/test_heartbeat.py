@@ -48,14 +48,14 @@ class TestBeating:
 class TestAnswers:
     def test_are_counted(self):
         heartbeat = Heartbeat()
-        failed = {"up": ("QueryTimeout", ""), "up@blue": ("QueryTimeout", "")}
+        failed = {"running": ("QueryTimeout", ""), "running@blue": ("QueryTimeout", "")}
         for clock_skew_s in (None, -600.0):
             heartbeat.note_answers(
                 Answers(problems=failed, num_dropped=2, bytes_read=1234, clock_skew_s=clock_skew_s)
             )
 
         value = heartbeat.registry.get_sample_value
-        assert value("tonnage_failed_queries_total", {"query": "up"}) == 4
+        assert value("tonnage_failed_queries_total", {"group": "arrivals", "query": "running"}) == 4
         assert value("tonnage_dropped_samples_total") == 4
         assert value("tonnage_answer_bytes") == 1234
         assert value("tonnage_clock_skew_seconds") == -600

@@ -1,7 +1,9 @@
 """The loop called as a function: from nothing to a fleet at rest, and what disturbs it."""
 
 import json
+import logging
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +12,7 @@ import pytest
 from fleet_builders import a_manifest, a_sizing
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from measured_builders import samples_of, slowed
+from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.keeping import shard_of
 from tonnage.estimate.speed import prompt_shape
@@ -19,7 +22,18 @@ from tonnage.fleet.store import Kind
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = a_sizing().replicas
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
+DECISION = "event=decision "
 CALIBRATION = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
+
+
+def refusing(part):
+    """Let nothing of these paths be written."""
+
+    def fail(verb, path):
+        if verb == "apply" and part in path:
+            raise KubernetesError("forbidden", status=403)
+
+    return fail
 
 
 class TestFromNothing:
@@ -404,3 +418,57 @@ class TestApproval:
             "apply modeldeployments/llama/status",  # says so first
             "apply deployments/llama",
         ]
+
+
+class TestWhatIsTold:
+    def decisions(self, caplog):
+        return [each.msg.fields for each in caplog.records if str(each.msg).startswith(DECISION)]
+
+    def test_a_decision_is_one_line_however_long_it_takes(self, caplog):
+        caplog.set_level(logging.INFO, logger="tonnage.loop")
+        world = a_world()
+        world.kube.fail = refusing("/deployments/")
+        loop = a_loop(world)
+
+        for _ in range(5):
+            tick(loop, world)
+
+        [said] = self.decisions(caplog)
+        assert (said["object"], said["replicas"], said["wanted"]) == (
+            "serving/llama", 0, FIRST_REPLICAS,
+        )  # fmt: skip
+        assert (said["mode"], said["acts"], said["reason"]) == ("Auto", True, "Demand")
+        assert f"need {FIRST_REPLICAS}" in said["message"]
+
+    def test_every_step_of_a_tick_is_measured(self):
+        world, steps = a_world(), []
+        loop = a_loop(world)
+        loop.step = lambda name: nullcontext(steps.append(name))
+
+        tick(loop, world)
+
+        assert steps == ["relist", "observe", "decide", "act", "keep", "tell"]
+
+    def test_a_tick_tells_the_series_of_its_objects(self):
+        world, told = a_world(a_manifest("a"), a_manifest("b")), []
+        loop = a_loop(world, metrics_objects=1)
+        loop.tell = told.append
+
+        tick(loop, world)
+
+        [series] = told
+        assert [each.key for each in series.objects] == [("serving", "a")]
+        assert (series.num_objects, series.num_left_out) == (2, 1)
+
+    def test_a_bug_in_telling_ends_no_tick(self, caplog):
+        world = a_world()
+        loop = a_loop(world)
+
+        def fail(_):
+            raise RuntimeError("a bug")
+
+        loop.tell = fail
+        tick(loop, world)
+
+        assert replicas_of(world) == FIRST_REPLICAS
+        assert "RuntimeError: a bug" in caplog.text

@@ -67,7 +67,8 @@ def test_the_kubeconfig_needs_no_other_file(issued):
 def test_prometheus_keeps_only_managed_pods_and_joins_by_namespace_and_pod():
     written = prometheus.scrape_configuration(Path("/lab/kubeconfig"), 5)
 
-    (job,) = written["scrape_configs"]
+    job, operators = written["scrape_configs"]
+    assert (job.get("honor_labels"), operators["honor_labels"]) == (None, True)
     keep = {
         rule["source_labels"][0]: rule["regex"]
         for rule in job["relabel_configs"]

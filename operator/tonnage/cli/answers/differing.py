@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tonnage.api.objects import ModelDeployment
 from pydantic.alias_generators import to_camel
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import UNTEMPLATED
 from tonnage.cli.answers.planning import Live, Planned, Refused
 from tonnage.cli.answers.rendering import template_manifest

@@ -45,6 +45,10 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "top": Entry(
         module="tonnage.cli.commands.top", summary="Show the ModelDeployments of a cluster, live."
     ),
+    "diagnose": Entry(
+        module="tonnage.cli.commands.diagnose",
+        summary="Collect what a bug report needs, without secrets.",
+    ),
     "replay": Entry(
         module="tonnage.cli.commands.replay",
         summary="Simulate what autoscalers would have done with a trace.",
@@ -100,6 +104,7 @@ Examples:
   tonnage top -A                       all ModelDeployments of a cluster, live
   tonnage explain llama -n serving     why a ModelDeployment has its replicas
   tonnage explain --glossary           what the terms mean
+  tonnage diagnose -A                  what a bug report needs, without secrets
   tonnage lab demo                     the operator on a test cluster on this machine
 
 \b

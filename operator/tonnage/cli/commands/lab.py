@@ -120,6 +120,11 @@ def build() -> None:
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write a chart of demand, replicas, queue, SLO attainment and MBU over time.",
 )
+@click.option(
+    "--dashboard",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the Grafana dashboard of the chart as a chart, from the metrics of the demo.",
+)
 @click.option("--keep/--no-keep", default=False, help="Keep the cluster running afterwards.")
 @click.option(
     "--cluster",
@@ -141,9 +146,10 @@ def build() -> None:
     show_default=True,
     help="vllm: real vLLM for CPU, a core per replica; 6 GB of packages, installed once.",
 )
-def demo(
+def demo(  # noqa: PLR0913  (one argument per option)
     *,
     picture: Path | None,
+    dashboard: Path | None,
     keep: bool,
     cluster: str,
     scrape_interval_s: int | None,
@@ -156,7 +162,7 @@ def demo(
         chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}
         sys.exit(
             story.run_demo(
-                picture=picture,
+                pictures=story.Pictures(story=picture, dashboard=dashboard),
                 keep=keep,
                 cluster=cluster,
                 engine=stages.Engine(engine),

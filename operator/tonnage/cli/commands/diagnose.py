@@ -1,0 +1,143 @@
+"""``tonnage diagnose``: what a bug report needs, in one file, without secrets."""
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tonnage.cli.answers.bundle import MODE, archive, files_of
+from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
+from tonnage.cli.console import Failure, output, remark, show
+from tonnage.cli.read.evidence import OPERATOR, Wanted, read_evidence
+from tonnage.cli.read.live import Cluster, connect
+from tonnage.cluster.errors import KubernetesError
+
+ENDING: Final = ".tar.gz"
+
+HELP: Final = f"""Collect what a bug report needs into one file, without secrets.
+
+Reads, and writes nothing to the cluster: ModelDeployments with their status, Deployments,
+ReplicaSets and pods of Tonnage, Events about them, and of the operator its settings, log, metrics,
+Lease and calibration, with the versions of everything. What may not be read is named in about.yaml,
+and the rest is collected.
+
+Left out: values of environment variables, Secrets and their names, tokens, passwords, image pull
+secrets, and whatever looks like a credential in logs and arguments. Names of namespaces, models,
+nodes and images stay. Look through the file before you send it to anybody.
+
+\b
+Examples:
+  tonnage diagnose -A
+  tonnage diagnose -n serving -o report.tar.gz
+  tonnage diagnose -n serving --operator-namespace capacity --log-lines 20000
+
+{CLUSTER_EXIT_CODES}"""
+
+
+@click.command(help=HELP)
+@click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
+@click.option("-A", "--all-namespaces", "is_all", is_flag=True, help="All namespaces.")
+@click.option(
+    "--operator-namespace",
+    default="tonnage-system",
+    show_default=True,
+    help="Namespace that the chart is installed in.",
+)
+@click.option(
+    "--operator-selector",
+    default=OPERATOR,
+    show_default=True,
+    metavar="LABEL=VALUE",
+    help="Label of the operator's Deployment and pods.",
+)
+@click.option(
+    "--log-lines",
+    type=click.IntRange(min=1, max=500_000),
+    default=5000,
+    show_default=True,
+    help="Last lines of each log of the operator.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"File to write, {ENDING}. Default: tonnage-diagnose-TIME{ENDING} in this folder.",
+)
+@access_options
+def diagnose(  # noqa: PLR0913  (one argument per option)
+    *,
+    namespace: str | None,
+    is_all: bool,
+    operator_namespace: str,
+    operator_selector: str,
+    log_lines: int,
+    target: Path | None,
+    context: str | None,
+    kubeconfig: str | None,
+) -> None:
+    now_s = time.time()
+    moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = target or Path(f"tonnage-diagnose-{moment}{ENDING}")
+    _check(path)
+    cluster = connect(kubeconfig=kubeconfig, context=context)
+    wanted = Wanted(
+        namespace=None if is_all else namespace or cluster.namespace,
+        operator_namespace=operator_namespace,
+        operator_selector=operator_selector,
+        log_lines=log_lines,
+    )
+    evidence = read_evidence(cluster, wanted)
+    files = files_of(evidence, _about(cluster, wanted, moment))
+    folder = path.name.removesuffix(ENDING)
+    _write(path, archive(files, folder=folder, now_s=now_s))
+    console = output()
+    for name, text in files.items():
+        show(console, f"{name}  {len(text.splitlines())} lines")
+    for problem in evidence.problems:
+        remark(f"Note: not read: {problem}")
+    remark(f"Wrote {path}. Secrets are left out as far as they can be known: look through it")
+
+
+def _check(path: Path) -> None:
+    if not path.name.endswith(ENDING):
+        raise Failure(f"-o {path}: the name of the file ends in {ENDING}")
+    if path.exists():
+        raise Failure(f"-o {path} exists, and is not overwritten")
+    if not path.parent.is_dir():
+        raise Failure(f"-o {path}: there is no folder {path.parent}")
+
+
+def _about(cluster: Cluster, wanted: Wanted, moment: str) -> Mapping[str, Any]:
+    return {
+        "written": moment,
+        "tonnage": version("tonnage"),
+        "python": platform.python_version(),
+        "kubernetes": _kubernetes(cluster),
+        "namespace": wanted.namespace or "all",
+        "operator namespace": wanted.operator_namespace,
+    }
+
+
+def _kubernetes(cluster: Cluster) -> str:
+    try:
+        said = cluster.api.get("/version") or {}
+    except KubernetesError as error:
+        return f"not known: {error}"
+    return str(said.get("gitVersion"))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, and only where there is none."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise Failure(f"-o {path}: {error.strerror}") from error

@@ -1,0 +1,177 @@
+"""What a bug report is made of, read from a cluster: each part by itself, so that one may fail."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from tonnage.cli.read.live import Cluster, Resource, read_all
+from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, EVENTS, LEASES, PODS, REPLICA_SETS
+from tonnage.cluster.lease import NAME as LEASE
+from tonnage.estimate.keeping import NUM_SHARDS
+from tonnage.fleet.calibration import NAME as CALIBRATION
+from tonnage.manifests.names import MANAGED_LABEL
+
+OPERATOR: Final = "app.kubernetes.io/name=tonnage"
+PORT: Final = "http"
+"""Name of the port of the operator's probes and metrics."""
+VOLUMES: Final = frozenset({"settings", "gpus", "calibrations"})
+"""What else an administrator mounts may hold anything."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be read."""
+
+    namespace: str | None
+    """Of the ModelDeployments; None: all."""
+    operator_namespace: str
+    operator_selector: str = OPERATOR
+    log_lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was read, as it is: nothing of it is written before it is redacted."""
+
+    objects: Mapping[str, Sequence[Resource]]
+    """By the file that they are to be in."""
+    texts: Mapping[str, str]
+    problems: Sequence[str]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One bug report in the making."""
+
+    cluster: Cluster
+    objects: dict[str, Sequence[Resource]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def attempt(self, what: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except KubernetesError as error:
+            self.problems.append(f"{what}: {error}")
+            return otherwise
+
+    def list(self, what: str, path: str, selector: str = "") -> list[Resource]:
+        api = self.cluster.api
+        return self.attempt(what, lambda: list(api.list(path, label_selector=selector)), [])
+
+    def keep(self, file: str, found: Iterable[Resource]) -> None:
+        self.objects[file] = list(found)
+
+    def text(self, file: str, path: str, **query: str) -> None:
+        said = self.attempt(file, lambda: self.cluster.api.text(path, **query), None)
+        if said is not None:
+            self.texts[file] = said
+
+
+def read_evidence(cluster: Cluster, wanted: Wanted) -> Evidence:
+    """Read what may be read.
+
+    Raises:
+        Failure: the cluster does not answer, or has no ModelDeployments to be read.
+    """
+    models = read_all(cluster, namespace=wanted.namespace)
+    reading = _Reading(cluster)
+    reading.keep("modeldeployments.yaml", models)
+    _read_serving(reading, wanted.namespace, models)
+    _read_operator(reading, wanted)
+    return Evidence(objects=reading.objects, texts=reading.texts, problems=reading.problems)
+
+
+def _read_serving(reading: _Reading, namespace: str | None, models: Sequence[Resource]) -> None:
+    """Read what serves: Deployments, ReplicaSets and pods of ours, and Events about them."""
+    ours, names = f"{MANAGED_LABEL}=true", {str(_meta(each).get("name")) for each in models}
+    for kind in (DEPLOYMENTS, REPLICA_SETS, PODS):
+        found = reading.list(kind.plural, kind.path(namespace), ours)
+        names |= {str(_meta(each).get("name")) for each in found}
+        reading.keep(f"{kind.plural}.yaml", found)
+    events = reading.list("events", EVENTS.path(namespace))
+    reading.keep("events.yaml", (each for each in events if _about(each) in names))
+
+
+def _about(event: Resource) -> str:
+    regarding = event.get("regarding")
+    return str(regarding.get("name")) if isinstance(regarding, Mapping) else ""
+
+
+def _read_operator(reading: _Reading, wanted: Wanted) -> None:
+    namespace, selector = wanted.operator_namespace, wanted.operator_selector
+    found = reading.list("operator", DEPLOYMENTS.path(namespace), selector)
+    pods = reading.list("operator's pods", PODS.path(namespace), selector)
+    if not pods:
+        reading.problems.append(
+            f"no pod of the operator in namespace {namespace} with {selector}: see "
+            "--operator-namespace and --operator-selector"
+        )
+    reading.keep("operator/deployments.yaml", found)
+    reading.keep("operator/pods.yaml", pods)
+    reading.keep("operator/settings.yaml", _named(reading, namespace, _settings_of(found)))
+    numbered = (f"{CALIBRATION}-objects-{number}" for number in range(NUM_SHARDS))
+    kept = _named(reading, namespace, [CALIBRATION, *numbered])
+    reading.keep("operator/calibration.yaml", kept)
+    lease = reading.attempt(
+        "lease", lambda: reading.cluster.api.get(LEASES.path(namespace, LEASE)), None
+    )
+    reading.keep("operator/lease.yaml", [lease] if lease else [])
+    for pod in pods:
+        _read_pod(reading, namespace, pod, wanted.log_lines)
+
+
+def _named(reading: _Reading, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
+    """Yield the ConfigMaps of these names that are there."""
+    for name in names:
+        path = CONFIG_MAPS.path(namespace, name)
+        found = reading.attempt(name, lambda path=path: reading.cluster.api.get(path), None)  # type: ignore[misc]
+        if found is not None:
+            yield found
+
+
+def _settings_of(deployments: Iterable[Resource]) -> Iterator[str]:
+    """Yield the names of the ConfigMaps of the chart's own that the operator mounts."""
+    for each in deployments:
+        for volume in _pod_spec(each).get("volumes") or ():
+            config_map = volume.get("configMap") or {}
+            if volume.get("name") in VOLUMES and config_map.get("name"):
+                yield str(config_map["name"])
+
+
+def _read_pod(reading: _Reading, namespace: str, pod: Resource, log_lines: int) -> None:
+    name = str(_meta(pod).get("name"))
+    log = PODS.path(namespace, name, "log")
+    reading.text(f"operator/{name}.log", log, tailLines=str(log_lines))
+    if any(each.get("restartCount") for each in _statuses(pod)):
+        reading.text(
+            f"operator/{name}.previous.log", log, tailLines=str(log_lines), previous="true"
+        )
+    port = next(_ports(pod), None)
+    if port is not None:
+        page = PODS.path(namespace, f"{name}:{port}", "proxy/metrics")
+        reading.text(f"operator/{name}.metrics.txt", page)
+
+
+def _statuses(pod: Resource) -> Iterable[Mapping[str, Any]]:
+    return (pod.get("status") or {}).get("containerStatuses") or ()
+
+
+def _ports(pod: Resource) -> Iterator[int]:
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for port in container.get("ports") or ():
+            if port.get("name") == PORT:
+                yield int(port["containerPort"])
+
+
+def _meta(found: Resource) -> Mapping[str, Any]:
+    metadata = found.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _pod_spec(deployment: Resource) -> Mapping[str, Any]:
+    spec = deployment.get("spec") or {}
+    found: Mapping[str, Any] = (spec.get("template") or {}).get("spec") or {}
+    return found

@@ -1,0 +1,209 @@
+"""What a tick found, as the operator's own metrics: samples of each object, with bounded labels."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tonnage.control.calibrated import learned_constants
+from tonnage.control.reasons import bounded
+from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory
+from tonnage.control.status import newest_decision, replicas_status
+from tonnage.control.tick import Outcome
+from tonnage.explain.report import usd_per_hour
+
+Key = tuple[str, str]
+"""Namespace and name of an object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A metric of each object: what it says, and its labels beside namespace and name."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+    is_counter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one object; a family that is missing here was not known in this tick."""
+
+    family: str
+    value: float
+    labels: tuple[str, ...] = ()
+    """Values of the family's own labels, in its order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSeries:
+    """What one object shows in this tick, and what is added to its counters."""
+
+    key: Key
+    gauges: tuple[Sample, ...]
+    counts: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSeries:
+    """The series of one tick."""
+
+    objects: tuple[ObjectSeries, ...]
+    num_objects: int
+    num_left_out: int
+    """Objects that have no series, since there are more than may have some."""
+    is_blind: bool
+    """Prometheus answered nothing that decides."""
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "tonnage_replicas_needed": Family(text="Replicas that the demand asks for, before any limit"),
+    "tonnage_replicas_wanted": Family(text="Replicas that Tonnage wants, within every limit"),
+    "tonnage_replicas_current": Family(text="Replicas that the Deployment asks for"),
+    "tonnage_replicas_ready": Family(text="Replicas that are Ready"),
+    "tonnage_max_num_seqs": Family(text="The flag max-num-seqs that plans stand on"),
+    "tonnage_requests_per_second": Family(text="Measured demand"),
+    "tonnage_waiting_requests": Family(text="Requests that wait in the queues of all replicas"),
+    "tonnage_goodput_requests_per_second": Family(
+        text="Requests per second that one replica is planned to serve within every SLO target"
+    ),
+    "tonnage_goodput_factor": Family(
+        text="What kept and broken promises leave of the goodput that the step time allows"
+    ),
+    "tonnage_utilization": Family(
+        text="Measured demand over the goodput of the replicas that are Ready"
+    ),
+    "tonnage_memory_bandwidth_utilization": Family(
+        text="Step bytes over step time over nominal bandwidth, in busy time"
+    ),
+    "tonnage_model_flops_utilization": Family(
+        text="Step work over step time over the dense peak, in busy time"
+    ),
+    "tonnage_slo_attainment": Family(
+        text="Share of requests within the limit of an SLO target", labels=("slo", "quantile")
+    ),
+    "tonnage_calibration": Family(
+        text="Constants of the step time: before anything was measured, as learned, and as planned",
+        labels=("constant", "estimate"),
+    ),
+    "tonnage_calibration_doubt": Family(
+        text="One standard deviation of a learned constant, as a share of it", labels=("constant",)
+    ),
+    "tonnage_usd_per_hour": Family(text="Price of the replicas that Tonnage wants"),
+    "tonnage_condition": Family(
+        text="1 for the status and the reason that a condition has now",
+        labels=("type", "status", "reason"),
+    ),
+    "tonnage_decisions": Family(
+        text="Changes of the number of replicas that were decided",
+        labels=("reason", "direction"),
+        is_counter=True,
+    ),
+    "tonnage_conflicts": Family(
+        text="Changes that another writer made of what Tonnage had written",
+        labels=("field",),
+        is_counter=True,
+    ),
+}
+CONSTANTS: Final = ("OverheadFactor", "BandwidthEfficiency", "PrefillEfficiency", "StepTime")
+"""Of the step time, in the order in which they are learned; the last is what they make together."""
+
+
+def fleet_series(outcome: Outcome, fleet: Fleet, *, most: int) -> FleetSeries:
+    """Return the series of a tick.
+
+    Only so many objects have any: the oldest, so that a new one takes the series of none.
+    """
+    known = sorted(outcome.found, key=lambda each: (each.state.view.created, each.state.view.key))
+    shown = known[:most]
+    return FleetSeries(
+        objects=tuple(_object_series(found, outcome, fleet) for found in shown),
+        num_objects=len(known),
+        num_left_out=len(known) - len(shown),
+        is_blind=fleet.metrics_problem is not None,
+    )
+
+
+def _object_series(found: Assessment, outcome: Outcome, fleet: Fleet) -> ObjectSeries:
+    memory = outcome.memory.objects[found.state.view.uid]
+    return ObjectSeries(
+        key=found.state.view.key,
+        gauges=tuple(gauges(found, memory)),
+        counts=tuple(counts(found, memory, now_s=fleet.now_s)),
+    )
+
+
+def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[Sample]:
+    """Yield what is known of an object now; ``memory``: as this tick leaves it."""
+    yield from _replicas(found)
+    yield from _traffic(found)
+    if found.chosen:
+        yield from _capacity(found, found.chosen)
+        yield from _calibration(found.chosen)
+    yield from _observed(found)
+    for condition in memory.conditions.values():
+        labels = (condition.type, condition.status, bounded(condition.reason))
+        yield Sample("tonnage_condition", 1.0, labels)
+
+
+def _replicas(found: Assessment) -> Iterator[Sample]:
+    replicas = replicas_status(found)
+    yield Sample("tonnage_replicas_wanted", replicas.desired)
+    yield Sample("tonnage_replicas_current", replicas.current)
+    yield Sample("tonnage_replicas_ready", replicas.ready)
+    if found.need:
+        yield Sample("tonnage_replicas_needed", found.need.replicas)
+
+
+def _traffic(found: Assessment) -> Iterator[Sample]:
+    demand = found.traffics.demand
+    if demand is None:
+        return
+    yield Sample("tonnage_requests_per_second", demand.requests_per_s)
+    yield Sample("tonnage_waiting_requests", demand.waiting)
+
+
+def _capacity(found: Assessment, chosen: Chosen) -> Iterator[Sample]:
+    each_requests_per_s = chosen.capacity.each_requests_per_s
+    yield Sample("tonnage_max_num_seqs", chosen.sizing.flags.max_num_seqs)
+    yield Sample("tonnage_goodput_requests_per_second", each_requests_per_s)
+    yield Sample("tonnage_goodput_factor", chosen.goodput_factor)
+    replicas, demand = replicas_status(found), found.traffics.demand
+    served_per_s = replicas.ready * each_requests_per_s
+    if demand is not None and served_per_s > 0:
+        yield Sample("tonnage_utilization", demand.requests_per_s / served_per_s)
+    usd = usd_per_hour(chosen.sizing, replicas.desired)
+    if usd is not None:
+        yield Sample("tonnage_usd_per_hour", usd)
+
+
+def _calibration(chosen: Chosen) -> Iterator[Sample]:
+    for name, constant in zip(CONSTANTS, learned_constants(chosen), strict=True):
+        yield Sample("tonnage_calibration", constant.prior, (name, "prior"))
+        yield Sample("tonnage_calibration", constant.learned, (name, "learned"))
+        yield Sample("tonnage_calibration", constant.planned, (name, "planned"))
+        yield Sample("tonnage_calibration_doubt", constant.deviation_fraction, (name,))
+
+
+def _observed(found: Assessment) -> Iterator[Sample]:
+    observed = found.observed
+    if observed is None:
+        return
+    if observed.mbu is not None:
+        yield Sample("tonnage_memory_bandwidth_utilization", observed.mbu)
+    if observed.mfu is not None:
+        yield Sample("tonnage_model_flops_utilization", observed.mfu)
+    for each in observed.attainments:
+        labels = (each.name, f"{each.quantile:g}")
+        yield Sample("tonnage_slo_attainment", each.fraction, labels)
+
+
+def counts(found: Assessment, memory: ObjectMemory, *, now_s: float) -> Iterator[Sample]:
+    """Yield what this tick adds to an object's counters."""
+    decision = newest_decision(found.memory, memory)
+    if decision:
+        direction = "up" if decision.to_replicas > decision.from_replicas else "down"
+        yield Sample("tonnage_decisions", 1.0, (bounded(decision.code), direction))
+    rivals = memory.rivals
+    for field, contest in (("replicas", rivals.replicas), ("template", rivals.template)):
+        if contest.change is not None and contest.change.at_s == now_s:
+            yield Sample("tonnage_conflicts", 1.0, (field,))

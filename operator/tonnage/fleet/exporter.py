@@ -1,0 +1,121 @@
+"""The series of the last tick on the metrics page: those of an object go when the object goes."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tonnage.control.series import FAMILIES, FleetSeries, Key, ObjectSeries, Sample
+
+STALE_S = 300
+"""Series of a tick that is longer ago are not shown: they say nothing about now."""
+FLEET_FAMILIES = {
+    "tonnage_tick_age_seconds": "Since the last complete tick",
+    "tonnage_objects": "ModelDeployments",
+    "tonnage_objects_without_series": "ModelDeployments without series of their own: too many",
+    "tonnage_blind": "1 while Prometheus answers nothing that a decision needs",
+}
+BORN_S = 60
+"""For so long a new counter is shown as zero: one that begins above zero has no increase, and
+Prometheus must have scraped the zero."""
+OBJECT_LABELS = ("namespace", "name")
+Place = tuple[str, tuple[str, ...]]
+"""Family, and the values of its own labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Count:
+    value: float
+    born_at_s: float
+
+    def shown(self, now_s: float) -> float:
+        return self.value if now_s - self.born_at_s >= BORN_S else 0.0
+
+
+class Exporter(Collector):
+    """Shows what the loop last told. The loop tells from its thread, the page asks from others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: FleetSeries | None = None
+        self._told_at_s = 0.0
+        self._counts: dict[Key, dict[Place, _Count]] = {}
+
+    def note(self, told: FleetSeries) -> None:
+        """Take in the series of a tick that is over."""
+        with self._lock:
+            self._told, self._told_at_s = told, self._clock()
+            self._counts = {each.key: self._added(each) for each in told.objects}
+
+    def _added(self, told: ObjectSeries) -> dict[Place, "_Count"]:
+        counts = self._counts.get(told.key, {})
+        for each in told.counts:
+            place = each.family, each.labels
+            before = counts.get(place, _Count(value=0.0, born_at_s=self._told_at_s))
+            counts[place] = replace(before, value=before.value + each.value)
+        return counts
+
+    def _shown_counts(self) -> dict[Key, dict[Place, float]]:
+        now_s = self._clock()
+        return {
+            key: {place: each.shown(now_s) for place, each in counts.items()}
+            for key, counts in self._counts.items()
+        }
+
+    def forget(self) -> None:
+        """Show nothing more: another process leads, and shows it."""
+        with self._lock:
+            self._told, self._counts = None, {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family, most of them empty where nothing was told of late."""
+        with self._lock:
+            age_s = self._clock() - self._told_at_s
+            told = self._told if age_s < STALE_S else None
+            counts = self._shown_counts()
+            known_age_s = age_s if self._told else None
+        yield from _of_fleet(told, known_age_s)
+        samples = defaultdict[str, list[tuple[Key, Sample]]](list)
+        for key, sample in _of_objects(told, counts) if told else ():
+            samples[sample.family].append((key, sample))
+        for name in FAMILIES:
+            yield _metric(name, samples[name])
+
+
+def _of_objects(
+    told: FleetSeries, counts: Mapping[Key, Mapping[Place, float]]
+) -> Iterator[tuple[Key, Sample]]:
+    for each in told.objects:
+        for sample in each.gauges:
+            yield each.key, sample
+        for (family, labels), value in counts.get(each.key, {}).items():
+            yield each.key, Sample(family, value, labels)
+
+
+def _metric(name: str, samples: Iterable[tuple[Key, Sample]]) -> Metric:
+    family = FAMILIES[name]
+    labels = (*OBJECT_LABELS, *family.labels)
+    kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily
+    metric = kind(name, family.text, labels=labels)
+    for key, sample in samples:
+        metric.add_metric((*key, *sample.labels), sample.value)
+    return metric
+
+
+def _of_fleet(told: FleetSeries | None, age_s: float | None) -> Iterator[Metric]:
+    values = {"tonnage_tick_age_seconds": age_s}
+    if told:
+        values["tonnage_objects"] = told.num_objects
+        values["tonnage_objects_without_series"] = told.num_left_out
+        values["tonnage_blind"] = told.is_blind
+    for name, text in FLEET_FAMILIES.items():
+        metric = GaugeMetricFamily(name, text)
+        value = values.get(name)
+        if value is not None:
+            metric.add_metric((), value)
+        yield metric

@@ -1,0 +1,188 @@
+"""Every alert of the chart fires in a real Prometheus for its fault, and no other does.
+
+    pytest -m alerts tests/alerts
+
+The page that is scraped is the operator's own, filled by ticks that see a healthy object, then the
+fault, then a healthy object again. Alerts need hold for a second instead of minutes.
+"""
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import requests
+import yaml
+from prometheus_client import generate_latest
+
+from helm import NAMESPACE, Helm
+from http_double import Reply, serving
+from own_metrics import ALONGSIDE, DOWN, FAULTS, HEALTHY, told
+from tonnage.fleet.heartbeat import Heartbeat
+from tonnage.lab import assets
+from tonnage.lab.processes import ProcessGroup, answers, free_ports
+
+PROGRAM = assets.find("prometheus", assets.asset_paths())
+pytestmark = [
+    pytest.mark.alerts,
+    pytest.mark.lab,
+    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it"),
+]
+NAMES = (
+    "sloMissed", "metricsMissing", "noCapacity", "conflict", "rolloutStuck", "stalled",
+    "calibrationOutOfRange", "operatorBlind",
+)  # fmt: skip
+TICK_AGE_S = 180
+TIMEOUT_S = 30
+SEEN = 5
+"""Scrapes."""
+
+
+@dataclass(kw_only=True)
+class Operator:
+    """The page of an operator, and the clock by which its ticks are old."""
+
+    now_s: float = 0.0
+    is_down: bool = False
+    heartbeat: Heartbeat = field(init=False)
+
+    def __post_init__(self):
+        self.heartbeat = Heartbeat(lambda: self.now_s)
+
+    def page(self, _):
+        if self.is_down:
+            return Reply(status=503)
+        headers = {"Content-Type": "text/plain; version=0.0.4"}
+        return Reply(body=generate_latest(self.heartbeat.registry), headers=headers)
+
+    def tick(self, changes=HEALTHY, **fleet):
+        self.heartbeat.exporter.note(told(changes, **fleet))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """An operator and the Prometheus that scrapes it."""
+
+    operator: Operator
+    url: str
+
+    def alerts(self):
+        """{alert: state} now: pending or firing."""
+        found = requests.get(f"{self.url}/api/v1/alerts", timeout=5).json()["data"]["alerts"]
+        return {each["labels"]["alertname"]: each for each in found}
+
+    def firing(self):
+        return {name for name, each in self.alerts().items() if each["state"] == "firing"}
+
+    def until_firing(self, names):
+        """Wait until these fire and no other; return them."""
+        end_s = time.monotonic() + TIMEOUT_S
+        while (found := self.firing()) != names:
+            assert time.monotonic() < end_s, f"{found} fire, not {names}"
+            time.sleep(0.2)
+        return self.alerts()
+
+    def scrapes(self):
+        query = {"query": "count_over_time(tonnage_tick_age_seconds[1h])"}
+        found = requests.get(f"{self.url}/api/v1/query", params=query, timeout=5).json()
+        return sum(float(each["value"][1]) for each in found["data"]["result"])
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory):
+    """The rules as the chart renders them, with short times."""
+    helm = Helm(program=assets.ensure(["helm"])["helm"], home=tmp_path_factory.mktemp("helm"))
+    short = {name: {"for": "1s"} for name in NAMES}
+    values = {"create": True, "alerts": short, "tickAgeS": TICK_AGE_S}
+    [rule] = [
+        each for each in helm.template(prometheusRule=values) if each["kind"] == "PrometheusRule"
+    ]
+    return rule["spec"]
+
+
+@pytest.fixture(scope="module")
+def watched(rules, tmp_path_factory):
+    operator = Operator()
+    operator.tick()
+    folder = tmp_path_factory.mktemp("prometheus")
+    with serving(operator.page) as server, prometheus(folder, server.url, rules) as url:
+        yield Watched(operator=operator, url=url)
+
+
+@contextmanager
+def prometheus(folder, target, rules):
+    """Start Prometheus as the chart's PodMonitor configures it; yield its address."""
+    (port,) = free_ports(1)
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    job = {
+        "job_name": "tonnage",
+        "honor_labels": True,
+        "static_configs": [
+            {"targets": [target.removeprefix("http://")], "labels": {"namespace": NAMESPACE}}
+        ],
+    }
+    every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    configuration = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": [job]}
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
+    group = ProcessGroup(logs=folder)
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        PROGRAM, f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]  # fmt: skip
+    group.start("prometheus", command)
+    try:
+        group.wait_until(
+            answers(f"{url}/-/ready"), what="Prometheus", timeout_s=60, needs=("prometheus",)
+        )
+        yield url
+    finally:
+        group.stop_all()
+
+
+def test_nothing_fires_for_a_healthy_object(watched):
+    end_s = time.monotonic() + TIMEOUT_S
+    while watched.scrapes() < SEEN or watched.alerts():  # it is blind until the first scrape
+        assert time.monotonic() < end_s, "nothing is scraped"
+        time.sleep(0.2)
+    while watched.scrapes() < 2 * SEEN:
+        assert watched.alerts() == {}
+        assert time.monotonic() < end_s, "nothing is scraped"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("alert", FAULTS)
+def test_a_fault_fires_its_alert_which_ends_with_it(watched, alert):
+    watched.operator.tick(FAULTS[alert])
+    fired = watched.until_firing({alert} | ALONGSIDE.get(alert, set()))[alert]
+
+    assert (fired["labels"]["namespace"], fired["labels"]["name"]) == ("serving", "llama")
+    assert "serving/llama" in fired["annotations"]["summary"]
+
+    watched.operator.tick()
+    watched.until_firing(set())
+
+
+def test_an_operator_without_answers_is_blind(watched):
+    watched.operator.tick({"engines": ()}, metrics_problem=DOWN)
+    watched.until_firing({"TonnageOperatorBlind", "TonnageMetricsMissing"})
+
+    watched.operator.tick()
+    watched.until_firing(set())
+
+
+def test_an_operator_that_completes_no_tick_is_blind(watched):
+    watched.operator.now_s += TICK_AGE_S
+    watched.until_firing({"TonnageOperatorBlind"})
+
+    watched.operator.tick()
+    watched.until_firing(set())
+
+
+def test_an_operator_that_does_not_answer_is_blind(watched):
+    watched.operator.is_down = True
+    watched.until_firing({"TonnageOperatorBlind"})
+
+    watched.operator.is_down = False
+    watched.until_firing(set())

@@ -1,0 +1,203 @@
+"""``tonnage diagnose``: one file with everything that may be read, and nothing that is secret."""
+
+import io
+import json
+import tarfile
+
+import pytest
+import yaml
+
+from cli_builders import run
+from http_double import Reply, a_kubeconfig, json_reply, serving
+
+HIDDEN = "s3cr3t-value-17"
+OWN = "/api/v1/namespaces/tonnage-system"
+SERVING = "namespaces/serving"
+POD = "tonnage-abc"
+
+
+def items(*found):
+    return {"metadata": {}, "items": list(found)}
+
+
+def named(name, **fields):
+    return {"metadata": {"name": name}, **fields}
+
+
+OPERATOR = named(
+    "tonnage",
+    spec={
+        "template": {
+            "spec": {
+                "volumes": [
+                    {"name": "settings", "configMap": {"name": "tonnage"}},
+                    {"name": "ca", "configMap": {"name": "of-somebody-else"}},
+                ]
+            }
+        }
+    },
+)
+OPERATORS_POD = named(
+    POD,
+    spec={"containers": [{"image": "o:1", "ports": [{"name": "http", "containerPort": 8081}]}]},
+    status={"containerStatuses": [{"restartCount": 1}]},
+)
+ENGINE = named("llama", spec={"env": [{"name": "HF_TOKEN", "value": HIDDEN}]})
+ANSWERS = {
+    "/version": {"gitVersion": "v1.36.4"},
+    f"/apis/tonnage.dev/v1alpha1/{SERVING}/modeldeployments": items(
+        named("llama", status={"conditions": [{"type": "SLOMet", "status": "False"}]})
+    ),
+    f"/apis/apps/v1/{SERVING}/deployments": items(ENGINE),
+    f"/apis/apps/v1/{SERVING}/replicasets": items(named("llama-1")),
+    f"/api/v1/{SERVING}/pods": items(named("llama-1-x")),
+    f"/apis/events.k8s.io/v1/{SERVING}/events": items(
+        {"regarding": {"name": "llama-1-x"}, "note": "ours"},
+        {"regarding": {"name": "another"}, "note": "of somebody else"},
+    ),
+    "/apis/apps/v1/namespaces/tonnage-system/deployments": items(OPERATOR),
+    f"{OWN}/pods": items(OPERATORS_POD),
+    f"{OWN}/configmaps/tonnage": named("tonnage", data={"settings.yaml": "tickS: 15\n"}),
+    f"{OWN}/configmaps/of-somebody-else": named("of-somebody-else", data={"a": HIDDEN}),
+    f"{OWN}/configmaps/tonnage-calibration": named("tonnage-calibration", data={"a": "learned"}),
+    "/apis/coordination.k8s.io/v1/namespaces/tonnage-system/leases/tonnage-operator": named("x"),
+    f"{OWN}/pods/{POD}/log": f"event=decision\ntoken={HIDDEN}\n",
+    f"{OWN}/pods/{POD}%3A8081/proxy/metrics": "tonnage_leader 1.0\n",
+}
+
+
+class Cluster:
+    """Answers by path; a path that is forbidden is refused."""
+
+    def __init__(self, answers=ANSWERS, forbidden=()):
+        self.answers, self.forbidden, self.asked = answers, forbidden, []
+
+    def __call__(self, asked):
+        self.asked.append(asked)
+        if any(part in asked.path for part in self.forbidden):
+            return json_reply({"message": "forbidden for you"}, status=403)
+        found = self.answers.get(asked.path)
+        if found is None:
+            return json_reply({"message": "not found"}, status=404)
+        return Reply(body=found.encode()) if isinstance(found, str) else json_reply(found)
+
+
+@pytest.fixture
+def diagnose(tmp_path):
+    """Run the command on a cluster; return its result and {file: text} of what it wrote."""
+
+    def ask(cluster, *options):
+        kubeconfig, target = tmp_path / "kubeconfig", tmp_path / "report.tar.gz"
+        with serving(cluster) as server:
+            kubeconfig.write_text(a_kubeconfig(server.url))
+            given = ["-n", "serving", "-o", target, *options]
+            result = run("diagnose", "--kubeconfig", kubeconfig, *given)
+        return result, unpacked(target) if target.exists() else {}
+
+    return ask
+
+
+def unpacked(path):
+    with tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as tar:
+        return {
+            member.name.partition("/")[2]: tar.extractfile(member).read().decode()
+            for member in tar.getmembers()
+        }
+
+
+def test_everything_that_a_bug_report_needs_is_in_it(diagnose):
+    result, files = diagnose(Cluster())
+
+    assert result.exit_code == 0
+    assert set(files) == {
+        "about.yaml", "modeldeployments.yaml", "deployments.yaml", "replicasets.yaml", "pods.yaml",
+        "events.yaml", "operator/deployments.yaml", "operator/pods.yaml", "operator/settings.yaml",
+        "operator/calibration.yaml", "operator/lease.yaml", f"operator/{POD}.log",
+        f"operator/{POD}.previous.log", f"operator/{POD}.metrics.txt",
+    }  # fmt: skip
+    about = yaml.safe_load(files["about.yaml"])
+    assert (about["tonnage"], about["kubernetes"]) == ("0.1.0", "v1.36.4")
+    assert about["not read"] == []
+    assert "tickS: 15" in files["operator/settings.yaml"]
+    assert "learned" in files["operator/calibration.yaml"]
+    assert "tonnage_leader 1.0" in files[f"operator/{POD}.metrics.txt"]
+    assert "SLOMet" in files["modeldeployments.yaml"]
+
+
+def test_nothing_secret_is_in_it_and_nothing_of_others(diagnose):
+    _, files = diagnose(Cluster())
+
+    everything = json.dumps(files)
+    assert HIDDEN not in everything
+    assert "HF_TOKEN" in files["deployments.yaml"]
+    assert "event=decision" in files[f"operator/{POD}.log"]
+    assert "of somebody else" not in everything
+    assert "of-somebody-else" not in files["operator/settings.yaml"]
+
+
+def test_nothing_is_written_to_the_cluster_and_no_secret_is_read(diagnose):
+    cluster = Cluster()
+
+    diagnose(cluster)
+
+    assert {each.method for each in cluster.asked} == {"GET"}
+    assert [each.path for each in cluster.asked if "/secrets" in each.path] == []
+
+
+@pytest.mark.parametrize("part", ["/log", "/proxy/", "configmaps", "events", "leases", "/pods"])
+def test_what_may_not_be_read_is_named_and_the_rest_is_there(diagnose, part):
+    result, files = diagnose(Cluster(forbidden=(part,)))
+
+    assert result.exit_code == 0
+    assert "forbidden for you" in " ".join(yaml.safe_load(files["about.yaml"])["not read"])
+    assert "Note: not read: " in result.stderr
+    assert "SLOMet" in files["modeldeployments.yaml"]
+
+
+def test_an_operator_that_is_not_found_is_told_with_the_options(diagnose):
+    result, _ = diagnose(Cluster(), "--operator-namespace", "elsewhere")
+
+    assert result.exit_code == 0
+    assert "no pod of the operator in namespace elsewhere" in result.stderr
+    assert "--operator-namespace" in result.stderr
+
+
+def test_without_the_right_to_read_objects_nothing_is_written(diagnose):
+    result, files = diagnose(Cluster(forbidden=("modeldeployments",)))
+
+    assert result.exit_code == 5
+    assert files == {}
+    assert result.stderr.count("\n") == 1
+
+
+def test_as_many_lines_of_the_log_are_asked_for_as_was_said(diagnose):
+    cluster = Cluster()
+
+    diagnose(cluster, "--log-lines", "7")
+
+    logs = [each.query for each in cluster.asked if each.path.endswith("/log")]
+    assert logs == [{"tailLines": "7"}, {"tailLines": "7", "previous": "true"}]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("report.zip", "ends in .tar.gz"),
+        ("there.tar.gz", "exists, and is not overwritten"),
+        ("nowhere/report.tar.gz", "there is no folder"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_before_anything_is_read(tmp_path, target, complaint):
+    (tmp_path / "there.tar.gz").write_text("kept")
+
+    result = run("diagnose", "--kubeconfig", "/nowhere", "-o", tmp_path / target)
+
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert (tmp_path / "there.tar.gz").read_text() == "kept"
+
+
+def test_the_file_is_its_owners_alone(diagnose, tmp_path):
+    diagnose(Cluster())
+
+    assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
