@@ -163,34 +163,30 @@ def _forecast_reasons(
 
 
 def _headroom_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
-    """Say what the headroom adds and costs, if it adds a replica."""
-    needed = capacity.replicas(rate * (1 + outlook.headroom))
-    added = needed - capacity.replicas(rate)
-    if not added:
-        return []
-    message = (
+    told = (
         f"{outlook.headroom:.0%} more, by which demand may rise above what is expected within a "
-        f"start, as it has before, need {needed}, {added} more{_price(added, outlook)}"
+        "start, as it has before,"
     )
-    return [Reason(code="Headroom", message=message)]
-
-
-def _price(replicas: int, outlook: Outlook) -> str:
-    usd = outlook.usd_per_replica_hour
-    return "" if usd is None else f" ({replicas * usd:.2f} USD per hour)"
+    more = rate * (1 + outlook.headroom)
+    return _reasons_for_more("Headroom", told, capacity, (rate, more), outlook)
 
 
 def _reserve_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
-    """Say what the reserve adds and costs, if it adds a replica."""
     burst = outlook.burst_requests_per_s
-    added = capacity.replicas(burst) - capacity.replicas(rate) if burst > rate else 0
-    if not added:
+    told = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
+    return _reasons_for_more("Reserve", told, capacity, (rate, burst), outlook)
+
+
+def _reasons_for_more(
+    code: str, told: str, capacity: Capacity, rates: tuple[float, float], outlook: Outlook
+) -> list[Reason]:
+    """Say what the second rate adds to the first and costs, if it adds a replica."""
+    before, needed = map(capacity.replicas, rates)
+    if needed <= before:
         return []
-    message = (
-        f"{significant(burst)} requests/s in bursts ({outlook.burst_origin}) need "
-        f"{capacity.replicas(burst)}, {added} more{_price(added, outlook)}"
-    )
-    return [Reason(code="Reserve", message=message)]
+    usd, added = outlook.usd_per_replica_hour, needed - before
+    price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
+    return [Reason(code=code, message=f"{told} need {needed}, {added} more{price}")]
 
 
 def _backlog_reason(
