@@ -7,6 +7,7 @@ from tonnage.control.pending import is_given_up
 from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
+    CHANCE_Z,
     Forecast,
     History,
     Note,
@@ -17,6 +18,7 @@ from tonnage.estimate.forecast import (
     usual,
     without_chance,
 )
+from tonnage.estimate.headroom import headroom
 from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.kept_history import is_news, kept, recalled
 from tonnage.policy.need import Outlook, Supply
@@ -98,6 +100,7 @@ def remembered_demand(
     note = Note(
         at_s=fleet.now_s,
         demand=now,
+        sure=now - CHANCE_Z * demand.standard_error_per_s / most,
         peak=sure / count.seconds / most if count else 0.0,
         planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
         lead_s=lead,
@@ -166,6 +169,7 @@ def outlook_of(
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
+        headroom=headroom(memory.history.rises, quantile=_quantile(sizing)),
         burst_requests_per_s=(1 + kept) * (usual(memory.history) or 0.0) * most if kept else 0.0,
         burst_origin=f"{1 + kept:.1f} times what usually comes, as in the last day, over within "
         f"the {format_s(lead)} that a start takes",

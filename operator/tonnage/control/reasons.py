@@ -10,7 +10,7 @@ OTHER: Final = "Other"
 _DECISIONS: Final = frozenset(
     {
         "ApprovalNeeded", "AwaitingTraffic", "Backlog", "Demand", "DrainTooShort", "Forecast",
-        "GPUBudget", "GPUsUncounted", "InsufficientGPU", "JustStarted", "MaxNumSeqs",
+        "GPUBudget", "GPUsUncounted", "Headroom", "InsufficientGPU", "JustStarted", "MaxNumSeqs",
         "MaxReplicas", "MetricsMissing", "MinReplicas", "NoDemand", "Pacing", "PromisesJudged",
         "QuotaExceeded", "ReplicaLost", "Reserve", "Schedule", "SpeedInDoubt", "Stabilizing",
         "StepCap", "WalkingDown",

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
+from tonnage.estimate.headroom import FIRST, Rises, with_rise
 from tonnage.units import HOUR_S
 
 LAST = "last value"
@@ -107,6 +108,7 @@ class History:
     scores: Mapping[str, Score] = field(default_factory=dict)
     peaks: tuple[Peak, ...] = ()
     """By the ten minutes in which they were planned for, of a day."""
+    rises: Rises = FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,8 @@ class Note:
 
     at_s: float
     demand: float
+    sure: float
+    """The same, chance taken off."""
     peak: float
     """Over the shortest window, chance taken off."""
     planned: float
@@ -136,7 +140,7 @@ def noted(history: History, note: Note) -> History:
     A clock that was set back begins anew.
     """
     if history.recent and note.at_s < history.recent[-1][0]:
-        history = History(pattern=history.pattern, scores=history.scores)
+        history = History(pattern=history.pattern, scores=history.scores, rises=history.rises)
     peak = note.peak
     due = tuple(replace(each, peak=max(each.peak, peak)) for each in history.due)
     history = replace(history, due=due)
@@ -191,7 +195,7 @@ def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tu
 
 def _settled(history: History, note: Note) -> History:
     """Score the forecasts whose time has come, and keep by how much demand exceeded the plan."""
-    scores, peaks = dict(history.scores), history.peaks
+    scores, peaks, rises = dict(history.scores), history.peaks, history.rises
     came = [each for each in history.due if each.due_s <= note.at_s]
     for each in came:
         if note.at_s - each.due_s > LATEST_S:
@@ -199,12 +203,14 @@ def _settled(history: History, note: Note) -> History:
         for name, forecast in each.forecasts.items():
             scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
+        rises = with_rise(rises, note.sure / each.base - 1) if each.base else rises
     if not came:
         return history
     oldest = int((note.at_s - DAY_S) // BIN_S)
     return replace(
         history,
         scores=scores,
+        rises=rises,
         peaks=tuple(each for each in peaks if each.bin >= oldest),
         due=tuple(each for each in history.due if each.due_s > note.at_s),
     )

@@ -10,9 +10,10 @@ from tonnage.units import format_s, significant
 
 DOWN_MARGIN = 0.06
 """Replicas are taken away only if the rest would serve this much more than the demand."""
-DRAIN_LEADS = 2.0
-"""Starts of a replica, in which a backlog is drained: what came in one lead is gone after two more.
-In less, replicas would be added for a few minutes that are there long after them."""
+DRAIN_S = 300.0
+"""In which the backlog of a start that long is drained. A replica that is added for it stays for
+some starts, and the backlog grows with the start too: the time goes with its square, so that
+draining costs the same however long a start takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class Outlook:
 
     requests_per_s: float
     origin: str
+    headroom: float = 0.0
+    """Share to add: demand rises so far above what was expected, within a start."""
     burst_requests_per_s: float = 0.0
     """That comes at times, and is over before a replica could be Ready."""
     burst_origin: str = ""
@@ -92,7 +95,7 @@ def need(
     """
     rate, reasons = _planned(capacity, traffic, outlook, supply.lead_s)
     for_rate = capacity.replicas(rate)
-    time_s = max(drain_s, DRAIN_LEADS * supply.lead_s)
+    time_s = max(drain_s, supply.lead_s**2 / DRAIN_S)
     left = backlog_left(traffic, supply, capacity.most_requests_per_s)
     draining = capacity.replicas_draining(traffic.requests_per_s, left / time_s)
     if draining > for_rate:
@@ -116,6 +119,8 @@ def _planned(
     if outlook.requests_per_s > rate:
         reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
         rate = outlook.requests_per_s
+    reasons += _headroom_reasons(capacity, rate, outlook)
+    rate *= 1 + outlook.headroom
     reasons += _reserve_reasons(capacity, rate, outlook)
     return max(rate, outlook.burst_requests_per_s), reasons
 
@@ -157,19 +162,31 @@ def _forecast_reasons(
     return [Reason(code="Forecast", message=message)]
 
 
-def _reserve_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
-    """Say what the reserve adds and costs, if it adds a replica."""
-    burst = outlook.burst_requests_per_s
-    added = capacity.replicas(burst) - capacity.replicas(rate) if burst > rate else 0
-    if not added:
-        return []
-    usd = outlook.usd_per_replica_hour
-    price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
-    message = (
-        f"{significant(burst)} requests/s in bursts ({outlook.burst_origin}) need "
-        f"{capacity.replicas(burst)}, {added} more{price}"
+def _headroom_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
+    told = (
+        f"{outlook.headroom:.0%} more, by which demand may rise above what is expected within a "
+        "start, as it has before,"
     )
-    return [Reason(code="Reserve", message=message)]
+    more = rate * (1 + outlook.headroom)
+    return _reasons_for_more("Headroom", told, capacity, (rate, more), outlook)
+
+
+def _reserve_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
+    burst = outlook.burst_requests_per_s
+    told = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
+    return _reasons_for_more("Reserve", told, capacity, (rate, burst), outlook)
+
+
+def _reasons_for_more(
+    code: str, told: str, capacity: Capacity, rates: tuple[float, float], outlook: Outlook
+) -> list[Reason]:
+    """Say what the second rate adds to the first and costs, if it adds a replica."""
+    before, needed = map(capacity.replicas, rates)
+    if needed <= before:
+        return []
+    usd, added = outlook.usd_per_replica_hour, needed - before
+    price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
+    return [Reason(code=code, message=f"{told} need {needed}, {added} more{price}")]
 
 
 def _backlog_reason(

@@ -96,7 +96,7 @@ class TestNothingToApprove:
         assert said("Approved", found_for(manifest)) is None
 
     def test_it_scales_as_auto_does(self):
-        assert written(found_for(a_waiting_manifest(), load=3.5)).scale.replicas == 4
+        assert written(found_for(a_waiting_manifest(), load=3.5)).scale.replicas == 5
 
     def test_a_new_object_is_created(self):
         made = written(found_for(a_waiting_manifest(), replicas=None))
@@ -146,7 +146,7 @@ class TestPodsThatWouldRoll:
         found = self.waiting(load=3.5)
 
         assert found.sizing.request.context_tokens == 8192
-        assert written(found).scale.replicas == 4
+        assert written(found).scale.replicas == 5
 
     def test_roll_once_their_digest_is_approved(self):
         approved = self.waiting(approve=the_digest(self.waiting()))
@@ -222,15 +222,18 @@ class TestPodsThatWouldRoll:
 
 
 class TestStatedCost:
-    """Two replicas run; 32 USD per hour pay for two at 15.82, 64 for four."""
+    """Two replicas run; 32 USD per hour pay for two at 15.82, 80 for five.
+
+    Four sustain the load, and a fifth drains what waits until they are Ready.
+    """
 
     def growing(self, *, stated="32", approve=None, load=3.5, **changes):
         return found_for(a_waiting_manifest(stated=stated, approve=approve), load=load, **changes)
 
     def test_growth_within_it_never_waits(self):
-        found = self.growing(stated="64")
+        found = self.growing(stated="80")
 
-        assert written(found).scale.replicas == 4
+        assert written(found).scale.replicas == 5
         assert said("Approved", found) == ("True", "NothingToApprove")
 
     def test_growth_beyond_it_waits_with_both_amounts(self):
@@ -239,7 +242,7 @@ class TestStatedCost:
 
         assert written(found).scale is None
         assert (condition.status, condition.reason) == ("False", "CostExceeded")
-        assert "4 replicas are needed, and 4 cost 63.28 USD per hour" in condition.message
+        assert "5 replicas are needed, and 5 cost 79.10 USD per hour" in condition.message
         assert "above the 32 of approvalAboveUsdPerHour: 2 until" in condition.message
         assert said("ScalingLimited", found) == ("True", "ApprovalNeeded")
 
@@ -249,16 +252,16 @@ class TestStatedCost:
     def test_growth_goes_on_once_it_is_approved(self):
         approved = self.growing(approve=the_digest(self.growing()))
 
-        assert written(approved).scale.replicas == 4
+        assert written(approved).scale.replicas == 5
         assert said("Approved", approved) == ("True", "PlanApproved")
 
     def test_approved_for_more_it_may_be_less_and_not_the_reverse(self):
-        four, six = the_digest(self.growing()), the_digest(self.growing(load=5.5))
+        five, six = the_digest(self.growing()), the_digest(self.growing(load=5.5))
 
-        assert four != six
-        assert written(self.growing(approve=six)).scale.replicas == 4
-        more = self.growing(approve=four, load=5.5)
-        assert written(more).scale.replicas == 4
+        assert five != six
+        assert written(self.growing(approve=six)).scale.replicas == 5
+        more = self.growing(approve=five, load=5.5)
+        assert written(more).scale.replicas == 5
         assert said("Approved", more) == ("False", "ApprovalStale")
 
     def test_what_is_asked_for_is_the_most_of_the_last_window(self):
@@ -306,7 +309,7 @@ class TestStatedCost:
         roll, growth = found().proposals
 
         assert (roll.reason, growth.reason) == ("PodsWouldRoll", "CostExceeded")
-        assert written(found(growth.digest)).scale.replicas == 4
+        assert written(found(growth.digest)).scale.replicas == 5
         assert written(found(growth.digest)).template is None
         rolls = written(found(roll.digest))
         assert rolls.template is not None

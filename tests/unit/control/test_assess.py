@@ -118,18 +118,19 @@ class TestNeed:
     def test_follows_what_is_measured(self):
         found = assessed(load=3.5, replicas=2)
 
-        assert found.decision.replicas == 4
+        assert found.decision.replicas == 5  # one for what will wait until they are Ready
+        assert "need 4" in found.decision.reasons[0].message
         assert "(measured)" in found.decision.reasons[0].message
 
     def test_drains_a_queue(self):
         # What one replica serves in 1500 s waits: two serve 510 s of it until another could be
-        # Ready (240 s and a tick), which leaves 990 to drain in twice that time.
+        # Ready (240 s and a tick), which leaves 990 to drain in 217 s, and 0.2 requests/s come.
         most = a_sizing().most_requests_per_s
         waiting = tuple(an_engine(pod, waiting=most * 750, completions_per_s=0.1) for pod in "ab")
 
         found = assessed(engines=waiting)
 
-        assert found.decision.replicas == 3
+        assert found.decision.replicas == 5
         assert codes(found) == ["Demand", "Backlog"]
 
     def test_follows_what_was_last_measured_when_nothing_is(self):
@@ -152,7 +153,7 @@ class TestNeed:
     def test_of_a_part_of_the_pods_may_raise(self):
         found = assessed(engines=(an_engine("a", completions_per_s=3.5 * EACH),))
 
-        assert found.decision.replicas == 4
+        assert found.decision.replicas == 5
 
 
 class TestScalingDown:

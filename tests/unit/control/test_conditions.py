@@ -384,7 +384,7 @@ class TestScaling:
 
         assert said("ScalingLimited", found) == ("True", "MaxReplicas")
         # Five for the demand, a sixth for what will wait until they are Ready.
-        assert "6 exceed maxReplicas 3" in shown(found)["ScalingLimited"].message
+        assert "7 exceed maxReplicas 3" in shown(found)["ScalingLimited"].message
 
     def test_is_not_limited_by_patience(self):
         found = assessed(a_state(replicas=4, load=1))

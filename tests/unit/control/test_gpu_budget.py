@@ -21,8 +21,8 @@ SIZING = a_sizing()
 """Two GPUs for each replica."""
 
 
-def running(name, *, replicas=1, load=3.5, priority=0, more=(), **scaling):
-    """An object that runs some replicas and, at 3.5 replicas' worth, needs four."""
+def running(name, *, replicas=1, load=2.3, priority=0, more=(), **scaling):
+    """An object that runs some replicas; one needs three for this load, and one for its queue."""
     scaling = {"minReplicas": 1, "maxReplicas": 8, "priority": priority} | scaling
     body = a_deployment_body(a_model(name), sizing=SIZING, replicas=replicas)
     body["metadata"] |= dict(more)

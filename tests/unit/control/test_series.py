@@ -57,8 +57,8 @@ class TestGauges:
     def test_say_what_is_needed_wanted_and_there(self):
         found = gauges(a_state(replicas=2, load=3.5))
 
-        assert value(found, "tonnage_replicas_needed") == 4
-        assert value(found, "tonnage_replicas_wanted") == 4
+        assert value(found, "tonnage_replicas_needed") == 5
+        assert value(found, "tonnage_replicas_wanted") == 5
         assert value(found, "tonnage_replicas_current") == 2
         assert value(found, "tonnage_replicas_ready") == 2
 
@@ -67,7 +67,7 @@ class TestGauges:
 
         found = gauges(a_state(limited, replicas=2, load=3.5))
 
-        assert value(found, "tonnage_replicas_needed") == 4
+        assert value(found, "tonnage_replicas_needed") == 5
         assert value(found, "tonnage_replicas_wanted") == 3
 
     def test_utilization_is_demand_over_the_goodput_of_what_is_ready(self):
@@ -130,7 +130,7 @@ class TestCounts:
         first, memory = self.counts(state)
         second, _ = self.counts(state, memory=memory, now_s=NOW_S + 15)
 
-        assert first == [("tonnage_decisions", ("Demand", "up"))]
+        assert first == [("tonnage_decisions", ("Backlog", "up"))]
         assert second == []
 
     def test_nothing_decided_counts_nothing(self):

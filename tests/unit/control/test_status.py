@@ -193,9 +193,9 @@ class TestDecisions:
     def test_are_kept_with_their_reasons(self):
         [decision] = reported(load=3.5, replicas=2).status.decisions
 
-        assert (decision.from_replicas, decision.to_replicas) == (2, 4)
+        assert (decision.from_replicas, decision.to_replicas) == (2, 5)
         assert decision.time == rfc3339(NOW_S)
-        assert decision.code == "Demand"
+        assert decision.code == "Backlog"
         assert "requests/s (measured)" in decision.message
 
     def test_that_change_nothing_are_none(self):
@@ -221,7 +221,7 @@ class TestDecisions:
     def test_are_made_in_recommend_mode_as_they_would_have_been(self):
         told = reported(in_mode("Recommend", load=3.5))
 
-        assert told.status.decisions[0].to_replicas == 4
+        assert told.status.decisions[0].to_replicas == 5
         assert told.status.replicas.desired == 2
 
     def test_are_not_made_while_paused(self):
@@ -237,7 +237,7 @@ class TestPaused:
         first = reported(paused, memory=told.memory)
         later = reported(paused, memory=first.memory, now_s=NOW_S + 3600)
 
-        assert told.status.plan.replicas == 4
+        assert told.status.plan.replicas == 5
         assert first.status.plan == told.status.plan
         assert later.status.plan == told.status.plan
 
@@ -253,7 +253,7 @@ class TestPaused:
         first = reported(in_mode("Paused", load=3.5))
         later = reported(in_mode("Paused", load=1), memory=first.memory)
 
-        assert first.status.plan.replicas == 4
+        assert first.status.plan.replicas == 5
         assert later.status.plan == first.status.plan
 
     def test_follows_again_when_it_is_let_go(self):
@@ -275,7 +275,7 @@ class TestPaused:
         paused = in_mode("Paused", load=3.5)
         paused = replace(paused, view=replace(paused.view, status=json.dumps(status)))
 
-        assert reported(paused).status.plan.replicas == 4
+        assert reported(paused).status.plan.replicas == 5
 
 
 class TestRecalled:
@@ -459,7 +459,7 @@ class TestTheRest:
     def test_replicas_are_ready_over_desired(self):
         told = reported(a_state(load=3.5, live=a_deployment_body(replicas=2, ready=1)))
 
-        assert told.status.replicas.summary == "1/4"
+        assert told.status.replicas.summary == "1/5"
 
     def test_the_table_has_a_word_for_each_column(self):
         within = {2.0: 50.0, INF: 100.0}
@@ -469,7 +469,7 @@ class TestTheRest:
 
         assert display.queue == "6"
         assert display.slo == "TTFT 50%"
-        assert display.reason == "Demand"
+        assert display.reason == "Backlog"
 
     def test_doubt_and_promises_are_told_with_numbers_before_what_decides(self):
         own = ObjectPosterior(goodput_factor=0.85, num_judged=400.0, judged_at_s=NOW_S)

@@ -56,7 +56,7 @@ class TestScale:
     def test_is_written_with_what_it_was_decided_on(self):
         scale = writes(load=3.5, replicas=2).scale
 
-        assert (scale.deployment, scale.seen, scale.replicas) == ("llama", 2, 4)
+        assert (scale.deployment, scale.seen, scale.replicas) == ("llama", 2, 5)
         assert scale.uid == "uid-of-deployment-llama"
 
     def test_is_not_written_when_nothing_changes(self):
@@ -83,7 +83,7 @@ class TestScale:
         rolling = a_deployment_body()
         rolling["status"]["updatedReplicas"] = 1
 
-        assert writes(a_state(load=5, live=rolling)).scale.replicas == 6  # one for the queue
+        assert writes(a_state(load=5, live=rolling)).scale.replicas == 7  # two for the queue
 
     def test_goes_down_while_a_pod_waits_for_a_gpu(self):
         pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]
@@ -223,7 +223,7 @@ class TestAScaleTarget:
             a_state(a_manifest(**TARGET), load=5, live=live), settings={"mode": "scaleOnly"}
         )
 
-        assert made.scale.replicas == 6  # one of them for the queue until then
+        assert made.scale.replicas == 7  # two of them for the queue until then
         assert (made.template, made.check_children) == (None, False)
 
 
@@ -267,7 +267,7 @@ class TestHappenings:
         [scaled] = writes(load=3.5).happenings
 
         assert (scaled.reason, scaled.is_warning) == ("Scaled", False)
-        assert scaled.message.startswith("2 -> 4 replicas: ")
+        assert scaled.message.startswith("2 -> 5 replicas: ")
 
     def test_pods_that_are_replaced_are_one_however_often_the_write_is_tried(self):
         changed = a_manifest(contextLength=16_384, generation=2)

@@ -33,6 +33,7 @@ def a_note(at_s, rate, *, peak=None, planned=None, lead_s=LEAD_S):
     return Note(
         at_s=START_S + at_s,
         demand=rate,
+        sure=rate,
         peak=rate if peak is None else peak,
         planned=rate if planned is None else planned,
         lead_s=lead_s,

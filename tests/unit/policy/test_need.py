@@ -84,8 +84,8 @@ class TestReplicasInFlight:
         assert backlog_left(traffic, supply, 1.0) == pytest.approx(left)
 
     def test_are_not_asked_for_again(self):
-        # At 6 with 2 ready, 4 a second are not served for a lead of 100 s: 400 are left, 2 a second
-        # in two leads. With 8 there, of which 6 come in 50 s, 200 are left of which all go.
+        # At 6 with 2 ready, 4 a second are not served for a lead of 100 s: 400 are left, which a
+        # minute more takes 6.7. Of those that 6 in 50 s leave, 200, half are gone by then.
         traffic = Traffic(requests_per_s=6 * MOST)
         alone = Supply(ready=2, due_s=(), lead_s=100)
         coming = Supply(ready=2, due_s=(50.0,) * 6, lead_s=100)
@@ -93,7 +93,7 @@ class TestReplicasInFlight:
         first = need(believed(), traffic, drain_s=60, supply=alone)
         after = need(believed(), traffic, drain_s=60, supply=coming)
 
-        assert first.replicas == 8
+        assert first.replicas == 13
         assert after.replicas <= 8
         assert "400" not in after.reasons[-1].message
 
@@ -104,14 +104,26 @@ class TestReplicasInFlight:
         assert need(believed(), traffic, drain_s=60, supply=supply).replicas == 1
 
     def test_what_serves_a_queue_is_not_taken_away(self):
-        # Half of one for what comes, and 150 to be drained in two leads of 50 s: 1.5 more.
-        traffic = Traffic(requests_per_s=0.5 * MOST, waiting=150 * MOST)
+        # 0.53 for what comes, with the margin, and 145 to be drained in a minute: 2.4 more.
+        traffic = Traffic(requests_per_s=0.5 * MOST, waiting=145 * MOST)
         supply = Supply(ready=8, due_s=(), lead_s=50)
 
         answer = need(believed(), traffic, drain_s=60, supply=supply)
 
         assert answer.replicas == 1
         assert answer.replicas_with_margin == 3
+
+    def test_are_added_for_a_queue_at_the_same_cost_however_long_a_start_takes(self):
+        # In its square over 300 s. One serves 1 of 3.99 for a lead, 2.99 are left: for 300 s these
+        # are drained in as long by 2.99, for 600 s in 1200 s by 1.5.
+        def asked(lead_s):
+            supply = Supply(ready=1, due_s=(), lead_s=lead_s)
+            traffic = Traffic(requests_per_s=3.99 * MOST)
+            return need(believed(), traffic, drain_s=60, supply=supply)
+
+        assert [asked(lead_s).replicas for lead_s in (300, 600)] == [7, 6]
+        assert "to drain them in 5.0 min" in asked(300).reasons[-1].message
+        assert "to drain them in 20.0 min" in asked(600).reasons[-1].message
 
 
 class TestOutlook:
@@ -132,6 +144,20 @@ class TestOutlook:
 
     def test_of_less_takes_nothing_away(self):
         answer = self.expecting(0.5)
+
+        assert answer.replicas == 4
+        assert [reason.code for reason in answer.reasons] == ["Demand"]
+
+    def test_of_rises_is_headroom_with_its_price(self):
+        answer = self.expecting(3.8, headroom=0.1, usd_per_replica_hour=4.0)  # 4.18
+
+        assert answer.replicas == 5
+        assert [reason.code for reason in answer.reasons] == ["Demand", "Headroom"]
+        assert answer.reasons[-1].message.startswith("10% more, by which demand may rise")
+        assert "need 5, 1 more (4.00 USD per hour)" in answer.reasons[-1].message
+
+    def test_of_rises_that_add_no_replica_says_nothing(self):
+        answer = self.expecting(3.5, headroom=0.1)
 
         assert answer.replicas == 4
         assert [reason.code for reason in answer.reasons] == ["Demand"]
