@@ -74,7 +74,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
     template = _template(found, fleet) if acts else None
-    check_children = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
+    checks = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
     scaling = next(iter(memory.decisions), None) if is_scaling else None
     rolls = template is not None and bool(found.changes)
@@ -95,25 +95,30 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         creates=found.state.deployment is None,
         rolls=rolls,
         first_replicas=found.decision.replicas if found.decision else None,
-        check_children=check_children,
-        check_leftovers=check_children and _is_spec_new(found, memory),
+        check_children=checks,
+        check_leftovers=checks and _is_spec_new(found, memory),
         status=reported.status if reported.must_write and not view.is_deleting else None,
         happenings=() if view.is_deleting else told,
     )
-    memory = replace(
-        memory,
-        children_checked_at_s=fleet.now_s if check_children else memory.children_checked_at_s,
-        children_generation=view.generation if check_children else memory.children_generation,
-        drift_corrected=drift(found.state) if template is not None else memory.drift_corrected,
-    )
-    memory = with_corrections(
+    return writes, _as_written(memory, found, writes, now_s=fleet.now_s)
+
+
+def _as_written(
+    memory: ObjectMemory, found: Assessment, writes: Writes, *, now_s: float
+) -> ObjectMemory:
+    """Return the memory of writes that are all carried out."""
+    if writes.check_children:
+        generation = found.state.view.generation
+        memory = replace(memory, children_checked_at_s=now_s, children_generation=generation)
+    if writes.template is not None:
+        memory = replace(memory, drift_corrected=drift(found.state))
+    return with_corrections(
         memory,
         found.state,
-        scaled=Scaled(scale.replicas) if scale else None,
-        applies=template is not None,
-        now_s=fleet.now_s,
+        scaled=Scaled(writes.scale.replicas) if writes.scale else None,
+        applies=writes.template is not None,
+        now_s=now_s,
     )
-    return writes, memory
 
 
 def carried_out(
