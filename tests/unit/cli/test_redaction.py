@@ -28,6 +28,23 @@ HIDING = {
     "a ServiceAccount's": {"kind": "ServiceAccount", "secrets": [{"name": HIDDEN}]},
     "a volume": {"volumes": [{"name": "a", "secret": {"secretName": HIDDEN}}]},
     "a field of our own": {"spec": {"pods": {"huggingFaceTokenSecret": HIDDEN}}},
+    "one that names a key too": {"spec": {"pods": {"apiKeySecret": {"name": HIDDEN, "key": "k"}}}},
+    "the spec that pods were made from": {
+        "metadata": {
+            "annotations": {
+                "tonnage.dev/spec": json.dumps(
+                    {
+                        "pods": {
+                            "huggingFaceTokenSecret": {"name": HIDDEN},
+                            "imagePullSecrets": [{"name": HIDDEN}],
+                            "env": [{"name": "A", "secretKeyRef": {"name": HIDDEN, "key": "k"}}],
+                        }
+                    }
+                )
+            }
+        }
+    },
+    "what stands in its place": {"metadata": {"annotations": {"tonnage.dev/spec": HIDDEN}}},
     "a Secret": {"kind": "Secret", "data": {"a": HIDDEN}, "stringData": {"b": HIDDEN}},
     "a flag": pod(args=["--model=x", f"--api-key={HIDDEN}"]),
     "a flag and its value": pod(args=["--api-key", HIDDEN, "--port", "8000"]),
@@ -121,6 +138,13 @@ def test_what_a_bug_report_needs_stays():
 )
 def test_lines_without_a_secret_stay_as_they_are(line):
     assert redacted_text(line) == line
+
+
+def test_the_spec_that_pods_were_made_from_stays():
+    text = json.dumps({"contextLength": 8192, "pods": {"memory": "64Gi"}})
+    metadata = {"annotations": {"tonnage.dev/spec": text}}
+
+    assert redacted({"metadata": metadata}) == {"metadata": metadata}
 
 
 def test_the_name_of_a_variable_stays_and_says_that_it_is_set():

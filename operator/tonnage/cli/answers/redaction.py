@@ -4,9 +4,12 @@ What a key or a flag calls a secret goes whatever its value is; what looks like 
 wherever it stands. When in doubt it goes: a report without a harmless word is still a report.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+
+from tonnage.manifests.names import SPEC_ANNOTATION
 
 REDACTED: Final = "[redacted]"
 DROPPED: Final = frozenset(
@@ -57,6 +60,8 @@ def redacted(value: Any) -> Any:
 def _of_key(key: str, value: Any) -> Any:
     if key in WHOLE or _is_secret(key, value):
         return REDACTED
+    if key == SPEC_ANNOTATION and isinstance(value, str):
+        return _of_json(value)
     if key == "env" and isinstance(value, list):
         return [_variable(each) for each in value]
     return redacted(value)
@@ -65,8 +70,17 @@ def _of_key(key: str, value: Any) -> Any:
 def _is_secret(key: str, value: Any) -> bool:
     """Tell whether a key names a secret; a flag or a number behind such a word is none."""
     is_empty = value is None or isinstance(value, bool | int | float)
-    is_reference = isinstance(value, Mapping) and not key.lower().startswith("secret")
-    return SECRET_KEY.search(key) is not None and not is_empty and not is_reference
+    names_one = key.lower().startswith("secret") or key.endswith("Secret")
+    is_group = isinstance(value, Mapping) and not names_one
+    return SECRET_KEY.search(key) is not None and not is_empty and not is_group
+
+
+def _of_json(text: str) -> str:
+    """Return an object that stands as text without what is secret in it."""
+    try:
+        return json.dumps(redacted(json.loads(text)))
+    except (ValueError, RecursionError):
+        return REDACTED
 
 
 def _variable(variable: Any) -> Mapping[str, str]:
