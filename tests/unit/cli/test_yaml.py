@@ -43,7 +43,7 @@ def test_abuse_is_refused_in_one_line_and_at_once(name):
 
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert elapsed_s < 1
+    assert elapsed_s < 10  # what grows without bound takes minutes
 
 
 def test_abuse_takes_little_memory(tmp_path):
