@@ -35,7 +35,7 @@ from tonnage.replay.rivals.registry import RIVALS
 POLICIES = (
     TONNAGE, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency", "keda-queue", "keda-epp-queue",
     "llmd-slo", "llmd-token", "wva1", "wva2", "wva-queueing", "aibrix-kpa", "aibrix-apa",
-    "dynamo-hybrid", "kubeai", "ray", "true-rate",
+    "dynamo-classic", "dynamo-hybrid", "kubeai", "ray", "true-rate", "wva-throughput",
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 240.0, 600.0)
 SEEDS = 3
