@@ -83,7 +83,9 @@ def until_approved(
         return chosen, None
     proposal = roll_proposal(state, chosen.model, chosen.sizing, changes)
     running = _running(state, chosen.model, proposal)
-    return choose_running(replace(state, model=running), fleet, memory, asker), proposal
+    own_config = state.model_config if running.spec.model.config else None
+    as_it_runs = replace(state, model=running, model_config=own_config)
+    return choose_running(as_it_runs, fleet, memory, asker), proposal
 
 
 def _running(state: ModelState, wanted: ModelDeployment, proposal: Proposal) -> ModelDeployment:
@@ -100,8 +102,9 @@ def _running(state: ModelState, wanted: ModelDeployment, proposal: Proposal) -> 
     if running is None or not is_known:
         raise RefusedError(
             "RunningSpecUnknown",
-            "what the replicas that run were made from is not recorded: they stay as they are, "
-            f"until the plan is approved: {how_to_approve(proposal, None)[1]}",
+            "what the replicas that run were made from is not recorded, or cannot be read with "
+            "today's SLO and bounds: they stay as they are, until the plan is approved: "
+            f"{how_to_approve(proposal, None)[1]}",
         )
     return running
 

@@ -139,7 +139,7 @@ def carried_out(
         return replace(memory, write_problem=None)
     return replace(
         memory,
-        drift_corrected=None,
+        drift_corrected=None if carried.template is Fate.UNDONE else memory.drift_corrected,
         children_checked_at_s=None,
         children_generation=None,
         gauges_written_at_s=0.0,

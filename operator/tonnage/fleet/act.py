@@ -6,7 +6,7 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,12 +57,14 @@ class Writer:
     def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
         todo = list(all_writes)
-        phases = (self._scale, self._announce, self._template, self._status)
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
-            said = [
-                list(pool.map(lambda writes, phase=phase: self._guarded(phase, writes), todo))
-                for phase in phases
-            ]
+
+            def run(phase: Callable[[Writes], None]) -> list[WorldError | None]:
+                return list(pool.map(lambda writes: self._guarded(phase, writes), todo))
+
+            said = [run(self._scale), run(self._announce), run(self._template)]
+            held = {writes.uid for writes, error in zip(todo, said[-1], strict=True) if error}
+            said += [run(self._publishing(held)), run(self._status)]
             list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
         carried = zip(todo, map(_carried, *said), strict=True)
         return {writes.uid: each for writes, each in carried if each != Carried()}
@@ -139,11 +141,22 @@ class Writer:
             raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is scaled")
 
     def _template(self, writes: Writes) -> None:
-        children = Children(kube=self.kube, check_lead=self.check_lead, site=self.site)
-        children.protect(writes)
+        self._children.protect(writes)
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)
-        children.publish(writes)
+
+    def _publishing(self, held: Container[str]) -> Callable[[Writes], None]:
+        """Return the phase that brings Services: not of objects whose pods are held back."""
+
+        def publish(writes: Writes) -> None:
+            if writes.uid not in held:
+                self._children.publish(writes)
+
+        return publish
+
+    @property
+    def _children(self) -> Children:
+        return Children(kube=self.kube, check_lead=self.check_lead, site=self.site)
 
     def _apply_deployment(self, writes: Writes, template: Manifest) -> None:
         """Create without force, or update what is provably ours."""
@@ -208,7 +221,7 @@ class Writer:
 
 def _carried(*said: WorldError | None) -> Carried:
     """Return what became of scale and template, by phase; the last that failed is told."""
-    scale, _, template, _ = map(_fate, said)
+    scale, _, template, *_ = map(_fate, said)
     failed = [each for each in said if each is not None and not isinstance(each, StaleError)]
     refused = str(failed[-1]) if failed and failed[-1].is_refusal else None
     return Carried(scale=scale, template=template, has_failed=bool(failed), refused=refused)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tonnage.manifests.arguments import argument_pairs
+from tonnage.manifests.arguments import REDACTED, SECRET_FLAG, argument_pairs
 from tonnage.units import quantity
 
 Owned = Mapping[str, Any] | None
@@ -119,9 +119,14 @@ def _in_arguments(path: str, live: list[Any], wanted: list[Any]) -> Iterator[Cha
     before, after = (_by_flag([str(each) for each in words]) for words in (live, wanted))
     for flag in sorted(before.keys() | after.keys()):
         if before.get(flag) != after.get(flag):
-            yield Change(field=f"{path} {flag}", before=before.get(flag), after=after.get(flag))
+            was, becomes = (_shown(flag, each.get(flag)) for each in (before, after))
+            yield Change(field=f"{path} {flag}", before=was, after=becomes)
     if live != wanted and before == after:
         yield Change(field=path, before=_written(live), after=_written(wanted))
+
+
+def _shown(flag: str, value: str | None) -> str | None:
+    return REDACTED if value and SECRET_FLAG.match(flag) else value
 
 
 def _by_flag(words: Sequence[str]) -> dict[str, str]:

@@ -223,16 +223,20 @@ def flags_from_annotation(text: str) -> Flags | None:
 def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeployment | None:
     """Return the model whose engines run, by the annotation: with today's SLO, demand and bounds.
 
-    None: nobody wrote down what they were made from, or it has a form of another version.
+    Without the demand where that is too long for what runs. None: nobody wrote down what they were
+    made from, or it has a form of another version.
     """
     spec = model.spec.to_dict()
-    today = {key: spec[key] for key in ("slo", "scaling", "demand") if key in spec}
-    try:
-        pods = {key: value for key, value in json.loads(made_from or "").items() if key != "slo"}
-        found = Spec.model_validate_json(json.dumps(pods | today), extra="ignore")
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return replace(model, spec=found)
+    for today in (("slo", "scaling", "demand"), ("slo", "scaling")):
+        kept = {key: spec[key] for key in today if key in spec}
+        try:
+            made = json.loads(made_from or "")
+            pods = {key: value for key, value in made.items() if key not in {"slo", "demand"}}
+            found = Spec.model_validate_json(json.dumps(pods | kept), extra="ignore")
+        except (ValueError, AttributeError, RecursionError):
+            continue
+        return replace(model, spec=found)
+    return None
 
 
 def _count(figure: Any) -> int | None:

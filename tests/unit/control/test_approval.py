@@ -26,6 +26,13 @@ EACH_USD = 15.82
 """Of one replica: two H200 at 7.91."""
 LONGER = {"contextLength": 16_384, "generation": 2}
 OTHER_SLO = {"timeToFirstToken": {"p95": "2001ms"}, "timePerOutputToken": {"p95": "50ms"}}
+SMALL = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+    "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "num_hidden_layers": 16, "head_dim": 64, "vocab_size": 128_256, "torch_dtype": "bfloat16",
+    "max_position_embeddings": 131_072, "tie_word_embeddings": True, "hidden_act": "silu",
+}  # fmt: skip
+"""The config.json of a model of one billion parameters."""
 SOME_DIGEST = "0123456789abcdef"
 
 
@@ -147,6 +154,31 @@ class TestPodsThatWouldRoll:
 
         assert found.sizing.request.context_tokens == 8192
         assert written(found).scale.replicas == 5
+
+    def test_leave_what_runs_to_be_scaled_where_todays_requests_are_too_long_for_it(self):
+        demand = {
+            "requestsPerSecond": 4,
+            "promptTokens": {"mean": 9000},
+            "outputTokens": {"mean": 1000},
+        }
+        longer = a_waiting_manifest(contextLength=32_768, generation=2, demand=demand)
+        found = found_for(longer, live=a_deployment_body(), load=3.5)
+
+        assert found.refusal is None
+        assert written(found).scale.replicas == 5
+
+    def test_leave_what_runs_to_be_scaled_by_its_own_config(self):
+        own = {"id": "org/small", "config": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+        small = found_for(
+            a_waiting_manifest(generation=2, model=own),
+            live=a_deployment_body(),
+            load=3.5,
+            model_config=json.dumps(SMALL),
+        )
+
+        assert said("Approved", small) == ("False", "PodsWouldRoll")
+        assert small.sizing.request.shape.name == a_sizing().request.shape.name
+        assert written(small).scale.replicas == 5
 
     def test_roll_once_their_digest_is_approved(self):
         approved = self.waiting(approve=the_digest(self.waiting()))

@@ -648,6 +648,19 @@ class TestWhatBecameOfIt:
             template=fate, has_failed=True, refused=refused
         )
 
+    def test_of_a_service_is_no_matter_of_the_template(self):
+        kube = a_kube()
+
+        def fails(_, path):
+            if "/services/" in path:
+                raise KubernetesError("said so", status=422)
+
+        kube.fail = fails
+
+        assert carried(kube, asking(**WHOLE, **CHECKED)) == Carried(
+            has_failed=True, refused="said so"
+        )
+
     def test_of_a_status_is_no_matter_of_the_others(self):
         assert self.failing("apply", "/status", status=500) == Carried(has_failed=True)
 

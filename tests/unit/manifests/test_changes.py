@@ -172,6 +172,31 @@ class TestWhatRuns:
         assert running.spec.scaling.max_replicas == 9
         assert (running.name, running.uid) == (today.name, today.uid)
 
+    def test_is_read_without_a_demand_that_is_too_long_for_it(self):
+        made = deployment(a_model(), a_sizing(), SITE)
+        recorded = made["metadata"]["annotations"][SPEC_ANNOTATION]
+        demand = {"promptTokens": {"mean": 9000}, "outputTokens": {"mean": 1000}}
+        today = a_model(contextLength=32_768, demand={"requestsPerSecond": 4, **demand})
+
+        running = running_model(today, recorded)
+
+        assert running.spec.context_length == 8192
+        assert running.spec.demand is None
+
     @pytest.mark.parametrize("recorded", [None, "", "[]", "{", json.dumps({"model": 7})])
     def test_is_unknown_where_nothing_sensible_is_recorded(self, recorded):
         assert running_model(a_model(), recorded) is None
+
+
+def test_the_value_of_a_flag_that_is_a_secret_is_not_told():
+    before, after = a_template([*ARGS, "--api-key", "sk-one"]), a_template([*ARGS])
+    other = a_template([*ARGS, "--api-key", "sk-two"])
+
+    assert template_changes(before, after) == (
+        Change(field="spec.containers[vllm].args --api-key", before="[redacted]", after=None),
+    )
+    assert template_changes(before, other) == (
+        Change(
+            field="spec.containers[vllm].args --api-key", before="[redacted]", after="[redacted]"
+        ),
+    )

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from tonnage.manifests.arguments import REDACTED, SECRET_FLAG
 from tonnage.manifests.names import SPEC_ANNOTATION
 
-REDACTED: Final = "[redacted]"
 DROPPED: Final = frozenset(
     {"managedFields", "kubectl.kubernetes.io/last-applied-configuration", "stringData"}
 )
@@ -24,9 +24,6 @@ SECRET_KEY: Final = re.compile(
     r"secret|passw|credential|api[-_.]?key|private[-_.]?key|authorization|bearer"
     rf"|{OPENS}$",
     re.IGNORECASE,
-)
-SECRET_FLAG: Final = re.compile(
-    r"^--?[\w.-]*(?:token|secret|passw\w*|api[-_]?key|credentials?)$", re.IGNORECASE
 )
 _PEM: Final = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
 _KNOWN: Final = re.compile(

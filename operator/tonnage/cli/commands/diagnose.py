@@ -27,9 +27,10 @@ ReplicaSets and pods of Tonnage, Events about them, and of the operator its sett
 Lease and calibration, with the versions of everything. What may not be read is named in about.yaml,
 and the rest is collected.
 
-Left out: values of environment variables, Secrets and their names, tokens, passwords, image pull
-secrets, and whatever looks like a credential in logs and arguments. Names of namespaces, models,
-nodes and images stay. Look through the file before you send it to anybody.
+Left out: values of environment variables, Secrets, tokens, passwords, image pull secrets, and
+whatever looks like a credential in logs and arguments. Names of namespaces, models, nodes and
+images stay, and of Secrets where a message tells that another is used. Look through the file
+before you send it to anybody.
 
 \b
 Examples:
