@@ -130,6 +130,18 @@ def format_s(duration_s: float) -> str:
     return f"{duration_s / MINUTE_S:.1f} min"
 
 
+def nearest(value: float, *, ratio: float, origin: float = 1.0) -> float:
+    """Return the figure nearest to a positive one on the geometric grid around ``origin``.
+
+    >>> nearest(4100, ratio=1.1, origin=4000)
+    4000
+    >>> round(nearest(4300, ratio=1.1, origin=4000))
+    4400
+    """
+    steps = round(math.log(value / origin) / math.log(ratio))
+    return origin * ratio**steps if steps else origin
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Write a number with so many significant digits, never in exponent form.
 

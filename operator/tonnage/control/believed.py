@@ -11,9 +11,10 @@ from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_k
 from tonnage.estimate.calibration_file import key_of
 from tonnage.estimate.learner import aged, prior_posterior, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.sizing.nearby import nearest
+from tonnage.sizing.nearby import APART
 from tonnage.sizing.provenance import Origin, replaced, speed_input
 from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.units import nearest
 
 
 def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:
@@ -106,7 +107,7 @@ def near_posterior(
     """Return the constants on a coarse grid around what is planned with before any window."""
     origin = slow_end(prior, share=share)
     overhead, bandwidth, prefill = (
-        nearest(value, first)
+        nearest(value, ratio=APART, origin=first)
         for value, first in zip(posterior.constants, origin.constants, strict=True)
     )
     return replace(

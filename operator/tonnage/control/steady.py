@@ -12,12 +12,13 @@ a search says less than that: its standard error is 5 % there. The margin that s
 is wider.
 """
 
-import math
+from functools import partial
 
 from tonnage.estimate.belief import BAND
 from tonnage.estimate.lengths import MeasuredLengths
-from tonnage.sizing.nearby import nearest
+from tonnage.sizing.nearby import APART
 from tonnage.sizing.workload import Workload
+from tonnage.units import nearest
 
 
 def has_left(value: float, asked: float) -> bool:
@@ -35,8 +36,7 @@ def steady(value: float, asked: float) -> float:
     """
     if not has_left(value, asked):
         return asked
-    grid: float = (1 + BAND) ** round(math.log(value) / math.log(1 + BAND))
-    return grid
+    return nearest(value, ratio=1 + BAND)
 
 
 def steady_lengths(measured: MeasuredLengths, asked: MeasuredLengths) -> MeasuredLengths:
@@ -52,10 +52,11 @@ def steady_lengths(measured: MeasuredLengths, asked: MeasuredLengths) -> Measure
 
 def near_lengths(asked: MeasuredLengths, expected: MeasuredLengths) -> MeasuredLengths:
     """Return the lengths on a coarse grid around those that the spec expects."""
-    computed = nearest(1 - asked.cached_fraction, 1 - expected.cached_fraction)
+    near = partial(nearest, ratio=APART)
+    computed = near(1 - asked.cached_fraction, origin=1 - expected.cached_fraction)
     return MeasuredLengths(
-        prompt_tokens=nearest(asked.prompt_tokens, expected.prompt_tokens),
-        output_tokens=nearest(asked.output_tokens, expected.output_tokens),
+        prompt_tokens=near(asked.prompt_tokens, origin=expected.prompt_tokens),
+        output_tokens=near(asked.output_tokens, origin=expected.output_tokens),
         cached_fraction=1 - min(1.0, computed),
     )
 

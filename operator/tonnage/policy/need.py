@@ -119,8 +119,9 @@ def _planned(
     if outlook.requests_per_s > rate:
         reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
         rate = outlook.requests_per_s
-    reasons += _headroom_reasons(capacity, rate, outlook)
-    rate *= 1 + outlook.headroom
+    more = rate * (1 + outlook.headroom)
+    reasons += _headroom_reasons(capacity, (rate, more), outlook)
+    rate = more
     reasons += _reserve_reasons(capacity, rate, outlook)
     return max(rate, outlook.burst_requests_per_s), reasons
 
@@ -162,13 +163,14 @@ def _forecast_reasons(
     return [Reason(code="Forecast", message=message)]
 
 
-def _headroom_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
+def _headroom_reasons(
+    capacity: Capacity, rates: tuple[float, float], outlook: Outlook
+) -> list[Reason]:
     told = (
         f"{outlook.headroom:.0%} more, by which demand may rise above what is expected within a "
         "start, as it has before,"
     )
-    more = rate * (1 + outlook.headroom)
-    return _reasons_for_more("Headroom", told, capacity, (rate, more), outlook)
+    return _reasons_for_more("Headroom", told, capacity, rates, outlook)
 
 
 def _reserve_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:

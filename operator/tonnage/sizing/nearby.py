@@ -10,7 +10,6 @@ median, 1.6 % nine times in ten and 3 % at most, in 52 cases; the neighbour by 2
 70 cases 18 are not carried: it would be off by up to 20 % (``tests/bench/nearby.py --seed 7``).
 """
 
-import math
 from dataclasses import replace
 
 from tonnage.sizing.memory.budget import memory_budget
@@ -25,18 +24,6 @@ APART = 1.1
 MEDIAN = 0.5
 MEAN_SHARE = 0.4
 """Of the limit of TPOT, that the mean comes to at goodput: below it the slowest decide alone."""
-
-
-def nearest(value: float, origin: float) -> float:
-    """Return the figure nearest to a positive one on the grid around ``origin``.
-
-    >>> nearest(4100, origin=4000)
-    4000
-    >>> round(nearest(4300, origin=4000))
-    4400
-    """
-    steps = round(math.log(value / origin) / math.log(APART))
-    return origin * APART**steps if steps else origin
 
 
 def carries(answer: Sizing) -> bool:

@@ -8,9 +8,10 @@ from replay_cases import CHAT, manifest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.answers import Asker
-from tonnage.sizing.nearby import carried, carries, nearest
+from tonnage.sizing.nearby import APART, carried, carries
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage.units import nearest
 
 
 def a_request(**changes):
@@ -42,9 +43,9 @@ def faster(request, bandwidth):
 
 
 def test_the_grid_has_the_origin_on_it_and_steps_of_a_tenth():
-    assert nearest(1.04 * 2000, origin=2000) == 2000
-    assert nearest(1.06 * 2000, origin=2000) == pytest.approx(2200)
-    assert nearest(2000 / 1.06, origin=2000) == pytest.approx(2000 / 1.1)
+    assert nearest(1.04 * 2000, ratio=APART, origin=2000) == 2000
+    assert nearest(1.06 * 2000, ratio=APART, origin=2000) == pytest.approx(2200)
+    assert nearest(2000 / 1.06, ratio=APART, origin=2000) == pytest.approx(2000 / 1.1)
 
 
 def test_the_same_question_has_the_same_answer():

@@ -20,7 +20,7 @@ from typing import Final
 
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.dynamo_traffic import Counted
-from tonnage.replay.rivals.rule import Signals, limit_s, whole
+from tonnage.replay.rivals.rule import Signals, counters, limit_s, whole
 
 INTERVAL_S: Final = 180.0
 GRID: Final = 100
@@ -36,9 +36,7 @@ COUNTERS: Final = {
     "output_tokens": "request_generation_tokens_sum",
     "duration_s": "e2e_request_latency_seconds_sum",
 }
-TABLE: Final[Mapping[str, Query]] = {
-    name: Query(metric=f"vllm:{metric}") for name, metric in COUNTERS.items()
-}
+TABLE: Final[Mapping[str, Query]] = counters(COUNTERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

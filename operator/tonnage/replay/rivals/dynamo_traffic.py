@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.rule import Signals
+from tonnage.replay.rivals.rule import Signals, counters
 
 COUNTERS: Final = {
     "prompts": "time_to_first_token_seconds_count",
@@ -15,9 +15,7 @@ COUNTERS: Final = {
     "input_tokens": "request_prompt_tokens_sum",
     "output_tokens": "request_generation_tokens_sum",
 }
-TABLE: Final[Mapping[str, Query]] = {
-    name: Query(metric=f"vllm:{metric}") for name, metric in COUNTERS.items()
-}
+TABLE: Final[Mapping[str, Query]] = counters(COUNTERS)
 
 
 @dataclass(slots=True, kw_only=True)

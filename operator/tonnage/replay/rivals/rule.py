@@ -168,6 +168,19 @@ def gauges(*names: str) -> dict[str, Query]:
     return {name: GAUGES[name] for name in names}
 
 
+def counters(metrics: Mapping[str, str]) -> dict[str, Query]:
+    """Return the queries of counters as they stand, by our names for them."""
+    return {name: Query(metric=f"vllm:{metric}") for name, metric in metrics.items()}
+
+
+def rates(metrics: Mapping[str, str], *, scrapes: int) -> dict[str, Query]:
+    """Return the queries of their rates over so many scrapes."""
+    return {
+        name: Query(metric=f"vllm:{metric}", function="rate", scrapes=scrapes)
+        for name, metric in metrics.items()
+    }
+
+
 def whole(replicas: float) -> int:
     """Round up, but not for what floats add to a whole number.
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from tonnage.estimate.metrics import RUNNING, WAITING, Query
 from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate
-from tonnage.replay.rivals.rule import KV_USAGE, Signals, scrapes_in, whole
+from tonnage.replay.rivals.rule import KV_USAGE, Signals, rates, scrapes_in, whole
 
 INTERVAL_S: Final = 15.0
 PEAK_S: Final = 60.0
@@ -70,10 +70,7 @@ def lengths(scrape_interval_s: float) -> dict[str, Query]:
         "output": "request_generation_tokens_sum",
         "finished": "request_generation_tokens_count",
     }
-    return {
-        name: Query(metric=f"vllm:{metric}", function="rate", scrapes=scrapes)
-        for name, metric in metrics.items()
-    }
+    return rates(metrics, scrapes=scrapes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.arrivals import Arrivals
 from tonnage.replay.rivals.kalman import Filter, Vector, begun
 from tonnage.replay.rivals.queueing_model import HIGHEST, Latencies, Server, Speed
-from tonnage.replay.rivals.rule import Probe, Signals, limit_s, scrapes_in, whole
+from tonnage.replay.rivals.rule import Probe, Signals, limit_s, rates, scrapes_in, whole
 from tonnage.replay.rivals.wva import INTERVAL_S, PEAK_S, Gauge, Shape, lengths, mean_shape, shapes
 
 SETTLES_S: Final = 120.0
@@ -52,11 +52,7 @@ class QueueingModel:
             "gap_s": "inter_token_latency_seconds_sum",
             "gaps": "inter_token_latency_seconds_count",
         }
-        rates = {
-            name: Query(metric=f"vllm:{metric}", function="rate", scrapes=scrapes)
-            for name, metric in metrics.items()
-        }
-        return {**rates, **lengths(self.scrape_interval_s)}
+        return {**rates(metrics, scrapes=scrapes), **lengths(self.scrape_interval_s)}
 
     def replicas(self, signals: Signals) -> int:
         if signals.asked > self.asked > 0:

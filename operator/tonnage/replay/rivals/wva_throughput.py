@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.arrivals import Arrivals
-from tonnage.replay.rivals.rule import Signals, gauges, scrapes_in
+from tonnage.replay.rivals.rule import Signals, gauges, rates, scrapes_in
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     PEAK_S,
@@ -89,11 +89,11 @@ class Throughput:
             "prompt_tokens": "prompt_tokens_total",
             "cached_tokens": "prompt_tokens_cached_total",
         }
-        rates = {
-            name: Query(metric=f"vllm:{metric}", function="rate", scrapes=scrapes)
-            for name, metric in metrics.items()
+        return {
+            **gauges("kv_usage"),
+            **rates(metrics, scrapes=scrapes),
+            **lengths(self.scrape_interval_s),
         }
-        return {**gauges("kv_usage"), **rates, **lengths(self.scrape_interval_s)}
 
     def replicas(self, signals: Signals) -> int:
         rate, shape = self.arrivals.requests_per_s(signals), mean_shape(shapes(signals))

@@ -16,6 +16,7 @@ from tonnage.sizing.serving.load_line import tpot_ceiling
 from tonnage.sizing.serving.steady import running_limit
 from tonnage.sizing.serving.trial import Outcome, Run, Trial
 from tonnage.sizing.workload import Slo, Workload
+from tonnage.units import nearest
 
 
 class Length(Enum):
@@ -340,6 +341,4 @@ def _rounded(workload: Workload) -> Workload:
 def _round(value: float) -> float:
     if value <= 0 or math.isinf(value):
         return value
-    power = round(math.log(value) / math.log(GRID))
-    grid: float = GRID**power
-    return grid
+    return nearest(value, ratio=GRID)
