@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,8 @@ def test_an_interrupt_ends_it_with_130_and_nothing_written(url, tmp_path):
         env={**os.environ, "PYTHONPATH": str(OPERATOR)},
         stderr=subprocess.PIPE,
         text=True,
+        # A job in the background of a shell ignores SIGINT, and hands that on.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     for line in program.stderr:
         if line.startswith("1/"):
