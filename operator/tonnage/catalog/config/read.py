@@ -84,7 +84,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
             differs_by_window=architecture.turns_by_window,
         )
     weights, cache = _formats(config, block, architecture, layers)
-    encoders = read_encoders(config, text_path=block.path, text_width=keys.hidden_size)
+    encoders = read_encoders(config, text_path=_wrapper_path(config), text_width=keys.hidden_size)
     return ModelShape(
         name=name,
         hidden_size=keys.hidden_size,
@@ -117,9 +117,18 @@ class _TextBlock:
         return ".".join((*self.path, name))
 
 
-def _text_block(config: Mapping[str, object]) -> _TextBlock:
+def _wrapper_path(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Return where a multimodal model of this kind keeps its text part."""
     model_type = config.get("model_type")
-    path = WRAPPERS.get(model_type, ()) if isinstance(model_type, str) else ()
+    return WRAPPERS.get(model_type, ()) if isinstance(model_type, str) else ()
+
+
+def _text_block(config: Mapping[str, object]) -> _TextBlock:
+    """Find the part that generates text; older files have its keys beside those of the encoder."""
+    model_type, path = config.get("model_type"), _wrapper_path(config)
+    if path and path[0] not in config and "num_hidden_layers" in config:
+        text_type = WRAPPED_TYPES.get(model_type, f"{model_type}_text")
+        return _TextBlock(values={**config, "model_type": text_type}, path=())
     values = config
     for depth, key in enumerate(path):
         inner = values.get(key)

@@ -147,7 +147,11 @@ WRAPPERS: Mapping[str, tuple[str, ...]] = {
 }
 """Multimodal models: the path to the part that generates text."""
 
-WRAPPED_TYPES: Mapping[object, str] = {"minimax_m3_vl": "minimax_m3_vl_text"}
+WRAPPED_TYPES: Mapping[object, str] = {
+    "llava": "llama",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+    "mistral3": "mistral",
+}
 """The kind of that part where it does not name its own."""
 
 UNDERSTOOD = tuple(sorted({*ARCHITECTURES, *WRAPPERS}))
