@@ -3,11 +3,15 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from tonnage.catalog.gpu_names import boards_named
+from tonnage.units import format_bytes
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
 
@@ -168,16 +172,21 @@ def built_in_gpus() -> Mapping[str, Gpu]:
 
 
 def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
-    """Look a class up by the name that the user wrote, or by an alias of it.
+    """Look a class up by name, alias or node label, however it is spelled.
 
     Raises:
-        CatalogError: it is unknown; the message lists what is known.
+        CatalogError: it is unknown, or means several; the message lists which.
     """
     if name in gpus:
         return gpus[name]
-    for gpu in gpus.values():
-        if name in gpu.aliases:
-            return gpu
+    found = boards_named(name, gpus)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        boards = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in found)
+        raise UnknownGpuError(f"hardware.gpu {name!r} means several boards: {boards}")
+    near = get_close_matches(name.upper(), gpus, n=3)
+    hint = f" (near: {', '.join(near)})" if near else ""
     raise UnknownGpuError(
-        f"hardware.gpu {name!r} is not in the catalogue; known: {', '.join(sorted(gpus))}"
+        f"hardware.gpu {name!r} is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}"
     )
