@@ -92,6 +92,15 @@ def source_of(row: Row) -> str:
     return found[0] if found else row["source"]
 
 
+def widths_of(rows: Sequence[Row], found: Sequence[Found]) -> list[float]:
+    """Return high over low of the ranges that are judged."""
+    return [
+        float(str(each["high_kv_tokens"])) / max(1.0, float(str(each["low_kv_tokens"])))
+        for row, each in zip(rows, found, strict=True)
+        if measured_tokens(row) is not None and each.get("kv_tokens") is not None
+    ]
+
+
 def within_range(rows: Sequence[Row], found: Sequence[Found]) -> tuple[int, int]:
     """Return how many measured token counts lie in the stated range, and how many there are."""
     judged = [
@@ -138,7 +147,8 @@ def _head(
         f"| the same, source left out | {spread(left_out[each] for each in supported)} |",
         f"| rows that state the utilization | {spread(errors[each] for each in stated)} |",
         "",
-        f"The stated range holds the truth in {inside} of {judged} rows. "
+        f"The stated range holds the truth in {inside} of {judged} rows, at a median width of "
+        f"{median(widths_of(rows, found)):.2f} (high over low). "
         f"{refused} of {len(rows)} rows are refused.",
     ]
     return "\n".join(lines)

@@ -104,6 +104,8 @@ class Gpu:
     gpus_per_node: _PositiveInt = 8
     product_labels: tuple[str, ...] = ()
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
+    is_unified: bool = False
+    """The processor shares the memory."""
     has_bf16: bool = True
     """False: 16-bit weights and caches are float16."""
     generation: str = ""
@@ -121,6 +123,11 @@ class Gpu:
         """
         if self.price.power_usd_per_kwh is not None and self.tdp_watts is None:
             raise ValueError("price.power_usd_per_kwh needs tdp_watts")
+
+    @property
+    def is_consumer(self) -> bool:
+        """It may draw a desktop, or sit behind a driver that reports all of its memory."""
+        return any("GeForce" in label for label in self.product_labels)
 
     def flop_per_s(self, precision: str) -> float:
         """Return the dense peak for weights of this precision, in flop/s.

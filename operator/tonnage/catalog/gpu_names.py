@@ -17,7 +17,7 @@ _NOISE: Final = frozenset(
 _FORMS: Final = frozenset({"nvl", "pcie", "sxm"})
 _VARIANTS: Final = frozenset({"d", "laptop", "mobile", "super", "ti"})
 """Words that make another board of a model, often with other memory."""
-_SIZE: Final = re.compile(r"(\d{1,3})\s?gi?b?\b")
+_SIZE: Final = re.compile(r"(?<![a-z0-9])(\d{1,3})\s?gi?b?\b")
 _SIZE_TOLERANCE: Final = 0.08
 """Names say GB and mean GiB, or leave out what the driver keeps."""
 

@@ -245,6 +245,11 @@ class ModelShape:
     """Sines and cosines of all positions: in 16 bits on every rank."""
     encoder_parameters: int = 0
     """Of vision and audio encoders and what projects them, in 16 bits on every rank."""
+    encoder_token_bytes: int = 0
+    """That an encoder of images holds at its peak for each token that it makes. 0: no encoder, or
+    one that is not known."""
+    encoder_item_tokens: int = 0
+    """Tokens of the largest image."""
     num_uncounted_encoders: int = 0
     """Of which the configuration does not say how large they are: ``notes`` names them."""
     table_parameters: int = 0

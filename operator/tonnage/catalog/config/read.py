@@ -98,6 +98,8 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         vector_parameters=outer_vectors,
         rotary_elements=rotary,
         encoder_parameters=encoders.num_parameters,
+        encoder_token_bytes=encoders.token_bytes,
+        encoder_item_tokens=encoders.item_tokens,
         num_uncounted_encoders=encoders.num_uncounted,
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
         tables_on_host=architecture.keeps_tables_on_host,
