@@ -130,6 +130,7 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
     "llava_next": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -2}),),
     "llava_onevision": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -1}),),
     "minimax_m3_vl": (Encoder(count=counts.minimax_m3),),
+    "mllama": (Encoder(count=counts.mllama),),
     "mistral3": (Encoder(count=counts.mistral3),),
     "qwen2_5_omni": (
         Encoder(count=counts.qwen2_5_vl),
@@ -142,6 +143,7 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
     "qwen3_vl": _QWEN3_VL,
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen4_exp": _QWEN3_5,
+    "step3_vl": (Encoder(count=counts.step3),),
     "smolvlm": (Encoder(count=counts.idefics3, defaults={"scale_factor": 2}),),
 }
 
