@@ -247,6 +247,8 @@ class ModelShape:
     """The longest context that the model was made for; None: the config does not say."""
     kv_cache_format: str = "bf16"
     """What vLLM's ``auto`` means for this checkpoint: bf16 or fp8."""
+    model_type: str = ""
+    """As its configuration calls it."""
     digest: str = ""
     """Of the configuration that this was read from: part of every calibration key."""
     vector_parameters: int = 0

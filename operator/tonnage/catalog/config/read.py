@@ -94,6 +94,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         weight_format=weights,
         max_position_tokens=_max_position_tokens(keys, block),
         kv_cache_format=cache,
+        model_type=str(config.get("model_type", "")),
         digest=digest(config),
         vector_parameters=outer_vectors,
         rotary_elements=rotary,

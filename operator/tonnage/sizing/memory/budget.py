@@ -30,7 +30,7 @@ STORED_SPREAD = 0.002
 """Of weights summed up from the headers of their files."""
 GRAPHS = "CUDA graphs"
 UNCOUNTED_ENCODER_BYTES = 2.5 * GIB
-"""Of an encoder whose size is not known: in the catalogue none is larger."""
+"""Of an encoder whose size is not known: in the catalogue only that of Step-3 is larger."""
 TOTAL_SPREAD = 0.005
 """Of the memory that drivers report for boards of one class: 23.53 to 23.65 GiB of an RTX 4090."""
 HOST_SPREAD = 0.02

@@ -186,7 +186,7 @@ class MemoryBudget:
         if self.given_pool:
             return self.given_pool.num_bytes
         below = (part.below_bytes for part in self.parts)
-        larger = max(self.total_spread_bytes, self.total_more_bytes) * self.utilization_fraction
+        larger = max(self.total_spread_bytes, self.total_more_bytes * self.utilization_fraction)
         return self.kv_pool_bytes + math.hypot(larger, *below)
 
     @property
@@ -213,7 +213,8 @@ class MemoryBudget:
         return sum(part.num_bytes for part in self.parts if part.name == name)
 
     def __str__(self) -> str:
-        parts = [f"{format_bytes(part.num_bytes)} {part.name}" for part in self.parts]
+        held = (part for part in self.parts if part.num_bytes or not part.more_bytes)
+        parts = [f"{format_bytes(part.num_bytes)} {part.name}" for part in held]
         if self.given_pool:
             given = f"{format_bytes(self.given_pool.num_bytes)}, given by {self.given_pool.flag}"
             return f"{given}, beside {', '.join(parts)} in {format_bytes(self.total_bytes)}"
