@@ -37,7 +37,12 @@ from tonnage.catalog.config.keys.decoder import (
     read_keys,
 )
 from tonnage.catalog.config.keys.document import check_document, digest
-from tonnage.catalog.config.keys.names import own_names, refuse_other_values, usual_names
+from tonnage.catalog.config.keys.names import (
+    own_names,
+    refuse_other_values,
+    usual_names,
+    without_draft_entries,
+)
 from tonnage.catalog.config.layers.attention import derived_head_dim
 from tonnage.catalog.config.layers.rotary import rotary_elements
 from tonnage.catalog.gpu import CatalogError
@@ -177,7 +182,7 @@ def _keys(block: _TextBlock, architecture: Architecture) -> DecoderKeys:
     listed = values.get(architecture.layer_list) if architecture.layer_list else None
     if isinstance(listed, list):
         values.setdefault("num_hidden_layers", len(listed))
-    keys = read_keys(values)
+    keys = read_keys(without_draft_entries(values))
     return derived_head_dim(keys) if architecture.derives_head_dim else keys
 
 
