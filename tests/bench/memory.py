@@ -68,9 +68,10 @@ def printed_range(
     row: Row, configs: Document, memories: Sequence[MemoryConstants]
 ) -> tuple[Printed, Printed]:
     """Return the fewest and the most that may be printed: spreads, boards, flags not stated."""
+    has_states = any(group.state_blocks for group in case_of(row, configs, memories).layout.groups)
     cases = [
         case_of(variant, configs, memories, memory_bytes=memory_bytes)
-        for variant in variants(row)
+        for variant in variants(row, has_states=has_states)
         for memory_bytes in memories_of(whole_row(row))
     ]
     lowest = min((_printed(case, case.budget.kv_pool_low_bytes) for case in cases), key=_blocks)
@@ -86,14 +87,19 @@ def _blocks(printed: Printed) -> float:
     return printed.max_concurrency
 
 
-def variants(row: Row) -> list[Row]:
-    """Return the row with each flag that it does not state at what it may have been."""
+def variants(row: Row, *, has_states: bool) -> list[Row]:
+    """Return the row with each flag that it does not state at what it may have been.
+
+    With prefix caching, layers with a state keep a second one.
+    """
     row = whole_row(row)
     open_flags: dict[str, tuple[str, ...]] = {}
     if not row["gpu_memory_utilization"]:
         open_flags["gpu_memory_utilization"] = UTILIZATIONS
     if not row["max_num_seqs"]:
         open_flags["max_num_seqs"] = ("", OFFLINE_SEQS)
+    if has_states and not row["prefix_caching"]:
+        open_flags["prefix_caching"] = ("", "True")
     return [
         {**row, **dict(zip(open_flags, values, strict=True))}
         for values in product(*open_flags.values())

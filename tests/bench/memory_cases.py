@@ -305,8 +305,8 @@ def case_of(
     rules = engine.constants.cache
     if is_first_engine(row):
         rules = replace(rules, manages_windows=False)
-    if row["prefix_caching"] == "True":
-        rules = replace(rules, state_blocks=2)
+    if row["prefix_caching"]:
+        rules = replace(rules, state_blocks=1 + (row["prefix_caching"].lower() == "true"))
     weights = weights_of(shape, row["weight_quant"])
     shard = shard_of(
         shape,
