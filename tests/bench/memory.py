@@ -45,7 +45,7 @@ def predicted(
     try:
         case = case_of(row, configs, memories)
         lowest, highest = printed_range(row, configs, memories)
-    except (CatalogError, SizingError, KeyError) as error:
+    except (CatalogError, SizingError, KeyError, ValueError) as error:
         return {"id": row["id"], "refused": str(error)}
     pool_bytes = case.budget.kv_pool_bytes
     printed = case.printed(pool_bytes)

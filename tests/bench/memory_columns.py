@@ -31,6 +31,10 @@ IN_NOTES: Final = {
     "kv_pool_gib": r"kv[-_ ]cache[-_ ]memory[ =:]+([\d.]+) ?GiB",
 }
 """What a note says in so many words, where the column is blank."""
+WHOLE_NUMBERS: Final = (
+    "tp", "pp", "dp", "n_gpus", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "block_size",
+)  # fmt: skip
 DRAFT_HEAD: Final = re.compile(r"\bEAGLE\w*\b", re.I)
 OWN_DRAFTS: Final = re.compile(r"\bMTP\b", re.I)
 """A head of another file that drafts tokens, with one layer; or the model's own layers for that."""
@@ -56,6 +60,8 @@ def whole_row(row: Row) -> dict[str, str]:
     for name, pattern in IN_NOTES.items():
         found = re.search(pattern, whole["note"], re.I)
         whole[name] = whole[name] or (found[1] if found else "")
+    for name in WHOLE_NUMBERS:
+        whole[name] = _whole_number(whole[name])
     for name in ("pp", "dp", "n_gpus"):
         whole[name] = whole[name] or DEFAULTS[name]
     whole["tp"] = whole["tp"] or _rest(whole)
@@ -67,6 +73,12 @@ def _draft_layers(note: str) -> str:
     if DRAFT_HEAD.search(note):
         return "1"
     return OWN if OWN_DRAFTS.search(note) else "0"
+
+
+def _whole_number(text: str) -> str:
+    """Return a number as Python reads it: tables also say ``131,072`` and ``8192.0``."""
+    plain = text.replace(",", "")
+    return plain.removesuffix(".0") if re.fullmatch(r"\d+\.0", plain) else plain
 
 
 def _rest(row: Row) -> str:

@@ -171,7 +171,7 @@ def family_of(row: Row, configs: Mapping[str, Any]) -> str:
     """Name the kind of cache: what the arithmetic differs by."""
     try:
         case = case_of(row, configs, memory_constants())
-    except (CatalogError, SizingError, KeyError):
+    except (CatalogError, SizingError, KeyError, ValueError):
         return "refused"
     kinds = {type(attention).__name__ for _, attention in case.shape.attentions()}
     if "StateAttention" in kinds:
@@ -219,7 +219,7 @@ def _components(rows: Sequence[Row], configs: Mapping[str, Any]) -> str:
 def _gaps(row: Row, configs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     try:
         case = case_of(row, configs, memory_constants())
-    except (CatalogError, SizingError, KeyError):
+    except (CatalogError, SizingError, KeyError, ValueError):
         return
     for name, column in COMPONENTS.items():
         if row[column]:

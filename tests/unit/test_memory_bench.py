@@ -69,6 +69,8 @@ def test_a_flag_that_is_not_stated_widens_the_range():
         ({"gpu": "a board"}, "gpu 'a board'"),
         ({"vllm_version": "soon"}, "vllm_version 'soon'"),
         ({"weight_quant": "q5_k_m"}, "weight_quant 'q5_k_m'"),
+        ({"kv_cache_dtype": "q4"}, "kv_cache_dtype 'q4'"),
+        ({"max_model_len": "eight"}, "eight"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(changes, words):
@@ -210,3 +212,9 @@ def test_of_two_formats_the_narrower_is_that_of_the_experts():
     found = weights_of(built_in_model("Qwen/Qwen3-30B-A3B"), "nvfp4+fp8")
 
     assert (found.bytes_per_parameter, found.part_bytes_per_parameter("experts")) == (1, 0.5625)
+
+
+def test_numbers_may_have_commas_and_a_zero_behind_the_point():
+    odd = {**ROW, "max_model_len": "8,192", "max_num_seqs": "1024.0"}
+
+    assert predicted(odd, CONFIGS) == predicted(ROW, CONFIGS)
