@@ -37,6 +37,9 @@ WORKSPACE: Mapping[str, Workspace] = {
 GRAPHS_SINCE = "0.20"
 SAMPLER_ERAS = {"0.2": "0.2", "0.8": "0.8", "0.17": "0.17", "0.18": "0.17", "0.20": "0.17"}
 RUNTIME_ERAS = {"0.2": "0.2", "0.8": "0.8", "0.17": "0.8", "0.18": "0.18", "0.20": "0.18"}
+LEAST_COPIES = {"0.2": 1.5, "0.8": 1.5, "0.17": 3.4, "0.18": 3.4, "0.20": 1.5}
+"""Logits in 16 and in 32 bits: all that is left where top-k and top-p sort elsewhere or are not
+run, as in the next model runner. In 0.17 to 0.19 all of nineteen logs have the sampler's peak."""
 FORWARD_SHARE = 0.75
 """A peak of which the forward sum is more than this is a forward peak."""
 LEAST_SPREAD_BYTES = 0.05 * GIB
@@ -174,6 +177,7 @@ def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
         MemoryConstants(
             since=era,
             expert_workspace=WORKSPACE[era],
+            least_sampler_copies=LEAST_COPIES[era],
             sampler_factor=shared(sampler, SAMPLER_ERAS, era, LEAST_SAMPLER_SPREAD),
             forward_factor=fitted(forward, least_spread=LEAST_FORWARD_SPREAD),
             runtime_bytes=shared(alone, RUNTIME_ERAS, era, LEAST_SPREAD_BYTES),
@@ -203,6 +207,7 @@ def as_toml(constants: Sequence[MemoryConstants]) -> str:
     for each in constants:
         lines += ["", "[[versions]]", f'since = "{each.since}"']
         lines.append(f'expert_workspace = "{each.expert_workspace}"')
+        lines.append(f"least_sampler_copies = {each.least_sampler_copies}")
         for name in names:
             found: Fitted = getattr(each, name)
             digits = 0 if name.endswith("bytes") else 3

@@ -16,24 +16,25 @@ from typing import Any
 
 import click
 import yaml
-from memory_cases import Case, Row, case_of
+from memory_cases import Case, Row, case_of, memories_of
+from memory_columns import checked_rows, whole_row
 from memory_report import report
 
 from tonnage.catalog.engine_memory import MemoryConstants, memory_constants
 from tonnage.catalog.gpu import CatalogError
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.memory.layout import Printed
 from tonnage.units import GIB
 
 Document = Mapping[str, Any]
 FIELDS = (
     "id", "kv_tokens", "max_concurrency", "weights_gib", "available_kv_gib", "low_kv_tokens",
-    "high_kv_tokens", "refused",
+    "high_kv_tokens", "low_max_concurrency", "high_max_concurrency", "range_from", "refused",
 )  # fmt: skip
-UNSTATED = {
-    "gpu_memory_utilization": ("", "0.85", "0.95"),
-    "max_num_seqs": ("", "256", "1024"),
-}
-"""What else a flag may have been that a row does not state: the range covers it."""
+UTILIZATIONS = ("", "0.85", "0.95")
+"""What it may have been in a row that does not state it: the range covers it."""
+OFFLINE_SEQS = "256"
+"""``max_num_seqs`` of the class for offline use, where a server takes more."""
 
 
 def predicted(
@@ -43,8 +44,8 @@ def predicted(
     memories = memory_constants() if memories is None else memories
     try:
         case = case_of(row, configs, memories)
-        lowest, highest = tokens_range(row, configs, memories)
-    except (CatalogError, SizingError, KeyError) as error:
+        lowest, highest = printed_range(row, configs, memories)
+    except (CatalogError, SizingError, KeyError, ValueError) as error:
         return {"id": row["id"], "refused": str(error)}
     pool_bytes = case.budget.kv_pool_bytes
     printed = case.printed(pool_bytes)
@@ -54,29 +55,51 @@ def predicted(
         "max_concurrency": round(printed.max_concurrency, 3),
         "weights_gib": round(case.budget.bytes_of("weights") / GIB, 3),
         "available_kv_gib": round(pool_bytes / GIB, 3),
-        "low_kv_tokens": lowest,
-        "high_kv_tokens": highest,
+        "low_kv_tokens": lowest.kv_tokens,
+        "high_kv_tokens": highest.kv_tokens,
+        "low_max_concurrency": round(lowest.max_concurrency, 3),
+        "high_max_concurrency": round(highest.max_concurrency, 3),
+        "range_from": case.budget.widest.cause if case.budget.widest else "",
         "refused": "" if pool_bytes > 0 else f"does not fit: {case.budget}",
     }
 
 
-def tokens_range(
+def printed_range(
     row: Row, configs: Document, memories: Sequence[MemoryConstants]
-) -> tuple[int, int]:
-    """Return the fewest and the most tokens, over the spreads and the flags not stated."""
-    cases = [case_of(variant, configs, memories) for variant in variants(row)]
-    ends = [end for case in cases for end in _ends(case)]
-    return min(ends), max(ends)
+) -> tuple[Printed, Printed]:
+    """Return the fewest and the most that may be printed: spreads, boards, flags not stated."""
+    has_states = any(group.state_blocks for group in case_of(row, configs, memories).layout.groups)
+    cases = [
+        case_of(variant, configs, memories, memory_bytes=memory_bytes)
+        for variant in variants(row, has_states=has_states)
+        for memory_bytes in memories_of(whole_row(row))
+    ]
+    lowest = min((_printed(case, case.budget.kv_pool_low_bytes) for case in cases), key=_blocks)
+    highest = max((_printed(case, case.budget.kv_pool_high_bytes) for case in cases), key=_blocks)
+    return lowest, highest
 
 
-def _ends(case: Case) -> tuple[int, int]:
-    pool, spread = case.budget.kv_pool_bytes, case.budget.kv_pool_spread_bytes
-    return case.printed(pool - spread).kv_tokens, case.printed(pool + spread).kv_tokens
+def _printed(case: Case, pool_bytes: float) -> Printed:
+    return case.printed(pool_bytes)
 
 
-def variants(row: Row) -> list[Row]:
-    """Return the row with each flag that it does not state at what it may have been."""
-    open_flags = {name: values for name, values in UNSTATED.items() if not row[name]}
+def _blocks(printed: Printed) -> float:
+    return printed.max_concurrency
+
+
+def variants(row: Row, *, has_states: bool) -> list[Row]:
+    """Return the row with each flag that it does not state at what it may have been.
+
+    With prefix caching, layers with a state keep a second one.
+    """
+    row = whole_row(row)
+    open_flags: dict[str, tuple[str, ...]] = {}
+    if not row["gpu_memory_utilization"]:
+        open_flags["gpu_memory_utilization"] = UTILIZATIONS
+    if not row["max_num_seqs"]:
+        open_flags["max_num_seqs"] = ("", OFFLINE_SEQS)
+    if has_states and not row["prefix_caching"]:
+        open_flags["prefix_caching"] = ("", "True")
     return [
         {**row, **dict(zip(open_flags, values, strict=True))}
         for values in product(*open_flags.values())
@@ -92,7 +115,8 @@ def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -
     """Print a prediction for each row."""
     models: Mapping[str, object] = yaml.safe_load(configs.read_text())
     with data.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
+        reader = csv.DictReader(lines)
+        rows = checked_rows(reader, reader.fieldnames)
     found = [predicted(row, models) for row in rows]
     out = csv.DictWriter(sys.stdout, FIELDS)
     out.writeheader()

@@ -1,22 +1,38 @@
 """From a row of a table of start-up logs to what our arithmetic needs to know about it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from configs import Configs, config_in
+from memory_columns import OWN, whole_row
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import KnownEngine, known_engine, parse_version
 from tonnage.catalog.engine_memory import MemoryConstants
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus
-from tonnage.catalog.shape import LatentAttention, ModelShape, WeightFormat
-from tonnage.sizing.memory.budget import TOTAL_SPREAD, as_loaded, budget_parts
-from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.catalog.gpu_names import boards_named, same_model, size_gb, words
+from tonnage.catalog.models import built_in_model
+from tonnage.catalog.shape import (
+    LatentAttention,
+    LayerGroup,
+    ModelShape,
+    StateAttention,
+    WeightFormat,
+)
+from tonnage.sizing.memory.budget import (
+    GRAPHS,
+    TOTAL_SPREAD,
+    as_loaded,
+    board_parts,
+    budget_parts,
+    total_more_bytes,
+)
+from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
 from tonnage.sizing.memory.layout import CacheLayout, Printed, cache_layout, default_block_tokens
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.request import Flags
+from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags, kv_cache_format
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB
 
@@ -26,18 +42,32 @@ FULL_FLOAT = WeightFormat(
     name="float32", bytes_per_parameter=4.0, wide_bytes_per_parameter=4.0, compute="bf16"
 )
 LABELS = {
-    "fp8": "fp8", "w8a8": "int8", "awq": "int4", "gptq": "int4", "int4": "int4", "nvfp4": "nvfp4",
-    "mxfp4": "mxfp4",
+    "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp4": "nvfp4", "w4a8": "int4", "w4a16": "int4",
+    "int4": "int4", "4bit": "int4", "4-bit": "int4", "nf4": "int4", "awq": "int4",
+    "autoround": "int4", "auto-round": "int4", "fp8": "fp8", "mxfp8": "fp8", "int8": "int8",
+    "w8a8": "int8", "w8a16": "int8", "8bit": "int8", "8-bit": "int8", "gptq": "int4",
 }  # fmt: skip
-"""What a label of weights means for a checkpoint whose configuration does not say it."""
+"""What a label of weights means for a checkpoint whose configuration does not say it. The first
+that stands in it counts."""
+WIDE = ("bf16", "bfloat16", "fp16", "float16", "half")
+UNKNOWN_BOARD = 0.98
+"""Of its size in GiB, a board without error correction reports at most this."""
 FIRST_ENGINE, SECOND_ENGINE = "0.7", "0.8"
 """Versions that stand for the two, where a row names an engine that its version did not start."""
 CHUNKED_FROM_TOKENS = 32_768
 """The first engine cut prefill into chunks only for longer contexts."""
 WITHOUT_CHUNKS = ("V100", "T4")
-IN_THE_MAKING = {"2026-03": 18, "2026-04": 20, "2026-05": 22, "2026-06": 24, "2026-07": 26,
-                 "2026-08": 28, "2026-09": 30, "2026-10": 32, "2026-11": 33}  # fmt: skip
+IN_THE_MAKING = {
+    "2024-09": 6, "2024-10": 6, "2024-11": 6, "2024-12": 6, "2025-01": 7, "2025-02": 7,
+    "2025-03": 8, "2025-04": 8, "2025-05": 9, "2025-06": 9, "2025-07": 10, "2025-08": 10,
+    "2025-09": 11, "2025-10": 11, "2025-11": 12, "2025-12": 13, "2026-01": 14, "2026-02": 16,
+    "2026-03": 18, "2026-04": 20, "2026-05": 22, "2026-06": 24, "2026-07": 26, "2026-08": 28,
+    "2026-09": 30, "2026-10": 32, "2026-11": 33,
+}  # fmt: skip
 """Minor version that images of a month were built from: dates of the files in source packages."""
+SNAPSHOT_SINCE = "0.10"
+"""Since then only what the engine itself took counts."""
+DESKTOP_BYTES = 1.5 * GIB
 LARGE_GPU_BYTES, LARGEST_GPU_BYTES = 70 * GIB, 160 * GIB
 
 
@@ -72,40 +102,86 @@ def version_of(text: str) -> str:
     >>> version_of("0.11.0+582e4e37.nv25.11"), version_of("backport of 0.2x (2026-08-28)")
     ('0.11', '0.28')
     """
-    found = re.search(r"0\.(\d+)(?![\dx])", text)
+    found = re.search(r"(?<![\d.])0\.(\d+)(?![\dx])", text)
     if found:
         return f"0.{found[1]}"
-    dated = re.search(r"2026-\d\d", text)
+    dated = re.search(r"20\d\d-\d\d", text)
     if not dated or dated[0] not in IN_THE_MAKING:
         raise CatalogError(f"vllm_version {text!r} is neither a version nor a known month")
     return f"0.{IN_THE_MAKING[dated[0]]}"
 
 
+def is_first_engine(row: Row) -> bool:
+    """Tell which of the two engines ran; a blank cell means the default of the version."""
+    if row["engine"]:
+        return row["engine"].lower() == "v0"
+    return parse_version(version_of(row["vllm_version"])) < parse_version(SECOND_ENGINE)
+
+
+def boards_of(text: str) -> tuple[Gpu, ...]:
+    """Return the classes that a name may mean, with the memory that it says; the usual one first.
+
+    Boards of one split may differ: the one with the least memory counts.
+    """
+    each = [_boards(part) for part in re.split(r"\s*(?:\+|&|\band\b)\s*", text)]
+    known = [boards for boards in each if boards]
+    return min(known, key=lambda boards: boards[0].memory_bytes, default=())
+
+
+def _boards(text: str) -> tuple[Gpu, ...]:
+    gpus = built_in_gpus()
+    named = boards_named(text, gpus)
+    if named:
+        extra = {gpu.name: len(words(gpu.name) - words(text)) for gpu in named}
+        return tuple(sorted(named, key=lambda gpu: (extra[gpu.name], -gpu.memory_bytes)))
+    size = size_gb(text)
+    if size is None:
+        return ()
+    return tuple(
+        replace(gpu, memory_bytes=int(total_of(size)), nominal_memory_bytes=size * int(GB))
+        for gpu in same_model(text, gpus)
+    )
+
+
+def total_of(size: int) -> float:
+    """Return what drivers report for boards of this brochure size: the least of the catalogue's."""
+    alike = [
+        gpu.memory_bytes
+        for gpu in built_in_gpus().values()
+        if gpu.nominal_memory_bytes == size * GB
+    ]
+    return min(alike, default=size * GB)
+
+
 def gpu_of(text: str) -> Gpu | None:
-    """Return the class whose words all stand in the name, the most specific one."""
-    words = _words(text)
-    fitting = [gpu for gpu in built_in_gpus().values() if _words(gpu.name) <= words]
-    return max(fitting, key=lambda gpu: len(_words(gpu.name)), default=None)
+    """Return the most likely class; None: no known board has the name."""
+    return next(iter(boards_of(text)), None)
 
 
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"[a-z0-9]+", text.lower()))
+def memories_of(row: Row) -> list[float]:
+    """Return the total memory, most likely first: as printed, of the classes, or by the size.
 
-
-def memory_bytes_of(row: Row, gpu: Gpu | None) -> float:
-    """Return the total memory: as printed, of the class, or of the size that the name gives."""
+    Raises:
+        CatalogError: nothing says it.
+    """
     if row["gpu_memory_gib_reported"]:
-        return float(row["gpu_memory_gib_reported"]) * GIB
-    if gpu:
-        return gpu.memory_bytes
-    size = re.search(r"(\d+) ?GB", row["gpu"])
-    if not size:
+        return [float(row["gpu_memory_gib_reported"]) * GIB]
+    boards = boards_of(row["gpu"])
+    if boards:
+        return list(dict.fromkeys(float(gpu.memory_bytes) for gpu in boards))
+    size = size_gb(row["gpu"])
+    if size is None:
         raise CatalogError(f"gpu {row['gpu']!r}: its memory is not known")
-    return int(size[1]) * GB
+    return [total_of(size), size * GB, UNKNOWN_BOARD * size * GIB]
 
 
 def shape_of(row: Row, configs: Configs) -> ModelShape:
-    """Return the shape; where the file does not say how it is quantized, the label does."""
+    """Return the shape; where the file does not say how it is quantized, the label does.
+
+    A model that is not among the files may be one of the catalogue.
+    """
+    if row["model"] not in configs["models"]:
+        return built_in_model(row["model"])
     config = config_in(configs, row["model"], row["weight_quant"])
     try:
         return shape_from_config(config, name=row["model"])
@@ -117,21 +193,51 @@ def shape_of(row: Row, configs: Configs) -> ModelShape:
 
 
 def weights_of(shape: ModelShape, label: str) -> WeightFormat:
-    if "float32" in label:
+    """Return how the weights are stored: as the file says, else as the label of the row does.
+
+    Of two formats in one label the narrower one is that of the experts, where there are any.
+    """
+    if "float32" in label or "fp32" in label:
         return FULL_FLOAT
-    if shape.weight_format.name not in {"bf16", "fp16"} or label.startswith("none"):
+    if shape.weight_format.name not in {"bf16", "fp16"} or not _says_format(label):
         return shape.weight_format
+    named = [_format(part, label) for part in re.split(r"\s*(?:\+|/| and )\s*", label)]
+    found = sorted({each.name: each for each in named}.values(), key=_width)
+    if len(found) == 1:
+        return found[0]
+    if shape.has_experts:
+        return replace(found[-1], experts_bytes_per_parameter=found[0].bytes_per_parameter)
+    return found[0]
+
+
+def _width(weights: WeightFormat) -> float:
+    return weights.bytes_per_parameter
+
+
+def _says_format(label: str) -> bool:
+    return label.lower().split(" ")[0].strip("(),") not in {"", "none", "no", "-", "auto", *WIDE}
+
+
+def _format(part: str, label: str) -> WeightFormat:
+    text = part.lower()
+    if any(word in text for word in WIDE):
+        return WEIGHT_FORMATS["bfloat16"]
     for word, name in LABELS.items():
-        if word in label.lower():
+        if word in text:
             return WEIGHT_FORMATS[name]
     raise CatalogError(f"weight_quant {label!r} is not understood")
 
 
 def kv_element_bytes(row: Row, shape: ModelShape) -> int:
-    asked = row["kv_cache_dtype"]
-    if asked.startswith("fp8") or (asked == "auto" and shape.kv_cache_format == "fp8"):
+    asked = row["kv_cache_dtype"].lower() or "auto"
+    if asked.startswith(("fp8", "int8", "float8")):
         return 1
-    return 4 if "float32" in row["weight_quant"] else 2
+    if asked == "auto":
+        is_wide = "float32" in row["weight_quant"]
+        return 4 if is_wide else KV_ELEMENT_BYTES[kv_cache_format("auto", shape)]
+    if any(asked.startswith(word) for word in WIDE):
+        return 2
+    raise CatalogError(f"kv_cache_dtype {row['kv_cache_dtype']!r} is not understood")
 
 
 def flags_of(row: Row, engine: KnownEngine, memory_bytes: float, *, may_chunk: bool) -> Flags:
@@ -155,7 +261,7 @@ def default_batch(
     """Return what a server takes for sequences and batched tokens when it is told nothing."""
     _, minor = parse_version(engine.minor)
     length = int(row["max_model_len"] or 0)
-    if row["engine"] == "v0":
+    if is_first_engine(row):
         if length <= CHUNKED_FROM_TOKENS or not may_chunk:
             return 256, max(length, 2048)
         return 256, 512 if minor < 7 else 2048
@@ -170,28 +276,37 @@ def memory_of(
 ) -> MemoryConstants:
     """Return the constants for the engine that a row names."""
     version = parse_version(engine.minor)
-    if row["engine"] == "v0":
+    if is_first_engine(row):
         version = parse_version(FIRST_ENGINE)
     elif version < parse_version(SECOND_ENGINE):
         version = parse_version(SECOND_ENGINE)
     return [each for each in memories if parse_version(each.since) <= version][-1]
 
 
-def case_of(row: Row, configs: Configs, memories: Sequence[MemoryConstants]) -> Case:
-    """Read a row.
+def case_of(
+    row: Row,
+    configs: Configs,
+    memories: Sequence[MemoryConstants],
+    *,
+    memory_bytes: float | None = None,
+) -> Case:
+    """Read a row; ``memory_bytes``: of another board that may be meant.
 
     Raises:
         CatalogError, SizingError, KeyError: something in it is not understood.
     """
+    row = whole_row(row)
     engine = known_engine(version_of(row["vllm_version"]))
-    shape, gpu = shape_of(row, configs), gpu_of(row["gpu"])
+    shape, gpu = with_drafts(shape_of(row, configs), row["draft_layers"]), gpu_of(row["gpu"])
     is_latent = any(isinstance(each, LatentAttention) for _, each in shape.attentions())
-    memory_bytes = memory_bytes_of(row, gpu)
+    memory_bytes = memory_bytes or memories_of(row)[0]
     may_chunk = not is_latent and not any(name in row["gpu"] for name in WITHOUT_CHUNKS)
     flags = flags_of(row, engine, memory_bytes, may_chunk=may_chunk)
     rules = engine.constants.cache
-    if row["engine"] == "v0":
+    if is_first_engine(row):
         rules = replace(rules, manages_windows=False)
+    if row["prefix_caching"]:
+        rules = replace(rules, state_blocks=1 + (row["prefix_caching"].lower() == "true"))
     weights = weights_of(shape, row["weight_quant"])
     shard = shard_of(
         shape,
@@ -211,22 +326,65 @@ def case_of(row: Row, configs: Configs, memories: Sequence[MemoryConstants]) -> 
     block_tokens = default_block_tokens(shape)
     if row["block_size"] and not has_states:
         block_tokens = int(row["block_size"])
+    layout = cache_layout(shard.kv, block_tokens=block_tokens, rules=rules)
+    is_eager = row["enforce_eager"].lower() == "true"
     return Case(
         shape=shape,
         engine=engine,
         flags=flags,
-        layout=cache_layout(shard.kv, block_tokens=block_tokens, rules=rules),
+        layout=layout,
         budget=MemoryBudget(
             total_bytes=memory_bytes,
             total_spread_bytes=0.0
             if row["gpu_memory_gib_reported"]
             else memory_bytes * TOTAL_SPREAD,
+            total_more_bytes=0.0
+            if row["gpu_memory_gib_reported"] or not gpu
+            else total_more_bytes(gpu),
             utilization_fraction=flags.gpu_memory_utilization,
-            parts=tuple(
-                part
-                for part in parts
-                if part.name != "CUDA graphs" or row["enforce_eager"] != "True"
+            parts=(
+                *(part for part in parts if part.name != GRAPHS or not is_eager),
+                *(board_parts(gpu, shard.weights_bytes) if gpu else ()),
+                *desktop_parts(row, gpu, engine),
             ),
+            given_pool=given_pool(row),
         ),
         context_tokens=int(row["max_model_len"] or shape.max_position_tokens or 4096),
+    )
+
+
+def given_pool(row: Row) -> GivenPool | None:
+    if not row["kv_pool_gib"]:
+        return None
+    return GivenPool(flag="kv_pool_gib", num_bytes=float(row["kv_pool_gib"]) * GIB)
+
+
+def desktop_parts(row: Row, gpu: Gpu | None, engine: KnownEngine) -> Iterator[BudgetPart]:
+    """Yield what a desktop holds: early builds of the second engine counted it as their own.
+
+    Sources:
+        [vllm-source] v1/worker/gpu_worker.py determine_available_memory, until 0.9.
+    """
+    is_early = parse_version(engine.minor) < parse_version(SNAPSHOT_SINCE)
+    if gpu and gpu.is_consumer and is_early and not is_first_engine(row):
+        yield BudgetPart(
+            name="desktop", num_bytes=0.0, more_bytes=DESKTOP_BYTES, cause="a desktop on the board"
+        )
+
+
+def with_drafts(shape: ModelShape, layers: str) -> ModelShape:
+    """Return the shape with layers that draft tokens: like its last one that keeps every token."""
+    num_layers = shape.num_draft_layers if layers == OWN else int(layers)
+    full = [group for group in shape.groups if _keeps_tokens(group)]
+    if not num_layers or not full:
+        return shape
+    return replace(shape, groups=(*shape.groups, replace(full[-1], num_layers=num_layers)))
+
+
+def _keeps_tokens(group: LayerGroup) -> bool:
+    attention = group.attention
+    return (
+        attention is not None
+        and getattr(attention, "window_tokens", None) is None
+        and not (isinstance(attention, StateAttention))
     )

@@ -92,6 +92,15 @@ def source_of(row: Row) -> str:
     return found[0] if found else row["source"]
 
 
+def widths_of(rows: Sequence[Row], found: Sequence[Found]) -> list[float]:
+    """Return high over low of the ranges that are judged."""
+    return [
+        float(str(each["high_kv_tokens"])) / max(1.0, float(str(each["low_kv_tokens"])))
+        for row, each in zip(rows, found, strict=True)
+        if measured_tokens(row) is not None and each.get("kv_tokens") is not None
+    ]
+
+
 def within_range(rows: Sequence[Row], found: Sequence[Found]) -> tuple[int, int]:
     """Return how many measured token counts lie in the stated range, and how many there are."""
     judged = [
@@ -138,7 +147,8 @@ def _head(
         f"| the same, source left out | {spread(left_out[each] for each in supported)} |",
         f"| rows that state the utilization | {spread(errors[each] for each in stated)} |",
         "",
-        f"The stated range holds the truth in {inside} of {judged} rows. "
+        f"The stated range holds the truth in {inside} of {judged} rows, at a median width of "
+        f"{median(widths_of(rows, found)):.2f} (high over low). "
         f"{refused} of {len(rows)} rows are refused.",
     ]
     return "\n".join(lines)
@@ -161,7 +171,7 @@ def family_of(row: Row, configs: Mapping[str, Any]) -> str:
     """Name the kind of cache: what the arithmetic differs by."""
     try:
         case = case_of(row, configs, memory_constants())
-    except (CatalogError, SizingError, KeyError):
+    except (CatalogError, SizingError, KeyError, ValueError):
         return "refused"
     kinds = {type(attention).__name__ for _, attention in case.shape.attentions()}
     if "StateAttention" in kinds:
@@ -209,7 +219,7 @@ def _components(rows: Sequence[Row], configs: Mapping[str, Any]) -> str:
 def _gaps(row: Row, configs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     try:
         case = case_of(row, configs, memory_constants())
-    except (CatalogError, SizingError, KeyError):
+    except (CatalogError, SizingError, KeyError, ValueError):
         return
     for name, column in COMPONENTS.items():
         if row[column]:

@@ -105,8 +105,11 @@ def is_understood(config: Config) -> bool:
 
 
 def text_of(config: Config) -> Config:
-    """Return the block of the text part."""
-    for key in WRAPPERS.get(config["model_type"], ()):
+    """Return the block of the text part; some files have its keys beside those of the encoder."""
+    path = WRAPPERS.get(config["model_type"], ())
+    if path and path[0] not in config:
+        return {**config, "model_type": f"{config['model_type']}_text"}
+    for key in path:
         config = config[key]
     return config
 

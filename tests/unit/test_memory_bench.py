@@ -1,12 +1,17 @@
 """The fit of the memory constants, and the predictions that are judged by start-up logs."""
 
+import click
 import pytest
 from fit_memory import RUNTIME_ERAS, Sample, as_toml, fit, fitted, read_rows, shared
 from memory import predicted
-from memory_cases import version_of
+from memory_cases import memories_of, version_of, weights_of
+from memory_columns import checked_rows, whole_row
 
+from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine_memory import MEMORY_FILE
 from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.models import built_in_model
+from tonnage.units import GIB
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -64,6 +69,8 @@ def test_a_flag_that_is_not_stated_widens_the_range():
         ({"gpu": "a board"}, "gpu 'a board'"),
         ({"vllm_version": "soon"}, "vllm_version 'soon'"),
         ({"weight_quant": "q5_k_m"}, "weight_quant 'q5_k_m'"),
+        ({"kv_cache_dtype": "q4"}, "kv_cache_dtype 'q4'"),
+        ({"max_model_len": "eight"}, "eight"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(changes, words):
@@ -108,3 +115,106 @@ def test_a_borrowed_constant_is_as_unsure_as_eras_differ():
     assert shared(rows, RUNTIME_ERAS, "0.2", 0.1).spread == pytest.approx(4.0)
     assert shared(lone, RUNTIME_ERAS, "0.18", 0.1).spread == pytest.approx(10.0)
     assert shared(lone, RUNTIME_ERAS, "0.17", 0.1).spread == pytest.approx(0.1)
+
+
+def test_a_missing_column_fails_the_table_by_name():
+    with pytest.raises(click.ClickException, match="no column gpu, weight_quant"):
+        checked_rows([], ["id", "vllm_version", "model", "kv_cache_dtype"])
+
+
+def test_blank_cells_mean_what_the_engine_does_without_them():
+    blank = {**ROW, "tp": "", "pp": "", "dp": "", "n_gpus": "2", "engine": "", "max_num_seqs": ""}
+
+    assert whole_row(blank)["tp"] == "2"
+    assert predicted(blank, CONFIGS)["weights_gib"] == pytest.approx(7.51, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("column", "note", "value"),
+    [
+        ("max_num_seqs", "--max-num-seqs 64, eager", "64"),
+        ("gpu_memory_utilization", "gpu_memory_utilization=0.85 in the command", "0.85"),
+        ("kv_pool_gib", "--kv-cache-memory 12.5 GiB", "12.5"),
+        ("draft_layers", "EAGLE draft head on", "1"),
+        ("draft_layers", "HYBRID GDN + MTP", "own"),
+        ("draft_layers", "full v0 component line", "0"),
+    ],
+)
+def test_a_note_says_what_a_blank_column_does_not(column, note, value):
+    assert (
+        whole_row({**ROW, "gpu_memory_utilization": "", "max_num_seqs": "", "note": note})[column]
+        == value
+    )
+
+
+def test_a_column_stands_above_the_note():
+    row = whole_row({**ROW, "note": "max_num_seqs 64"})
+
+    assert row["max_num_seqs"] == "1024"
+
+
+def test_a_given_pool_has_no_range():
+    # 16 GiB over 131,072 bytes a token.
+    found = predicted({**ROW, "kv_pool_gib": "16"}, CONFIGS)
+
+    assert found["kv_tokens"] == found["low_kv_tokens"] == found["high_kv_tokens"] == 131_072
+
+
+def test_a_draft_head_has_a_cache_of_its_own():
+    # Printed with EAGLE: 135,168 bytes a token instead of 131,072.
+    plain = predicted({**ROW, "kv_pool_gib": "16"}, CONFIGS)["kv_tokens"]
+    found = predicted({**ROW, "kv_pool_gib": "16", "draft_layers": "1"}, CONFIGS)["kv_tokens"]
+
+    assert found == pytest.approx(plain * 32 / 33, abs=16)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [
+        ("NVIDIA H20 141GB", [139.8]),
+        ("NVIDIA A100", [79.15, 39.49]),
+        ("RTX 3090 + RTX 4090", [23.53]),
+        ("GeForce RTX 4090 Laptop GPU 16GB", [14.56, 14.90, 15.68]),
+    ],
+)
+def test_the_memory_of_a_board_follows_from_its_name_and_size(name, gib):
+    found = memories_of(whole_row({**ROW, "gpu": name, "gpu_memory_gib_reported": ""}))
+
+    assert [each / GIB for each in found] == pytest.approx(gib, abs=0.15)
+
+
+def test_a_name_of_several_boards_gives_a_range_over_them():
+    row = {**ROW, "gpu": "NVIDIA A100", "gpu_memory_gib_reported": "", "max_num_seqs": "256"}
+
+    found = predicted(row, CONFIGS)
+
+    assert found["low_kv_tokens"] < 0.5 * found["kv_tokens"]
+
+
+def label_bytes(label, **changes):
+    shape = shape_from_config({**LLAMA, **changes}, name="m")
+    return weights_of(shape, label).bytes_per_parameter
+
+
+@pytest.mark.parametrize(
+    ("label", "stored"),
+    [
+        ("none", 2), ("bf16", 2), ("", 2), ("fp8 block", 1), ("compressed-tensors W8A8", 1),
+        ("nvfp4", 0.5625), ("nvfp4+fp8", 0.5625), ("AWQ 4bit", 0.51953125), ("w4a16", 0.51953125),
+        ("none (dtype float32)", 4),
+    ],
+)  # fmt: skip
+def test_a_label_says_how_weights_are_stored(label, stored):
+    assert label_bytes(label) == pytest.approx(stored)
+
+
+def test_of_two_formats_the_narrower_is_that_of_the_experts():
+    found = weights_of(built_in_model("Qwen/Qwen3-30B-A3B"), "nvfp4+fp8")
+
+    assert (found.bytes_per_parameter, found.part_bytes_per_parameter("experts")) == (1, 0.5625)
+
+
+def test_numbers_may_have_commas_and_a_zero_behind_the_point():
+    odd = {**ROW, "max_model_len": "8,192", "max_num_seqs": "1024.0"}
+
+    assert predicted(odd, CONFIGS) == predicted(ROW, CONFIGS)

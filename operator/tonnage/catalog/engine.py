@@ -15,7 +15,9 @@ from tonnage.catalog.gpu import Gpu, UnsupportedEngineError
 from tonnage.units import GIB
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
-StateCacheKind = Literal["gated_delta_net", "kimi_delta", "kimi_k3", "mamba2", "short_conv"]
+StateCacheKind = Literal[
+    "gated_delta_net", "kimi_delta", "kimi_k3", "lightning", "mamba1", "mamba2", "short_conv"
+]
 """Kinds of layers with a state that an engine caches differently."""
 
 

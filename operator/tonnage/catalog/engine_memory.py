@@ -36,6 +36,8 @@ class MemoryConstants:
     since: str
     sampler_factor: Fitted
     """Copies of the logits that the sampler's dummy run keeps at its peak."""
+    least_sampler_copies: float
+    """That it keeps where it sorts in place, or where top-k and top-p are left out of it."""
     forward_factor: Fitted
     """Of the peak that the widths of a forward pass add up to."""
     expert_workspace: Literal["none", "in pass", "kept"]

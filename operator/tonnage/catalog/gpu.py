@@ -3,11 +3,15 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from tonnage.catalog.gpu_names import boards_named
+from tonnage.units import format_bytes
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
 
@@ -100,6 +104,8 @@ class Gpu:
     gpus_per_node: _PositiveInt = 8
     product_labels: tuple[str, ...] = ()
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
+    is_unified: bool = False
+    """The processor shares the memory."""
     has_bf16: bool = True
     """False: 16-bit weights and caches are float16."""
     generation: str = ""
@@ -117,6 +123,11 @@ class Gpu:
         """
         if self.price.power_usd_per_kwh is not None and self.tdp_watts is None:
             raise ValueError("price.power_usd_per_kwh needs tdp_watts")
+
+    @property
+    def is_consumer(self) -> bool:
+        """It may draw a desktop, or sit behind a driver that reports all of its memory."""
+        return any("GeForce" in label for label in self.product_labels)
 
     def flop_per_s(self, precision: str) -> float:
         """Return the dense peak for weights of this precision, in flop/s.
@@ -168,16 +179,21 @@ def built_in_gpus() -> Mapping[str, Gpu]:
 
 
 def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
-    """Look a class up by the name that the user wrote, or by an alias of it.
+    """Look a class up by name, alias or node label, however it is spelled.
 
     Raises:
-        CatalogError: it is unknown; the message lists what is known.
+        CatalogError: it is unknown, or means several; the message lists which.
     """
     if name in gpus:
         return gpus[name]
-    for gpu in gpus.values():
-        if name in gpu.aliases:
-            return gpu
+    found = boards_named(name, gpus)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        boards = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in found)
+        raise UnknownGpuError(f"hardware.gpu {name!r} means several boards: {boards}")
+    near = get_close_matches(name.upper(), gpus, n=3)
+    hint = f" (near: {', '.join(near)})" if near else ""
     raise UnknownGpuError(
-        f"hardware.gpu {name!r} is not in the catalogue; known: {', '.join(sorted(gpus))}"
+        f"hardware.gpu {name!r} is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}"
     )

@@ -7,7 +7,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import yaml
 from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import UnknownModelError
+from tonnage.catalog.model_names import QUANTIZATION, may_rename, name_parts, publisher_of
 from tonnage.catalog.shape import ModelShape
 from tonnage.units import MIB
 
@@ -35,14 +36,32 @@ class Origin:
     certainty: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """A model of the catalogue under the name of another checkpoint of the same shape."""
+
+    name: str
+    """In the catalogue."""
+    weight_format: str | None
+    """That the other name says, a key of ``QUANTIZATION``. None: as in the catalogue."""
+    is_tuned: bool
+    """The longest context may be another."""
+
+
 def built_in_model(model_id: str) -> ModelShape:
-    """Return the shape of a model that ships with Tonnage.
+    """Return the shape of a model that ships with Tonnage, or of one whose name says its base.
 
     Raises:
         CatalogError: it does not; the message lists near names.
         UnknownArchitectureError: it does, but has parts that no formula here covers.
     """
-    return _shape(find_model(model_id, _names()))
+    try:
+        return _shape(find_model(model_id, _names()))
+    except UnknownModelError:
+        other = renamed(model_id)
+        if other is None:
+            raise
+    return _renamed_shape(model_id, other)
 
 
 def model_origin(model_id: str) -> Origin:
@@ -51,13 +70,70 @@ def model_origin(model_id: str) -> Origin:
     Raises:
         CatalogError: it does not ship with Tonnage.
     """
-    name = find_model(model_id, _names())
-    shape, checkpoint = _blocks(name)
+    shape, checkpoint = _blocks(_base_name(model_id))
     parts = [part for part in (shape, checkpoint) if "certainty" in part]
     return Origin(
         source="; ".join(part["source"] for part in parts),
         certainty=", ".join(dict.fromkeys(part["certainty"] for part in parts)),
     )
+
+
+def _base_name(model_id: str) -> str:
+    try:
+        return find_model(model_id, _names())
+    except UnknownModelError:
+        other = renamed(model_id)
+        if other is None:
+            raise
+        return other.name
+
+
+def renamed(model_id: str) -> Renamed | None:
+    """Return the model that another name stands for by rule; None: no rule leads to one.
+
+    Publishers of weights in other formats may rename any model, others their own.
+    """
+    parts = name_parts(model_id)
+    names = _bases().get(parts.base, ()) if parts else ()
+    owners = [publisher_of(name) for name in names]
+    shapes = {_blocks(name)[1]["shape"] for name in names}
+    if parts is None or len(shapes) != 1 or not may_rename(publisher_of(model_id), owners):
+        return None
+    return Renamed(
+        name=min(names, key=_has_own_format),
+        weight_format=parts.weight_format,
+        is_tuned=parts.is_tuned,
+    )
+
+
+def _has_own_format(name: str) -> bool:
+    return "quantization_config" in _blocks(name)[1]
+
+
+@cache
+def _bases() -> Mapping[tuple[str, ...], tuple[str, ...]]:
+    """Return the models that the base of a name may mean, in the order of the index."""
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for known, name in _names().items():
+        parts = name_parts(known)
+        if parts and name not in found.get(parts.base, ()):
+            found[parts.base] = (*found.get(parts.base, ()), name)
+    return found
+
+
+def _renamed_shape(model_id: str, other: Renamed) -> ModelShape:
+    config = built_in_config(other.name)
+    stored, there = "weights as there", name_parts(other.name)
+    if there and there.weight_format and not other.weight_format:
+        config.pop("quantization_config", None)
+        stored = "weights in 16 bits, as the name says nothing else"
+    elif other.weight_format:
+        config["quantization_config"] = dict(QUANTIZATION[other.weight_format])
+        stored = f"weights in {other.weight_format}, as the name says"
+    shape = shape_from_config(config, name=model_id)
+    note = f"counted with the shape of {other.name}, {stored}: give its config.json to be sure"
+    longest = None if other.is_tuned else shape.max_position_tokens
+    return replace(shape, max_position_tokens=longest, notes=(*shape.notes, note))
 
 
 def model_names() -> tuple[str, ...]:
@@ -97,8 +173,12 @@ def _matching(models: Mapping[str, str], accept: Callable[[str], bool]) -> list[
 
 
 def _near(asked: str, models: Mapping[str, str]) -> str:
+    """Return the nearest names; where none is, those near but for the publisher."""
     by_folded = {name.casefold(): name for name in models}
+    by_stem = {name.rpartition("/")[2]: known for name, known in by_folded.items()}
     near = [by_folded[name] for name in get_close_matches(asked, by_folded, n=3)]
+    stem = asked.rpartition("/")[2]
+    near = near or [by_stem[name] for name in get_close_matches(stem, by_stem, n=3)]
     return f" (near: {', '.join(near)})" if near else ""
 
 

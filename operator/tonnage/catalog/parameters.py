@@ -1,6 +1,7 @@
 """How many parameters a model has, counted from its shape."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tonnage.catalog.shape import (
     Attention,
@@ -106,6 +107,13 @@ def _layer_parameters(group: LayerGroup, hidden_size: int) -> int:
 
 
 def _grouped_parameters(attention: GroupedAttention, hidden_size: int) -> int:
+    if not attention.owns_weights:
+        return 0
+    if attention.query_rank:
+        wide = replace(attention, query_rank=None)
+        heads = attention.num_heads * attention.head_dim
+        narrow = attention.query_rank * (hidden_size + heads)
+        return _grouped_parameters(wide, hidden_size) - hidden_size * heads + narrow
     queries = attention.num_heads * (1 + attention.has_output_gate)
     keys = attention.num_kv_heads * attention.owns_cache
     values = keys * (not attention.values_are_keys)
@@ -171,6 +179,12 @@ def _state_parameters(attention: StateAttention, hidden_size: int) -> int:
             return common + hidden_size * (width + 2 * heads)
         case "short_conv":  # a gate before it and one after
             return common + 2 * hidden_size * width
+        case "lightning":  # output gate; no convolution
+            return hidden_size * (attention.conv_dim + 2 * width)
+        case "mamba1":  # output gate; keys, values and steps from each channel; its own decays
+            narrow = attention.step_rank + 2 * attention.key_head_dim
+            own = width * (narrow + attention.step_rank + attention.key_head_dim)
+            return common + hidden_size * width + own
         case "mamba2":  # output gate; step of each head
             return common + hidden_size * (width + heads)
         case "kimi_delta":  # decay of each channel through a narrow vector; step of each head

@@ -45,6 +45,10 @@ class GroupedAttention:
     """The query projection is doubled to hold a gate."""
     values_are_keys: bool = False
     """There is no value projection: the cache still holds both."""
+    query_rank: int | None = None
+    """Width of the vector that queries are made of, on every rank whole. None: the model's."""
+    owns_weights: bool = True
+    """False: its matrices are those of another layer, counted outside the layers."""
     is_chunked: bool = False
     """The window is a chunk of fixed place (Llama 4), not one that slides."""
     owns_cache: bool = True
@@ -116,9 +120,11 @@ class StateAttention:
     The state is the tail of a short convolution over keys, queries and values, and one matrix of
     ``key_head_dim`` x ``value_head_dim`` per value head. For Mamba-2 a key head is a group and
     ``key_head_dim`` the size of its state. A convolution alone (LFM2) has no keys: both are 0.
+    Mamba-1 has a state of ``key_head_dim`` for each channel, which alone passes the convolution;
+    lightning attention (MiniMax) has a matrix per head and no convolution.
     """
 
-    kind: Literal["gated_delta_net", "kimi_delta", "mamba2", "short_conv"]
+    kind: Literal["gated_delta_net", "kimi_delta", "lightning", "mamba1", "mamba2", "short_conv"]
     num_key_heads: int
     num_value_heads: int
     key_head_dim: int
@@ -126,6 +132,8 @@ class StateAttention:
     conv_kernel: int
     state_element_bytes: int
     """Of the matrices: 4 for float32."""
+    step_rank: int = 0
+    """Mamba-1: width of the vector that the steps are made of."""
     has_full_rank_gate: bool = False
     """Kimi delta: the output gate is one matrix instead of two narrow ones."""
 
@@ -137,6 +145,8 @@ class StateAttention:
     def conv_dim(self) -> int:
         """Channels of the convolution."""
         keys = 2 * self.num_key_heads * self.key_head_dim
+        if self.kind == "mamba1":
+            keys = 0
         return keys + self.num_value_heads * self.value_head_dim
 
 
@@ -237,6 +247,8 @@ class ModelShape:
     """The longest context that the model was made for; None: the config does not say."""
     kv_cache_format: str = "bf16"
     """What vLLM's ``auto`` means for this checkpoint: bf16 or fp8."""
+    model_type: str = ""
+    """As its configuration calls it."""
     digest: str = ""
     """Of the configuration that this was read from: part of every calibration key."""
     vector_parameters: int = 0
@@ -245,6 +257,11 @@ class ModelShape:
     """Sines and cosines of all positions: in 16 bits on every rank."""
     encoder_parameters: int = 0
     """Of vision and audio encoders and what projects them, in 16 bits on every rank."""
+    encoder_token_bytes: int = 0
+    """That an encoder of images holds at its peak for each token that it makes. 0: no encoder, or
+    one that is not known."""
+    encoder_item_tokens: int = 0
+    """Tokens of the largest image."""
     num_uncounted_encoders: int = 0
     """Of which the configuration does not say how large they are: ``notes`` names them."""
     table_parameters: int = 0

@@ -21,7 +21,7 @@ from tonnage.explain.report import (
 )
 from tonnage.explain.startup_log import printed_lines
 from tonnage.sizing.cost import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
-from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.burst import burst_ttft_s
 from tonnage.sizing.serving.closed_loop import closed_loop
@@ -93,6 +93,16 @@ def _kv_range(sizing: Sizing) -> Iterator[str]:
             f"KV tokens of a replica at the maximum length = {sizing.kv_tokens:,.0f}, "
             f"9 times in 10 between {low:,.0f} and {high:,.0f}"
         )
+        yield from _cause(sizing.budget.widest)
+
+
+def _cause(part: BudgetPart | None) -> Iterator[str]:
+    """Say what decides the range, where that is known."""
+    if part is None or not part.cause:
+        return
+    sides = {"more": part.more_bytes, "less": part.less_bytes}
+    amounts = " or ".join(f"{format_bytes(size)} {side}" for side, size in sides.items() if size)
+    yield f"most of that range is {part.name}: up to {amounts}, by {part.cause}"
 
 
 def _bottleneck(sizing: Sizing) -> Answer:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tonnage.catalog.engine_limits import Use, cache_refusal, refusals
 from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.catalog.shape import CompressedAttention, ModelShape
 from tonnage.sizing.errors import ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError
@@ -18,6 +19,7 @@ def check_request(request: SizingRequest) -> None:
         ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError, UnsupportedEngineError.
     """
     check_context(request)
+    check_engine(request)
     check_cache(request)
     if request.speculation:
         check_drafts(request.shape, request.speculation)
@@ -35,6 +37,28 @@ def check_context(request: SizingRequest) -> None:
             f"contextLength {request.context_tokens} exceeds the {longest} positions of "
             f"{request.shape.name}"
         )
+
+
+def check_engine(request: SizingRequest) -> None:
+    """Refuse what the engine would not start with on this board.
+
+    Raises:
+        UnsupportedEngineError, InvalidKvCacheError: with what is needed and what there is.
+    """
+    if request.is_textbook:
+        return
+    use = Use(
+        engine_minor=request.engine.minor,
+        gpu=request.gpu,
+        model_type=request.shape.model_type,
+        weights_name=request.weights.name,
+        has_fp8_cache=request.kv_format == "fp8",
+    )
+    for reason in refusals(use):
+        raise UnsupportedEngineError(f"engine.version {request.engine.minor}: {reason}")
+    reason_of_cache = cache_refusal(use)
+    if reason_of_cache:
+        raise InvalidKvCacheError(f"model.kvCache: {reason_of_cache}")
 
 
 def check_cache(request: SizingRequest) -> None:

@@ -123,11 +123,10 @@ class Sizing:
         """Between which they lie nine times in ten; a measured or given number is what it is."""
         if self.request.measured_kv_tokens is not None or self.budget.given_pool:
             return self.kv_tokens, self.kv_tokens
-        left, spread = self.budget.kv_pool_bytes, self.budget.kv_pool_spread_bytes
         least = request_bytes(self.request, self.replica) if self.request.flags else 0.0
         tokens_per_byte = self.kv_tokens / self.replica.kv_pool_bytes
-        low, high = max(least, left - spread), max(least, left + spread)
-        return low * tokens_per_byte, high * tokens_per_byte
+        low, high = self.budget.kv_pool_low_bytes, self.budget.kv_pool_high_bytes
+        return max(least, low) * tokens_per_byte, max(least, high) * tokens_per_byte
 
     @property
     def memory_doubt(self) -> str | None:

@@ -8,7 +8,7 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, SpeedConstants, prior_speed
-from tonnage.catalog.gpu import Gpu, find_gpu
+from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
 from tonnage.sizing.expected import (
@@ -129,13 +129,29 @@ def look_up(
     else:
         shape = read_model_config(model_config, name=spec.model.id)
     version = spec.engine.known_version if spec.engine else engine_version
-    weights = spec.model.weights
+    weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
+    _refuse_bf16(spec, gpu)
     return Known(
         shape=shape,
-        gpu=find_gpu(spec.hardware.gpu, gpus),
+        gpu=gpu,
         engine=find_engine(version or ""),
         weights=shape.weight_format if weights == "auto" else WEIGHT_FORMATS[weights],
     )
+
+
+def _refuse_bf16(spec: Spec, gpu: Gpu) -> None:
+    """Refuse what is asked for by name on a board that does not have it; auto means float16 there.
+
+    Sources:
+        [vllm-source] platforms/cuda.py check_if_supports_dtype.
+    """
+    asked = {"model.weights": spec.model.weights, "model.kvCache": spec.model.kv_cache}
+    for key, value in asked.items():
+        if value == "bfloat16" and not gpu.has_bf16:
+            raise UnsupportedEngineError(
+                f"{key}: bfloat16 needs compute capability 8.0, which {gpu.name} has not; leave it "
+                "out for float16"
+            )
 
 
 def ask(spec: Spec, known: Known) -> SizingRequest:

@@ -58,6 +58,8 @@ def on_rank(attention: Attention, tensor: int) -> Attention:
             return replace(attention, num_heads=num_heads, output_groups=groups)
         case StateAttention():
             keys = max(1, attention.num_key_heads // tensor)
+            if attention.kind == "mamba1":
+                keys = attention.num_key_heads
             return replace(attention, num_key_heads=keys, num_value_heads=num_heads)
 
 

@@ -15,6 +15,7 @@ from tonnage.catalog.gpu import (
     read_gpu,
     read_gpus,
 )
+from tonnage.catalog.gpu_names import boards_named
 from tonnage.units import GB, GIB
 
 EXPECTED = [
@@ -138,8 +139,44 @@ def test_an_alias_finds_the_class(alias: str) -> None:
     assert find_gpu(alias, built_in_gpus()).name == "H100"
 
 
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("h100", "H100"),
+        ("NVIDIA-H100-80GB-HBM3", "H100"),
+        ("nvidia h100 pcie", "H100-PCIe"),
+        ("Tesla V100-SXM2-32GB", "V100-32GB"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA-A10G", "A10G"),
+        ("H200 141GB", "H200"),
+        ("RTX PRO 6000 Blackwell 96GB", "RTX-PRO-6000"),
+        ("geforce rtx 3090 ti", "RTX-3090-Ti"),
+        ("dgx spark", "GB10"),
+    ],
+)
+def test_a_class_is_found_however_it_is_spelled(asked: str, name: str) -> None:
+    assert find_gpu(asked, built_in_gpus()).name == name
+
+
+def test_every_name_alias_and_label_finds_its_class(gpu: Gpu) -> None:
+    for name in (gpu.name, *gpu.aliases, *gpu.product_labels):
+        assert find_gpu(name.lower(), built_in_gpus()) is gpu
+
+
+def test_a_name_of_several_boards_is_refused_with_all_of_them() -> None:
+    with pytest.raises(CatalogError, match=r"'A100' means several boards: A100-40GB \(39"):
+        find_gpu("A100", built_in_gpus())
+
+
+@pytest.mark.parametrize("asked", ["H20 141GB", "RTX 4090 Laptop GPU", "RTX 6000", "A1000"])
+def test_another_size_or_variant_of_a_board_is_another_board(asked: str) -> None:
+    assert boards_named(asked, built_in_gpus()) == ()
+
+
 def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(CatalogError, match=r"hardware.gpu 'H-100' .* known: A100-40GB, A100-80GB"):
+    with pytest.raises(
+        CatalogError, match=r"hardware.gpu 'H-100' .* known: A10, A100-40GB, A100-80GB"
+    ):
         find_gpu("H-100", built_in_gpus())
 
 

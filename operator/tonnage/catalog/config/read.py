@@ -37,7 +37,12 @@ from tonnage.catalog.config.keys.decoder import (
     read_keys,
 )
 from tonnage.catalog.config.keys.document import check_document, digest
-from tonnage.catalog.config.keys.names import own_names, refuse_other_values, usual_names
+from tonnage.catalog.config.keys.names import (
+    own_names,
+    refuse_other_values,
+    usual_names,
+    without_draft_entries,
+)
 from tonnage.catalog.config.layers.attention import derived_head_dim
 from tonnage.catalog.config.layers.rotary import rotary_elements
 from tonnage.catalog.gpu import CatalogError
@@ -84,7 +89,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
             differs_by_window=architecture.turns_by_window,
         )
     weights, cache = _formats(config, block, architecture, layers)
-    encoders = read_encoders(config, text_path=block.path, text_width=keys.hidden_size)
+    encoders = read_encoders(config, text_path=_wrapper_path(config), text_width=keys.hidden_size)
     return ModelShape(
         name=name,
         hidden_size=keys.hidden_size,
@@ -94,10 +99,13 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         weight_format=weights,
         max_position_tokens=_max_position_tokens(keys, block),
         kv_cache_format=cache,
+        model_type=str(config.get("model_type", "")),
         digest=digest(config),
         vector_parameters=outer_vectors,
         rotary_elements=rotary,
         encoder_parameters=encoders.num_parameters,
+        encoder_token_bytes=encoders.token_bytes,
+        encoder_item_tokens=encoders.item_tokens,
         num_uncounted_encoders=encoders.num_uncounted,
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
         tables_on_host=architecture.keeps_tables_on_host,
@@ -117,9 +125,18 @@ class _TextBlock:
         return ".".join((*self.path, name))
 
 
-def _text_block(config: Mapping[str, object]) -> _TextBlock:
+def _wrapper_path(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Return where a multimodal model of this kind keeps its text part."""
     model_type = config.get("model_type")
-    path = WRAPPERS.get(model_type, ()) if isinstance(model_type, str) else ()
+    return WRAPPERS.get(model_type, ()) if isinstance(model_type, str) else ()
+
+
+def _text_block(config: Mapping[str, object]) -> _TextBlock:
+    """Find the part that generates text; older files have its keys beside those of the encoder."""
+    model_type, path = config.get("model_type"), _wrapper_path(config)
+    if path and path[0] not in config and "num_hidden_layers" in config:
+        text_type = WRAPPED_TYPES.get(model_type, f"{model_type}_text")
+        return _TextBlock(values={**config, "model_type": text_type}, path=())
     values = config
     for depth, key in enumerate(path):
         inner = values.get(key)
@@ -165,7 +182,7 @@ def _keys(block: _TextBlock, architecture: Architecture) -> DecoderKeys:
     listed = values.get(architecture.layer_list) if architecture.layer_list else None
     if isinstance(listed, list):
         values.setdefault("num_hidden_layers", len(listed))
-    keys = read_keys(values)
+    keys = read_keys(without_draft_entries(values))
     return derived_head_dim(keys) if architecture.derives_head_dim else keys
 
 

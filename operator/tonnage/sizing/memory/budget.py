@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine_memory import Fitted, MemoryConstants
+from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import DenseFfn, Ffn, ModelShape, MoeFfn, WeightFormat
 from tonnage.sizing.memory.ceiling import (
     BudgetPart,
@@ -19,17 +20,21 @@ from tonnage.sizing.memory.layout import cache_layout, default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.units import GIB
+from tonnage.units import GB, GIB
 
 COUNTED_SPREAD = 0.01
 """Of weights counted from a configuration: nine of ten logs are nearer."""
+MXFP4_PADDING = 0.025
+"""Of weights with experts in mxfp4."""
 STORED_SPREAD = 0.002
 """Of weights summed up from the headers of their files."""
 GRAPHS = "CUDA graphs"
 UNCOUNTED_ENCODER_BYTES = 2.5 * GIB
-"""Of an encoder whose size is not known: in the catalogue none is larger."""
+"""Of an encoder whose size is not known: in the catalogue only that of Step-3 is larger."""
 TOTAL_SPREAD = 0.005
 """Of the memory that drivers report for boards of one class: 23.53 to 23.65 GiB of an RTX 4090."""
+HOST_SPREAD = 0.02
+"""Of memory that is shared with the processor: 1.7 of 121.6 GiB were missing in a log."""
 HIDDEN_COPIES = 2
 """Hidden states that the sampler's dummy run finds in memory."""
 WIDE_BYTES = 2
@@ -53,14 +58,49 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
         request.engine.memory,
         has_nvlink=gpu.interconnect == "nvlink",
     )
+    parts = (*parts, *board_parts(gpu, shard.weights_bytes))
     if request.switches.is_eager:
         parts = tuple(part for part in parts if part.name != GRAPHS)
     return MemoryBudget(
         total_bytes=gpu.memory_bytes,
         total_spread_bytes=gpu.memory_bytes * TOTAL_SPREAD,
+        total_more_bytes=total_more_bytes(gpu),
         utilization_fraction=flags.gpu_memory_utilization,
         parts=parts,
         given_pool=given_pool(request, shard, flags),
+    )
+
+
+def total_more_bytes(gpu: Gpu) -> float:
+    """Return how much more memory some drivers report for this board: under WSL all of it.
+
+    Sources:
+        [kv-logs] 12.0 GiB of an RTX 2060 12GB under WSL; 23.53 to 23.65 of an RTX 4090 without.
+    """
+    if not gpu.is_consumer:
+        return 0.0
+    return max(0.0, gpu.nominal_memory_bytes / GB * GIB - gpu.memory_bytes)
+
+
+def board_parts(gpu: Gpu, weights_bytes: float) -> tuple[BudgetPart, ...]:
+    """Return what else may be held on this kind of board.
+
+    Where the processor shares the memory, files that are read stay in it until something needs the
+    room: the engine sees less free memory by up to its weights.
+
+    Sources:
+        [kv-logs] GB10: free memory depends on the host.
+    """
+    if not gpu.is_unified:
+        return ()
+    return (
+        BudgetPart(
+            name="host",
+            num_bytes=0.0,
+            spread_bytes=gpu.memory_bytes * HOST_SPREAD,
+            more_bytes=weights_bytes,
+            cause="files that the host keeps in the memory that it shares",
+        ),
     )
 
 
@@ -111,14 +151,28 @@ def budget_parts(
     ``shape``: as the engine loads it.
     """
     return (
-        BudgetPart(
-            name="weights",
-            num_bytes=shard.weights_bytes,
-            spread_bytes=_weights_spread_bytes(shape, shard),
-        ),
+        _weights(shape, shard),
         _activations(shape, flags, memory),
         _fitted("runtime", _runtime(flags.parallelism, memory, has_nvlink=has_nvlink)),
         _fitted(GRAPHS, memory.graphs_bytes),
+    )
+
+
+def _weights(shape: ModelShape, shard: Shard) -> BudgetPart:
+    """Return the weights; experts in mxfp4 are padded for some kernels and not for others.
+
+    Sources:
+        [kv-logs] 65.97 and 64.4 GiB of gpt-oss-120b.
+    """
+    padding = 0.0
+    if shape.weight_format.name == "mxfp4" and not shape.stored:
+        padding = shard.weights_bytes * MXFP4_PADDING
+    return BudgetPart(
+        name="weights",
+        num_bytes=shard.weights_bytes,
+        spread_bytes=_weights_spread_bytes(shape, shard),
+        less_bytes=padding,
+        cause="experts that are not padded" if padding else "",
     )
 
 
@@ -149,17 +203,45 @@ def _runtime(split: Parallelism, memory: MemoryConstants, *, has_nvlink: bool) -
 
 
 def _activations(shape: ModelShape, flags: Flags, memory: MemoryConstants) -> BudgetPart:
+    """Return the peak of the profile run: of the sampler or the pass, whichever is larger.
+
+    Some samplers need few copies of the logits, and an encoder of images may need more than
+    either.
+    """
     terms = activation_terms(shape, flags, memory.expert_workspace)
+    least = memory.least_sampler_copies * terms.logits_bytes + terms.beside_sampler_bytes
     sampler = memory.sampler_factor.value * terms.logits_bytes + terms.beside_sampler_bytes
     forward = memory.forward_factor.value * terms.forward_bytes
-    if sampler < forward:
-        spread = memory.forward_factor.spread * terms.forward_bytes
-        return BudgetPart(name="activations", num_bytes=forward, spread_bytes=spread)
+    peak = max(sampler, forward)
+    spread = memory.forward_factor.spread * terms.forward_bytes
+    if sampler >= forward:
+        spread = memory.sampler_factor.spread * terms.logits_bytes
+    encoder = encoder_peak_bytes(shape, flags)
+    less = peak - max(least, forward)
+    cause = "the profile run of its encoder" if encoder > peak else "a sampler that needs less"
     return BudgetPart(
         name="activations",
-        num_bytes=sampler,
-        spread_bytes=memory.sampler_factor.spread * terms.logits_bytes,
+        num_bytes=peak,
+        spread_bytes=spread,
+        more_bytes=max(0.0, encoder - peak),
+        less_bytes=less,
+        cause=cause if encoder > peak or less > spread else "",
     )
+
+
+def encoder_peak_bytes(shape: ModelShape, flags: Flags) -> float:
+    """Return what the encoder of images holds while it is profiled; 0: there is none.
+
+    It is given one image of the largest size, or as many as the token budget has room for, and
+    what it makes of them stays until the pass of the text part is over.
+
+    Sources:
+        [vllm-source] multimodal/encoder_budget.py, v1/worker/gpu/model_runner.py profile_run.
+    """
+    if not shape.encoder_token_bytes:
+        return 0.0
+    tokens = max(flags.max_num_batched_tokens, shape.encoder_item_tokens)
+    return tokens * (shape.encoder_token_bytes + shape.hidden_size * WIDE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

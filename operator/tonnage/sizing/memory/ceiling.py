@@ -98,11 +98,27 @@ def _workspace_bytes(ffn: MoeFfn, hidden: int, batched_tokens: int, tensor: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPart:
-    """One use of a GPU's memory: the truth lies within ``spread_bytes`` of it nine times in ten."""
+    """One use of a GPU's memory: the truth lies within ``spread_bytes`` of it nine times in ten.
+
+    Some engines, boards or flags do otherwise: then it is up to ``more_bytes`` larger or up to
+    ``less_bytes`` smaller.
+    """
 
     name: str
     num_bytes: float
     spread_bytes: float = 0.0
+    more_bytes: float = 0.0
+    less_bytes: float = 0.0
+    cause: str = ""
+    """Of the latter two, for people."""
+
+    @property
+    def above_bytes(self) -> float:
+        return max(self.spread_bytes, self.more_bytes)
+
+    @property
+    def below_bytes(self) -> float:
+        return max(self.spread_bytes, self.less_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +141,8 @@ class MemoryBudget:
     """All that the engine holds beside the cache, weights first."""
     total_spread_bytes: float = 0.0
     """By which boards of a class differ, and drivers."""
+    total_more_bytes: float = 0.0
+    """By which some drivers report more."""
     given_pool: GivenPool | None = None
     """None: the cache is what the rest leaves of the usable memory."""
 
@@ -155,6 +173,33 @@ class MemoryBudget:
         return 0.0 if self.given_pool else self.parts_spread_bytes
 
     @property
+    def kv_pool_low_bytes(self) -> float:
+        """The cache where parts may be larger than expected. It is as large as given, if given."""
+        if self.given_pool:
+            return self.given_pool.num_bytes
+        above = (part.above_bytes for part in self.parts)
+        return self.kv_pool_bytes - math.hypot(self.total_spread_bytes, *above)
+
+    @property
+    def kv_pool_high_bytes(self) -> float:
+        """The cache where parts may be smaller than expected, and the board larger."""
+        if self.given_pool:
+            return self.given_pool.num_bytes
+        below = (part.below_bytes for part in self.parts)
+        larger = max(self.total_spread_bytes, self.total_more_bytes * self.utilization_fraction)
+        return self.kv_pool_bytes + math.hypot(larger, *below)
+
+    @property
+    def widest(self) -> BudgetPart | None:
+        """What decides the range of the cache; None: the memory of the board, or nothing."""
+        parts = [part for part in self.parts if part.above_bytes + part.below_bytes > 0]
+        found = max(parts, key=lambda part: part.above_bytes + part.below_bytes, default=None)
+        own = self.total_spread_bytes + max(self.total_spread_bytes, self.total_more_bytes)
+        if found is None or self.given_pool or found.above_bytes + found.below_bytes < own:
+            return None
+        return found
+
+    @property
     def parts_bytes(self) -> float:
         return sum(part.num_bytes for part in self.parts)
 
@@ -168,7 +213,8 @@ class MemoryBudget:
         return sum(part.num_bytes for part in self.parts if part.name == name)
 
     def __str__(self) -> str:
-        parts = [f"{format_bytes(part.num_bytes)} {part.name}" for part in self.parts]
+        held = (part for part in self.parts if part.num_bytes or not part.more_bytes)
+        parts = [f"{format_bytes(part.num_bytes)} {part.name}" for part in held]
         if self.given_pool:
             given = f"{format_bytes(self.given_pool.num_bytes)}, given by {self.given_pool.flag}"
             return f"{given}, beside {', '.join(parts)} in {format_bytes(self.total_bytes)}"

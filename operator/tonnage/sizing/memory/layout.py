@@ -99,7 +99,7 @@ class CacheLayout:
     def printed(self, num_blocks: int, *, context_tokens: int, in_flight_tokens: int) -> "Printed":
         """Return the figures that the engine logs for so many blocks.
 
-        Before 0.20 the tokens line shared the blocks out to the groups, which for several kinds
+        Before 0.24 the tokens line shared the blocks out to the groups, which for several kinds
         of layers is no capacity; since then it is concurrency times length.
 
         Sources:

@@ -353,3 +353,17 @@ def test_text_that_is_no_sound_json_object_is_refused(text: str, message: str) -
 def test_a_mapping_with_what_json_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(ModelConfigError, match="not JSON"):
         read(something=value)
+
+
+def test_a_list_by_layer_may_go_on_with_layers_that_draft() -> None:
+    config = built_in_config("openai/gpt-oss-20b")
+    longer = config | {"layer_types": [*config["layer_types"], *["full_attention"] * 3]}
+
+    assert shape_from_config(longer, name="m").groups == shape_from_config(config, name="m").groups
+
+
+def test_a_list_that_is_longer_by_more_is_refused() -> None:
+    config = built_in_config("openai/gpt-oss-20b")
+
+    with pytest.raises(ModelConfigError, match="layer_types has 48 entries"):
+        shape_from_config(config | {"layer_types": 2 * config["layer_types"]}, name="m")

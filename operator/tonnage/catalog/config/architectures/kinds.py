@@ -10,6 +10,10 @@ from tonnage.catalog.config.architectures.hybrid import HYBRID, HYBRID_WRAPPERS
 from tonnage.catalog.config.architectures.plain import PLAIN, PLAIN_WRAPPERS
 from tonnage.catalog.config.architectures.plain_moe import PLAIN_MOE
 from tonnage.catalog.config.architectures.sharing import SHARING, SHARING_WRAPPERS
+from tonnage.catalog.config.architectures.side_by_side import (
+    SIDE_BY_SIDE,
+    SIDE_BY_SIDE_WRAPPERS,
+)
 from tonnage.catalog.config.architectures.sparse import SPARSE, SPARSE_WRAPPERS
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.layers import attention, ffn
@@ -45,6 +49,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     **PLAIN,
     **PLAIN_MOE,
     **SHARING,
+    **SIDE_BY_SIDE,
     **SPARSE,
     "bloom": Architecture(
         rotary_fraction=0,
@@ -131,6 +136,7 @@ WRAPPERS: Mapping[str, tuple[str, ...]] = {
     **HYBRID_WRAPPERS,
     **PLAIN_WRAPPERS,
     **SHARING_WRAPPERS,
+    **SIDE_BY_SIDE_WRAPPERS,
     **SPARSE_WRAPPERS,
     "gemma3": ("text_config",),
     "gemma4": ("text_config",),
@@ -147,7 +153,13 @@ WRAPPERS: Mapping[str, tuple[str, ...]] = {
 }
 """Multimodal models: the path to the part that generates text."""
 
-WRAPPED_TYPES: Mapping[object, str] = {"minimax_m3_vl": "minimax_m3_vl_text"}
+WRAPPED_TYPES: Mapping[object, str] = {
+    "llava": "llama",
+    "mllama": "mllama_text_model",
+    "step3_vl": "step3_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+    "mistral3": "mistral",
+}
 """The kind of that part where it does not name its own."""
 
 UNDERSTOOD = tuple(sorted({*ARCHITECTURES, *WRAPPERS}))

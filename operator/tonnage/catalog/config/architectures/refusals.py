@@ -87,7 +87,8 @@ def _unknown_parts(
     block: Mapping[str, object], understands: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
     yield from _odd_entries(block, "layer_types", understood=LAYER_TYPES | understands)
-    yield from _odd_entries(block, "attn_type_list", understood=frozenset({1}))
+    kinds = frozenset({0, 1}) if "attn_type_list" in understands else frozenset({1})
+    yield from _odd_entries(block, "attn_type_list", understood=kinds)
     for key, what in MARKS.items():
         value = block.get(key)
         if value and key not in understands:

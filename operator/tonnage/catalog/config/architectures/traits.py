@@ -132,6 +132,11 @@ def _state_vectors(keys: DecoderKeys, layer: StateAttention) -> int:
             return 2 * heads + layer.value_head_dim
         case "kimi_delta":
             return heads + width + layer.value_head_dim
+        case "lightning":
+            return width
+        case "mamba1":
+            norms = layer.step_rank + 2 * layer.key_head_dim
+            return 2 * width + norms + keys.use_conv_bias * width
         case "mamba2":
             biases = width + layer.conv_dim + heads + keys.hidden_size
             total = 3 * heads + width + keys.use_conv_bias * layer.conv_dim

@@ -19,6 +19,9 @@ from tonnage.catalog.config.encoders.parts import (
 )
 from tonnage.catalog.config.keys.decoder import ModelConfigError, needed
 
+MLLAMA_RATIOS = 9
+"""Of tiles of an image, and none."""
+
 
 def gemma3(keys: EncoderKeys, text_width: int) -> int:
     """SigLIP and its last norm; a norm and one matrix."""
@@ -59,6 +62,32 @@ def idefics3(keys: EncoderKeys, text_width: int) -> int:
     """SigLIP and its last norm; one matrix on merged neighbours."""
     merged = needed(keys, "scale_factor") ** 2 * needed(keys, "hidden_size")
     return normed_siglip(keys) + merged * text_width
+
+
+def mllama(keys: EncoderKeys, text_width: int) -> int:
+    """Local and global blocks, positions for each tile of each aspect ratio; one matrix.
+
+    Sources:
+        [vllm-source] model_executor/models/mllama.py, 0.6 to 0.10.
+    """
+    width, inner = needed(keys, "hidden_size"), needed(keys, "intermediate_size")
+    block = 4 * width * width + linear(width, inner) + linear(inner, width) + 4 * width
+    layers = needed(keys, "num_hidden_layers") + needed(keys, "num_global_layers")
+    positions = (keys.positions + 1) * width
+    tables = positions * (1 + MLLAMA_RATIOS * keys.max_num_tiles)
+    projector = linear(needed(keys, "vision_output_dim"), text_width)
+    return keys.patch_elements * width + layers * block + tables + projector
+
+
+def step3(keys: EncoderKeys, text_width: int) -> int:
+    """SigLIP-like blocks; two convolutions that merge neighbours, and one matrix.
+
+    Sources:
+        [vllm-source] model_executor/models/step3_vl.py.
+    """
+    width, output = needed(keys, "hidden_size"), needed(keys, "output_hidden_size")
+    merging = linear(4 * width, output) + linear(9 * output, 2 * output)
+    return siglip(keys) + merging + 2 * output * text_width
 
 
 def glm4v(keys: EncoderKeys, _text_width: int) -> int:

@@ -84,6 +84,9 @@ class EncoderKeys(Block):
     alignment_intermediate_size: Size | None = None
     scale_factor: Heads | None = None
     out_hidden_size: Size | None = None
+    output_hidden_size: Size | None = None
+    num_global_layers: Heads | None = None
+    max_num_tiles: Heads = 4
 
     num_mel_bins: Size | None = None
 

@@ -45,9 +45,34 @@ class Encoders:
 
     num_parameters: int = 0
     num_uncounted: int = 0
+    token_bytes: int = 0
+    """At the peak of the first one, for each token that it makes."""
+    item_tokens: int = 0
+    """Of the largest image."""
     notes: tuple[str, ...] = ()
     """What was counted, and what could not be."""
 
+
+LARGEST_IMAGE: Final[Mapping[str, int]] = {
+    "gemma3": 256,
+    "gemma4": 1120,
+    "gemma4_unified": 1120,
+    "llava": 576,
+    "llava_next": 2880,
+    "mistral3": 3025,
+    **dict.fromkeys(
+        ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
+         "qwen3_5_moe", "qwen4_exp"),
+        16_384,
+    ),
+}  # fmt: skip
+"""Tokens, as the processor of the kind allows them when nobody limits it."""
+USUAL_LARGEST_IMAGE: Final = 4096
+ENCODER_BYTES: Final = 2
+PATCHES_PER_TOKEN: Final[Mapping[str, int]] = {"gemma3": 16, "llava": 1, "llava_next": 1}
+"""Of kinds that do not merge a square of ``spatial_merge_size``."""
+PEAK_WIDTHS: Final = 3
+"""Hidden states and rows of the feed-forward block at once, as in a pass of the text part."""
 
 _QWEN3_VL = (Encoder(count=counts.qwen3_vl),)
 _QWEN3_5 = (Encoder(count=counts.qwen3_vl, defaults={"deepstack_visual_indexes": []}),)
@@ -105,6 +130,7 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
     "llava_next": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -2}),),
     "llava_onevision": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -1}),),
     "minimax_m3_vl": (Encoder(count=counts.minimax_m3),),
+    "mllama": (Encoder(count=counts.mllama),),
     "mistral3": (Encoder(count=counts.mistral3),),
     "qwen2_5_omni": (
         Encoder(count=counts.qwen2_5_vl),
@@ -117,6 +143,7 @@ ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
     "qwen3_vl": _QWEN3_VL,
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen4_exp": _QWEN3_5,
+    "step3_vl": (Encoder(count=counts.step3),),
     "smolvlm": (Encoder(count=counts.idefics3, defaults={"scale_factor": 2}),),
 }
 
@@ -137,11 +164,30 @@ def read_encoders(
         inner = outer[key]
         outer = inner if isinstance(inner, Mapping) else {}
     found = list(_counted(encoders, outer, text_path[:-1], text_width))
+    kind = str(config.get("model_type"))
     return Encoders(
         num_parameters=sum(number or 0 for number, _ in found),
         num_uncounted=sum(number is None for number, _ in found),
+        token_bytes=_token_bytes(kind, encoders[0], outer),
+        item_tokens=LARGEST_IMAGE.get(kind, USUAL_LARGEST_IMAGE),
         notes=tuple(note for _, note in found),
     )
+
+
+def _token_bytes(kind: str, encoder: Encoder, outer: Mapping[str, object]) -> int:
+    """Return what the encoder holds for each token at its peak; 0 where its widths are not known.
+
+    Sources:
+        [vllm-source] model_executor/models/qwen2_5_vl.py and its kin.
+    """
+    try:
+        keys = _keys(encoder, outer)
+    except ModelConfigError:
+        return 0
+    hidden = keys.hidden_size or 0
+    inner = keys.intermediate_size or (keys.mlp_ratio or 0) * hidden
+    patches = PATCHES_PER_TOKEN.get(kind, keys.spatial_merge_size**2)
+    return ENCODER_BYTES * PEAK_WIDTHS * patches * (hidden + inner)
 
 
 def _counted(

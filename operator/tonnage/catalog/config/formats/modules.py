@@ -42,6 +42,8 @@ _MATRICES: Final[Mapping[str, tuple[str, ...]]] = {
     # parameters in a hundred, and must not make the rest count as wide.
     "gated_delta_net": ("in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj"),
     "kimi_delta": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "lightning": ("qkv_proj", "output_gate", "out_proj"),
+    "mamba1": ("in_proj", "out_proj"),
     "mamba2": ("in_proj", "out_proj"),
     "short_conv": ("in_proj", "out_proj"),
     "dense_ffn": _FFN,

@@ -8,6 +8,12 @@ from typing import Final
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 
 _ABSENT: Final = object()
+MOST_DRAFT_LAYERS: Final = 4
+BY_LAYER: Final = frozenset(
+    {"attn_type_list", "hybrid_layer_pattern", "indexer_types", "layer_types", "layers_block_type",
+     "moe_layer_freq", "no_rope_layers"}
+)  # fmt: skip
+"""Lists with one entry for each layer."""
 
 
 def usual_names(block: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
@@ -39,6 +45,27 @@ def own_names(message: str, block: Mapping[str, object], names: Mapping[str, str
         return message
     usual = re.compile(rf"\b({'|'.join(absent)})\b")
     return usual.sub(lambda match: absent[match[0]], message)
+
+
+def without_draft_entries(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the values with lists by layer cut to the layers: some go on with layers that draft.
+
+    The engine looks its own layers up and sees nothing behind them.
+
+    Sources:
+        [vllm-source] model_executor/models/step3p5.py and its kin: indexed by layer.
+    """
+    number = values.get("num_hidden_layers", values.get("n_layer"))
+    if not isinstance(number, int):
+        return dict(values)
+
+    def cut(key: str, value: object) -> object:
+        is_longer = isinstance(value, list) and number < len(value) <= number + MOST_DRAFT_LAYERS
+        return (
+            value[:number] if isinstance(value, list) and is_longer and key in BY_LAYER else value
+        )
+
+    return {key: cut(key, value) for key, value in values.items()}
 
 
 def refuse_other_values(block: Mapping[str, object], only: Mapping[str, object]) -> None:

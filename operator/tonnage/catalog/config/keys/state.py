@@ -13,6 +13,7 @@ from tonnage.catalog.config.keys.types import (
     Names,
     Size,
     StateType,
+    ZerosAndOnes,
 )
 
 
@@ -55,6 +56,21 @@ class StateKeys(Block):
     mamba_expand: Layers | None = None
     mamba_ssm_cache_dtype: StateType = "float32"
     attn_layer_indices: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
+
+    attn_layer_period: Layers | None = None
+    attn_layer_offset: LayerIndex = 0
+    expert_layer_period: Layers | None = None
+    expert_layer_offset: LayerIndex = 0
+    mamba_dt_rank: Size | Literal["auto"] | None = None
+    mamba_d_ssm: Size | None = None
+    attn_type_list: ZerosAndOnes | None = None
+    num_mem_blocks: Heads = 1
+    use_shared_attention_adapter: bool = False
+    adapter_rank: Size | None = None
+
+    share_q_dim: Size | None = None
+    moe_layers_enum: Annotated[str, Field(max_length=10_000)] | None = None
+    cross_attention_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
 
     conv_l_cache: Layers | None = None
     conv_bias: bool = False

@@ -629,7 +629,7 @@ def test_parts_that_a_family_does_not_read_are_refused(
     assert message in str(refusal.value)
 
 
-@pytest.mark.parametrize("model_type", ["falcon_h1", "jamba", "zamba2"])
+@pytest.mark.parametrize("model_type", ["mamba2", "plamo2", "zamba"])
 def test_families_of_layers_that_no_formula_covers_are_refused(model_type: str) -> None:
     with pytest.raises(UnknownArchitectureError, match="layers with a state per sequence"):
         shape_from_config(GRANITE | {"model_type": model_type, "layer_types": None}, name="m")

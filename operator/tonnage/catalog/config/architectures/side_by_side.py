@@ -1,0 +1,91 @@
+"""Kinds of model that mix attention with states in ways of their own, and Step-3 and Mllama."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tonnage.catalog.config.architectures.traits import Architecture
+from tonnage.catalog.config.layers import ffn
+from tonnage.catalog.config.layers import side_by_side as mixes
+
+_MAMBA_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "mamba_num_heads": "mamba_n_heads",
+        "mamba_head_dim": "mamba_d_head",
+        "n_groups": "mamba_n_groups",
+        "ssm_state_size": "mamba_d_state",
+        "conv_kernel": "mamba_d_conv",
+        "use_conv_bias": "mamba_conv_bias",
+        "use_bias": "mamba_proj_bias",
+    }
+)
+_MINIMAX_TEXT = Architecture(
+    attention=mixes.lightning_with_some_attention,
+    ffn=ffn.all_experts,
+    module_names={"state_attention": "self_attn", "experts": "block_sparse_moe.experts.0"},
+    understands=frozenset({"attn_type_list", "linear_attention"}),
+)
+
+SIDE_BY_SIDE: Mapping[str, Architecture] = {
+    "falcon_h1": Architecture(
+        attention=mixes.attention_and_mamba,
+        ffn=mixes.dense_in_every_second,
+        num_norms=1,
+        names=_MAMBA_NAMES,
+        module_names={"state_attention": "mamba", "dense_ffn": "feed_forward"},
+        understands=frozenset({"mamba_d_state"}),
+    ),
+    "jamba": Architecture(
+        rotary_fraction=0,
+        attention=mixes.mamba_with_some_attention,
+        ffn=mixes.experts_in_some,
+        names={
+            "ssm_state_size": "mamba_d_state",
+            "conv_kernel": "mamba_d_conv",
+            "use_conv_bias": "mamba_conv_bias",
+            "use_bias": "mamba_proj_bias",
+        },
+        module_names={"state_attention": "mamba", "dense_ffn": "feed_forward"},
+        understands=frozenset({"mamba_d_state", "layers_block_type"}),
+    ),
+    "minimax": _MINIMAX_TEXT,
+    "minimax_m1": _MINIMAX_TEXT,
+    "minimax_text_01": _MINIMAX_TEXT,
+    "mllama_text_model": Architecture(
+        attention=mixes.with_cross_attention,
+        understands=frozenset({"cross_attention_layers"}),
+    ),
+    "step3_text": Architecture(
+        attention=mixes.narrow_queries,
+        ffn=mixes.experts_where_listed,
+        derives_head_dim=False,
+        names={
+            "num_key_value_heads": "num_attention_groups",
+            "num_experts": "moe_num_experts",
+            "num_experts_per_tok": "moe_top_k",
+            "shared_intermediate_size": "share_expert_dim",
+            "max_position_embeddings": "max_position_embedding",
+        },
+        understands=frozenset({"num_attention_groups"}),
+    ),
+    "zamba2": Architecture(
+        attention=mixes.mamba_with_shared_attention,
+        ffn=mixes.no_blocks,
+        is_tied=True,
+        num_norms=1,
+        names={
+            "mamba_num_heads": "n_mamba_heads",
+            "mamba_head_dim": "mamba_headdim",
+            "n_groups": "mamba_ngroups",
+            "ssm_state_size": "mamba_d_state",
+            "conv_kernel": "mamba_d_conv",
+        },
+        module_names={"state_attention": "mamba"},
+        understands=frozenset({"mamba_d_state", "layers_block_type"}),
+        outer=mixes.shared_blocks,
+    ),
+}
+
+SIDE_BY_SIDE_WRAPPERS: Mapping[str, tuple[str, ...]] = {
+    "mllama": ("text_config",),
+    "step3_vl": ("text_config",),
+}

@@ -1,0 +1,216 @@
+"""From configuration keys to layers of families that mix attention with states.
+
+A layer with attention and a state side by side is read as two: the first with the attention, the
+second with the state and the feed-forward block. Each keeps its own cache, as in the engine.
+"""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    UnknownArchitectureError,
+    check_length,
+    needed,
+)
+from tonnage.catalog.config.layers.attention import full, grouped, with_kv_heads
+from tonnage.catalog.config.layers.ffn import dense, mixed, moe
+from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, mamba2
+from tonnage.catalog.shape import Attention, Ffn, GroupedAttention, StateAttention
+
+STEP_SHARE: Final = 16
+"""Widths of the model that share one of the vector that Mamba-1 makes its steps of."""
+_HYBRID: Final = "hybrid"
+_MAMBA: Final = frozenset({"linear_attention", "mamba", "m"})
+
+
+def attention_and_mamba(keys: DecoderKeys) -> list[Attention]:
+    """Falcon-H1: attention and Mamba-2 side by side in every layer.
+
+    Sources:
+        [vllm-source] model_executor/models/falcon_h1.py.
+    """
+    width = keys.mamba_d_ssm
+    if width is not None and not isinstance(keys.mamba_head_dim, int):
+        head_dim = width // needed(keys, "mamba_num_heads")
+        keys = keys.model_copy(update={"mamba_head_dim": head_dim})
+    layer: list[Attention] = [grouped(with_kv_heads(keys)), mamba2(keys)]
+    return layer * keys.num_hidden_layers
+
+
+def dense_in_every_second(keys: DecoderKeys) -> list[Ffn | None]:
+    """Falcon-H1: one block behind both halves of a layer."""
+    return [part for block in dense(keys) for part in (None, block)]
+
+
+def mamba_with_some_attention(keys: DecoderKeys) -> list[Attention]:
+    """Jamba: Mamba-1 but for every ``attn_layer_period``-th layer.
+
+    Sources:
+        [vllm-source] model_executor/models/jamba.py, layers/mamba/mamba_mixer.py.
+    """
+    period = needed(keys, "attn_layer_period")
+    attention = grouped(keys)
+    state = _mamba1(keys)
+    return [
+        attention if layer % period == keys.attn_layer_offset else state
+        for layer in range(keys.num_hidden_layers)
+    ]
+
+
+def _mamba1(keys: DecoderKeys) -> StateAttention:
+    width = needed(keys, "mamba_expand") * keys.hidden_size
+    heads = keys.num_attention_heads
+    if width % heads:
+        raise ModelConfigError(
+            f"num_attention_heads = {heads} does not divide the {width} channels of Mamba"
+        )
+    rank = keys.mamba_dt_rank
+    return StateAttention(
+        kind="mamba1",
+        num_key_heads=1,
+        num_value_heads=heads,
+        key_head_dim=needed(keys, "ssm_state_size"),
+        value_head_dim=width // heads,
+        conv_kernel=needed(keys, "conv_kernel"),
+        state_element_bytes=MODEL_TYPE_BYTES,
+        step_rank=rank if isinstance(rank, int) else math.ceil(keys.hidden_size / STEP_SHARE),
+    )
+
+
+def experts_in_some(keys: DecoderKeys) -> list[Ffn]:
+    """Jamba: experts in every ``expert_layer_period``-th layer, as wide as the dense blocks."""
+    if needed(keys, "num_experts") == 1:
+        return dense(keys)
+    period = needed(keys, "expert_layer_period")
+    is_sparse = [
+        layer % period == keys.expert_layer_offset for layer in range(keys.num_hidden_layers)
+    ]
+    return mixed(keys, is_sparse, moe(keys, width=needed(keys, "intermediate_size")))
+
+
+def lightning_with_some_attention(keys: DecoderKeys) -> list[Attention]:
+    """MiniMax-Text-01: lightning attention but where ``attn_type_list`` or ``layer_types`` says.
+
+    Sources:
+        [vllm-source] model_executor/models/minimax_text_01.py, until 0.2x; layers/mamba/
+        mamba_utils.py linear_attention_state_shape.
+    """
+    attention = grouped(keys)
+    state = StateAttention(
+        kind="lightning",
+        num_key_heads=attention.num_heads,
+        num_value_heads=attention.num_heads,
+        key_head_dim=attention.head_dim,
+        value_head_dim=attention.head_dim,
+        conv_kernel=1,
+        state_element_bytes=MODEL_TYPE_BYTES,
+    )
+    return [attention if is_full else state for is_full in _full_layers(keys)]
+
+
+def _full_layers(keys: DecoderKeys) -> list[bool]:
+    if keys.attn_type_list is not None:
+        check_length("attn_type_list", keys.attn_type_list, keys.num_hidden_layers)
+        return [bool(kind) for kind in keys.attn_type_list]
+    if keys.layer_types is None:
+        raise ModelConfigError("attn_type_list is missing, and layer_types too")
+    check_length("layer_types", keys.layer_types, keys.num_hidden_layers)
+    return [kind == "full_attention" for kind in keys.layer_types]
+
+
+def narrow_queries(keys: DecoderKeys) -> list[Attention]:
+    """Step-3: queries of all heads from a narrow vector, and one KV head for each group.
+
+    Sources:
+        [vllm-source] model_executor/models/step3_text.py.
+    """
+    groups = needed(keys, "num_key_value_heads")
+    if groups != 1:
+        raise UnknownArchitectureError(f"num_attention_groups = {groups} is not understood yet")
+    attention = replace(grouped(keys), query_rank=needed(keys, "share_q_dim"))
+    return [attention] * keys.num_hidden_layers
+
+
+def experts_where_listed(keys: DecoderKeys) -> list[Ffn]:
+    """Step-3: ``moe_layers_enum`` names the layers with experts; by default all but the first."""
+    sparse = _listed(keys.moe_layers_enum) or set(range(1, keys.num_hidden_layers))
+    shared = needed(keys, "shared_intermediate_size")
+    experts = moe(keys, width=needed(keys, "moe_intermediate_size"), shared=shared)
+    return mixed(keys, [layer in sparse for layer in range(keys.num_hidden_layers)], experts)
+
+
+def _listed(layers: str | None) -> set[int]:
+    parts = [part.strip() for part in (layers or "").split(",") if part.strip()]
+    for part in parts:
+        if not part.isdecimal():
+            raise ModelConfigError(f"moe_layers_enum names a layer {part!r:.100}")
+    return {int(part) for part in parts}
+
+
+def mamba_with_shared_attention(keys: DecoderKeys) -> list[Attention]:
+    """Zamba2: Mamba-2 everywhere; before some layers a block of attention that others share.
+
+    Its weights are counted once (``shared_blocks``); its cache is kept by each layer.
+
+    Sources:
+        [vllm-source] model_executor/models/zamba2.py.
+    """
+    attention, state = _wide_attention(keys), mamba2(keys)
+    parts: list[Attention] = []
+    for kind in _zamba_kinds(keys):
+        parts += [attention, state] if kind == _HYBRID else [state]
+    return parts
+
+
+def no_blocks(keys: DecoderKeys) -> list[Ffn | None]:
+    """Zamba2: the block is part of what is shared."""
+    return [None] * len(mamba_with_shared_attention(keys))
+
+
+def _wide_attention(keys: DecoderKeys) -> GroupedAttention:
+    """Return attention over the model's width twice: the state beside the embedding."""
+    keys = with_kv_heads(keys)
+    head_dim = 2 * keys.hidden_size // keys.num_attention_heads
+    return replace(grouped(keys.model_copy(update={"head_dim": head_dim})), owns_weights=False)
+
+
+def _zamba_kinds(keys: DecoderKeys) -> list[str]:
+    kinds = keys.layers_block_type
+    if kinds is None:
+        raise ModelConfigError("layers_block_type is missing")
+    check_length("layers_block_type", kinds, keys.num_hidden_layers)
+    for index, kind in enumerate(kinds):
+        if kind not in _MAMBA and kind != _HYBRID:
+            raise UnknownArchitectureError(
+                f"layers of this kind (layers_block_type[{index}] = {kind!r:.100}) "
+                "are not understood yet"
+            )
+    return kinds
+
+
+def shared_blocks(keys: DecoderKeys) -> int:
+    """Count the shared blocks of Zamba2, and what each layer that uses one has of its own."""
+    hidden, inner = keys.hidden_size, needed(keys, "intermediate_size")
+    attention = _wide_attention(keys)
+    width = 2 * hidden
+    each = 3 * width * width + width * hidden + 3 * hidden * inner + width + hidden
+    rank = keys.adapter_rank or 0
+    adapters = rank * (hidden + 2 * inner)
+    if keys.use_shared_attention_adapter:
+        adapters += 3 * rank * (width + attention.num_heads * attention.head_dim)
+    users = sum(kind == _HYBRID for kind in _zamba_kinds(keys))
+    return keys.num_mem_blocks * each + users * (hidden * hidden + adapters)
+
+
+def with_cross_attention(keys: DecoderKeys) -> list[Attention]:
+    """Mllama: layers that attend to an image have a cache as wide as the others'.
+
+    The first engine gave them as many blocks; the second does not serve them.
+
+    Sources:
+        [vllm-source] model_executor/models/mllama.py, 0.6 to 0.10.
+    """
+    return list(full(keys))

@@ -1,0 +1,84 @@
+"""What an engine version cannot run: on a board, in a format, of a kind. Each rule has a source."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tonnage.catalog.engine import parse_version
+from tonnage.catalog.gpu import Gpu
+
+LIMITS_FILE = Path(__file__).parent / "engines" / "limits.toml"
+
+
+@cache
+def _limits() -> Mapping[str, Any]:
+    return tomllib.loads(LIMITS_FILE.read_text())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a request would have an engine run."""
+
+    engine_minor: str
+    gpu: Gpu
+    model_type: str
+    weights_name: str
+    """Of the format: a key of ``[weights]``, or one that has no limit."""
+    has_fp8_cache: bool
+
+
+def refusals(use: Use) -> Iterator[str]:
+    """Yield why the engine would not start; a board of an unknown generation is not judged.
+
+    Sources:
+        [vllm-source] docs/getting_started/installation/gpu, layers/quantization,
+        v1/attention/backends, config/model.py, models/registry.py.
+    """
+    yield from _of_kind(use)
+    capability = _limits()["generations"].get(use.gpu.generation)
+    if capability is not None:
+        yield from _of_board(use, capability)
+
+
+def _of_kind(use: Use) -> Iterator[str]:
+    last = _limits()["last_version"].get(use.model_type)
+    if last and parse_version(use.engine_minor) > parse_version(last):
+        yield f"vLLM serves models of the kind {use.model_type} up to {last} only"
+    if not use.gpu.has_bf16 and use.model_type in _limits()["float16"]["refused"]:
+        yield (
+            f"models of the kind {use.model_type} do not run in float16, and {use.gpu.name} has "
+            "no bf16"
+        )
+
+
+def _of_board(use: Use, capability: int) -> Iterator[str]:
+    rules = [
+        rule
+        for rule in _limits()["boards"]
+        if parse_version(rule["since"]) <= parse_version(use.engine_minor)
+    ]
+    least = rules[-1]["least_capability"] if rules else 0
+    if capability < least:
+        yield _lack(f"vLLM {use.engine_minor}", least, use.gpu, capability)
+    least = _limits()["weights"].get(use.weights_name, 0)
+    if capability < least:
+        yield _lack(f"weights in {use.weights_name}", least, use.gpu, capability)
+
+
+def cache_refusal(use: Use) -> str | None:
+    """Say why the board has no kernels for a cache in fp8; None: it has, or it is not asked for."""
+    capability = _limits()["generations"].get(use.gpu.generation)
+    least = _limits()["cache"]["fp8"]
+    if not use.has_fp8_cache or capability is None or capability >= least:
+        return None
+    return _lack("a cache in fp8", least, use.gpu, capability)
+
+
+def _lack(what: str, least: int, gpu: Gpu, capability: int) -> str:
+    return (
+        f"{what} needs compute capability {least / 10:.1f}, {gpu.name} ({gpu.generation}) has "
+        f"{capability / 10:.1f}"
+    )

@@ -1,0 +1,86 @@
+"""What an engine would not start with is refused with the rule and the numbers."""
+
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from tonnage.catalog.config.architectures.kinds import UNDERSTOOD
+from tonnage.catalog.engine_limits import LIMITS_FILE, Use, cache_refusal, refusals
+from tonnage.catalog.gpu import built_in_gpus
+
+GPUS = built_in_gpus()
+USE = Use(
+    engine_minor="0.33", gpu=GPUS["H100"], model_type="llama", weights_name="bf16",
+    has_fp8_cache=False,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, gpu in GPUS.items() if gpu.has_bf16])
+def test_16_bits_run_on_every_board_since_ampere(name: str) -> None:
+    assert list(refusals(replace(USE, gpu=GPUS[name]))) == []
+
+
+def test_a_version_needs_a_capability() -> None:
+    volta = replace(USE, gpu=GPUS["V100-16GB"])
+
+    assert list(refusals(replace(volta, engine_minor="0.14"))) == []
+    assert list(refusals(volta)) == [
+        "vLLM 0.33 needs compute capability 7.5, V100-16GB (volta) has 7.0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "is_refused"),
+    [
+        ("T4", "mxfp4", True),
+        ("T4", "int4", False),
+        ("A100-40GB", "mxfp4", False),
+        ("A100-40GB", "fp8", False),  # unpacked to 16 bits
+    ],
+)
+def test_a_format_of_weights_needs_a_capability(name: str, weights: str, is_refused: bool) -> None:
+    found = list(refusals(replace(USE, gpu=GPUS[name], weights_name=weights)))
+
+    assert bool(found) == is_refused
+
+
+def test_a_cache_in_fp8_needs_kernels_for_it() -> None:
+    turing = replace(USE, gpu=GPUS["T4"], has_fp8_cache=True)
+
+    assert cache_refusal(turing) == (
+        "a cache in fp8 needs compute capability 8.0, T4 (turing) has 7.5"
+    )
+    assert cache_refusal(replace(turing, gpu=GPUS["RTX-3090"])) is None
+    assert cache_refusal(replace(turing, has_fp8_cache=False)) is None
+
+
+def test_a_kind_that_was_given_up_is_refused_from_then_on() -> None:
+    minimax = replace(USE, model_type="minimax_text_01")
+
+    assert list(refusals(replace(minimax, engine_minor="0.23"))) == []
+    assert list(refusals(minimax)) == [
+        "vLLM serves models of the kind minimax_text_01 up to 0.23 only"
+    ]
+
+
+def test_what_float16_breaks_is_refused_where_there_is_nothing_else() -> None:
+    gemma = replace(USE, model_type="gemma3", gpu=GPUS["T4"])
+
+    assert list(refusals(gemma)) == [
+        "models of the kind gemma3 do not run in float16, and T4 has no bf16"
+    ]
+    assert list(refusals(replace(gemma, gpu=GPUS["L4"]))) == []
+
+
+def test_a_board_of_an_unknown_generation_is_not_judged() -> None:
+    mine = replace(GPUS["T4"], generation="")
+
+    assert list(refusals(replace(USE, gpu=mine, weights_name="mxfp4"))) == []
+
+
+def test_the_file_names_known_generations_and_kinds() -> None:
+    limits = tomllib.loads(LIMITS_FILE.read_text())
+
+    assert {gpu.generation for gpu in GPUS.values()} <= set(limits["generations"])
+    assert {*limits["last_version"], *limits["float16"]["refused"]} <= set(UNDERSTOOD)
