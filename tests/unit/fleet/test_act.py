@@ -566,6 +566,35 @@ class TestAll:
             "apply deployments/llama",
         ]
 
+    @pytest.mark.parametrize(("status", "refused"), [(403, "no right"), (503, None)])
+    def test_pods_are_not_replaced_where_the_status_cannot_say_so(self, status, refused):
+        def no_status(verb, path):
+            if verb == "apply" and path.endswith("/status"):
+                raise KubernetesError("no right", status=status)
+
+        kube = a_kube()
+        kube.fail = no_status
+
+        fate = carried(kube, asking(template=TEMPLATE, rolls=True, status=A_STATUS))
+
+        assert done(kube) == []
+        assert (fate.template, fate.has_failed) == (Fate.UNDONE, True)
+        assert (fate.refused is None) == (refused is None)
+        assert refused is None or refused in fate.refused
+
+    def test_a_template_that_replaces_no_pod_does_not_wait_for_the_status(self):
+        def no_status(verb, path):
+            if verb == "apply" and path.endswith("/status"):
+                raise KubernetesError("later", status=503)
+
+        kube = a_kube()
+        kube.fail = no_status
+
+        fate = carried(kube, asking(template=TEMPLATE, status=A_STATUS))
+
+        assert done(kube) == ["apply deployments/llama"]
+        assert fate.template is Fate.DONE
+
     @pytest.mark.parametrize("creates", [True, False])
     def test_nothing_at_all_is_written_without_the_lease(self, creates):
         kube = a_kube() if not creates else KubeDouble([(OBJECT, a_manifest())])
