@@ -4,12 +4,8 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+from lane import skip_unless_asked
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "alerts" in (config.getoption("-m") or ""):
-        return
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.skip(reason="only with -m alerts"))
+    skip_unless_asked("alerts", Path(__file__).parent, config=config, items=items)
