@@ -158,10 +158,11 @@ def test_a_list_that_is_one_value_holds_what_is_wanted_and_nothing_else():
     assert differs(wanted, live(), manager="tonnage")
 
 
-class TestWhatStandsInTheWay:
-    OURS = WANTED["spec"]["ports"][0]
-    METRICS = {"name": "metrics", "port": 9000, "targetPort": 9000, "protocol": "TCP"}
+OURS = WANTED["spec"]["ports"][0]
+METRICS = {"name": "metrics", "port": 9000, "targetPort": 9000, "protocol": "TCP"}
 
+
+class TestWhatStandsInTheWay:
     def service(self, *ports):
         return changed(LIVE, ("spec", "ports"), list(ports))
 
@@ -169,14 +170,14 @@ class TestWhatStandsInTheWay:
         return {"kind": "PodDisruptionBudget", "metadata": {}, "spec": {"selector": {}, **spec}}
 
     def test_is_our_port_under_another_number_and_no_other(self):
-        moved = self.OURS | {"port": 80, "protocol": "TCP"}
+        moved = OURS | {"port": 80, "protocol": "TCP"}
 
-        patch = without_rivals(WANTED, self.service(moved, self.METRICS))
+        patch = without_rivals(WANTED, self.service(moved, METRICS))
 
-        assert patch == {"ports": [self.OURS, self.METRICS]}
+        assert patch == {"ports": [OURS, METRICS]}
 
     def test_is_no_port_that_somebody_added(self):
-        live = self.service(self.OURS | {"protocol": "TCP"}, self.METRICS)
+        live = self.service(OURS | {"protocol": "TCP"}, METRICS)
 
         assert without_rivals(WANTED, live) is None
 
