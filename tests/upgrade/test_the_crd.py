@@ -104,6 +104,6 @@ def test_applied_by_hand_before_the_chart_it_is_taken_back_only_by_force(cluster
     with pytest.raises(LabError, match=r"conflict with \"kubectl\""):
         cluster.helm("rollback", "tonnage", "-n", NAMESPACE)
     assert cluster.knows_newer()
-    cluster.helm("rollback", "tonnage", "-n", NAMESPACE, "--force-conflicts")
+    cluster.helm("rollback", "tonnage", "1", "-n", NAMESPACE, "--force-conflicts")
     assert not cluster.knows_newer()
     assert cluster.identities() == first
