@@ -39,8 +39,10 @@ pytestmark = [
 NAMES = [f"model-{number:02}" for number in range(20)]
 EACH_PER_S = 0.3
 TICK_S = 3
-WATCHED_S = 10 * TICK_S
+WATCHED_TICKS = 10
 """After each step: an operator that would do something does it within a few ticks."""
+WATCHED_REQUESTS = 100
+"""Answered while there is no operator."""
 ELSEWHERE = "tonnage-elsewhere"
 CRD = "modeldeployments.tonnage.dev"
 OLD, NEW = "earlier", "lab"
@@ -74,9 +76,14 @@ class Record:
     tenant: Tenant
     pictures: dict[str, Picture] = field(default_factory=dict)
     """By the step after which they were taken."""
-    requests: list[RequestRecord] = field(default_factory=list)
+    loads: list[LoadControl] = field(default_factory=list)
     load_s: tuple[float, float] = (0, 0)
     refused: list[Request] = field(default_factory=list)
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """Return what became of the requests that have ended."""
+        return [each for load in self.loads for each in load.records]
 
     def look(self, step: str) -> None:
         pods, deployments = (self.tenant.all_of(each) for each in (PODS, DEPLOYMENTS))
@@ -160,8 +167,15 @@ class Driver:
 
     def watched(self, step: str) -> None:
         """Give the operator time to do what it would, and take the picture of after."""
-        time.sleep(WATCHED_S)
+        if self.record.operators():
+            self._wait_for_more(self.record.site.num_ticks, WATCHED_TICKS)
+        else:
+            self._wait_for_more(lambda: len(self.record.requests), WATCHED_REQUESTS)
         self.record.look(step)
+
+    def _wait_for_more(self, count: Callable[[], int], more: int) -> None:
+        began = count()
+        until(lambda: count() >= began + more, f"{more} more", timeout_s=300, every_s=1)
 
 
 @contextmanager
@@ -214,7 +228,7 @@ def operator_values(prometheus_url: str) -> dict[str, Any]:
 @contextmanager
 def under_load(record: Record) -> Iterator[None]:
     """Send requests to every object until the end, and keep what became of them."""
-    control, began_s = [], time.time()
+    began_s = time.time()
     with ExitStack() as stack:
         for seed, name in enumerate(NAMES):
             target = Target(
@@ -228,10 +242,9 @@ def under_load(record: Record) -> Iterator[None]:
                 seed=seed,
             )
             each = LoadControl(requests_per_s=EACH_PER_S)
-            control.append(stack.enter_context(background_load(target, shape, each)))
+            record.loads.append(stack.enter_context(background_load(target, shape, each)))
         yield
         record.load_s = (began_s, time.time())
-    record.requests.extend(each for one in control for each in one.records)
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +273,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Record:
             driver.watched("gone")
             driver.release(CHART, NEW, namespace=ELSEWHERE)
             driver.watched("elsewhere")
-        record.requests.sort(key=lambda each: each.start_s)
         record.refused.extend(each for each in record.site.requests() if not each.is_allowed)
         return record
 
