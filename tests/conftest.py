@@ -9,6 +9,8 @@ import yaml
 from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
+LANES = ("alerts", "release", "upgrade")
+"""Marks of tests that run when they are asked for by ``-m``, and are skipped otherwise."""
 
 # The same examples in every run; no deadline, since machines differ. `--hypothesis-profile=default`
 # looks for new ones.
@@ -18,6 +20,14 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite generated files")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked = config.getoption("-m") or ""
+    for item in items:
+        for lane in LANES:
+            if lane not in asked and item.get_closest_marker(lane):
+                item.add_marker(pytest.mark.skip(reason=f"only with -m {lane}"))
 
 
 @pytest.fixture

@@ -7,22 +7,17 @@ fault, then a healthy object again. Alerts need hold for a second instead of min
 """
 
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 import requests
-import yaml
 from prometheus_client import generate_latest
 
-from helm import NAMESPACE, Helm
+from alerting import PROGRAM, alerting, rules_of_chart
 from http_double import Reply, serving
 from own_metrics import ALONGSIDE, DOWN, FAULTS, HEALTHY, told
 from tonnage.fleet.heartbeat import Heartbeat
-from tonnage.lab import assets
-from tonnage.lab.processes import ProcessGroup, answers, free_ports
 
-PROGRAM = assets.find("prometheus", assets.asset_paths())
 pytestmark = [
     pytest.mark.alerts,
     pytest.mark.lab,
@@ -91,13 +86,8 @@ class Watched:
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory):
     """The rules as the chart renders them, with short times."""
-    helm = Helm(program=assets.ensure(["helm"])["helm"], home=tmp_path_factory.mktemp("helm"))
     short = {name: {"for": "1s"} for name in NAMES}
-    values = {"create": True, "alerts": short, "tickAgeS": TICK_AGE_S}
-    [rule] = [
-        each for each in helm.template(prometheusRule=values) if each["kind"] == "PrometheusRule"
-    ]
-    return rule["spec"]
+    return rules_of_chart(tmp_path_factory.mktemp("helm"), alerts=short, tickAgeS=TICK_AGE_S)
 
 
 @pytest.fixture(scope="module")
@@ -105,40 +95,8 @@ def watched(rules, tmp_path_factory):
     operator = Operator()
     operator.tick()
     folder = tmp_path_factory.mktemp("prometheus")
-    with serving(operator.page) as server, prometheus(folder, server.url, rules) as url:
+    with serving(operator.page) as server, alerting(folder, server.url, rules) as url:
         yield Watched(operator=operator, url=url)
-
-
-@contextmanager
-def prometheus(folder, target, rules):
-    """Start Prometheus as the chart's PodMonitor configures it; yield its address."""
-    (port,) = free_ports(1)
-    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
-    job = {
-        "job_name": "tonnage",
-        "honor_labels": True,
-        "static_configs": [
-            {"targets": [target.removeprefix("http://")], "labels": {"namespace": NAMESPACE}}
-        ],
-    }
-    every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-    configuration = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": [job]}
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-    group = ProcessGroup(logs=folder)
-    url = f"http://127.0.0.1:{port}"
-    command = [
-        PROGRAM, f"--config.file={folder / 'prometheus.yaml'}",
-        f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=warn",
-    ]  # fmt: skip
-    group.start("prometheus", command)
-    try:
-        group.wait_until(
-            answers(f"{url}/-/ready"), what="Prometheus", timeout_s=60, needs=("prometheus",)
-        )
-        yield url
-    finally:
-        group.stop_all()
 
 
 def test_nothing_fires_for_a_healthy_object(watched):

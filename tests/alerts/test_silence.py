@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import promtool
+from alerting import rules_of_chart
 from fleet_builders import example
-from helm import NAMESPACE, Helm
-from tonnage.lab import assets
+from helm import NAMESPACE
 from tonnage.replay.cluster import Start
 from tonnage.replay.operator import Operator
 from tonnage.replay.record import Served
@@ -73,10 +73,7 @@ def conditions():
 def folder(tmp_path_factory):
     """A folder with the rules as the chart renders them."""
     path = tmp_path_factory.mktemp("rules")
-    helm = Helm(program=assets.ensure(["helm"])["helm"], home=path)
-    manifests = helm.template(prometheusRule={"create": True})
-    [rule] = [each for each in manifests if each["kind"] == "PrometheusRule"]
-    (path / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
+    (path / "rules.yaml").write_text(yaml.safe_dump(rules_of_chart(path)))
     return path
 
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from helm import CHART, PROMETHEUS, with_prometheus
+from schemas import SERVED
 from tonnage.api.crd import crd
 from tonnage.catalog.gpu import GPU_FOLDER
 from tonnage.settings import Settings
@@ -81,10 +82,11 @@ def test_lint_finds_nothing(helm):
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_every_object_is_one_that_kubernetes_knows(helm, values):
+def test_every_object_is_one_that_every_kubernetes_served_knows(helm, values):
     for manifest in helm.template(**values):
         if not manifest["apiVersion"].startswith(FOREIGN_GROUPS):
-            kubernetes_validate.validate(manifest, "1.36", strict=True)
+            for version in SERVED:
+                kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_the_rights_are_these_and_no_others(helm, golden):

@@ -11,12 +11,18 @@ import pytest
 from fleet_builders import SITE, a_model, a_sizing
 from pod_fields import EVERY_POD_FIELD
 from tonnage.api.objects import ModelDeployment
-from tonnage.cluster.errors import KubernetesError
-from tonnage.cluster.kube import MODEL_DEPLOYMENTS, SERVICES, KubeApi, load_client
+from tonnage.cluster.kube import (
+    DEPLOYMENTS,
+    MODEL_DEPLOYMENTS,
+    SERVICES,
+    KubeApi,
+    load_client,
+)
 from tonnage.control.writes import Writes
 from tonnage.fleet.children import RESOURCES, Children
 from tonnage.lab.controlplane import ControlPlane
 from tonnage.manifests.children import Site, deployment
+from tonnage.manifests.names import MANAGER
 
 pytestmark = pytest.mark.lab
 
@@ -148,6 +154,10 @@ class Counting:
 
     def get(self, path: str) -> Any:
         return self.api.get(path)
+
+    def merge_patch(self, *args: Any, **named: Any) -> Any:
+        self.num_writes += 1
+        return self.api.merge_patch(*args, **named)
 
     def apply(self, *args: Any, **named: Any) -> Any:
         self.num_writes += 1
@@ -293,13 +303,49 @@ def test_what_somebody_added_beside_ours_stays_and_costs_no_writes(family: Famil
     assert family.the("PodMonitor")["metadata"]["labels"]["team"] == "sre"
 
 
-def test_a_port_that_takes_the_name_of_ours_is_told_to_a_person(family: Family):
-    family.write()
-    family.patch("Service", {"spec": {"ports": [{"name": "http", "port": 9000}]}})
+OTHER_PORT = {"name": "metrics", "port": 9001, "protocol": "TCP", "targetPort": 9001}
 
-    with pytest.raises(KubernetesError, match="Duplicate value") as refusal:
-        family.write()
-    assert refusal.value.is_refusal
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("Service", {"spec": {"ports": [{"name": "http", "port": 9000}]}}),
+        ("Service", {"spec": {"ports": [{"name": "http", "port": 9000}, OTHER_PORT]}}),
+        ("PodDisruptionBudget", {"spec": {"maxUnavailable": None, "minAvailable": 2}}),
+    ],
+    ids=["port", "port-beside-another", "bound"],
+)
+def test_what_is_invalid_beside_ours_is_taken_back_all_the_same(family: Family, kind, change):
+    def wanted() -> None:
+        family.write(LABELLED, **PROTECTED)
+
+    wanted()
+    before = family.the(kind)
+    family.patch(kind, change)
+    taken_back = num_writes(family, wanted)
+    after = family.the(kind)
+    theirs = [OTHER_PORT] if OTHER_PORT in change["spec"].get("ports", ()) else []
+
+    assert taken_back == 3  # what is wanted is refused, what is in the way goes, what is wanted
+    if kind == "Service":
+        assert after["spec"]["ports"] == before["spec"]["ports"] + theirs
+    else:
+        assert significant(after) == significant(before)
+    assert num_writes(family, wanted) == 0
+
+
+def test_a_service_account_that_is_asked_for_no_more_goes_whole(family: Family):
+    path = DEPLOYMENTS.path(family.namespace, "llama")
+
+    def account(**pods: Any) -> dict[str, str]:
+        body = deployment(family.model(**pods), a_sizing(), SITE)
+        made = family.api.apply(path, body, manager=MANAGER, force=True)
+        spec = made["spec"]["template"]["spec"]
+        return {key: spec[key] for key in ("serviceAccount", "serviceAccountName") if key in spec}
+
+    both = {"serviceAccount": "reader", "serviceAccountName": "reader"}
+    assert account(serviceAccountName="reader") == both
+    assert account() == {}
 
 
 def test_a_service_of_somebody_else_is_left_alone(family: Family):

@@ -1,9 +1,15 @@
 """Plans that wait for a person: what they are called, and whether somebody agreed to them.
 
 In mode Approve what replaces pods, or costs more than the spec states, waits for an annotation with
-the plan's digest. The digest is computed anew in every tick, from the object, its generation, the
-spec and flags of the pods, and the replicas where those pass the stated cost. So an annotation that
-is stale, malformed or absent agrees to nothing: what runs stays, and is scaled as before.
+the plan's digest. The digest is computed anew in every tick, from what a person agrees to: the
+object, its generation, the spec of the pods, the GPUs of each, and the replicas where those pass
+the stated cost. So an annotation that is stale, malformed or absent agrees to nothing: what runs
+stays, and is scaled as before.
+
+Flags are no part of it: max-num-seqs follows the lengths and constants that are measured, from tick
+to tick, and an approval would go stale by itself. Where another max-num-seqs is all that a plan
+changes, the digest has the flags that it replaces, which stand still until it is carried out: who
+agreed to one such plan did not agree to the next.
 """
 
 import hashlib
@@ -46,25 +52,33 @@ CENTS: Final = 1e-6
 """Of a replica: prices are not exact in binary."""
 
 
-def plan_digest(model: ModelDeployment, flags: Flags, *, replicas: int) -> str:
+def plan_digest(
+    model: ModelDeployment, flags: Flags, *, replicas: int, replaced: Flags | None = None
+) -> str:
     """Return what the plan for one generation of an object is called.
 
     ``model``: with the spec of the pods that the plan runs.
     ``replicas``: that pass the stated cost; 0: the plan is within it.
+    ``replaced``: flags of the same spec that run, where the plan is to run others.
     """
-    named = [model.uid, model.generation, spec_digest(model), write_flags(flags), replicas]
+    num_gpus, leaves = flags.parallelism.num_gpus, write_flags(replaced) if replaced else None
+    named = [model.uid, model.generation, spec_digest(model), num_gpus, leaves, replicas]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def approved_replicas(state: ModelState, model: ModelDeployment, flags: Flags) -> int | None:
+def approved_replicas(
+    state: ModelState, model: ModelDeployment, flags: Flags, *, replaced: Flags | None = None
+) -> int | None:
     """Return up to how many replicas a plan is agreed to; 0: within the stated cost. None: not."""
     given = state.view.approve
     if given is None or not _DIGEST.fullmatch(given):
         return None
     most = model.spec.scaling.max_replicas
-    return next(
-        (n for n in range(most + 1) if plan_digest(model, flags, replicas=n) == given), None
-    )
+
+    def digest(replicas: int) -> str:
+        return plan_digest(model, flags, replicas=replicas, replaced=replaced)
+
+    return next((n for n in range(most + 1) if digest(n) == given), None)
 
 
 def until_approved(
@@ -109,18 +123,25 @@ def _running(state: ModelState, wanted: ModelDeployment, proposal: Proposal) -> 
     return running
 
 
-def is_roll_approved(state: ModelState, model: ModelDeployment, sizing: Sizing) -> bool:
-    """Tell whether somebody agreed to pods with these flags, for the replicas that there are."""
-    agreed = approved_replicas(state, model, sizing.flags)
+def is_roll_approved(
+    state: ModelState, model: ModelDeployment, sizing: Sizing, *, replaced: Flags | None = None
+) -> bool:
+    """Tell whether somebody agreed to such pods, for the replicas that there are."""
+    agreed = approved_replicas(state, model, sizing.flags, replaced=replaced)
     return agreed is not None and agreed >= _beyond(state, model, sizing)
 
 
 def roll_proposal(
-    state: ModelState, model: ModelDeployment, sizing: Sizing, changes: tuple[Change, ...]
+    state: ModelState,
+    model: ModelDeployment,
+    sizing: Sizing,
+    changes: tuple[Change, ...],
+    *,
+    replaced: Flags | None = None,
 ) -> Proposal:
     """Return a plan that would replace pods, with the fields for which it would."""
     beyond = _beyond(state, model, sizing)
-    digest = plan_digest(model, sizing.flags, replicas=beyond)
+    digest = plan_digest(model, sizing.flags, replicas=beyond, replaced=replaced)
     cost = f", at {_cost_written(sizing, beyond)}" if beyond else ""
     message = f"{roll_written(state.deployment, changes)}{cost}"
     return Proposal(digest=digest, reason=ROLLS, message=message)
@@ -193,6 +214,15 @@ def without_unapproved(found: Assessment, chosen: Chosen) -> Assessment:
     return replace(found, template=None, changes=(), proposals=(*found.proposals, proposal))
 
 
+def _is_agreed_to(state: ModelState, chosen: Chosen) -> bool:
+    """Tell whether the annotation is of what runs, or of other flags for it, which may wait yet."""
+    flags = chosen.sizing.flags
+    agreed = (
+        approved_replicas(state, chosen.model, flags, replaced=each) for each in (None, flags)
+    )
+    return any(each is not None for each in agreed)
+
+
 def how_to_approve(proposal: Proposal, given: str | None) -> tuple[str, str]:
     """Return (reason, message) of a plan that waits; ``given``: the annotation as it stands."""
     message = f"{proposal.message}; to approve: annotate {APPROVE_ANNOTATION}={proposal.digest}"
@@ -214,6 +244,6 @@ def approved(found: Assessment) -> Finding:
         said = [how_to_approve(each, given) for each in found.proposals]
         return Finding(kind, "False", said[0][0], "; also: ".join(message for _, message in said))
     chosen = found.chosen
-    if chosen and approved_replicas(found.state, chosen.model, chosen.sizing.flags) is not None:
+    if chosen and _is_agreed_to(found.state, chosen):
         return Finding(kind, "True", "PlanApproved", f"plan {given} is carried out")
     return Finding(kind, "True", "NothingToApprove", "no plan waits")

@@ -56,7 +56,7 @@ def with_rollout(
     found = replace(found, memory=replace(found.memory, better_since_s=since_s))
     if not _may_restart(found, chosen, fleet):
         return found
-    if found.mode == APPROVE and not is_roll_approved(found.state, chosen.model, better):
+    if found.mode == APPROVE and not _is_approved(found, chosen, better):
         return _proposed(found, chosen, better, fleet)
     needed = chosen.sizing.flags.parallelism.num_gpus
     waits = _waits_for(found, fleet, needed if free_gpus is None else free_gpus, is_rolling)
@@ -65,6 +65,10 @@ def with_rollout(
 
 def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
     return chosen.problem is not None or chosen.gain_of(better) >= GAIN_WORTH_A_ROLLOUT
+
+
+def _is_approved(found: Assessment, chosen: Chosen, better: Sizing) -> bool:
+    return is_roll_approved(found.state, chosen.model, better, replaced=chosen.sizing.flags)
 
 
 def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
@@ -121,7 +125,8 @@ def _proposed(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -
     )
     if stood_s < STANDS_S or found.proposals or not changes:
         return told
-    proposal = roll_proposal(found.state, chosen.model, better, changes)
+    runs = chosen.sizing.flags
+    proposal = roll_proposal(found.state, chosen.model, better, changes, replaced=runs)
     return replace(told, proposals=(proposal,))
 
 

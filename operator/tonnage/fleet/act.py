@@ -6,7 +6,7 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -44,6 +44,18 @@ class StaleError(HeldBackError):
     """Something else stands there than was decided on: no failure, the next tick looks again."""
 
 
+class UnannouncedError(HeldBackError):
+    """The status does not say that pods are about to be replaced: they stay until it does."""
+
+    def __init__(self, cause: WorldError) -> None:
+        super().__init__(f"no pod is replaced before the status says so: {cause}")
+        self._cause = cause
+
+    @property
+    def is_refusal(self) -> bool:
+        return self._cause.is_refusal
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
     """Carries writes out. ``may_write`` is asked right before each: a lost Lease stops them."""
@@ -62,7 +74,11 @@ class Writer:
             def run(phase: Callable[[Writes], None]) -> list[WorldError | None]:
                 return list(pool.map(lambda writes: self._guarded(phase, writes), todo))
 
-            said = [run(self._scale), run(self._announce), run(self._template)]
+            said = [run(self._scale), run(self._announce)]
+            unsaid = {
+                writes.uid: error for writes, error in zip(todo, said[-1], strict=True) if error
+            }
+            said.append(run(self._templating(unsaid)))
             held = {writes.uid for writes, error in zip(todo, said[-1], strict=True) if error}
             said += [run(self._publishing(held)), run(self._status)]
             list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
@@ -139,6 +155,16 @@ class Writer:
         found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
         if found is None or found["metadata"]["uid"] != writes.uid:
             raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is scaled")
+
+    def _templating(self, unsaid: Mapping[str, WorldError]) -> Callable[[Writes], None]:
+        """Return the phase that writes templates: not of rolls that could not be announced."""
+
+        def apply(writes: Writes) -> None:
+            if cause := unsaid.get(writes.uid):
+                raise UnannouncedError(cause)
+            self._template(writes)
+
+        return apply
 
     def _template(self, writes: Writes) -> None:
         self._children.protect(writes)

@@ -20,7 +20,7 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.writes import Writes
 from tonnage.manifests.children import Site, pod_monitor, service
-from tonnage.manifests.difference import differs
+from tonnage.manifests.difference import differs, without_rivals
 from tonnage.manifests.names import MANAGER, Manifest
 from tonnage.manifests.protection import protections
 
@@ -88,11 +88,29 @@ class Children:
         if controller_uid(live) != writes.uid:
             return False
         if differs(wanted, live, manager=MANAGER):
-            self.check_lead()
-            pinned = wanted | {"metadata": wanted["metadata"] | {"uid": live["metadata"]["uid"]}}
-            self.kube.apply(path, pinned, manager=MANAGER, force=True)
+            self._correct(path, wanted, live)
             LOG.info("object=%s applied %s", writes.label, wanted["kind"])
         return True
+
+    def _correct(self, path: str, wanted: Manifest, live: Manifest) -> None:
+        """Apply what is wanted over what stands there.
+
+        Beside what somebody else wrote it may be invalid, as a second port of one name is: then
+        that goes first.
+        """
+        uid = {"uid": live["metadata"]["uid"]}
+        pinned = wanted | {"metadata": wanted["metadata"] | uid}
+        self.check_lead()
+        try:
+            self.kube.apply(path, pinned, manager=MANAGER, force=True)
+        except KubernetesError as error:
+            spec = without_rivals(wanted, live)
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or spec is None:
+                raise
+            self.check_lead()
+            self.kube.merge_patch(path, {"metadata": uid, "spec": spec}, manager=MANAGER)
+            self.check_lead()
+            self.kube.apply(path, pinned, manager=MANAGER, force=True)
 
     def _remove(self, kind: str, writes: Writes) -> None:
         """Delete a child of ours that the spec asked for once.

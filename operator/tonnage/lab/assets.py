@@ -53,6 +53,8 @@ class Tool:
     debian_package: str | None = None
     must_contain: bytes = b""
     """What a program of another's making must have compiled in to be of use."""
+    is_of_lab: bool = True
+    """Else only a test asks for it, and its module is with the tests."""
 
 
 def _kubernetes(command: str) -> Tool:
@@ -106,8 +108,16 @@ TOOLS: Final[Mapping[str, Tool]] = {
             debian_package="prometheus",
             must_contain=b"discovery/kubernetes",
         ),
+        Tool(
+            name="kubeconform",
+            module="kubeconform",
+            package="github.com/yannh/kubeconform/cmd/kubeconform",
+            versioned_by="github.com/yannh/kubeconform",
+            is_of_lab=False,
+        ),
     )
 }
+OF_LAB: Final = tuple(name for name, tool in TOOLS.items() if tool.is_of_lab)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +195,7 @@ def _suits(tool: Tool, path: Path) -> bool:
 
 
 def ensure(
-    names: Sequence[str] = tuple(TOOLS), *, where: AssetPaths | None = None, step: Step = silent
+    names: Sequence[str] = OF_LAB, *, where: AssetPaths | None = None, step: Step = silent
 ) -> dict[str, Path]:
     """Return the paths of programs, built first where they are missing.
 

@@ -5,6 +5,7 @@ rights: what the chart grants is what is tested.
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from tonnage.lab.progress import Step, silent
 
 NAMESPACE: Final = "tonnage-system"
 VLLM_IMAGE: Final = "vllm/vllm-openai:.*"
-OPERATOR_IMAGE: Final = ".*/operator:.*"
+OPERATOR_REPOSITORY: Final = ".*/operator"
 HIDDEN_EFFICIENCY: Final = 0.60
 """Of the emulated engines' bandwidth; the prior says 0.83, so the first plan is too hopeful."""
 NODE_TIMEOUT_S: Final = 60.0
@@ -60,6 +61,8 @@ class SiteConfig:
     """None: emulated engines."""
     gpu_classes: Mapping[str, str] = field(default_factory=dict)
     """Classes that an administrator adds to the catalogue: file name to TOML text."""
+    operators: Mapping[str, Path] = field(default_factory=dict)
+    """Interpreters that hold other versions of Tonnage, by the tag of the operator's image."""
     scrape_interval_s: int = 5
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the operator that differ from the chart's."""
@@ -105,7 +108,6 @@ def _emulator(folder: Path, hidden: Mapping[str, Any]) -> EngineProgram:
 
 
 def _runner_config(folder: Path, engine: EngineProgram, config: SiteConfig) -> dict[str, Any]:
-    python = sys.executable
     nodes = [
         {
             "name": node.name,
@@ -123,16 +125,21 @@ def _runner_config(folder: Path, engine: EngineProgram, config: SiteConfig) -> d
                 "command": list(engine.command),
                 "environment": dict(engine.environment),
             },
-            {
-                "image": OPERATOR_IMAGE,
-                "command": [python, "-m", "tonnage"],
-                "programs": {"tonnage": [python, "-m", "tonnage"]},
-            },
+            *(
+                _operator(f"{OPERATOR_REPOSITORY}:{re.escape(tag)}", python)
+                for tag, python in config.operators.items()
+            ),
+            _operator(f"{OPERATOR_REPOSITORY}:.*", sys.executable),
         ],
         "probe_period_scale": engine.probe_period_scale,
         "restart_delay_scale": 0.1,
         "pre_stop_limit_s": 1.0,
     }
+
+
+def _operator(image: str, python: str | Path) -> dict[str, Any]:
+    command = [str(python), "-m", "tonnage"]
+    return {"image": image, "command": command, "programs": {"tonnage": command}}
 
 
 def _ready_nodes(kubectl: Kubectl) -> set[str]:

@@ -15,6 +15,8 @@ Fields = Mapping[str, Any]
 """``fieldsV1``: ``f:name`` for a field, ``k:{...}`` for an element by its keys; a leaf is empty."""
 IDENTITY = frozenset({"apiVersion", "kind"})
 NAMED_BY = frozenset({"name", "namespace"})
+BOUNDS = ("minAvailable", "maxUnavailable")
+"""Of a PodDisruptionBudget."""
 
 
 def differs(wanted: Manifest, live: Manifest, *, manager: str) -> bool:
@@ -23,6 +25,33 @@ def differs(wanted: Manifest, live: Manifest, *, manager: str) -> bool:
     fields = {key: value for key, value in wanted.items() if key not in IDENTITY}
     owned = _owned(live, manager)
     return owned is None or not _is_held(fields | {"metadata": metadata}, live, owned)
+
+
+def without_rivals(wanted: Manifest, live: Manifest) -> dict[str, Any] | None:
+    """Return the part of a spec, as a merge patch, beside which what is wanted is valid.
+
+    Of a Service, ports of ours that somebody gave another number: two of one name are refused. Of
+    a PodDisruptionBudget, the bound that is not wanted: only one may be set. None: nothing of that
+    kind stands there.
+    """
+    match wanted["kind"]:
+        case "Service":
+            return _ports_without_rivals(wanted["spec"]["ports"], live["spec"].get("ports") or [])
+        case "PodDisruptionBudget":
+            bounds = {name: wanted["spec"].get(name) for name in BOUNDS}
+            is_other = any(name in live["spec"] and bounds[name] is None for name in BOUNDS)
+            return bounds if is_other else None
+        case _:
+            return None
+
+
+def _ports_without_rivals(
+    wanted: list[dict[str, Any]], live: list[dict[str, Any]]
+) -> dict[str, Any] | None:
+    names, numbers = ({each[key] for each in wanted} for key in ("name", "port"))
+    kept = [each for each in live if each.get("name") not in names and each["port"] not in numbers]
+    is_edited = any(each.get("name") in names and each["port"] not in numbers for each in live)
+    return {"ports": [*wanted, *kept]} if is_edited else None
 
 
 def _owned(live: Manifest, manager: str) -> Fields | None:

@@ -76,6 +76,9 @@ def _pod_spec(name: str, spec: Spec, pods: Pods, figures: PodFigures) -> Manifes
     }
     if pods.service_account_name:
         pod["serviceAccountName"] = pods.service_account_name
+        # The API server keeps this old name of the field beside it. Were it not ours too, it would
+        # stay when the other goes, and bring it back.
+        pod["serviceAccount"] = pods.service_account_name
     if pods.image_pull_secrets:
         pod["imagePullSecrets"] = [each.to_dict() for each in pods.image_pull_secrets]
     return pod

@@ -16,6 +16,7 @@ from fleet_builders import (
     a_state,
     assessed,
     managed_by,
+    with_lengths,
 )
 from tonnage.control.approval import plan_digest, replicas_within
 from tonnage.control.conditions import conditions
@@ -71,25 +72,42 @@ def the_digest(found):
 
 
 class TestDigest:
-    def digest(self, *, replicas=0, flags=None, **changes):
-        return plan_digest(a_model(**changes), flags or a_sizing().flags, replicas=replicas)
+    def digest(self, *, replicas=0, flags=None, replaced=None, **changes):
+        flags = flags or a_sizing().flags
+        return plan_digest(a_model(**changes), flags, replicas=replicas, replaced=replaced)
 
     def test_is_sixteen_digits_and_the_same_every_time(self):
         assert self.digest() == self.digest()
         assert len(self.digest()) == 16
 
-    def test_differs_by_object_generation_spec_flags_and_replicas(self):
-        flags = replace(a_sizing().flags, max_num_seqs=7)
+    def test_differs_by_object_generation_spec_gpus_replicas_and_what_is_replaced(self):
+        flags = a_sizing().flags
+        four = replace(flags, parallelism=replace(flags.parallelism, tensor=4))
+        seven = replace(flags, max_num_seqs=7)
         digests = {
             self.digest(),
             self.digest(uid="another"),
             self.digest(generation=2),
             self.digest(contextLength=16_384),
-            self.digest(flags=flags),
+            self.digest(flags=four),
             self.digest(replicas=4),
+            self.digest(replaced=flags),
+            self.digest(replaced=seven),
         }
 
-        assert len(digests) == 6
+        assert len(digests) == 8
+
+    @pytest.mark.parametrize(
+        "measured",
+        [{"max_num_seqs": 7}, {"max_num_batched_tokens": 4096}, {"gpu_memory_utilization": 0.8}],
+    )
+    def test_does_not_follow_flags_which_follow_what_is_measured(self, measured):
+        flags = a_sizing().flags
+
+        assert self.digest(flags=replace(flags, **measured)) == self.digest()
+        assert self.digest(flags=replace(flags, **measured), replaced=flags) == self.digest(
+            replaced=flags
+        )
 
 
 class TestNothingToApprove:
@@ -197,6 +215,16 @@ class TestPodsThatWouldRoll:
 
         assert found.template is None
         assert said("Approved", found) == ("True", "PlanApproved")
+
+    def test_stay_approved_when_requests_turn_out_longer(self):
+        digest = the_digest(self.waiting())
+        manifest = a_waiting_manifest(approve=digest, **LONGER)
+        state = with_lengths(a_state(manifest, live=a_deployment_body()), 8000, 200)
+        approved = assessed(state, fleet=a_fleet(state))
+
+        assert approved.sizing.flags != self.waiting(approve=digest).sizing.flags
+        assert written(approved).template is not None
+        assert said("Approved", approved) == ("True", "PlanApproved")
 
     @pytest.mark.parametrize(
         ("approve", "reason"),

@@ -30,24 +30,24 @@ def moved(at_s):
     return {"posterior": ObjectPosterior(slots_moved_at_s=at_s)}
 
 
-def an_object(*, gain=0.2, memory=None, mode="Auto", **changes):
-    """Two replicas, calm, for which 50 slots would serve so much more than those that run."""
+def an_object(*, gain=0.2, slots=50, running=None, memory=None, mode="Auto", **changes):
+    """Two replicas, calm, for which so many slots would serve so much more than those that run."""
     found = assessed(
         a_state(a_manifest(scaling={"mode": mode, "maxReplicas": 8}), load=2, **changes)
     )
-    running = found.chosen.sizing
+    sizing = found.chosen.sizing
+    flags = sizing.flags if running is None else replace(sizing.flags, max_num_seqs=running)
+    sizing = replace(sizing, flags=flags)
     better = replace(
-        running,
-        flags=replace(running.flags, max_num_seqs=50),
-        goodput=replace(
-            running.goodput, requests_per_s=(1 + gain) * running.goodput.requests_per_s
-        ),
+        sizing,
+        flags=replace(flags, max_num_seqs=slots),
+        goodput=replace(sizing.goodput, requests_per_s=(1 + gain) * sizing.goodput.requests_per_s),
     )
-    asked = BetterAsked(at_s=NOW_S, flags=running.flags, sizing=better)
+    asked = BetterAsked(at_s=NOW_S, flags=flags, sizing=better)
     said = Reason(code="MaxNumSeqs", message="by what is measured, ...")
     return replace(
         found,
-        chosen=replace(found.chosen, better_asked=asked),
+        chosen=replace(found.chosen, sizing=sizing, better_asked=asked),
         decision=replace(found.decision, replicas=2, reasons=(said, *found.decision.reasons)),
         memory=replace(found.memory, **(STOOD if memory is None else memory)),
     )
@@ -111,6 +111,28 @@ class TestARollout:
 
         assert found.template is not None
         assert found.proposals == ()
+
+    def test_stays_approved_when_another_number_turns_out_better(self):
+        asked = an_object(mode="Approve")
+        [proposal] = rolled(asked).proposals
+        view = replace(asked.state.view, approve=proposal.digest)
+        later = an_object(mode="Approve", slots=52)
+
+        found = rolled(replace(later, state=replace(later.state, view=view)))
+
+        flags = flags_from_annotation(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])
+        assert flags.max_num_seqs == 52
+
+    def test_that_was_approved_once_approves_no_second_one(self):
+        first = an_object(mode="Approve")
+        [proposal] = rolled(first).proposals
+        second = an_object(mode="Approve", running=50, slots=60)
+        view = replace(second.state.view, approve=proposal.digest)
+
+        found = rolled(replace(second, state=replace(second.state, view=view)))
+
+        assert found.template is None
+        assert found.proposals[0].digest != proposal.digest
 
     def test_is_not_proposed_before_its_gain_has_stood(self):
         found = rolled(an_object(mode="Approve", memory={}))

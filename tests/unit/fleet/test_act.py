@@ -390,6 +390,36 @@ class TestChildren:
         assert kube.writes[-1].body["metadata"]["uid"] == f"uid-of-{MONITOR}"
         assert kube.objects[MONITOR]["metadata"]["labels"]["release"] == "prometheus"
 
+    def test_beside_which_ours_is_invalid_are_cleared_first(self):
+        kube = a_kube()
+        act(kube, asking(**CHECKED))
+        kube.objects[SERVICE]["spec"]["ports"] = [{"name": "http", "port": 9000}]
+
+        def two_of_a_name(verb, path):
+            ports = kube.objects[SERVICE]["spec"]["ports"]
+            if (verb, path) == ("apply", SERVICE) and ports[0]["port"] == 9000:
+                raise KubernetesError("Duplicate value", status=422)
+
+        kube.fail = two_of_a_name
+
+        assert act(kube, asking(**CHECKED)) == frozenset()
+        assert done(kube)[2:] == ["patch services/llama", "apply services/llama"]
+        assert [each["port"] for each in kube.objects[SERVICE]["spec"]["ports"]] == [8000]
+
+    def test_that_are_refused_for_another_reason_stay_refused(self):
+        kube = a_kube()
+        act(kube, asking(**CHECKED))
+        kube.objects[SERVICE]["spec"]["selector"] = {"app": "theirs"}
+
+        def never(verb, path):
+            if (verb, path) == ("apply", SERVICE):
+                raise KubernetesError("a policy forbids it", status=422)
+
+        kube.fail = never
+
+        assert "a policy forbids it" in carried(kube, asking(**CHECKED)).refused
+        assert done(kube)[2:] == []
+
     def test_that_were_made_anew_meanwhile_are_not_forced(self):
         kube = a_kube()
         act(kube, asking(**CHECKED))
@@ -565,6 +595,35 @@ class TestAll:
             "apply modeldeployments/llama/status",
             "apply deployments/llama",
         ]
+
+    @pytest.mark.parametrize(("status", "refused"), [(403, "no right"), (503, None)])
+    def test_pods_are_not_replaced_where_the_status_cannot_say_so(self, status, refused):
+        def no_status(verb, path):
+            if verb == "apply" and path.endswith("/status"):
+                raise KubernetesError("no right", status=status)
+
+        kube = a_kube()
+        kube.fail = no_status
+
+        fate = carried(kube, asking(template=TEMPLATE, rolls=True, status=A_STATUS))
+
+        assert done(kube) == []
+        assert (fate.template, fate.has_failed) == (Fate.UNDONE, True)
+        assert (fate.refused is None) == (refused is None)
+        assert refused is None or refused in fate.refused
+
+    def test_a_template_that_replaces_no_pod_does_not_wait_for_the_status(self):
+        def no_status(verb, path):
+            if verb == "apply" and path.endswith("/status"):
+                raise KubernetesError("later", status=503)
+
+        kube = a_kube()
+        kube.fail = no_status
+
+        fate = carried(kube, asking(template=TEMPLATE, status=A_STATUS))
+
+        assert done(kube) == ["apply deployments/llama"]
+        assert fate.template is Fate.DONE
 
     @pytest.mark.parametrize("creates", [True, False])
     def test_nothing_at_all_is_written_without_the_lease(self, creates):

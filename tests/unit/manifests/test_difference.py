@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from tonnage.manifests.difference import differs
+from tonnage.manifests.difference import differs, without_rivals
 
 WANTED = {
     "apiVersion": "v1",
@@ -156,3 +156,40 @@ def test_a_list_that_is_one_value_holds_what_is_wanted_and_nothing_else():
     assert differs(wanted, live({"port": 1}, {"port": 2}), manager="tonnage")
     assert differs(wanted, live({"port": 2}), manager="tonnage")
     assert differs(wanted, live(), manager="tonnage")
+
+
+OURS = WANTED["spec"]["ports"][0]
+METRICS = {"name": "metrics", "port": 9000, "targetPort": 9000, "protocol": "TCP"}
+
+
+class TestWhatStandsInTheWay:
+    def service(self, *ports):
+        return changed(LIVE, ("spec", "ports"), list(ports))
+
+    def budget(self, **spec):
+        return {"kind": "PodDisruptionBudget", "metadata": {}, "spec": {"selector": {}, **spec}}
+
+    def test_is_our_port_under_another_number_and_no_other(self):
+        moved = OURS | {"port": 80, "protocol": "TCP"}
+
+        patch = without_rivals(WANTED, self.service(moved, METRICS))
+
+        assert patch == {"ports": [OURS, METRICS]}
+
+    def test_is_no_port_that_somebody_added(self):
+        live = self.service(OURS | {"protocol": "TCP"}, METRICS)
+
+        assert without_rivals(WANTED, live) is None
+
+    def test_is_the_other_bound_of_a_budget(self):
+        patch = without_rivals(self.budget(maxUnavailable=1), self.budget(minAvailable=2))
+
+        assert patch == {"minAvailable": None, "maxUnavailable": 1}
+
+    def test_is_not_the_same_bound_with_another_value(self):
+        assert without_rivals(self.budget(maxUnavailable=1), self.budget(maxUnavailable=2)) is None
+
+    def test_is_not_looked_for_in_other_kinds(self):
+        policy = {"kind": "NetworkPolicy", "metadata": {}, "spec": {}}
+
+        assert without_rivals(policy, policy) is None

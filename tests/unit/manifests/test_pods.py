@@ -160,6 +160,8 @@ class TestSecrets:
         with_account = pod(serviceAccountName="model-reader")
 
         assert with_account["serviceAccountName"] == "model-reader"
+        assert with_account["serviceAccount"] == "model-reader"  # or it stays when the other goes
+        assert not {"serviceAccount", "serviceAccountName"} & pod().keys()
         assert with_account["automountServiceAccountToken"] is False
 
 

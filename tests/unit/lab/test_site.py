@@ -1,0 +1,28 @@
+"""What the pod runner is told to run for an image."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tonnage.lab import site
+from tonnage.lab.runner.config import RunnerConfig
+from tonnage.lab.site import GpuNode, SiteConfig
+
+EARLIER = Path("/earlier/bin/python")
+
+
+@pytest.mark.parametrize(
+    ("tag", "python"),
+    [("earlier", str(EARLIER)), ("lab", sys.executable), ("earliest", sys.executable)],
+)
+def test_a_tag_of_the_operators_image_may_stand_for_another_version(tmp_path, tag, python):
+    nodes = (GpuNode(name="a", product="NVIDIA-H200", num_gpus=8),)
+    config = SiteConfig(nodes=nodes, operators={"earlier": EARLIER})
+    engine = site._emulator(tmp_path, {})
+    written = RunnerConfig.model_validate(site._runner_config(tmp_path, engine, config))
+
+    image = written.image_for(f"registry.test/tonnage/operator:{tag}")
+
+    assert image.command == [python, "-m", "tonnage"]
+    assert image.programs == {"tonnage": [python, "-m", "tonnage"]}
