@@ -21,6 +21,8 @@ from tonnage.fleet.views import (
 
 Key = tuple[str, str]
 """(namespace, name)"""
+Owner = tuple[str, str]
+"""(namespace, uid)"""
 
 
 class Kind(StrEnum):
@@ -52,25 +54,29 @@ class Snapshot:
     replica_sets: Mapping[Key, ReplicaSetView]
     autoscalers: Mapping[Key, AutoscalerView]
 
-    pods_by_deployment: Mapping[str, tuple[PodView, ...]]
-    """By uid of the Deployment, sorted by name."""
+    pods_by_deployment: Mapping[Owner, tuple[PodView, ...]]
+    """By namespace and uid of the Deployment, sorted by name."""
 
     def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:
         """Return the pods that a ReplicaSet of this Deployment owns, whatever their labels say."""
-        return self.pods_by_deployment.get(deployment.uid, ())
+        return self.pods_by_deployment.get((deployment.namespace, deployment.uid), ())
 
 
 def by_deployment(
     pods: Iterable[PodView], replica_sets: Iterable[ReplicaSetView]
-) -> Mapping[str, tuple[PodView, ...]]:
-    """Join pods to Deployments through the ReplicaSets that own them, once for the whole fleet."""
-    owners = {each.uid: each.deployment_uid for each in replica_sets}
-    found: dict[str, list[PodView]] = defaultdict(list)
+) -> Mapping[Owner, tuple[PodView, ...]]:
+    """Join pods to Deployments through the ReplicaSets that own them, once for the whole fleet.
+
+    Owners are of the same namespace. Who writes an owner elsewhere names any uid: the API server
+    checks none, and the garbage collector leaves what a finalizer holds.
+    """
+    owners = {(each.namespace, each.uid): each.deployment_uid for each in replica_sets}
+    found: dict[Owner, list[PodView]] = defaultdict(list)
     for pod in sorted(pods, key=lambda pod: pod.name):
-        owner = owners.get(pod.replica_set_uid or "")
+        owner = owners.get((pod.namespace, pod.replica_set_uid or ""))
         if owner:
-            found[owner].append(pod)
-    return {uid: tuple(each) for uid, each in found.items()}
+            found[pod.namespace, owner].append(pod)
+    return {owner: tuple(each) for owner, each in found.items()}
 
 
 class Store:

@@ -193,6 +193,24 @@ class TestPods:
 
         assert snapshot.pods_of(snapshot.deployments["serving", "llama"]) == ()
 
+    @pytest.mark.parametrize("set_uid", ["uid-of-forged", "uid-of-llama-abc"])
+    def test_in_another_namespace_that_name_its_uids_do_not_count(self, store, set_uid):
+        # The API server checks no owner's uid; a finalizer keeps the ReplicaSet from the collector.
+        forged_set, forged = a_replica_set_body(uid="uid-of-forged"), a_pod_body("forged")
+        forged["metadata"]["ownerReferences"][0]["uid"] = set_uid
+        for each in (forged_set, forged):
+            each["metadata"]["namespace"] = "attacker"
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body())
+        for replica_set in (a_replica_set_body(), forged_set):
+            store.note(Kind.REPLICA_SET, None, replica_set)
+        for pod in (a_pod_body("own"), forged):
+            store.note(Kind.POD, None, pod)
+        snapshot = store.snapshot()
+
+        pods = snapshot.pods_of(snapshot.deployments["serving", "llama"])
+
+        assert [(pod.namespace, pod.name) for pod in pods] == [("serving", "own")]
+
 
 def test_a_snapshot_does_not_change_afterwards(store):
     store.note(Kind.POD, None, a_pod_body("a"))
