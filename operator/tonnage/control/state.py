@@ -6,7 +6,8 @@ from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
-from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.shape import ModelShape
 from tonnage.control.answers import Answers
 from tonnage.control.contest import Rivals
 from tonnage.estimate.belief import Asked, Belief
@@ -129,6 +130,14 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BadConfig:
+    """Why a config.json says no shape."""
+
+    kind: type[CatalogError]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
     """One ModelDeployment and everything in the cluster that is about it."""
 
@@ -137,8 +146,8 @@ class ModelState:
     deployment: DeploymentView | None
     """Of its own name, or its scale target."""
     pods: tuple[PodView, ...] = ()
-    model_config: str | None = None
-    """Text of the config.json that the spec refers to."""
+    model_config: ModelShape | BadConfig | None = None
+    """What the config.json says that the spec refers to."""
     config_problem: str | None = None
     conflicting_autoscaler: str | None = None
     """Kind and name of another one that scales the same Deployment."""
