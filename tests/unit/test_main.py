@@ -200,7 +200,7 @@ class TestDeciding:
     def test_shows_nothing_any_more_when_another_leads(self):
         leading = Leading(is_leader=Script([True, False]))
         deciding, heartbeat = Deciding(), Heartbeat(clock=lambda: 0.0)
-        told = FleetSeries(objects=(), num_objects=0, num_left_out=0, is_blind=False)
+        told = FleetSeries(objects=(), num_objects=0, num_left_out=0, num_faults=0, is_blind=False)
         deciding.tick = lambda: heartbeat.exporter.note(told)
         shown = []
         stop = Stop(rounds=2)

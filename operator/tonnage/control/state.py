@@ -154,6 +154,8 @@ class ModelState:
     older_claim: str | None = None
     """Name of an older ModelDeployment with the same scale target."""
     engines: tuple[EngineSamples, ...] = ()
+    bug: Exception | None = None
+    """Of ours, which kept the rest from being read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,9 +76,7 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     )
     known = replace(known, objects={**known.objects, **_of_objects(found)})
     learned = replace(fleet, calibrations=known)
-    written, unsaid = _of_each(
-        found, lambda each: writes_for(each, report(each, learned), learned), "nothing written"
-    )
+    written, unsaid = _written(found, learned)
     objects = {each.state.view.uid: each.memory for each in found}
     objects |= {uid: remembered for uid, (_, remembered) in written.items()}
     return Outcome(
@@ -94,6 +92,28 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
+
+
+def _written(
+    found: Iterable[Assessment], fleet: Fleet
+) -> tuple[dict[str, tuple[Writes, ObjectMemory]], list[Fault]]:
+    """Return {UID: (writes, memory)}, and the faults met: of an object with one, its status tells.
+
+    Where not even that can be told, nothing is written for it.
+    """
+
+    def told(each: Assessment) -> tuple[Writes, ObjectMemory]:
+        return writes_for(each, report(each, fleet), fleet)
+
+    known = list(found)
+    written, faults = _of_each(known, told, "nothing written")
+    errors = {fault.key: fault.error for fault in faults}
+    broken = [
+        _broken(each.state, each.memory, errors[each.state.view.key])
+        for each in known
+        if each.state.view.key in errors
+    ]
+    return written | _of_each(broken, told, "nothing told")[0], faults
 
 
 def with_carried(
@@ -158,8 +178,7 @@ def assess_fleet(
     rolling = any(is_rolling(each, fleet) for each in sizings.values())
     for state in in_turn(fleet.models, known):
         uid = state.view.uid
-        each = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)
-        each = with_rollout(each, fleet, free_gpus=free, is_rolling=rolling)
+        each = _decided(sizings[uid], fleet, free, uncounted, is_rolling=rolling)
         rolling = rolling or bool(each.changes)
         if free is not None:
             free -= growth_gpus(each, fleet)
@@ -188,6 +207,8 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:
     """Size one object; a bug in that must not stop the others."""
+    if state.bug:
+        return _broken(state, known, state.bug)
     try:
         return sized(state, fleet, known, asker)
     except Exception as error:
@@ -195,11 +216,13 @@ def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -
 
 
 def _decided(
-    found: Assessment, fleet: Fleet, free: int | None, uncounted: str | None
+    found: Assessment, fleet: Fleet, free: int | None, uncounted: str | None, *, is_rolling: bool
 ) -> Assessment:
     """Decide one object; a bug in that must not stop the others."""
     try:
-        return decided(found, fleet, free_gpus=free, uncounted_gpus=uncounted)
+        each = decided(found, fleet, free_gpus=free, uncounted_gpus=uncounted)
+        each = with_shortage(each, fleet)
+        return with_rollout(each, fleet, free_gpus=free, is_rolling=is_rolling)
     except Exception as error:
         return _broken(found.state, found.memory, error)
 

@@ -82,7 +82,7 @@ class Observer:
         )
         return Fleet(
             now_s=now_s,
-            models=tuple(self._state(view, parsed[view.uid], seen) for view in views),
+            models=tuple(self._read(view, parsed[view.uid], seen) for view in views),
             metrics_problem=nothing_decides(answers),
             problems=answers.problems,
             partial=answers.partial,
@@ -118,6 +118,16 @@ class Observer:
         owned = (pod for pods in snapshot.pods_by_deployment.values() for pod in pods)
         pods = ((pod.namespace, pod.name) for pod in owned)
         return self._scraper.scrape(expressions, pods, now_s)
+
+    def _read(
+        self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
+    ) -> ModelState:
+        """Return what is known of an object; a bug in that must not stop the others."""
+        try:
+            return self._state(view, model, seen)
+        except Exception as error:
+            deployment = _still_running(view, seen.snapshot)
+            return ModelState(view=view, model=model, deployment=deployment, bug=error)
 
     def _state(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen

@@ -1,5 +1,6 @@
 """The informer store: what Kopf's watches last said, kept slim. A hint, checked against lists."""
 
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.fleet.logs import Line
 from tonnage.fleet.views import (
     AutoscalerView,
     ReplicaSetView,
@@ -19,6 +21,7 @@ from tonnage.fleet.views import (
     replica_set_view,
 )
 
+LOG = logging.getLogger("tonnage.store")
 Key = tuple[str, str]
 """(namespace, name)"""
 Owner = tuple[str, str]
@@ -92,7 +95,9 @@ class Store:
 
     def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
         """Take in one watch event."""
-        view = PROJECTIONS[kind](body)
+        view = _projected(kind, body)
+        if view is None:
+            return  # what was known of it stays
         key = (view.namespace, view.name)
         with self._lock:
             self._noted.setdefault(kind, set()).add(key)
@@ -115,10 +120,15 @@ class Store:
         """
         with self._lock:
             self._noted[kind] = set()
-        listed_views = [PROJECTIONS[kind](body) for body in listed]
-        views: dict[Key, View] = {(view.namespace, view.name): view for view in listed_views}
+        views, unread = dict[Key, View](), set[Key]()
+        for body in listed:
+            view = _projected(kind, body)
+            if view is None:
+                unread.add(_key_of(body))
+            else:
+                views[view.namespace, view.name] = view
         with self._lock:
-            newer, known = self._noted[kind], self._views[kind]
+            newer, known = self._noted[kind] | unread, self._views[kind]
             ghosts = [
                 key
                 for key, view in known.items()
@@ -135,6 +145,20 @@ class Store:
             copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
         pods, replica_sets = copies[Kind.POD].values(), copies[Kind.REPLICA_SET].values()
         return Snapshot(**copies, pods_by_deployment=by_deployment(pods, replica_sets))
+
+
+def _projected(kind: Kind, body: Mapping[str, Any]) -> View | None:
+    """Return the view of an object; a bug in that must not stop the others."""
+    try:
+        return PROJECTIONS[kind](body)
+    except Exception:
+        LOG.exception(Line("cannot be read", kind=kind, object="/".join(_key_of(body))))
+        return None
+
+
+def _key_of(body: Mapping[str, Any]) -> Key:
+    metadata = body.get("metadata") or {}
+    return metadata.get("namespace", ""), metadata.get("name", "")
 
 
 def _without_echo(view: View | None) -> View | None:

@@ -63,6 +63,36 @@ def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
     assert outcome.memory.objects["uid-of-a"] == outcome.found[0].memory
 
 
+def test_a_bug_in_what_is_told_of_one_object_is_told_by_its_status():
+    observed = tick(a_fleet(running("a"), running("b")), Memory()).memory
+    remembered = replace(observed.objects["uid-of-a"], gauges={"queueDepth": "a bug"})
+
+    outcome = tick(
+        a_fleet(running("a"), running("b")),
+        replace(observed, objects=observed.objects | {"uid-of-a": remembered}),
+    )
+
+    [fault] = outcome.faults
+    assert (fault.key, fault.consequence) == (("serving", "a"), "nothing written")
+    told = next(writes for writes in outcome.writes if writes.name == "a")
+    conditions = {each.type: each.reason for each in told.status.conditions}
+    assert conditions["PlanValid"] == "InternalError"
+    assert (told.scale, told.template) == (None, None)
+
+
+def test_a_bug_in_reading_one_object_freezes_it_alone():
+    error = RuntimeError("a bug")
+    broken = running("a", load=9, bug=error)
+
+    outcome = tick(a_fleet(broken, running("b")), Memory())
+
+    [fault] = outcome.faults
+    assert (fault.key, fault.error) == (("serving", "a"), error)
+    first, second = outcome.writes
+    assert (first.scale, first.template) == (None, None)
+    assert second.status.plan is not None
+
+
 def test_what_one_object_grows_by_the_next_cannot_have():
     states = [a_state(a_manifest(name), replicas=None) for name in "ab"]
     budget = {"max_gpus": 2 * FIRST_REPLICAS + 2}

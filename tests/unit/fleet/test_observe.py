@@ -164,6 +164,21 @@ class TestJoining:
         assert state.model == a_model()
 
 
+def test_a_bug_in_reading_one_object_leaves_the_others():
+    kube = KubeDouble()
+
+    def broken(verb, path):
+        raise RuntimeError("a bug")
+
+    kube.fail = broken
+    bad = a_manifest("bad", model=CONFIGURED)
+
+    found, well = observed(an_observer(kube), (Kind.MODEL, bad), *served()).models
+
+    assert str(found.bug) == "a bug"
+    assert (well.bug, well.deployment.replicas) == (None, 2)
+
+
 class TestOperatorClass:
     BODIES = (
         (Kind.MODEL, a_manifest("plain")),

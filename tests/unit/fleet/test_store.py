@@ -170,6 +170,21 @@ class TestReconciling:
         assert names(store, Kind.POD) == []
 
 
+class TestABugInReading:
+    """Of one object must not stop the others, nor make it vanish."""
+
+    def test_leaves_what_was_known_of_it(self, store, caplog):
+        store.note(Kind.POD, None, a_pod_body("a"))
+        without_uid = {"metadata": {"namespace": "serving", "name": "a"}}
+
+        store.note(Kind.POD, "MODIFIED", without_uid)
+        ghosts = store.reconcile(Kind.POD, [without_uid, a_pod_body("b")])
+
+        assert ghosts == 0
+        assert names(store, Kind.POD) == ["a", "b"]
+        assert '"cannot be read" kind=pods object=serving/a' in caplog.text
+
+
 class TestPods:
     def test_of_a_deployment_are_those_of_its_replica_sets(self, store):
         store.note(Kind.DEPLOYMENT, None, a_deployment_body())
