@@ -18,15 +18,15 @@ _DECISIONS: Final = frozenset(
 )  # fmt: skip
 _CONDITIONS: Final = frozenset(
     {
-        "ApprovalMalformed", "ApprovalStale", "AsPlanned", "AsPublished", "BudgetExceeded",
-        "BudgetUncounted", "ConflictingScaler", "ConflictingWriter", "ConstantOutOfRange",
-        "CostExceeded", "FarFromEstimate", "FasterThanPossible", "FasterThanPublished", "Met",
-        "MinimumReady", "Missed", "MoreThanMemory", "NoReport", "NoTraffic", "NotBusy",
-        "NotDeployed", "NothingToApprove", "ParkedAtZero", "Paused", "PlanApproved", "PlanInvalid",
-        "PlanPending", "Planned", "PodsFailing", "PodsWouldRoll", "RecommendOnly", "RollingOut",
-        "RolloutStuck", "Scaling", "Scheduled", "ScrapedInPart", "SlowPod", "SlowerThanPublished",
-        "SpecPending", "StatusOnly", "Stored", "WaitingForReplicas", "WithinBounds",
-        "WriteRefused",
+        "ApprovalMalformed", "ApprovalStale", "AsPlanned", "AsPublished", "AsWritten",
+        "BudgetExceeded", "BudgetUncounted", "ConflictingScaler", "ConflictingWriter",
+        "ConstantOutOfRange", "CostExceeded", "FarFromEstimate", "FasterThanPossible",
+        "FasterThanPublished", "Met", "MinimumReady", "Missed", "MoreThanMemory", "NoReport",
+        "NoTraffic", "NoTrafficPath", "NotBusy", "NotDeployed", "NothingToApprove", "ParkedAtZero",
+        "Paused", "PlanApproved", "PlanInvalid", "PlanPending", "Planned", "PodsFailing",
+        "PodsWouldRoll", "RecommendOnly", "RollingOut", "RolloutStuck", "Scaling", "Scheduled",
+        "ScrapedInPart", "SlowPod", "SlowerThanPublished", "SpecPending", "StatusOnly", "Stored",
+        "TemplateEdited", "WaitingForReplicas", "WithinBounds", "WriteRefused", "WrittenOtherwise",
     }
 )  # fmt: skip
 _STORAGE: Final = frozenset(

@@ -98,6 +98,12 @@ class DeploymentView:
     """JSON of the pod template as it stands."""
     template_fields: str = "null"
     """JSON of what our field manager owns of it; null: nothing."""
+    owner: str | None = None
+    """Kind and name of its controller."""
+    adopt: str | None = None
+    """UID of the ModelDeployment that it is handed over to."""
+    rendered: str | None = None
+    """Digest of the pod template as we wrote it, as we recorded it."""
     made_from: str | None = None
     """JSON of the part of the spec that its template was made from, as we recorded it."""
 
@@ -145,6 +151,8 @@ class ModelState:
     model: ModelDeployment | InvalidSpecError
     deployment: DeploymentView | None
     """Of its own name, or its scale target."""
+    in_the_way: DeploymentView | None = None
+    """Of that name, and not ours."""
     pods: tuple[PodView, ...] = ()
     model_config: ModelShape | BadConfig | None = None
     """What the config.json says that the spec refers to."""
@@ -243,6 +251,18 @@ class BetterAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Departed:
+    """How a pod template that stands departs from what we wrote."""
+
+    seen: tuple[str | None, ...]
+    """What it was found by."""
+    is_known: bool
+    """What we would write now is what we wrote."""
+    changes: tuple[Change, ...]
+    """That would bring it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMemory:
     """What is remembered of one object between ticks. Losing it costs patience, never safety."""
 
@@ -317,12 +337,16 @@ class ObjectMemory:
     """While pods are being replaced."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
+    departed: Departed | None = None
+    """From the template that we wrote; None: there is none of ours to judge."""
     rivals: Rivals = field(default_factory=Rivals)
     """Other writers of the Deployment, and what was done about them."""
     short_since_s: float | None = None
     """Since when the fleet's GPU budget keeps it from what it needs."""
     write_problem: str | None = None
     """What the API server said to the last write of the template, if it refused it."""
+    no_path: str | None = None
+    """Why no request comes to the replicas, whatever they can serve."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""

@@ -14,6 +14,7 @@ from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gp
 from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.outlook import with_recalled
+from tonnage.control.ownership import as_owned
 from tonnage.control.rollout import is_rolling, with_rollout, without_rollout
 from tonnage.control.state import (
     Assessment,
@@ -125,7 +126,8 @@ def with_carried(
     """
     found = {each.state.view.uid: each for each in outcome.found}
     objects = {
-        uid: replace(each, write_problem=None) for uid, each in outcome.memory.objects.items()
+        uid: replace(each, write_problem=None, no_path=None)
+        for uid, each in outcome.memory.objects.items()
     }
     for writes in outcome.writes:
         uid, fate = writes.uid, carried.get(writes.uid)
@@ -164,6 +166,7 @@ def assess_fleet(
 
     They are sized in another order: who has waited longest for a search comes first.
     """
+    fleet = as_owned(fleet)
     known = {
         state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet)
         for state in fleet.models

@@ -66,6 +66,8 @@ class Carried:
     """Something did, in whichever part: another number that stood there is no failure."""
     refused: str | None = None
     """What the API server said, if it will say so again."""
+    no_path: str | None = None
+    """Why no request comes to the replicas."""
 
 
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
@@ -136,7 +138,7 @@ def carried_out(
         now_s=now_s,
     )
     if not carried.has_failed:
-        return replace(memory, write_problem=None)
+        return replace(memory, write_problem=None, no_path=None)
     return replace(
         memory,
         drift_corrected=None if carried.template is Fate.UNDONE else memory.drift_corrected,
@@ -144,6 +146,7 @@ def carried_out(
         children_generation=None,
         gauges_written_at_s=0.0,
         write_problem=carried.refused or memory.write_problem,
+        no_path=carried.no_path,
     )
 
 

@@ -24,9 +24,10 @@ from tonnage.control.contest import Fate
 from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Carried, Scale, Writes
-from tonnage.fleet.children import Children, controller_uid
+from tonnage.fleet.children import Children, NoPathError, controller_uid
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
+    ADOPT_LABEL,
     API_VERSION,
     DELETION_COST_ANNOTATION,
     MANAGED_LABEL,
@@ -168,7 +169,7 @@ class Writer:
             LOG.info("object=%s created Deployment", writes.label)
             self._move_first(writes, made["metadata"]["uid"])
             return
-        if controller_uid(live) != writes.uid:
+        if controller_uid(live) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
             raise HeldBackError(f"Deployment {writes.label} is not ours: it is left alone")
         if writes.creates:
@@ -219,12 +220,25 @@ class Writer:
         self.kube.apply(path, body, manager=MANAGER, force=True)
 
 
+def _is_handed_over(live: Manifest, writes: Writes) -> bool:
+    """Tell whether a Deployment that nobody controls was given to the object, and it takes it."""
+    adopt = (live["metadata"].get("labels") or {}).get(ADOPT_LABEL)
+    return controller_uid(live) is None and adopt == writes.uid and not writes.creates
+
+
 def _carried(*said: WorldError | None) -> Carried:
     """Return what became of scale and template, by phase; the last that failed is told."""
     scale, _, template, *_ = map(_fate, said)
     failed = [each for each in said if each is not None and not isinstance(each, StaleError)]
     refused = str(failed[-1]) if failed and failed[-1].is_refusal else None
-    return Carried(scale=scale, template=template, has_failed=bool(failed), refused=refused)
+    no_path = next((str(each) for each in failed if isinstance(each, NoPathError)), None)
+    return Carried(
+        scale=scale,
+        template=template,
+        has_failed=bool(failed),
+        refused=refused,
+        no_path=no_path,
+    )
 
 
 def _fate(said: WorldError | None) -> Fate:

@@ -85,6 +85,7 @@ class TestAtRest:
             "SLOMet": "Unknown",
             "SpeedPlausible": "Unknown",
             "KVCapacityAsPlanned": "True",
+            "Drifted": "False",
             "CalibrationStored": "True",
         }
 

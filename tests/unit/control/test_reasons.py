@@ -20,8 +20,8 @@ SOURCES = [
 ]
 NO_REASONS = {
     "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
-    "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Error",
-    "False", "KVCache", "KVCapacityAsPlanned", "MetricsAvailable", "Missing", "Never",
+    "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Drifted",
+    "Error", "False", "KVCache", "KVCapacityAsPlanned", "MetricsAvailable", "Missing", "Never",
     "OverheadFactor", "PlanValid", "PrefillEfficiency", "Progressing", "Ready", "Recommend",
     "Reconciling", "ReplicaFailure", "RollingPods", "SLOMet", "Scaled", "ScalingActive",
     "ScalingLimited", "SpeedPlausible", "Stalled", "StepTime", "True", "Unknown",
