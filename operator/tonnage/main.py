@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import Heartbeat, serve
-from tonnage.fleet.logs import log_as
+from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
@@ -147,11 +148,11 @@ def keep_deciding(
     loop: Loop, leadership: Leadership, heartbeat: Heartbeat, stop: threading.Event
 ) -> None:
     """Tick while we lead: at once when the store changed, else when the interval is over."""
-    was_leading = False
+    was_leading, told = False, ""
     while not stop.is_set():
         leads = leadership.is_leader()
         heartbeat.leads.set(leads)
-        heartbeat.is_ready = True
+        told = _tell_lead(leadership, leads=leads, before=told)
         try:
             if leads and not was_leading:
                 loop.start_leading()
@@ -163,17 +164,33 @@ def keep_deciding(
                 with heartbeat.tick_seconds.time():
                     loop.tick()
                 heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())
+            heartbeat.is_ready = leads or leadership.problem is None
             heartbeat.beat()
         except WorldError as error:
+            heartbeat.is_ready = False
             heartbeat.failed_ticks.inc()
             heartbeat.beat()
             LOG.warning("tick failed, the next one tries again: %s", error)
         except Exception:
+            heartbeat.is_ready = False
             heartbeat.failed_ticks.inc()
             LOG.exception("tick failed on an internal error")
         stop.wait(SHORTEST_TICK_S)
         interval_s = loop.settings.tick_s if leads else SHORTEST_TICK_S
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
+
+
+def _tell_lead(leadership: Leadership, *, leads: bool, before: str) -> str:
+    """Write a line when we gain or lose the lead, or do not get it for another reason."""
+    if leads:
+        now = "leading"
+    elif leadership.problem:
+        now = f"not leading: {leadership.problem}"
+    else:
+        now = f"not leading: {leadership.holder or 'nobody'} holds the Lease"
+    if now != before:
+        LOG.info(Line(now))
+    return now
 
 
 def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
@@ -212,6 +229,8 @@ def run(settings_path: str) -> int:
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
     server = serve(heartbeat, port=settings.probe_port)
+    known = {"version": metadata.version("tonnage"), "identity": identity}
+    LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
     threads = [
         threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
         threading.Thread(

@@ -93,6 +93,8 @@ class Script:
 
 @dataclass
 class Leading:
+    problem: str | None = None
+    holder: str | None = None
     maintain: Script = field(default_factory=lambda: Script([True]))
     is_leader: Script = field(default_factory=lambda: Script([True]))
     release: Script = field(default_factory=lambda: Script([None]))
@@ -216,6 +218,35 @@ class TestDeciding:
         assert (deciding.tick.done, deciding.start_leading.done) == (0, 0)
         assert value(heartbeat, "tonnage_leader") == 0
         assert heartbeat.is_ready
+
+    @pytest.mark.parametrize(
+        ("problem", "is_ready"), [(None, True), ("GET .../leases: 403 forbidden", False)]
+    )
+    def test_is_ready_to_wait_for_the_lead_where_the_lease_can_be_read(self, problem, is_ready):
+        leading = Leading(problem=problem, is_leader=Script([False]))
+
+        _, heartbeat, _ = decided(leading=leading)
+
+        assert heartbeat.is_ready is is_ready
+
+    @pytest.mark.parametrize("failure", [WorldError("LIST .../pods: 403"), RuntimeError("a bug")])
+    def test_is_ready_after_a_tick_that_went_through_and_not_after_one_that_failed(self, failure):
+        for steps, is_ready in [([()], True), ([(), failure], False), ([failure, ()], True)]:
+            _, heartbeat, _ = decided(Deciding(tick=Script(steps)), rounds=2)
+
+            assert heartbeat.is_ready is is_ready
+
+    def test_says_once_when_the_lead_comes_or_goes(self, caplog):
+        caplog.set_level("INFO")
+        leading = Leading(holder="other", is_leader=Script([False, False, True, True, False]))
+
+        decided(leading=leading, rounds=6)
+
+        assert [each.msg.event for each in caplog.records] == [
+            "not leading: other holds the Lease",
+            "leading",
+            "not leading: other holds the Lease",
+        ]
 
     def test_takes_up_what_was_learned_each_time_it_begins_to_lead(self):
         leading = Leading(is_leader=Script([True, False, True]))
