@@ -73,6 +73,9 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
+    if why := fleet.unlisted.get(state.view.namespace):
+        message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
+        return replace(found, refusal=Refusal(reason="NamespaceUnreadable", message=message))
     try:
         chosen = choose(state, fleet, memory, asker)
         chosen, proposal = until_approved(chosen, state, fleet, memory, asker)

@@ -44,9 +44,9 @@ _REFUSALS: Final = frozenset(
         "Catalog", "Checkpoint", "ConflictingOwner", "ContextTooLong", "DoesNotFit",
         "EngineVersionUnknown", "FlagsUnknown", "InternalError", "InvalidKvCache",
         "InvalidParallelism", "InvalidSpec", "InvalidSpeculation", "MissingFigure", "ModelConfig",
-        "ModelConfigMissing", "NameConflict", "NotServable", "RunningSpecUnknown", "SLOInfeasible",
-        "Sizing", "TargetNotAllowed", "UnknownArchitecture", "UnknownGpu", "UnknownModel",
-        "UnsupportedEngine",
+        "ModelConfigMissing", "NameConflict", "NamespaceUnreadable", "NotServable",
+        "RunningSpecUnknown", "SLOInfeasible", "Sizing", "TargetNotAllowed",
+        "UnknownArchitecture", "UnknownGpu", "UnknownModel", "UnsupportedEngine",
     }
 )  # fmt: skip
 REASONS: Final = _DECISIONS | _CONDITIONS | _STORAGE | _METRICS | _REFUSALS

@@ -187,6 +187,8 @@ class Fleet:
     """What ``tonnage calibrate`` found, by the identity of its key: a better prior."""
     clock_skew_s: float | None = None
     """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
+    unlisted: Mapping[str, str] = field(default_factory=dict)
+    """Namespaces of which pods and Deployments cannot be read, and why."""
     state_problem: tuple[str, str] | None = None
     """(reason, message) why what was learned is not all stored, or was not all read."""
 

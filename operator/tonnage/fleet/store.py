@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -112,11 +112,18 @@ class Store:
         if is_news:
             self.changed.set()
 
-    def reconcile(self, kind: Kind, listed: Iterable[Mapping[str, Any]]) -> int:
+    def reconcile(
+        self,
+        kind: Kind,
+        listed: Iterable[Mapping[str, Any]],
+        *,
+        unlisted: Container[str] = frozenset(),
+    ) -> int:
         """Replace a kind by a full list; return how many ghosts were found.
 
         A watch tells nothing about an object that vanished while it was being re-listed. The
-        list is read here: what the watch says meanwhile is newer than the list.
+        list is read here: what the watch says meanwhile is newer than the list. ``unlisted``:
+        namespaces that turn out to be missing in it while it is read.
         """
         with self._lock:
             self._noted[kind] = set()
@@ -128,7 +135,8 @@ class Store:
             else:
                 views[view.namespace, view.name] = view
         with self._lock:
-            newer, known = self._noted[kind] | unread, self._views[kind]
+            known = self._views[kind]
+            newer = self._noted[kind] | unread | {key for key in known if key[0] in unlisted}
             ghosts = [
                 key
                 for key, view in known.items()
