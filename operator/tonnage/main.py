@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from pydantic import ValidationError
 
 from tonnage.api.objects import describe_errors
 from tonnage.catalog.gpu import GPU_FOLDER, read_gpus
-from tonnage.cluster.errors import WorldError
-from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
+from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
@@ -240,7 +241,7 @@ def run(settings_path: str) -> int:
     for thread in threads:
         thread.start()
     try:
-        asyncio.run(_watch(settings, loop.store, identity))
+        asyncio.run(_watch(watched(kube, settings), loop.store, identity))
     finally:
         stop.set()
         loop.store.changed.set()
@@ -260,7 +261,26 @@ def _when_reachable(settings: Settings, kube: KubeApi, leadership: Leadership) -
             time.sleep(SHORTEST_TICK_S)
 
 
-async def _watch(settings: Settings, store: Store, identity: str) -> None:
+def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
+    """Return the namespaces to watch: without those that we have no right to.
+
+    Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out;
+    the lists of the loop tell when it may be read again. All of them, where none may be read.
+    """
+
+    def is_refused(namespace: str) -> bool:
+        try:
+            next(iter(kube.list(MODEL_DEPLOYMENTS.path(namespace))), None)
+        except KubernetesError as error:
+            LOG.warning("namespace=%s is not watched: %s", namespace, error)
+            return error.status == HTTPStatus.FORBIDDEN
+        return False
+
+    found = tuple(each for each in settings.namespaces if not is_refused(each))
+    return found or settings.namespaces
+
+
+async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> None:
     """Run Kopf until SIGTERM or until a watch fails for good.
 
     Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
@@ -275,7 +295,7 @@ async def _watch(settings: Settings, store: Store, identity: str) -> None:
         registry=registry,
         identity=identity,  # type: ignore[arg-type]  # Kopf does not export its NewType
         standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
         stop_flag=stop_flag,
     )

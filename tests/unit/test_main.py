@@ -9,13 +9,14 @@ import pytest
 
 from calibration_builders import KEY, a_file
 from http_double import a_kubeconfig, json_reply, serving
+from kube_double import KubeDouble
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.control.series import FleetSeries
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import dump
 from tonnage.fleet.heartbeat import Heartbeat
 from tonnage.lab.processes import free_ports
-from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading
+from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading, watched
 from tonnage.settings import Settings
 
 AS_NOBODY_KNOWN = ("unshare", "--user", "--map-user=65532")
@@ -152,6 +153,21 @@ def test_calibration_files_reach_the_fleet_and_a_bad_one_stops_nothing(tmp_path,
 
     assert list(fleet.calibration_files) == [KEY.identity]
     assert "bad.json not used: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("refused", "found"),
+    [((), ("blue", "green")), (("green",), ("blue",)), (("blue", "green"), ("blue", "green"))],
+)
+def test_a_namespace_that_may_not_be_read_is_not_watched(refused, found, caplog):
+    def fail(verb, path):
+        if any(f"/namespaces/{each}/" in path for each in refused):
+            raise KubernetesError("403 forbidden", status=403)
+
+    settings = Settings(prometheus_url="http://prometheus.test", namespaces=("blue", "green"))
+
+    assert watched(KubeDouble(fail=fail), settings) == found
+    assert all(f"namespace={each} is not watched" in caplog.text for each in refused)
 
 
 def value(heartbeat, name):
