@@ -7,6 +7,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
 from tonnage.control.approval import NEEDED, approved
 from tonnage.control.assess import is_spec_ahead
+from tonnage.control.capacity import why_refused, why_unschedulable
 from tonnage.control.drifted import drifted
 from tonnage.control.finding import Finding, State
 from tonnage.control.learning import (
@@ -97,9 +98,11 @@ def capacity_available(found: Assessment) -> Finding:
     problems = dict(deployment.problems) if deployment else {}
     decision = found.decision
     if stuck:
-        reason, message = "InsufficientGPU", f"{len(stuck)} pods wait: {stuck[0].unschedulable}"
+        said = str(stuck[0].unschedulable)
+        reason, message = why_unschedulable(said), f"{len(stuck)} pods wait: {said}"
     elif "ReplicaFailure" in problems:
-        reason, message = "QuotaExceeded", problems["ReplicaFailure"]
+        message = problems["ReplicaFailure"]
+        reason = why_refused(message)
     elif decision and decision.limited_by in BUDGET_CODES:
         reason, message = BUDGET_CODES[decision.limited_by], decision.reasons[-1].message
     else:

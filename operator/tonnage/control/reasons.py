@@ -21,12 +21,15 @@ _CONDITIONS: Final = frozenset(
         "ApprovalMalformed", "ApprovalStale", "AsPlanned", "AsPublished", "AsWritten",
         "BudgetExceeded", "BudgetUncounted", "ConflictingScaler", "ConflictingWriter",
         "ConstantOutOfRange", "CostExceeded", "FarFromEstimate", "FasterThanPossible",
-        "FasterThanPublished", "Met", "MinimumReady", "Missed", "MoreThanMemory", "NoReport",
-        "NoTraffic", "NoTrafficPath", "NotBusy", "NotDeployed", "NothingToApprove", "ParkedAtZero",
-        "Paused", "PlanApproved", "PlanInvalid", "PlanPending", "Planned", "PodsFailing",
-        "PodsWouldRoll", "RecommendOnly", "RollingOut", "RolloutStuck", "Scaling", "Scheduled",
-        "ScrapedInPart", "SlowPod", "SlowerThanPublished", "SpecPending", "StatusOnly", "Stored",
-        "TemplateEdited", "WaitingForReplicas", "WithinBounds", "WriteRefused", "WrittenOtherwise",
+        "FasterThanPublished", "InsufficientResources", "Met", "MinimumReady", "Missed",
+        "MoreThanMemory", "NoNodeFits", "NoReport", "NoTraffic", "NoTrafficPath", "NotBusy",
+        "NotDeployed", "NothingToApprove", "ParkedAtZero", "Paused", "PlanApproved", "PlanInvalid",
+        "PlanPending", "Planned", "PodSecurityRefused", "PodsFailing", "PodsRefused",
+        "PodsWouldRoll", "PriorityClassMissing", "RecommendOnly", "RollingOut", "RolloutStuck",
+        "RuntimeClassMissing", "Scaling", "Scheduled", "ScrapedInPart", "SlowPod",
+        "SlowerThanPublished", "SpecPending", "StatusOnly", "Stored", "TemplateEdited",
+        "VolumeUnavailable", "WaitingForReplicas", "WithinBounds", "WriteRefused",
+        "WrittenOtherwise",
     }
 )  # fmt: skip
 _STORAGE: Final = frozenset(

@@ -36,6 +36,8 @@ class Writes:
     namespace: str
     name: str
     uid: str
+    generation: int | None = None
+    """Of the spec that was decided on."""
     model: ModelDeployment | None = None
     scale: Scale | None = None
     template: Manifest | None = None
@@ -91,6 +93,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         namespace=view.namespace,
         name=view.name,
         uid=view.uid,
+        generation=view.generation,
         model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
         scale=scale,
         template=template,

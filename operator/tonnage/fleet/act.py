@@ -92,12 +92,9 @@ class Writer:
             raise HeldBackError("the Lease was lost: nothing is written")
 
     def _scale(self, writes: Writes) -> None:
-        scale = writes.scale
-        if scale is None:
-            return
-        if scale.replicas < scale.seen:
-            self._check_alive(writes)
-        self._move(writes, scale)
+        if writes.scale is not None:
+            self._check_current(writes)
+            self._move(writes, writes.scale)
 
     def _move(self, writes: Writes, scale: Scale) -> None:
         """Write replicas through ``/scale``; other fields may change at the same time.
@@ -135,13 +132,23 @@ class Writer:
         except KubernetesError as error:
             LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
 
-    def _check_alive(self, writes: Writes) -> None:
-        """Before taking replicas away: is the object still the one that was decided on?"""
+    def _check_current(self, writes: Writes) -> None:
+        """Before replicas or pods change: is the object still the one that was decided on?
+
+        Raises:
+            HeldBackError: it is gone, or another.
+            StaleError: its spec is another: somebody may have set it to Paused.
+        """
         found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
         if found is None or found["metadata"]["uid"] != writes.uid:
-            raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is scaled")
+            raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is written")
+        generation = found["metadata"].get("generation")
+        if writes.generation is not None and generation != writes.generation:
+            raise StaleError("the spec changed meanwhile: decided anew")
 
     def _template(self, writes: Writes) -> None:
+        if writes.template is not None:
+            self._check_current(writes)
         self._children.protect(writes)
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)

@@ -353,6 +353,12 @@ class TestCapacityAvailable:
         assert said("CapacityAvailable", found) == ("False", "QuotaExceeded")
         assert shown(found)["CapacityAvailable"].message == "exceeded quota: gpus"
 
+    def test_names_what_else_is_missing(self):
+        body = a_pod_body("b", **UNSCHEDULABLE)
+        body["status"]["conditions"][0]["message"] = "0/4 nodes are available: 4 Insufficient cpu."
+
+        assert said("CapacityAvailable", pods=[body]) == ("False", "InsufficientResources")
+
     def test_names_the_budget(self):
         found = assessed(a_state(load=5), free_gpus=0)
 

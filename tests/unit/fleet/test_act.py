@@ -353,6 +353,21 @@ class TestUpdating:
         assert PLACE not in kube.objects
 
 
+class TestASpecThatChangedMeanwhile:
+    """Somebody set the object to Paused while the tick decided."""
+
+    @pytest.mark.parametrize("part", [{"scale": a_scale(2, 3)}, {"template": TEMPLATE}])
+    @pytest.mark.parametrize(("generation", "is_written"), [(1, True), (2, False)])
+    def test_is_decided_on_anew(self, part, generation, is_written):
+        kube = a_kube()
+        kube.put(OBJECT, a_manifest(generation=generation))
+
+        failed = carried(kube, asking(generation=1, **part))
+
+        assert bool(done(kube)) is is_written
+        assert not failed.has_failed
+
+
 MONITOR = POD_MONITORS.path("serving", "llama")
 BUDGET = DISRUPTION_BUDGETS.path("serving", "llama")
 POLICY = NETWORK_POLICIES.path("serving", "llama")
