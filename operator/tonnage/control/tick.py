@@ -3,7 +3,6 @@
 The operator runs it in a cluster, a replay in a model of one.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -27,6 +26,7 @@ from tonnage.control.state import (
 )
 from tonnage.control.status import recalled, report
 from tonnage.control.template import drift
+from tonnage.control.turns import searched_in_turn
 from tonnage.control.writes import Carried, Writes, carried_out, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
@@ -164,7 +164,7 @@ def assess_fleet(
 ) -> tuple[Assessment, ...]:
     """Assess every object; what one grows by, the next in turn cannot have.
 
-    They are sized in another order: who has waited longest for a search comes first.
+    They are sized in another order: in turn by namespace, who has waited longest first.
     """
     fleet = as_owned(fleet)
     known = {
@@ -174,7 +174,7 @@ def assess_fleet(
     asker = asker or Asker()
     sizings = {
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
-        for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
+        for state in searched_in_turn(fleet.models, known)
     }
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
@@ -187,11 +187,6 @@ def assess_fleet(
             free -= growth_gpus(each, fleet)
         found[uid] = each
     return tuple(found[state.view.uid] for state in fleet.models)
-
-
-def _waiting_since_s(known: Mapping[str, ObjectMemory], state: ModelState) -> float:
-    since_s = known[state.view.uid].waiting_since_s
-    return math.inf if since_s is None else since_s
 
 
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
