@@ -354,8 +354,8 @@ class TestCapacityAvailable:
         assert shown(found)["CapacityAvailable"].message == "exceeded quota: gpus"
 
     def test_names_what_else_is_missing(self):
-        body = a_pod_body("b", **UNSCHEDULABLE)
-        body["status"]["conditions"][0]["message"] = "0/4 nodes are available: 4 Insufficient cpu."
+        [stuck] = UNSCHEDULABLE["conditions"]
+        body = a_pod_body("b", conditions=[stuck | {"message": "0/4 nodes: 4 Insufficient cpu."}])
 
         assert said("CapacityAvailable", pods=[body]) == ("False", "InsufficientResources")
 
