@@ -11,6 +11,8 @@ import signal
 import socket
 import threading
 import time
+from http import HTTPStatus
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,15 @@ from pydantic import ValidationError
 
 from tonnage.api.objects import describe_errors
 from tonnage.catalog.gpu import GPU_FOLDER, read_gpus
-from tonnage.cluster.errors import WorldError
-from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
+from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import Heartbeat, serve
-from tonnage.fleet.logs import log_as
+from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
@@ -147,11 +149,11 @@ def keep_deciding(
     loop: Loop, leadership: Leadership, heartbeat: Heartbeat, stop: threading.Event
 ) -> None:
     """Tick while we lead: at once when the store changed, else when the interval is over."""
-    was_leading = False
+    was_leading, told = False, ""
     while not stop.is_set():
         leads = leadership.is_leader()
         heartbeat.leads.set(leads)
-        heartbeat.is_ready = True
+        told = _tell_lead(leadership, leads=leads, before=told)
         try:
             if leads and not was_leading:
                 loop.start_leading()
@@ -163,17 +165,33 @@ def keep_deciding(
                 with heartbeat.tick_seconds.time():
                     loop.tick()
                 heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())
+            heartbeat.is_ready = leads or leadership.problem is None
             heartbeat.beat()
         except WorldError as error:
+            heartbeat.is_ready = False
             heartbeat.failed_ticks.inc()
             heartbeat.beat()
             LOG.warning("tick failed, the next one tries again: %s", error)
         except Exception:
+            heartbeat.is_ready = False
             heartbeat.failed_ticks.inc()
             LOG.exception("tick failed on an internal error")
         stop.wait(SHORTEST_TICK_S)
         interval_s = loop.settings.tick_s if leads else SHORTEST_TICK_S
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
+
+
+def _tell_lead(leadership: Leadership, *, leads: bool, before: str) -> str:
+    """Write a line when we gain or lose the lead, or do not get it for another reason."""
+    if leads:
+        now = "leading"
+    elif leadership.problem:
+        now = f"not leading: {leadership.problem}"
+    else:
+        now = f"not leading: {leadership.holder or 'nobody'} holds the Lease"
+    if now != before:
+        LOG.info(Line(now))
+    return now
 
 
 def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
@@ -212,6 +230,8 @@ def run(settings_path: str) -> int:
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
     server = serve(heartbeat, port=settings.probe_port)
+    known = {"version": metadata.version("tonnage"), "identity": identity}
+    LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
     threads = [
         threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
         threading.Thread(
@@ -221,7 +241,7 @@ def run(settings_path: str) -> int:
     for thread in threads:
         thread.start()
     try:
-        asyncio.run(_watch(settings, loop.store, identity))
+        asyncio.run(_watch(watched(kube, settings), loop.store, identity))
     finally:
         stop.set()
         loop.store.changed.set()
@@ -241,7 +261,26 @@ def _when_reachable(settings: Settings, kube: KubeApi, leadership: Leadership) -
             time.sleep(SHORTEST_TICK_S)
 
 
-async def _watch(settings: Settings, store: Store, identity: str) -> None:
+def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
+    """Return the namespaces to watch: without those that we have no right to.
+
+    Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out;
+    the lists of the loop tell when it may be read again. All of them, where none may be read.
+    """
+
+    def is_refused(namespace: str) -> bool:
+        try:
+            next(iter(kube.list(MODEL_DEPLOYMENTS.path(namespace))), None)
+        except KubernetesError as error:
+            LOG.warning("namespace=%s is not watched: %s", namespace, error)
+            return error.status == HTTPStatus.FORBIDDEN
+        return False
+
+    found = tuple(each for each in settings.namespaces if not is_refused(each))
+    return found or settings.namespaces
+
+
+async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> None:
     """Run Kopf until SIGTERM or until a watch fails for good.
 
     Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
@@ -256,7 +295,7 @@ async def _watch(settings: Settings, store: Store, identity: str) -> None:
         registry=registry,
         identity=identity,  # type: ignore[arg-type]  # Kopf does not export its NewType
         standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
         stop_flag=stop_flag,
     )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from fault_world import a_world, pods_of
-from fleet_builders import a_deployment_body, a_model, a_pod_body, at
+from fleet_builders import a_deployment_body, a_model, a_pod_body, a_replica_set_body, at
 from tonnage.fleet.store import Kind
 
 OWN, NEIGHBOUR, OTHER = ("blue", "llama"), ("blue", "qwen"), ("green", "mixtral")
@@ -142,6 +142,36 @@ class TestAPodThatLiesAboutItsCache:
             world.tick(NUM_TICKS)
 
             assert world.memory.objects["uid-of-llama"].posterior.kv_tokens is None
+
+
+class TestPodsThatNameAnOwnerOfAnotherNamespace:
+    """A ReplicaSet with a forged owner, which a finalizer keeps from the garbage collector."""
+
+    FORGED = ("green", "forged")
+
+    def forge(self, world):
+        victim = a_model("llama", namespace="blue")
+        replica_set, pod = a_replica_set_body(victim, uid="uid-of-f"), a_pod_body("forged")
+        pod["metadata"]["ownerReferences"][0]["uid"] = "uid-of-f"
+        for kind, body in ((Kind.REPLICA_SET, replica_set), (Kind.POD, pod)):
+            body["metadata"] |= {"name": "forged", "namespace": "green"}
+            world.store.note(kind, None, body)
+
+    def outcome(self, world):
+        decided, victim = world.tick(NUM_TICKS), world.memory.objects["uid-of-llama"]
+        return decided, world.needs(), victim.conditions["MetricsAvailable"].status
+
+    @pytest.mark.parametrize("load", [None, 1000], ids=["silent", "lying"])
+    def test_do_not_join_it(self, load):
+        with a_busy_world() as world:
+            truth = self.outcome(world)
+        with a_busy_world() as world:
+            self.forge(world)
+            if load:
+                world.api.completions_per_s[self.FORGED] = load
+            found = self.outcome(world)
+
+        assert found == truth
 
 
 class TestPodsThatAreOnTheirWay:

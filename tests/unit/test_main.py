@@ -9,13 +9,14 @@ import pytest
 
 from calibration_builders import KEY, a_file
 from http_double import a_kubeconfig, json_reply, serving
+from kube_double import KubeDouble
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.control.series import FleetSeries
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import dump
 from tonnage.fleet.heartbeat import Heartbeat
 from tonnage.lab.processes import free_ports
-from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading
+from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading, watched
 from tonnage.settings import Settings
 
 AS_NOBODY_KNOWN = ("unshare", "--user", "--map-user=65532")
@@ -93,6 +94,8 @@ class Script:
 
 @dataclass
 class Leading:
+    problem: str | None = None
+    holder: str | None = None
     maintain: Script = field(default_factory=lambda: Script([True]))
     is_leader: Script = field(default_factory=lambda: Script([True]))
     release: Script = field(default_factory=lambda: Script([None]))
@@ -152,6 +155,21 @@ def test_calibration_files_reach_the_fleet_and_a_bad_one_stops_nothing(tmp_path,
     assert "bad.json not used: " in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("refused", "found"),
+    [((), ("blue", "green")), (("green",), ("blue",)), (("blue", "green"), ("blue", "green"))],
+)
+def test_a_namespace_that_may_not_be_read_is_not_watched(refused, found, caplog):
+    def fail(verb, path):
+        if any(f"/namespaces/{each}/" in path for each in refused):
+            raise KubernetesError("403 forbidden", status=403)
+
+    settings = Settings(prometheus_url="http://prometheus.test", namespaces=("blue", "green"))
+
+    assert watched(KubeDouble(fail=fail), settings) == found
+    assert all(f"namespace={each} is not watched" in caplog.text for each in refused)
+
+
 def value(heartbeat, name):
     return heartbeat.registry.get_sample_value(name)
 
@@ -200,7 +218,7 @@ class TestDeciding:
     def test_shows_nothing_any_more_when_another_leads(self):
         leading = Leading(is_leader=Script([True, False]))
         deciding, heartbeat = Deciding(), Heartbeat(clock=lambda: 0.0)
-        told = FleetSeries(objects=(), num_objects=0, num_left_out=0, is_blind=False)
+        told = FleetSeries(objects=(), num_objects=0, num_left_out=0, num_faults=0, is_blind=False)
         deciding.tick = lambda: heartbeat.exporter.note(told)
         shown = []
         stop = Stop(rounds=2)
@@ -216,6 +234,35 @@ class TestDeciding:
         assert (deciding.tick.done, deciding.start_leading.done) == (0, 0)
         assert value(heartbeat, "tonnage_leader") == 0
         assert heartbeat.is_ready
+
+    @pytest.mark.parametrize(
+        ("problem", "is_ready"), [(None, True), ("GET .../leases: 403 forbidden", False)]
+    )
+    def test_is_ready_to_wait_for_the_lead_where_the_lease_can_be_read(self, problem, is_ready):
+        leading = Leading(problem=problem, is_leader=Script([False]))
+
+        _, heartbeat, _ = decided(leading=leading)
+
+        assert heartbeat.is_ready is is_ready
+
+    @pytest.mark.parametrize("failure", [WorldError("LIST .../pods: 403"), RuntimeError("a bug")])
+    def test_is_ready_after_a_tick_that_went_through_and_not_after_one_that_failed(self, failure):
+        for steps, is_ready in [([()], True), ([(), failure], False), ([failure, ()], True)]:
+            _, heartbeat, _ = decided(Deciding(tick=Script(steps)), rounds=2)
+
+            assert heartbeat.is_ready is is_ready
+
+    def test_says_once_when_the_lead_comes_or_goes(self, caplog):
+        caplog.set_level("INFO")
+        leading = Leading(holder="other", is_leader=Script([False, False, True, True, False]))
+
+        decided(leading=leading, rounds=6)
+
+        assert [each.msg.event for each in caplog.records] == [
+            "not leading: other holds the Lease",
+            "leading",
+            "not leading: other holds the Lease",
+        ]
 
     def test_takes_up_what_was_learned_each_time_it_begins_to_lead(self):
         leading = Leading(is_leader=Script([True, False, True]))

@@ -15,6 +15,8 @@ from tonnage.cluster.kube import LEASES, KubeApi
 DURATION_S = 15
 RENEW_S = 5.0
 NAME = "tonnage-operator"
+MOST_TRANSITIONS = 2_147_483_647
+"""That the API server takes."""
 
 
 class Leadership:
@@ -31,6 +33,10 @@ class Leadership:
         self._kube, self._identity, self._clock = kube, identity, clock
         self._namespace = namespace
         self._renewed_at: float | None = None
+        self.holder: str | None = None
+        """Who held the Lease when it was last read."""
+        self.problem: str | None = None
+        """Why it was not read or written the last time, if so."""
         self._seen: tuple[str, float] | None = None
         """Another holder's renewal and when we first saw it: its clock is not ours."""
 
@@ -45,8 +51,12 @@ class Leadership:
         asked_at = self._clock()
         try:
             held = self._try()
-        except (ConflictError, WorldError):
+        except ConflictError:
             return self.is_leader()
+        except WorldError as error:
+            self.problem = str(error)
+            return self.is_leader()
+        self.problem = None
         self._renewed_at = asked_at if held else None
         return held
 
@@ -76,12 +86,15 @@ class Leadership:
                     "spec": self._spec({}),
                 },
             )
+            self.holder = self._identity
             return True
         spec = lease.get("spec") or {}
+        self.holder = spec.get("holderIdentity") or None
         if not self._may_take(spec):
             return False
         lease["spec"] = self._spec(spec)
         self._kube.replace(self._path(NAME), lease)  # carries its resourceVersion
+        self.holder = self._identity
         return True
 
     def _may_take(self, spec: dict[str, Any]) -> bool:
@@ -91,7 +104,7 @@ class Leadership:
         if self._seen is None or self._seen[0] != renewal:
             self._seen = (renewal, self._clock())
             return False
-        return self._clock() - self._seen[1] > float(spec.get("leaseDurationSeconds") or DURATION_S)
+        return self._clock() - self._seen[1] > _duration_s(spec)
 
     def _spec(self, before: dict[str, Any]) -> dict[str, Any]:
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -101,5 +114,13 @@ class Leadership:
             "leaseDurationSeconds": DURATION_S,
             "acquireTime": (before.get("acquireTime") if is_ours else None) or now,
             "renewTime": now,
-            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (not is_ours),
+            "leaseTransitions": min(
+                MOST_TRANSITIONS, int(before.get("leaseTransitions") or 0) + (not is_ours)
+            ),
         }
+
+
+def _duration_s(spec: dict[str, Any]) -> float:
+    """Return for how long a holder leads without a renewal: no longer than we would."""
+    claimed_s = float(spec.get("leaseDurationSeconds") or DURATION_S)
+    return claimed_s if 0 < claimed_s < DURATION_S else DURATION_S

@@ -9,6 +9,7 @@ from tonnage.control.approval import until_approved, within_cost, without_unappr
 from tonnage.control.believed import doubt_reasons
 from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons
+from tonnage.control.drifted import with_departed
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.outlook import (
     events_of,
@@ -17,6 +18,7 @@ from tonnage.control.outlook import (
     scale_down_window_s,
     supply_of,
 )
+from tonnage.control.ownership import own_only
 from tonnage.control.pending import (
     is_given_up,
     is_replacing,
@@ -61,6 +63,7 @@ def assess(
     asker: Asker | None = None,
 ) -> Assessment:
     """Assess one object. An object that cannot be planned leaves what runs alone."""
+    state = own_only(state, may_adopt=fleet.settings.mode == "full")
     return decided(sized(state, fleet, memory, asker or Asker()), fleet, free_gpus=free_gpus)
 
 
@@ -70,6 +73,9 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
+    if why := fleet.unlisted.get(state.view.namespace):
+        message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
+        return replace(found, refusal=Refusal(reason="NamespaceUnreadable", message=message))
     try:
         chosen = choose(state, fleet, memory, asker)
         chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
@@ -129,13 +135,14 @@ def decided(
         template = template_of(state, fleet, chosen, memory)
         if template:
             _check_budget(state, chosen, free_gpus, uncounted_gpus)
+        memory = with_departed(memory, state, chosen, fleet)
     except REFUSALS as refused:
         return replace(found, chosen=None, refusal=_refusal(refused))
     held = chosen.belief
     believed = held.constants_at(held.posterior)
     observed = observe_engines(state, fleet, chosen.sizing, held.constants, believed=believed)
     changes = roll_changes(state.deployment, template)
-    found = replace(found, template=template, changes=changes, observed=observed)
+    found = replace(found, memory=memory, template=template, changes=changes, observed=observed)
     found = without_unapproved(found, chosen)
     found = replace(found, memory=remembered_load(found, chosen, fleet))
     found = replace(found, memory=judge(found, chosen, observed, fleet))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.answers import Asker
+from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
@@ -178,7 +179,8 @@ def checked(state: ModelState) -> ModelDeployment:
 
 
 def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
-    deployment, target = state.deployment, model.spec.scale_target
+    target = model.spec.scale_target
+    deployment = state.deployment or state.in_the_way
     if target:
         if deployment is None or not deployment.is_opted_in:
             raise RefusedError(
@@ -190,11 +192,8 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
             raise RefusedError(
                 "TargetNotAllowed", f"Deployment {target.name} is controlled by another object"
             )
-    elif deployment is not None and deployment.owner_uid != model.uid:
-        raise RefusedError(
-            "NameConflict",
-            f"Deployment {deployment.name} exists and is not owned by this ModelDeployment",
-        )
+    elif state.in_the_way is not None:
+        raise RefusedError("NameConflict", conflict_written(state.in_the_way, model.uid))
 
 
 def _live_flags(state: ModelState, model: ModelDeployment, request: SizingRequest) -> Flags | None:

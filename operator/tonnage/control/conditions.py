@@ -7,6 +7,8 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
 from tonnage.control.approval import NEEDED, approved
 from tonnage.control.assess import is_spec_ahead
+from tonnage.control.capacity import why_refused, why_unschedulable
+from tonnage.control.drifted import drifted
 from tonnage.control.finding import Finding, State
 from tonnage.control.learning import (
     believable_range,
@@ -96,9 +98,11 @@ def capacity_available(found: Assessment) -> Finding:
     problems = dict(deployment.problems) if deployment else {}
     decision = found.decision
     if stuck:
-        reason, message = "InsufficientGPU", f"{len(stuck)} pods wait: {stuck[0].unschedulable}"
+        said = str(stuck[0].unschedulable)
+        reason, message = why_unschedulable(said), f"{len(stuck)} pods wait: {said}"
     elif "ReplicaFailure" in problems:
-        reason, message = "QuotaExceeded", problems["ReplicaFailure"]
+        message = problems["ReplicaFailure"]
+        reason = why_refused(message)
     elif decision and decision.limited_by in BUDGET_CODES:
         reason, message = BUDGET_CODES[decision.limited_by], decision.reasons[-1].message
     else:
@@ -191,6 +195,8 @@ def calibration_stored(_: Assessment, fleet: Fleet) -> Finding:
 def ready(found: Assessment) -> Finding:
     deployment, model = found.state.deployment, found.state.model
     minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
+    if reason := _no_way(found):
+        return Finding("Ready", "False", *reason)
     if deployment is None:
         is_passive = not found.is_acting and found.refusal is None
         return Finding(
@@ -212,6 +218,15 @@ def ready(found: Assessment) -> Finding:
         message = f"{counts}; containers: {', '.join(trouble)}"
         return Finding("Ready", "False", "PodsFailing", message)
     return Finding("Ready", "False", "WaitingForReplicas", counts)
+
+
+def _no_way(found: Assessment) -> tuple[str, str] | None:
+    """Return (reason, message) why what is there serves nobody in the object's name, if so."""
+    if found.state.in_the_way and found.refusal:
+        return found.refusal.reason, found.refusal.message
+    if found.memory.no_path:
+        return "NoTrafficPath", found.memory.no_path
+    return None
 
 
 def reconciling(found: Assessment) -> Finding:
@@ -276,6 +291,7 @@ RULES: tuple[Rule, ...] = (
     speed_plausible,
     kv_capacity,
     approved,
+    drifted,
 )
 FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
 

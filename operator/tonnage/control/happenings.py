@@ -23,6 +23,7 @@ BAD: Final[Mapping[str, str]] = {
     "KVCapacityAsPlanned": "False",
     "Approved": "False",
     "Stalled": "True",
+    "Drifted": "True",
 }
 CONTESTS: Final = frozenset({"ConflictingWriter", "ConflictingScaler", "ParkedAtZero"})
 """Somebody else has a hand in the replicas or the template."""

@@ -7,7 +7,7 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.believed import asked_with, belief, kv_tokens, near_posterior
-from tonnage.control.state import Fleet, ModelState, ObjectMemory
+from tonnage.control.state import BadConfig, Fleet, ModelState, ObjectMemory
 from tonnage.control.steady import lengths_of, near_lengths
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.lengths import MeasuredLengths
@@ -124,7 +124,10 @@ def _expected(
 ) -> SizingRequest:
     """Return the request with the lengths that the spec expects."""
     version = _image_version(state) if model.spec.scale_target else None
-    known = look_up(model.spec, fleet.gpus, model_config=state.model_config, engine_version=version)
+    shape = state.model_config
+    if isinstance(shape, BadConfig):
+        raise shape.kind(shape.message)
+    known = look_up(model.spec, fleet.gpus, shape=shape, engine_version=version)
     request = ask(model.spec, known)
     if model.spec.scale_target and state.deployment:
         own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))

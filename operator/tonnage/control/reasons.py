@@ -18,15 +18,18 @@ _DECISIONS: Final = frozenset(
 )  # fmt: skip
 _CONDITIONS: Final = frozenset(
     {
-        "ApprovalMalformed", "ApprovalStale", "AsPlanned", "AsPublished", "BudgetExceeded",
-        "BudgetUncounted", "ConflictingScaler", "ConflictingWriter", "ConstantOutOfRange",
-        "CostExceeded", "FarFromEstimate", "FasterThanPossible", "FasterThanPublished", "Met",
-        "MinimumReady", "Missed", "MoreThanMemory", "NoReport", "NoTraffic", "NotBusy",
+        "ApprovalMalformed", "ApprovalStale", "AsPlanned", "AsPublished", "AsWritten",
+        "BudgetExceeded", "BudgetUncounted", "ConflictingScaler", "ConflictingWriter",
+        "ConstantOutOfRange", "CostExceeded", "FarFromEstimate", "FasterThanPossible",
+        "FasterThanPublished", "InsufficientResources", "Met", "MinimumReady", "Missed",
+        "MoreThanMemory", "NoNodeFits", "NoReport", "NoTraffic", "NoTrafficPath", "NotBusy",
         "NotDeployed", "NothingToApprove", "ParkedAtZero", "Paused", "PlanApproved", "PlanInvalid",
-        "PlanPending", "Planned", "PodsFailing", "PodsWouldRoll", "RecommendOnly", "RollingOut",
-        "RolloutStuck", "Scaling", "Scheduled", "ScrapedInPart", "SlowPod", "SlowerThanPublished",
-        "SpecPending", "StatusOnly", "Stored", "WaitingForReplicas", "WithinBounds",
-        "WriteRefused",
+        "PlanPending", "Planned", "PodSecurityRefused", "PodsFailing", "PodsRefused",
+        "PodsWouldRoll", "PriorityClassMissing", "RecommendOnly", "RollingOut", "RolloutStuck",
+        "RuntimeClassMissing", "Scaling", "Scheduled", "ScrapedInPart", "SlowPod",
+        "SlowerThanPublished", "SpecPending", "StatusOnly", "Stored", "TemplateEdited",
+        "VolumeUnavailable", "WaitingForReplicas", "WithinBounds", "WriteRefused",
+        "WrittenOtherwise",
     }
 )  # fmt: skip
 _STORAGE: Final = frozenset(
@@ -44,9 +47,9 @@ _REFUSALS: Final = frozenset(
         "Catalog", "Checkpoint", "ConflictingOwner", "ContextTooLong", "DoesNotFit",
         "EngineVersionUnknown", "FlagsUnknown", "InternalError", "InvalidKvCache",
         "InvalidParallelism", "InvalidSpec", "InvalidSpeculation", "MissingFigure", "ModelConfig",
-        "ModelConfigMissing", "NameConflict", "NotServable", "RunningSpecUnknown", "SLOInfeasible",
-        "Sizing", "TargetNotAllowed", "UnknownArchitecture", "UnknownGpu", "UnknownModel",
-        "UnsupportedEngine",
+        "ModelConfigMissing", "NameConflict", "NamespaceUnreadable", "NotServable",
+        "RunningSpecUnknown", "SLOInfeasible", "Sizing", "TargetNotAllowed",
+        "UnknownArchitecture", "UnknownGpu", "UnknownModel", "UnsupportedEngine",
     }
 )  # fmt: skip
 REASONS: Final = _DECISIONS | _CONDITIONS | _STORAGE | _METRICS | _REFUSALS

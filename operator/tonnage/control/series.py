@@ -51,6 +51,8 @@ class FleetSeries:
     num_objects: int
     num_left_out: int
     """Objects that have no series, since there are more than may have some."""
+    num_faults: int
+    """Bugs of ours that objects met in this tick."""
     is_blind: bool
     """Prometheus answered nothing that decides."""
 
@@ -119,6 +121,7 @@ def fleet_series(outcome: Outcome, fleet: Fleet, *, most: int) -> FleetSeries:
         objects=tuple(_object_series(found, outcome, fleet) for found in shown),
         num_objects=len(known),
         num_left_out=len(known) - len(shown),
+        num_faults=len(outcome.faults),
         is_blind=fleet.metrics_problem is not None,
     )
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
-from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.shape import ModelShape
 from tonnage.control.answers import Answers
 from tonnage.control.contest import Rivals
 from tonnage.estimate.belief import Asked, Belief
@@ -97,6 +98,12 @@ class DeploymentView:
     """JSON of the pod template as it stands."""
     template_fields: str = "null"
     """JSON of what our field manager owns of it; null: nothing."""
+    owner: str | None = None
+    """Kind and name of its controller."""
+    adopt: str | None = None
+    """UID of the ModelDeployment that it is handed over to."""
+    rendered: str | None = None
+    """Digest of the pod template as we wrote it, as we recorded it."""
     made_from: str | None = None
     """JSON of the part of the spec that its template was made from, as we recorded it."""
 
@@ -129,6 +136,14 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BadConfig:
+    """Why a config.json says no shape."""
+
+    kind: type[CatalogError]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
     """One ModelDeployment and everything in the cluster that is about it."""
 
@@ -136,15 +151,19 @@ class ModelState:
     model: ModelDeployment | InvalidSpecError
     deployment: DeploymentView | None
     """Of its own name, or its scale target."""
+    in_the_way: DeploymentView | None = None
+    """Of that name, and not ours."""
     pods: tuple[PodView, ...] = ()
-    model_config: str | None = None
-    """Text of the config.json that the spec refers to."""
+    model_config: ModelShape | BadConfig | None = None
+    """What the config.json says that the spec refers to."""
     config_problem: str | None = None
     conflicting_autoscaler: str | None = None
     """Kind and name of another one that scales the same Deployment."""
     older_claim: str | None = None
     """Name of an older ModelDeployment with the same scale target."""
     engines: tuple[EngineSamples, ...] = ()
+    bug: Exception | None = None
+    """Of ours, which kept the rest from being read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +187,8 @@ class Fleet:
     """What ``tonnage calibrate`` found, by the identity of its key: a better prior."""
     clock_skew_s: float | None = None
     """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
+    unlisted: Mapping[str, str] = field(default_factory=dict)
+    """Namespaces of which pods and Deployments cannot be read, and why."""
     state_problem: tuple[str, str] | None = None
     """(reason, message) why what was learned is not all stored, or was not all read."""
 
@@ -229,6 +250,18 @@ class BetterAsked:
     """That run."""
     sizing: Sizing | None
     """None: none would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departed:
+    """How a pod template that stands departs from what we wrote."""
+
+    seen: tuple[str | None, ...]
+    """What it was found by."""
+    is_known: bool
+    """What we would write now is what we wrote."""
+    changes: tuple[Change, ...]
+    """That would bring it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,12 +339,16 @@ class ObjectMemory:
     """While pods are being replaced."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
+    departed: Departed | None = None
+    """From the template that we wrote; None: there is none of ours to judge."""
     rivals: Rivals = field(default_factory=Rivals)
     """Other writers of the Deployment, and what was done about them."""
     short_since_s: float | None = None
     """Since when the fleet's GPU budget keeps it from what it needs."""
     write_problem: str | None = None
     """What the API server said to the last write of the template, if it refused it."""
+    no_path: str | None = None
+    """Why no request comes to the replicas, whatever they can serve."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""

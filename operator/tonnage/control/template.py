@@ -3,6 +3,7 @@
 import json
 
 from tonnage.control.draining import drain_to_write_s
+from tonnage.control.ownership import is_adopted
 from tonnage.control.rivals import leaves_template
 from tonnage.control.state import Chosen, DeploymentView, Fleet, ModelState, ObjectMemory
 from tonnage.manifests.changes import Change, template_changes
@@ -20,7 +21,8 @@ def template_of(
     has_drifted = drift(state) not in {None, memory.drift_corrected}
     if leaves_template(memory):
         return None
-    if chosen.model.spec.scale_target or not (chosen.must_apply or has_drifted):
+    is_due = chosen.must_apply or has_drifted or is_adopted(state, state.deployment)
+    if chosen.model.spec.scale_target or not is_due:
         return None
     site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
     return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))

@@ -3,7 +3,6 @@
 The operator runs it in a cluster, a replay in a model of one.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -14,6 +13,7 @@ from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gp
 from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.outlook import with_recalled
+from tonnage.control.ownership import as_owned
 from tonnage.control.rollout import is_rolling, with_rollout, without_rollout
 from tonnage.control.state import (
     Assessment,
@@ -26,6 +26,7 @@ from tonnage.control.state import (
 )
 from tonnage.control.status import recalled, report
 from tonnage.control.template import drift
+from tonnage.control.turns import searched_in_turn
 from tonnage.control.writes import Carried, Writes, carried_out, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
@@ -76,9 +77,7 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     )
     known = replace(known, objects={**known.objects, **_of_objects(found)})
     learned = replace(fleet, calibrations=known)
-    written, unsaid = _of_each(
-        found, lambda each: writes_for(each, report(each, learned), learned), "nothing written"
-    )
+    written, unsaid = _written(found, learned)
     objects = {each.state.view.uid: each.memory for each in found}
     objects |= {uid: remembered for uid, (_, remembered) in written.items()}
     return Outcome(
@@ -96,6 +95,28 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     )
 
 
+def _written(
+    found: Iterable[Assessment], fleet: Fleet
+) -> tuple[dict[str, tuple[Writes, ObjectMemory]], list[Fault]]:
+    """Return {UID: (writes, memory)}, and the faults met: of an object with one, its status tells.
+
+    Where not even that can be told, nothing is written for it.
+    """
+
+    def told(each: Assessment) -> tuple[Writes, ObjectMemory]:
+        return writes_for(each, report(each, fleet), fleet)
+
+    known = list(found)
+    written, faults = _of_each(known, told, "nothing written")
+    errors = {fault.key: fault.error for fault in faults}
+    broken = [
+        _broken(each.state, each.memory, errors[each.state.view.key])
+        for each in known
+        if each.state.view.key in errors
+    ]
+    return written | _of_each(broken, told, "nothing told")[0], faults
+
+
 def with_carried(
     outcome: Outcome, carried: Mapping[str, Carried], *, before: Memory, now_s: float
 ) -> Memory:
@@ -105,7 +126,8 @@ def with_carried(
     """
     found = {each.state.view.uid: each for each in outcome.found}
     objects = {
-        uid: replace(each, write_problem=None) for uid, each in outcome.memory.objects.items()
+        uid: replace(each, write_problem=None, no_path=None)
+        for uid, each in outcome.memory.objects.items()
     }
     for writes in outcome.writes:
         uid, fate = writes.uid, carried.get(writes.uid)
@@ -142,8 +164,9 @@ def assess_fleet(
 ) -> tuple[Assessment, ...]:
     """Assess every object; what one grows by, the next in turn cannot have.
 
-    They are sized in another order: who has waited longest for a search comes first.
+    They are sized in another order: in turn by namespace, who has waited longest first.
     """
+    fleet = as_owned(fleet)
     known = {
         state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet)
         for state in fleet.models
@@ -151,25 +174,19 @@ def assess_fleet(
     asker = asker or Asker()
     sizings = {
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
-        for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
+        for state in searched_in_turn(fleet.models, known)
     }
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = any(is_rolling(each, fleet) for each in sizings.values())
     for state in in_turn(fleet.models, known):
         uid = state.view.uid
-        each = with_shortage(_decided(sizings[uid], fleet, free, uncounted), fleet)
-        each = with_rollout(each, fleet, free_gpus=free, is_rolling=rolling)
+        each = _decided(sizings[uid], fleet, free, uncounted, is_rolling=rolling)
         rolling = rolling or bool(each.changes)
         if free is not None:
             free -= growth_gpus(each, fleet)
         found[uid] = each
     return tuple(found[state.view.uid] for state in fleet.models)
-
-
-def _waiting_since_s(known: Mapping[str, ObjectMemory], state: ModelState) -> float:
-    since_s = known[state.view.uid].waiting_since_s
-    return math.inf if since_s is None else since_s
 
 
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
@@ -188,6 +205,8 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:
     """Size one object; a bug in that must not stop the others."""
+    if state.bug:
+        return _broken(state, known, state.bug)
     try:
         return sized(state, fleet, known, asker)
     except Exception as error:
@@ -195,11 +214,13 @@ def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -
 
 
 def _decided(
-    found: Assessment, fleet: Fleet, free: int | None, uncounted: str | None
+    found: Assessment, fleet: Fleet, free: int | None, uncounted: str | None, *, is_rolling: bool
 ) -> Assessment:
     """Decide one object; a bug in that must not stop the others."""
     try:
-        return decided(found, fleet, free_gpus=free, uncounted_gpus=uncounted)
+        each = decided(found, fleet, free_gpus=free, uncounted_gpus=uncounted)
+        each = with_shortage(each, fleet)
+        return with_rollout(each, fleet, free_gpus=free, is_rolling=is_rolling)
     except Exception as error:
         return _broken(found.state, found.memory, error)
 

@@ -36,6 +36,8 @@ class Writes:
     namespace: str
     name: str
     uid: str
+    generation: int | None = None
+    """Of the spec that was decided on."""
     model: ModelDeployment | None = None
     scale: Scale | None = None
     template: Manifest | None = None
@@ -66,6 +68,8 @@ class Carried:
     """Something did, in whichever part: another number that stood there is no failure."""
     refused: str | None = None
     """What the API server said, if it will say so again."""
+    no_path: str | None = None
+    """Why no request comes to the replicas."""
 
 
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
@@ -89,6 +93,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         namespace=view.namespace,
         name=view.name,
         uid=view.uid,
+        generation=view.generation,
         model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
         scale=scale,
         template=template,
@@ -136,7 +141,7 @@ def carried_out(
         now_s=now_s,
     )
     if not carried.has_failed:
-        return replace(memory, write_problem=None)
+        return replace(memory, write_problem=None, no_path=None)
     return replace(
         memory,
         drift_corrected=None if carried.template is Fate.UNDONE else memory.drift_corrected,
@@ -144,6 +149,7 @@ def carried_out(
         children_generation=None,
         gauges_written_at_s=0.0,
         write_problem=carried.refused or memory.write_problem,
+        no_path=carried.no_path,
     )
 
 

@@ -221,13 +221,14 @@ def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> fl
     """Return the share of requests within a limit, from cumulative histogram rates.
 
     Interpolates linearly inside the bucket that the limit falls into, in each engine's own
-    ladder: a bound that one lacks is not zero requests there. None without requests.
+    ladder: a bound that one lacks is not zero requests there. No bound holds more than all.
+    None without requests.
     """
     told = [each for each in within if math.inf in each and len(each) > 1]
     total = sum(each[math.inf] for each in told)
     if total <= 0:
         return None
-    return sum(_interpolate(each, limit_s) for each in told) / total
+    return sum(min(each[math.inf], _interpolate(each, limit_s)) for each in told) / total
 
 
 def _interpolate(within: Mapping[float, float], limit_s: float) -> float:

@@ -24,9 +24,10 @@ from tonnage.control.contest import Fate
 from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Carried, Scale, Writes
-from tonnage.fleet.children import Children, controller_uid
+from tonnage.fleet.children import Children, NoPathError, controller_uid
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
+    ADOPT_LABEL,
     API_VERSION,
     DELETION_COST_ANNOTATION,
     MANAGED_LABEL,
@@ -107,12 +108,9 @@ class Writer:
             raise HeldBackError("the Lease was lost: nothing is written")
 
     def _scale(self, writes: Writes) -> None:
-        scale = writes.scale
-        if scale is None:
-            return
-        if scale.replicas < scale.seen:
-            self._check_alive(writes)
-        self._move(writes, scale)
+        if writes.scale is not None:
+            self._check_current(writes)
+            self._move(writes, writes.scale)
 
     def _move(self, writes: Writes, scale: Scale) -> None:
         """Write replicas through ``/scale``; other fields may change at the same time.
@@ -150,11 +148,19 @@ class Writer:
         except KubernetesError as error:
             LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
 
-    def _check_alive(self, writes: Writes) -> None:
-        """Before taking replicas away: is the object still the one that was decided on?"""
+    def _check_current(self, writes: Writes) -> None:
+        """Before replicas or pods change: is the object still the one that was decided on?
+
+        Raises:
+            HeldBackError: it is gone, or another.
+            StaleError: its spec is another: somebody may have set it to Paused.
+        """
         found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
         if found is None or found["metadata"]["uid"] != writes.uid:
-            raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is scaled")
+            raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is written")
+        generation = found["metadata"].get("generation")
+        if writes.generation is not None and generation != writes.generation:
+            raise StaleError("the spec changed meanwhile: decided anew")
 
     def _templating(self, unsaid: Mapping[str, WorldError]) -> Callable[[Writes], None]:
         """Return the phase that writes templates: not of rolls that could not be announced."""
@@ -167,6 +173,8 @@ class Writer:
         return apply
 
     def _template(self, writes: Writes) -> None:
+        if writes.template is not None:
+            self._check_current(writes)
         self._children.protect(writes)
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)
@@ -194,7 +202,7 @@ class Writer:
             LOG.info("object=%s created Deployment", writes.label)
             self._move_first(writes, made["metadata"]["uid"])
             return
-        if controller_uid(live) != writes.uid:
+        if controller_uid(live) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
             raise HeldBackError(f"Deployment {writes.label} is not ours: it is left alone")
         if writes.creates:
@@ -245,12 +253,25 @@ class Writer:
         self.kube.apply(path, body, manager=MANAGER, force=True)
 
 
+def _is_handed_over(live: Manifest, writes: Writes) -> bool:
+    """Tell whether a Deployment that nobody controls was given to the object, and it takes it."""
+    adopt = (live["metadata"].get("labels") or {}).get(ADOPT_LABEL)
+    return controller_uid(live) is None and adopt == writes.uid and not writes.creates
+
+
 def _carried(*said: WorldError | None) -> Carried:
     """Return what became of scale and template, by phase; the last that failed is told."""
     scale, _, template, *_ = map(_fate, said)
     failed = [each for each in said if each is not None and not isinstance(each, StaleError)]
     refused = str(failed[-1]) if failed and failed[-1].is_refusal else None
-    return Carried(scale=scale, template=template, has_failed=bool(failed), refused=refused)
+    no_path = next((str(each) for each in failed if isinstance(each, NoPathError)), None)
+    return Carried(
+        scale=scale,
+        template=template,
+        has_failed=bool(failed),
+        refused=refused,
+        no_path=no_path,
+    )
 
 
 def _fate(said: WorldError | None) -> Fate:

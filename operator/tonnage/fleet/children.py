@@ -41,6 +41,10 @@ class NotOursError(HeldBackError):
         return True
 
 
+class NoPathError(NotOursError):
+    """The Service of our name leads elsewhere: no request comes to the replicas by it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children:
     """Writes the children of one object at a time."""
@@ -65,17 +69,19 @@ class Children:
                 raise NotOursError(f"{kind} {writes.label} is not ours: it is left alone")
 
     def publish(self, writes: Writes) -> None:
-        """Bring that by which clients and scrapers find the pods."""
+        """Bring that by which clients and scrapers find the pods.
+
+        Raises:
+            NoPathError: the Service is somebody else's. What else can be brought is.
+        """
         if not writes.check_children or writes.model is None:
             return
-        wanted = [service(writes.model)]
-        if self.site.has_pod_monitors:
-            wanted.append(pod_monitor(writes.model, self.site))
-        for each in wanted:
-            if not self._bring(each, writes):
-                LOG.warning(
-                    "object=%s %s of that name is not ours: left alone", writes.label, each["kind"]
-                )
+        is_reached = self._bring(service(writes.model), writes)
+        monitor = pod_monitor(writes.model, self.site) if self.site.has_pod_monitors else None
+        if monitor and not self._bring(monitor, writes):
+            LOG.warning("object=%s PodMonitor of that name is not ours: left alone", writes.label)
+        if not is_reached:
+            raise NoPathError(f"Service {writes.label} is not ours: it is left alone")
 
     def _bring(self, wanted: Manifest, writes: Writes) -> bool:
         """Write a child if it is not there or differs; tell whether it is ours."""

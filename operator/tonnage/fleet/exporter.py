@@ -19,6 +19,7 @@ FLEET_FAMILIES = {
     "tonnage_objects_without_series": "ModelDeployments without series of their own: too many",
     "tonnage_blind": "1 while Prometheus answers nothing that a decision needs",
 }
+INTERNAL_ERRORS = "Bugs that an object met in a tick: it alone stays as it is"
 BORN_S = 60
 """For so long a new counter is shown as zero: one that begins above zero has no increase, and
 Prometheus must have scraped the zero."""
@@ -44,12 +45,14 @@ class Exporter(Collector):
         self._lock = threading.Lock()
         self._told: FleetSeries | None = None
         self._told_at_s = 0.0
+        self._num_faults = 0
         self._counts: dict[Key, dict[Place, _Count]] = {}
 
     def note(self, told: FleetSeries) -> None:
         """Take in the series of a tick that is over."""
         with self._lock:
             self._told, self._told_at_s = told, self._clock()
+            self._num_faults += told.num_faults
             self._counts = {each.key: self._added(each) for each in told.objects}
 
     def _added(self, told: ObjectSeries) -> dict[Place, "_Count"]:
@@ -79,6 +82,10 @@ class Exporter(Collector):
             told = self._told if age_s < STALE_S else None
             counts = self._shown_counts()
             known_age_s = age_s if self._told else None
+            faults = CounterMetricFamily(
+                "tonnage_internal_errors", INTERNAL_ERRORS, value=self._num_faults
+            )
+        yield faults
         yield from _of_fleet(told, known_age_s)
         samples = defaultdict[str, list[tuple[Key, Sample]]](list)
         for key, sample in _of_objects(told, counts) if told else ():

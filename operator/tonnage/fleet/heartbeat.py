@@ -31,6 +31,7 @@ class Heartbeat:
         self._clock = clock
         self._beaten_at = clock()
         self.is_ready = False
+        """The last tick went through; of who waits for the lead: the Lease can be read."""
         self.registry = CollectorRegistry()
         self.tick_seconds = Histogram(
             "tonnage_tick_seconds", "Duration of a tick", registry=self.registry

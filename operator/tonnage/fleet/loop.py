@@ -2,10 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 
+from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,
@@ -13,6 +15,7 @@ from tonnage.cluster.kube import (
     PODS,
     REPLICA_SETS,
     KubeApi,
+    Object,
     Resource,
 )
 from tonnage.control.series import FleetSeries, fleet_series
@@ -34,6 +37,8 @@ from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
 RELIST_S = 300
+NAMESPACE_GONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""What is said of a namespace that was deleted, and our rights in it with it."""
 RELISTED: Sequence[tuple[Kind, Resource, str]] = (
     (Kind.MODEL, MODEL_DEPLOYMENTS, ""),
     (Kind.DEPLOYMENT, DEPLOYMENTS, f"{MANAGED_LABEL}=true"),
@@ -68,6 +73,8 @@ class Loop:
     state_problem: StateProblem | None = None
     """With what was learned, when it was last read or written."""
     relisted_at_s: float = 0.0
+    unlisted: Mapping[str, str] = field(default_factory=dict)
+    """Namespaces that could not be read the last time, and what the API server said."""
     tell: Callable[[FleetSeries], None] = _untold
     """Takes what a tick found, for the operator's own metrics."""
     step: Callable[[str], AbstractContextManager[object]] = _unmeasured
@@ -102,7 +109,11 @@ class Loop:
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)
         problem = self.state_problem
-        return replace(fleet, state_problem=(problem.reason, problem.message) if problem else None)
+        return replace(
+            fleet,
+            state_problem=(problem.reason, problem.message) if problem else None,
+            unlisted=self.unlisted,
+        )
 
     def _keep(self, outcome: Outcome, now_s: float) -> None:
         live = {each.state.view.uid: each.state.view.namespace for each in outcome.found}
@@ -121,16 +132,35 @@ class Loop:
         """Check the store against lists: a watch is silent about what vanished in a re-list."""
         if now_s - self.relisted_at_s < RELIST_S:
             return
-        namespaces = self.settings.namespaces or (None,)
+        refused: dict[str, str] = {}
         for kind, resource, selector in RELISTED:
-            listed = (
-                body
-                for namespace in namespaces
-                for body in self.kube.list(resource.path(namespace), label_selector=selector)
-            )
-            if ghosts := self.store.reconcile(kind, listed):
+            listed = self._listed(resource, selector, refused)
+            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
                 LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
+        for namespace in refused.keys() - self.unlisted.keys():
+            LOG.error(Line("left out", namespace=namespace, message=refused[namespace]))
+        for namespace in self.unlisted.keys() - refused.keys():
+            LOG.info(Line("served again", namespace=namespace))
+        self.unlisted = refused
         self.relisted_at_s = now_s
+
+    def _listed(
+        self, resource: Resource, selector: str, refused: dict[str, str]
+    ) -> Iterator[Object]:
+        """Yield a kind's objects; a namespace that may not be read is added to ``refused``.
+
+        Raises:
+            KubernetesError: the API server fails, or lets us read no namespace at all.
+        """
+        for namespace in self.settings.namespaces or (None,):
+            try:
+                yield from self.kube.list(resource.path(namespace), label_selector=selector)
+            except KubernetesError as error:
+                if namespace is None or error.status not in NAMESPACE_GONE:
+                    raise
+                refused[namespace] = str(error)
+                if len(refused) == len(self.settings.namespaces):
+                    raise
 
 
 def within(budget_s: float, clock: Callable[[], float]) -> Between:

@@ -1,15 +1,13 @@
 """Observe: the store and what Prometheus says, joined into one immutable fleet."""
 
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.errors import WorldError
-from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, KubeApi
+from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.cluster.questions import Answers
 from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
 from tonnage.estimate.calibration import Calibrations
@@ -17,33 +15,37 @@ from tonnage.estimate.calibration_file import Identity
 from tonnage.estimate.metrics import queries
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.estimate.samples import Scrape, join
+from tonnage.fleet.manifests import Manifests
+from tonnage.fleet.model_configs import ModelConfigs, place_of
 from tonnage.fleet.scrape import Ask, Scraper, nothing_decides
-from tonnage.fleet.store import Snapshot
+from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.views import AutoscalerView, deployment_view
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 
 LOG = logging.getLogger("tonnage.observe")
-CONFIG_AGE_S = 300
-"""A config.json is read again after this time, or when its ModelDeployment changed."""
-
-
-@lru_cache(maxsize=16_384)
-def parsed(manifest: str) -> ModelDeployment | InvalidSpecError:
-    """Parse a manifest once for each version of it."""
-    try:
-        return parse_model_deployment(json.loads(manifest), tolerate_unknown=True)
-    except InvalidSpecError as error:
-        return error
 
 
 def _untold(_: Answers) -> None:
     """Nobody listens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one tick sees, by what objects name."""
+
+    snapshot: Snapshot
+    scrape: Scrape
+    oldest_claims: Mapping[Key, ModelView]
+    """By scale target."""
+    autoscalers: Mapping[Key, str]
+    """By the Deployment that they scale."""
+    now_s: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Observer:
-    """Reads the world for a tick. Keeps only what it has read of ConfigMaps."""
+    """Reads the world for a tick. Keeps what it has read of manifests and ConfigMaps."""
 
     kube: KubeApi
     ask: Ask
@@ -55,23 +57,32 @@ class Observer:
     """Deployments that the writer met and no watch shows, since they lack our label."""
     tell: Callable[[Answers], None] = _untold
     """Takes what Prometheus said in a tick, for the operator's own metrics."""
-    _configs: dict[str, tuple[float, str, str | None, str | None]] = field(default_factory=dict)
+    _manifests: Manifests = field(default_factory=Manifests)
+    _configs: ModelConfigs = field(init=False)
     _scraper: Scraper = field(init=False)
 
     def __post_init__(self) -> None:
+        self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
         self._scraper = Scraper(ask=self.ask, settings=self.settings)
 
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
         """Return the fleet. What Prometheus does not answer is missing in it, and named."""
-        models = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
-        uids = {view.uid for view in models}
-        self._configs = {uid: known for uid, known in self._configs.items() if uid in uids}
-        answers = self._ask_about(models, snapshot, now_s)
+        parsed = self._manifests.parse(snapshot.models.values())
+        views = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
+        ours = [model for view in views if isinstance(model := parsed[view.uid], ModelDeployment)]
+        self._configs.forget(parsed, filter(None, map(place_of, ours)))
+        answers = self._ask_about(ours, snapshot, now_s)
         self.tell(answers)
-        scrape = join(answers.series, self.settings)
+        seen = Seen(
+            snapshot=snapshot,
+            scrape=join(answers.series, self.settings),
+            oldest_claims=oldest_claims(snapshot.models.values(), parsed),
+            autoscalers=by_target(snapshot.autoscalers.values()),
+            now_s=now_s,
+        )
         return Fleet(
             now_s=now_s,
-            models=tuple(self._state(view, snapshot, scrape, now_s) for view in models),
+            models=tuple(self._read(view, parsed[view.uid], seen) for view in views),
             metrics_problem=nothing_decides(answers),
             problems=answers.problems,
             partial=answers.partial,
@@ -87,13 +98,12 @@ class Observer:
         """Tell whether this release acts on an object, by its class."""
         return view.operator_class == self.settings.operator_class
 
-    def _ask_about(self, models: Sequence[ModelView], snapshot: Snapshot, now_s: float) -> Answers:
-        specs = [
-            m.spec for m in (parsed(v.manifest) for v in models) if isinstance(m, ModelDeployment)
-        ]
-        if not specs:
+    def _ask_about(
+        self, models: Sequence[ModelDeployment], snapshot: Snapshot, now_s: float
+    ) -> Answers:
+        if not models:
             return Answers()
-        slos = [slo_of(spec) for spec in specs]
+        slos = [slo_of(model.spec) for model in models]
         ttft_limits_s = {target.limit_s for slo in slos for target in slo.ttft}
         tpot_limits_s = {target.limit_s for slo in slos for target in slo.tpot}
 
@@ -109,18 +119,30 @@ class Observer:
         pods = ((pod.namespace, pod.name) for pod in owned)
         return self._scraper.scrape(expressions, pods, now_s)
 
-    def _state(
-        self, view: ModelView, snapshot: Snapshot, answers: Scrape, now_s: float
+    def _read(
+        self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
     ) -> ModelState:
-        model = parsed(view.manifest)
+        """Return what is known of an object; a bug in that must not stop the others."""
+        try:
+            return self._state(view, model, seen)
+        except Exception as error:
+            deployment = _still_running(view, seen.snapshot)
+            return ModelState(view=view, model=model, deployment=deployment, bug=error)
+
+    def _state(
+        self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
+    ) -> ModelState:
+        snapshot = seen.snapshot
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
-        name = model.spec.scale_target.name if model.spec.scale_target else view.name
-        key = (view.namespace, name)
+        target = model.spec.scale_target
+        key = (view.namespace, target.name if target else view.name)
         deployment = snapshot.deployments.get(key) or self._taken(key)
         pods = snapshot.pods_of(deployment) if deployment else ()
-        config, problem = self._config(view, model, now_s)
-        keys = [(pod.namespace, pod.name) for pod in pods]
+        config, problem = self._configs.of(view, model, seen.now_s)
+        names = [(pod.namespace, pod.name) for pod in pods]
+        oldest = seen.oldest_claims.get(key) if target else None
+        scaler = seen.autoscalers.get(key) if deployment else None
         return ModelState(
             view=view,
             model=model,
@@ -128,9 +150,9 @@ class Observer:
             pods=pods,
             model_config=config,
             config_problem=problem,
-            conflicting_autoscaler=_conflicting_autoscaler(deployment, snapshot),
-            older_claim=_older_claim(view, model, snapshot),
-            engines=tuple(each for key in keys for each in answers.engines.get(key, ())),
+            conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
+            older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
+            engines=tuple(each for name in names for each in seen.scrape.engines.get(name, ())),
         )
 
     def _taken(self, key: tuple[str, str]) -> DeploymentView | None:
@@ -147,30 +169,6 @@ class Observer:
             return None
         return deployment_view(found)
 
-    def _config(
-        self, view: ModelView, model: ModelDeployment, now_s: float
-    ) -> tuple[str | None, str | None]:
-        """Return (config.json, problem) for a spec that refers to a ConfigMap."""
-        source = model.spec.model.config
-        if source is None:
-            return None, None
-        known = self._configs.get(view.uid)
-        if known and now_s - known[0] < CONFIG_AGE_S and known[1] == view.manifest:
-            return known[2], known[3]
-        reference = source.config_map_key_ref
-        try:
-            found = self.kube.get(CONFIG_MAPS.path(view.namespace, reference.name))
-        except WorldError as error:
-            if known and known[1] == view.manifest:
-                return known[2], known[3]  # what was read last holds until it can be read again
-            return None, f"ConfigMap {reference.name}: {error}"
-        text = ((found or {}).get("data") or {}).get(reference.key)
-        problem = None
-        if text is None:
-            problem = f"ConfigMap {reference.name} has no key {reference.key} in {view.namespace}"
-        self._configs[view.uid] = (now_s, view.manifest, text, problem)
-        return text, problem
-
 
 def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None:
     """Return what was made for an object that is not valid any more: it takes up GPUs."""
@@ -179,30 +177,23 @@ def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None
     return deployment if is_ours else None
 
 
-def _conflicting_autoscaler(deployment: DeploymentView | None, snapshot: Snapshot) -> str | None:
-    """Return a HorizontalPodAutoscaler that scales the same Deployment."""
-    if deployment is None:
-        return None
-
-    def conflicts(scaler: AutoscalerView) -> bool:
-        is_same = scaler.target_kind == "Deployment" and scaler.target_name == deployment.name
-        return is_same and scaler.namespace == deployment.namespace
-
-    names = sorted(s.name for s in snapshot.autoscalers.values() if conflicts(s))
-    return f"HorizontalPodAutoscaler {names[0]}" if names else None
+def by_target(scalers: Iterable[AutoscalerView]) -> Mapping[Key, str]:
+    """Return the first HorizontalPodAutoscaler of each Deployment that one scales."""
+    named = sorted(scalers, key=lambda each: each.name, reverse=True)
+    return {
+        (each.namespace, each.target_name): each.name
+        for each in named
+        if each.target_kind == "Deployment"
+    }
 
 
-def _older_claim(view: ModelView, model: ModelDeployment, snapshot: Snapshot) -> str | None:
-    """Return the name of an older ModelDeployment with the same scale target."""
-    target = model.spec.scale_target
-    if target is None:
-        return None
-    claims = []
-    for other in snapshot.models.values():
-        claimant = parsed(other.manifest)
-        if other.namespace == view.namespace and isinstance(claimant, ModelDeployment):
-            same = claimant.spec.scale_target
-            if same and same.name == target.name:
-                claims.append((other.created, other.uid, other.name))
-    oldest = min(claims)
-    return None if oldest[1] == view.uid else oldest[2]
+def oldest_claims(
+    views: Iterable[ModelView], parsed: Mapping[str, ModelDeployment | InvalidSpecError]
+) -> Mapping[Key, ModelView]:
+    """Return the oldest ModelDeployment of each scale target, whichever release acts on it."""
+    claims = dict[Key, ModelView]()
+    for view in sorted(views, key=lambda each: (each.created, each.uid), reverse=True):
+        model = parsed[view.uid]
+        if isinstance(model, ModelDeployment) and model.spec.scale_target:
+            claims[view.namespace, model.spec.scale_target.name] = view
+    return claims

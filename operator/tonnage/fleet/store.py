@@ -1,13 +1,15 @@
 """The informer store: what Kopf's watches last said, kept slim. A hint, checked against lists."""
 
+import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.fleet.logs import Line
 from tonnage.fleet.views import (
     AutoscalerView,
     ReplicaSetView,
@@ -19,8 +21,11 @@ from tonnage.fleet.views import (
     replica_set_view,
 )
 
+LOG = logging.getLogger("tonnage.store")
 Key = tuple[str, str]
 """(namespace, name)"""
+Owner = tuple[str, str]
+"""(namespace, uid)"""
 
 
 class Kind(StrEnum):
@@ -52,25 +57,29 @@ class Snapshot:
     replica_sets: Mapping[Key, ReplicaSetView]
     autoscalers: Mapping[Key, AutoscalerView]
 
-    pods_by_deployment: Mapping[str, tuple[PodView, ...]]
-    """By uid of the Deployment, sorted by name."""
+    pods_by_deployment: Mapping[Owner, tuple[PodView, ...]]
+    """By namespace and uid of the Deployment, sorted by name."""
 
     def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:
         """Return the pods that a ReplicaSet of this Deployment owns, whatever their labels say."""
-        return self.pods_by_deployment.get(deployment.uid, ())
+        return self.pods_by_deployment.get((deployment.namespace, deployment.uid), ())
 
 
 def by_deployment(
     pods: Iterable[PodView], replica_sets: Iterable[ReplicaSetView]
-) -> Mapping[str, tuple[PodView, ...]]:
-    """Join pods to Deployments through the ReplicaSets that own them, once for the whole fleet."""
-    owners = {each.uid: each.deployment_uid for each in replica_sets}
-    found: dict[str, list[PodView]] = defaultdict(list)
+) -> Mapping[Owner, tuple[PodView, ...]]:
+    """Join pods to Deployments through the ReplicaSets that own them, once for the whole fleet.
+
+    Owners are of the same namespace. Who writes an owner elsewhere names any uid: the API server
+    checks none, and the garbage collector leaves what a finalizer holds.
+    """
+    owners = {(each.namespace, each.uid): each.deployment_uid for each in replica_sets}
+    found: dict[Owner, list[PodView]] = defaultdict(list)
     for pod in sorted(pods, key=lambda pod: pod.name):
-        owner = owners.get(pod.replica_set_uid or "")
+        owner = owners.get((pod.namespace, pod.replica_set_uid or ""))
         if owner:
-            found[owner].append(pod)
-    return {uid: tuple(each) for uid, each in found.items()}
+            found[pod.namespace, owner].append(pod)
+    return {owner: tuple(each) for owner, each in found.items()}
 
 
 class Store:
@@ -86,7 +95,9 @@ class Store:
 
     def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
         """Take in one watch event."""
-        view = PROJECTIONS[kind](body)
+        view = _projected(kind, body)
+        if view is None:
+            return  # what was known of it stays
         key = (view.namespace, view.name)
         with self._lock:
             self._noted.setdefault(kind, set()).add(key)
@@ -101,18 +112,31 @@ class Store:
         if is_news:
             self.changed.set()
 
-    def reconcile(self, kind: Kind, listed: Iterable[Mapping[str, Any]]) -> int:
+    def reconcile(
+        self,
+        kind: Kind,
+        listed: Iterable[Mapping[str, Any]],
+        *,
+        unlisted: Container[str] = frozenset(),
+    ) -> int:
         """Replace a kind by a full list; return how many ghosts were found.
 
         A watch tells nothing about an object that vanished while it was being re-listed. The
-        list is read here: what the watch says meanwhile is newer than the list.
+        list is read here: what the watch says meanwhile is newer than the list. ``unlisted``:
+        namespaces that turn out to be missing in it while it is read.
         """
         with self._lock:
             self._noted[kind] = set()
-        listed_views = [PROJECTIONS[kind](body) for body in listed]
-        views: dict[Key, View] = {(view.namespace, view.name): view for view in listed_views}
+        views, unread = dict[Key, View](), set[Key]()
+        for body in listed:
+            view = _projected(kind, body)
+            if view is None:
+                unread.add(_key_of(body))
+            else:
+                views[view.namespace, view.name] = view
         with self._lock:
-            newer, known = self._noted[kind], self._views[kind]
+            known = self._views[kind]
+            newer = self._noted[kind] | unread | {key for key in known if key[0] in unlisted}
             ghosts = [
                 key
                 for key, view in known.items()
@@ -129,6 +153,20 @@ class Store:
             copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
         pods, replica_sets = copies[Kind.POD].values(), copies[Kind.REPLICA_SET].values()
         return Snapshot(**copies, pods_by_deployment=by_deployment(pods, replica_sets))
+
+
+def _projected(kind: Kind, body: Mapping[str, Any]) -> View | None:
+    """Return the view of an object; a bug in that must not stop the others."""
+    try:
+        return PROJECTIONS[kind](body)
+    except Exception:
+        LOG.exception(Line("cannot be read", kind=kind, object="/".join(_key_of(body))))
+        return None
+
+
+def _key_of(body: Mapping[str, Any]) -> Key:
+    metadata = body.get("metadata") or {}
+    return metadata.get("namespace", ""), metadata.get("name", "")
 
 
 def _without_echo(view: View | None) -> View | None:

@@ -10,6 +10,7 @@ from typing import Any
 from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.devices import num_gpus, uncounted_gpus
 from tonnage.manifests.names import (
+    ADOPT_LABEL,
     APPROVE_ANNOTATION,
     DELETION_COST_ANNOTATION,
     DIGEST_ANNOTATION,
@@ -19,6 +20,7 @@ from tonnage.manifests.names import (
     MANAGER,
     SCALE_MANAGER,
     SPEC_ANNOTATION,
+    TEMPLATE_ANNOTATION,
 )
 
 Object = Mapping[str, Any]
@@ -97,6 +99,8 @@ def deployment_view(body: Object) -> DeploymentView:
         name=metadata["name"],
         uid=metadata["uid"],
         owner_uid=_controller_uid(metadata),
+        owner=_controller(metadata),
+        adopt=(metadata.get("labels") or {}).get(ADOPT_LABEL),
         is_opted_in=own and template_labels.get(MANAGED_LABEL) == "true",
         replicas=spec.get("replicas", 1),
         generation=metadata.get("generation", 0),
@@ -118,6 +122,7 @@ def deployment_view(body: Object) -> DeploymentView:
         grace_s=(template.get("spec") or {}).get("terminationGracePeriodSeconds"),
         template=json.dumps(template, sort_keys=True, default=dict),
         template_fields=json.dumps(_own_fields(metadata), sort_keys=True, default=dict),
+        rendered=annotations.get(TEMPLATE_ANNOTATION),
         made_from=annotations.get(SPEC_ANNOTATION),
     )
 
@@ -125,6 +130,14 @@ def deployment_view(body: Object) -> DeploymentView:
 def _controller_uid(metadata: Object) -> str | None:
     owners = metadata.get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _controller(metadata: Object) -> str | None:
+    """Return kind and name of what controls an object."""
+    owners = metadata.get("ownerReferences") or ()
+    return next(
+        (f"{each['kind']} {each['name']}" for each in owners if each.get("controller")), None
+    )
 
 
 def _replicas_managers(metadata: Object) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from tonnage.manifests.names import (
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
     SPEC_ANNOTATION,
+    TEMPLATE_ANNOTATION,
     Manifest,
     labels,
     owner_reference,
@@ -86,7 +87,7 @@ def deployment(
         DRAIN_ANNOTATION: str(drain_s),
         SPEC_ANNOTATION: _written_spec(model),
     }
-    return {
+    made = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata_of(model) | {"annotations": annotations},
@@ -100,6 +101,14 @@ def deployment(
             "template": pod_template(model.name, model.spec, figures),
         },
     }
+    annotations[TEMPLATE_ANNOTATION] = template_digest(made)
+    return made
+
+
+def template_digest(made: Manifest) -> str:
+    """Return a digest of the pod template of a Deployment as we write it, without defaults."""
+    text = json.dumps(made["spec"]["template"], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def service(model: ModelDeployment) -> Manifest:

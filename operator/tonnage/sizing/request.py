@@ -114,20 +114,21 @@ def look_up(
     gpus: Mapping[str, Gpu],
     *,
     model_config: str | None = None,
+    shape: ModelShape | None = None,
     engine_version: str | None = None,
 ) -> Known:
     """Return the catalogue's figures for a spec.
 
-    ``model_config``: the text of a config.json that replaces the built-in one.
+    ``model_config``: the text of a config.json that replaces the built-in one; ``shape``: what one
+    said that was read before.
     ``engine_version``: of a scale target, whose spec has no engine.
 
     Raises:
         CatalogError: a model, class or version is unknown, or a config.json is not understood.
     """
-    if model_config is None:
-        shape = built_in_model(spec.model.id)
-    else:
+    if model_config is not None:
         shape = read_model_config(model_config, name=spec.model.id)
+    shape = shape or built_in_model(spec.model.id)
     version = spec.engine.known_version if spec.engine else engine_version
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     _refuse_bf16(spec, gpu)

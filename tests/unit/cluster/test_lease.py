@@ -126,6 +126,35 @@ class TestTakingOver:
         clock.pass_s(1)
         assert second.maintain()
 
+    @pytest.mark.parametrize("claimed_s", [2_000_000_000, -5, None])
+    def test_believes_no_claim_that_is_longer_than_its_own(self, elector, clock, kube, claimed_s):
+        elector("dead").maintain()
+        kube.objects[PATH]["spec"] |= {"leaseDurationSeconds": claimed_s}
+        second = elector("b")
+        second.maintain()
+
+        clock.pass_s(DURATION_S)
+        assert not second.maintain()
+        clock.pass_s(1)
+        assert second.maintain()
+
+    def test_counts_no_further_than_the_api_server_does(self, elector, kube):
+        spec = {"holderIdentity": "", "leaseTransitions": 2_147_483_647}
+        kube.put(PATH, {"metadata": {"name": NAME}, "spec": spec})
+
+        assert elector("a").maintain()
+        assert kube.objects[PATH]["spec"]["leaseTransitions"] == 2_147_483_647
+
+    def test_tells_who_leads_and_what_keeps_it_from_asking(self, elector, kube):
+        elector("a").maintain()
+        second = elector("b")
+        second.maintain()
+        assert (second.holder, second.problem) == ("a", None)
+
+        kube.fail = broken
+        second.maintain()
+        assert second.problem == "down"
+
     def test_counts_from_the_last_renewal_that_it_saw(self, elector, clock, kube):
         first, second = elector("a"), elector("b")
         for _ in range(10):

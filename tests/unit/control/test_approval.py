@@ -18,6 +18,7 @@ from fleet_builders import (
     managed_by,
     with_lengths,
 )
+from tonnage.catalog.models import read_model_config
 from tonnage.control.approval import plan_digest, replicas_within
 from tonnage.control.conditions import conditions
 from tonnage.control.status import report
@@ -191,7 +192,7 @@ class TestPodsThatWouldRoll:
             a_waiting_manifest(generation=2, model=own),
             live=a_deployment_body(),
             load=3.5,
-            model_config=json.dumps(SMALL),
+            model_config=read_model_config(json.dumps(SMALL), name="org/small"),
         )
 
         assert said("Approved", small) == ("False", "PodsWouldRoll")

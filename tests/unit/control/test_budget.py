@@ -74,7 +74,7 @@ def copies(state, number):
     """The same object under other names."""
     for index in range(number):
         view = replace(state.view, name=f"m{index}", uid=f"uid-of-m{index}")
-        yield replace(state, view=view)
+        yield replace(state, view=view, deployment=replace(state.deployment, owner_uid=view.uid))
 
 
 def drifted(state, ratio):

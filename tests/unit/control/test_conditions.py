@@ -85,6 +85,7 @@ class TestAtRest:
             "SLOMet": "Unknown",
             "SpeedPlausible": "Unknown",
             "KVCapacityAsPlanned": "True",
+            "Drifted": "False",
             "CalibrationStored": "True",
         }
 
@@ -351,6 +352,12 @@ class TestCapacityAvailable:
 
         assert said("CapacityAvailable", found) == ("False", "QuotaExceeded")
         assert shown(found)["CapacityAvailable"].message == "exceeded quota: gpus"
+
+    def test_names_what_else_is_missing(self):
+        [stuck] = UNSCHEDULABLE["conditions"]
+        body = a_pod_body("b", conditions=[stuck | {"message": "0/4 nodes: 4 Insufficient cpu."}])
+
+        assert said("CapacityAvailable", pods=[body]) == ("False", "InsufficientResources")
 
     def test_names_the_budget(self):
         found = assessed(a_state(load=5), free_gpus=0)

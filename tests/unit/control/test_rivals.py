@@ -196,7 +196,7 @@ class TestTheTemplate:
         assert applied == [True, True, True, False, False, False]
         assert story.said() == ("False", "ConflictingWriter")
         assert "argocd-controller changed the template from" in story.condition().message
-        assert story.events == ["ConflictingWriter"]
+        assert story.events == ["TemplateEdited", "ConflictingWriter"]
 
     def test_is_counted_apart_from_replicas(self):
         story = a_story()

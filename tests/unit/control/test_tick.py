@@ -1,8 +1,20 @@
 """A tick of a fleet as a function of values: what it writes, remembers, and says of own bugs."""
 
+import math
 from dataclasses import replace
 
-from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_sizing, a_state
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_sizing,
+    a_state,
+)
+from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.state import Memory
 from tonnage.control.tick import assess_fleet, tick
@@ -61,6 +73,60 @@ def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
     assert (fault.key, fault.consequence) == (("serving", "a"), "nothing written")
     assert [writes.name for writes in outcome.writes] == ["b"]
     assert outcome.memory.objects["uid-of-a"] == outcome.found[0].memory
+
+
+def test_a_bug_in_what_is_told_of_one_object_is_told_by_its_status():
+    observed = tick(a_fleet(running("a"), running("b")), Memory()).memory
+    remembered = replace(observed.objects["uid-of-a"], gauges={"queueDepth": "a bug"})
+
+    outcome = tick(
+        a_fleet(running("a"), running("b")),
+        replace(observed, objects=observed.objects | {"uid-of-a": remembered}),
+    )
+
+    [fault] = outcome.faults
+    assert (fault.key, fault.consequence) == (("serving", "a"), "nothing written")
+    told = next(writes for writes in outcome.writes if writes.name == "a")
+    conditions = {each.type: each.reason for each in told.status.conditions}
+    assert conditions["PlanValid"] == "InternalError"
+    assert (told.scale, told.template) == (None, None)
+
+
+def test_a_bug_in_reading_one_object_freezes_it_alone():
+    error = RuntimeError("a bug")
+    broken = running("a", load=9, bug=error)
+
+    outcome = tick(a_fleet(broken, running("b")), Memory())
+
+    [fault] = outcome.faults
+    assert (fault.key, fault.error) == (("serving", "a"), error)
+    first, second = outcome.writes
+    assert (first.scale, first.template) == (None, None)
+    assert second.status.plan is not None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"kv_tokens": 1e300},
+        {"kv_tokens": 1e-300},
+        {"token_gap_s_per_s": 1e-300, "token_gaps_per_s": 1e15},
+        {"lengths": steady_lengths(4000, 0.01)},
+        {"lengths": steady_lengths(0.01, 1000)},
+        {"ttft_within": {1.0: 1e15, 2.5: 0.0, math.inf: 1.0}},
+    ],
+    ids=["huge-cache", "no-cache", "no-gap", "short-answers", "short-prompts", "fallen-bounds"],
+)
+def test_nonsense_that_pods_tell_is_no_bug(told):
+    state, memory = running("a"), Memory()
+    broken = replace(state, engines=tuple(replace(each, **told) for each in state.engines))
+
+    for minute in range(4):
+        outcome = tick(a_fleet(broken, now_s=NOW_S + 60 * minute), memory)
+        memory = outcome.memory
+
+        assert outcome.faults == ()
+        assert outcome.found[0].refusal is None
 
 
 def test_what_one_object_grows_by_the_next_cannot_have():

@@ -369,6 +369,9 @@ class TestAttainment:
     def test_is_known_of_one_request_in_two_seconds(self):
         assert attainment([{1.0: 0.25, INF: 0.5}], limit_s=1) == 0.5
 
+    def test_is_never_more_than_all_of_them(self):
+        assert attainment([{1.0: 1e15, 2.0: 7.0, INF: 5.0}], limit_s=1.0) == 1.0
+
     def test_adds_up_over_engines(self):
         slow = {1.0: 0.0, 2.0: 10.0, 2.5: 50.0, INF: 100.0}
 

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_builders import SITE, a_deployment_body, a_manifest, a_model, a_pod_body, a_sizing
+from fleet_builders import (
+    SITE,
+    a_deployment_body,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_sizing,
+    owned_by,
+)
 from kube_double import KubeDouble
 from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, KubernetesError
@@ -317,6 +325,21 @@ class TestUpdating:
         assert failed == {"uid-of-llama"}
         assert done(kube) == []
 
+    @pytest.mark.parametrize(
+        ("uid", "owners", "is_taken"),
+        [
+            ("uid-of-llama", [], True),
+            ("uid-of-another", [], False),
+            ("uid-of-llama", owned_by("Other", "x", "other"), False),
+        ],
+    )
+    def test_takes_what_nobody_controls_and_was_handed_over(self, uid, owners, is_taken):
+        kube = a_kube(ownerReferences=owners, labels={"tonnage.dev/adopt": uid})
+
+        act(kube, asking(template=TEMPLATE))
+
+        assert done(kube) == (["apply deployments/llama"] if is_taken else [])
+
     def test_does_not_bring_back_what_was_deleted_meanwhile(self):
         kube = a_kube()
 
@@ -328,6 +351,21 @@ class TestUpdating:
 
         assert act(kube, asking(template=TEMPLATE)) == {"uid-of-llama"}
         assert PLACE not in kube.objects
+
+
+class TestASpecThatChangedMeanwhile:
+    """Somebody set the object to Paused while the tick decided."""
+
+    @pytest.mark.parametrize("part", [{"scale": a_scale(2, 3)}, {"template": TEMPLATE}])
+    @pytest.mark.parametrize(("generation", "is_written"), [(1, True), (2, False)])
+    def test_is_decided_on_anew(self, part, generation, is_written):
+        kube = a_kube()
+        kube.put(OBJECT, a_manifest(generation=generation))
+
+        failed = carried(kube, asking(generation=1, **part))
+
+        assert bool(done(kube)) is is_written
+        assert not failed.has_failed
 
 
 MONITOR = POD_MONITORS.path("serving", "llama")
@@ -354,10 +392,14 @@ class TestChildren:
             SERVICE, {"kind": "Service", "metadata": {"name": "llama"}, "spec": {"mine": True}}
         )
 
-        assert act(kube, asking(check_children=True)) == frozenset()
+        writer = Writer(kube=kube, may_write=lambda: True, site=SITE)
+        failed = writer.act([asking(check_children=True)], now=NOW)
 
         assert done(kube) == ["apply podmonitors/llama"]
         assert kube.objects[SERVICE]["spec"] == {"mine": True}
+        assert failed["uid-of-llama"].no_path == (
+            "Service serving/llama is not ours: it is left alone"
+        )
 
     def test_have_no_pod_monitor_where_there_is_no_such_kind(self):
         kube = a_kube()

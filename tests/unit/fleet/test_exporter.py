@@ -18,7 +18,7 @@ def an_object(key=LLAMA, *, gauges=(READY,), counts=()):
 
 
 def a_tick(*objects, **changes):
-    told = {"num_objects": len(objects), "num_left_out": 0, "is_blind": False}
+    told = {"num_objects": len(objects), "num_left_out": 0, "num_faults": 0, "is_blind": False}
     return FleetSeries(objects=objects, **(told | changes))
 
 
@@ -48,6 +48,13 @@ def test_an_object_is_shown_by_namespace_and_name(page):
     assert page.value("tonnage_objects") == 8
     assert page.value("tonnage_objects_without_series") == 7
     assert page.value("tonnage_blind") == 0
+
+
+def test_bugs_are_counted_over_ticks(page):
+    for num_faults in (0, 2, 1):
+        page.exporter.note(a_tick(num_faults=num_faults))
+
+    assert page.value("tonnage_internal_errors_total") == 3
 
 
 def test_counters_add_up_over_ticks_and_each_by_its_labels(page):

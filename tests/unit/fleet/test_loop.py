@@ -243,6 +243,45 @@ class TestTheList:
         assert all("/namespaces/blue/" in path or "/namespaces/green/" in path for path in asked)
         assert len(asked) == 10
 
+    def test_leaves_out_a_namespace_that_may_not_be_read_and_names_it(self, caplog):
+        manifests = [a_manifest(), a_manifest("other", namespace="gone")]
+        world, loop = a_world(), None
+        for each in manifests:
+            namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
+            world.kube.put(MODEL_DEPLOYMENTS.path(namespace, name), each)
+        loop = a_loop(world, namespaces=("gone", "serving"))
+        loop.store.note(Kind.MODEL, "ADDED", manifests[1])
+
+        def fail(verb, path):
+            if verb == "list" and "/namespaces/gone/" in path:
+                raise KubernetesError("403 forbidden", status=403)
+
+        world.kube.fail = fail
+        found = {each.state.view.key: each for each in loop.tick()}
+
+        assert replicas_of(world) == FIRST_REPLICAS
+        assert found["gone", "other"].refusal.reason == "NamespaceUnreadable"
+        assert "namespace=gone" in caplog.text
+
+        world.kube.fail = lambda verb, path: None
+        world.now_s += RELIST_S
+        found = {each.state.view.key: each for each in loop.tick()}
+        assert found["gone", "other"].refusal is None
+
+    @pytest.mark.parametrize(
+        ("namespaces", "status"), [((), 403), (("serving",), 403), (("serving", "other"), 500)]
+    )
+    def test_that_cannot_be_read_at_all_ends_the_tick(self, namespaces, status):
+        world = a_world()
+
+        def fail(verb, path):
+            if verb == "list" and "/other/" not in path:
+                raise KubernetesError("no", status=status)
+
+        world.kube.fail = fail
+        with pytest.raises(KubernetesError):
+            a_loop(world, namespaces=namespaces).tick()
+
 
 def busy_figures(*, slower):
     """What an engine reports of which each part of a step takes so many times what is believed."""

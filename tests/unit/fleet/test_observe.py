@@ -2,6 +2,7 @@
 
 import pytest
 
+from bad_input import LLAMA_8B
 from fleet_builders import (
     NOW_S,
     a_deployment_body,
@@ -14,11 +15,11 @@ from kube_double import KubeDouble
 from prometheus_double import asking
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cluster.errors import KubernetesError, PrometheusError
+from tonnage.cluster.errors import PrometheusError
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.metrics import DECIDING, TABLE, queries
 from tonnage.estimate.samples import Series
-from tonnage.fleet.observe import CONFIG_AGE_S, Observer
+from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import spec_digest
 from tonnage.settings import Settings
@@ -163,6 +164,21 @@ class TestJoining:
         assert state.model == a_model()
 
 
+def test_a_bug_in_reading_one_object_leaves_the_others():
+    kube = KubeDouble()
+
+    def broken(verb, path):
+        raise RuntimeError("a bug")
+
+    kube.fail = broken
+    bad = a_manifest("bad", model=CONFIGURED)
+
+    found, well = observed(an_observer(kube), (Kind.MODEL, bad), *served()).models
+
+    assert str(found.bug) == "a bug"
+    assert (well.bug, well.deployment.replicas) == (None, 2)
+
+
 class TestOperatorClass:
     BODIES = (
         (Kind.MODEL, a_manifest("plain")),
@@ -238,62 +254,25 @@ class TestPrometheus:
 
 
 class TestModelConfig:
-    def config(self, kube, observer=None, *, now_s=NOW_S, **spec):
-        body = a_manifest(model=CONFIGURED, **spec)
-        state = one(observer or an_observer(kube), (Kind.MODEL, body), now_s=now_s)
-        return state.model_config, state.config_problem
+    @pytest.mark.parametrize("model", [None, CONFIGURED])
+    def test_is_that_of_the_config_map_where_one_is_named(self, model):
+        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": LLAMA_8B}})])
+        body = a_manifest(model=model) if model else a_manifest()
 
-    def test_is_read_from_the_config_map(self):
-        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": "{}"}})])
+        state = one(an_observer(kube), (Kind.MODEL, body))
 
-        assert self.config(kube) == ("{}", None)
+        assert (state.model_config is not None, state.config_problem) == (bool(model), None)
 
-    def test_is_not_read_where_none_is_named(self):
-        def nothing(verb, path):
-            raise AssertionError(path)
+    def test_is_read_once_for_all_that_name_it(self):
+        asked = []
+        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": LLAMA_8B}})])
+        kube.fail = lambda verb, path: asked.append(path) if path == CONFIG_PLACE else None
+        bodies = [(Kind.MODEL, a_manifest(f"m{n}", model=CONFIGURED)) for n in range(50)]
 
-        state = one(an_observer(KubeDouble(fail=nothing)), (Kind.MODEL, a_manifest()))
+        first, *others = observed(an_observer(kube), *bodies).models
 
-        assert (state.model_config, state.config_problem) == (None, None)
-
-    @pytest.mark.parametrize("body", [None, {}, {"data": None}, {"data": {"other": "{}"}}])
-    def test_that_is_not_there_is_named(self, body):
-        kube = KubeDouble([] if body is None else [(CONFIG_PLACE, body)])
-
-        text, problem = self.config(kube)
-
-        assert text is None
-        assert problem == "ConfigMap my-model has no key config.json in serving"
-
-    def test_is_read_again_after_a_while_or_with_another_spec(self):
-        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": "old"}})])
-        observer = an_observer(kube)
-        self.config(kube, observer)
-        kube.put(CONFIG_PLACE, {"data": {"config.json": "new"}})
-
-        soon = self.config(kube, observer, now_s=NOW_S + CONFIG_AGE_S - 1)
-        changed = self.config(kube, observer, now_s=NOW_S + 1, generation=2)
-        late = self.config(kube, observer, now_s=NOW_S + 2 * CONFIG_AGE_S)
-
-        assert [soon[0], changed[0], late[0]] == ["old", "new", "new"]
-
-    def test_that_was_read_once_holds_while_it_cannot_be_read(self):
-        kube = KubeDouble([(CONFIG_PLACE, {"data": {"config.json": "{}"}})])
-        observer = an_observer(kube)
-        self.config(kube, observer)
-
-        def down(verb, path):
-            raise KubernetesError("down", status=0)
-
-        kube.fail = down
-
-        assert self.config(kube, observer, now_s=NOW_S + CONFIG_AGE_S) == ("{}", None)
-
-    def test_that_never_could_be_read_is_a_problem(self):
-        def denied(verb, path):
-            raise KubernetesError("forbidden", status=403)
-
-        assert self.config(KubeDouble(fail=denied)) == (None, "ConfigMap my-model: forbidden")
+        assert asked == [CONFIG_PLACE]
+        assert all(each.model_config is first.model_config for each in others)
 
 
 def an_autoscaler(name="hpa", *, kind="Deployment", target="llama", namespace="serving"):

@@ -170,6 +170,21 @@ class TestReconciling:
         assert names(store, Kind.POD) == []
 
 
+class TestABugInReading:
+    """Of one object must not stop the others, nor make it vanish."""
+
+    def test_leaves_what_was_known_of_it(self, store, caplog):
+        store.note(Kind.POD, None, a_pod_body("a"))
+        without_uid = {"metadata": {"namespace": "serving", "name": "a"}}
+
+        store.note(Kind.POD, "MODIFIED", without_uid)
+        ghosts = store.reconcile(Kind.POD, [without_uid, a_pod_body("b")])
+
+        assert ghosts == 0
+        assert names(store, Kind.POD) == ["a", "b"]
+        assert '"cannot be read" kind=pods object=serving/a' in caplog.text
+
+
 class TestPods:
     def test_of_a_deployment_are_those_of_its_replica_sets(self, store):
         store.note(Kind.DEPLOYMENT, None, a_deployment_body())
@@ -192,6 +207,24 @@ class TestPods:
         snapshot = store.snapshot()
 
         assert snapshot.pods_of(snapshot.deployments["serving", "llama"]) == ()
+
+    @pytest.mark.parametrize("set_uid", ["uid-of-forged", "uid-of-llama-abc"])
+    def test_in_another_namespace_that_name_its_uids_do_not_count(self, store, set_uid):
+        # The API server checks no owner's uid; a finalizer keeps the ReplicaSet from the collector.
+        forged_set, forged = a_replica_set_body(uid="uid-of-forged"), a_pod_body("forged")
+        forged["metadata"]["ownerReferences"][0]["uid"] = set_uid
+        for each in (forged_set, forged):
+            each["metadata"]["namespace"] = "attacker"
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body())
+        for replica_set in (a_replica_set_body(), forged_set):
+            store.note(Kind.REPLICA_SET, None, replica_set)
+        for pod in (a_pod_body("own"), forged):
+            store.note(Kind.POD, None, pod)
+        snapshot = store.snapshot()
+
+        pods = snapshot.pods_of(snapshot.deployments["serving", "llama"])
+
+        assert [(pod.namespace, pod.name) for pod in pods] == [("serving", "own")]
 
 
 def test_a_snapshot_does_not_change_afterwards(store):

@@ -263,12 +263,10 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
     a cache that is given and too small: what is asked now is more than what runs, or nothing does.
     """
     context, measured = request.context_tokens, request.measured_kv_tokens
+    needed = request_bytes(request, replica)
     if measured is not None:
-        return measured * replica.bytes_per_reported_token(context)
-    budget, needed = (
-        memory_budget(request, replica.model.shard, flags),
-        request_bytes(request, replica),
-    )
+        return max(measured * replica.bytes_per_reported_token(context), needed)
+    budget = memory_budget(request, replica.model.shard, flags)
     if request.flags and budget.given_pool is None:
         return max(budget.kv_pool_bytes, needed)
     check = check_given if request.flags else check_fits

@@ -277,6 +277,12 @@ class TestFlagsThatRun:
         assert sizing.replica.kv_pool_bytes == sizing.budget.kv_pool_bytes > 40 * GIB
         assert sizing.memory_doubt is None
 
+    @pytest.mark.parametrize("told", [1e-300, 1, 8191])
+    def test_hold_one_request_whatever_is_told_of_their_cache(self, told):
+        sizing = size(replace(self.SHORT, flags=flags_that_run(), measured_kv_tokens=told))
+
+        assert sizing.kv_tokens == 8192
+
     def test_of_a_measured_cache_leave_no_doubt(self):
         sizing = size(replace(self.SHORT, flags=flags_that_run(), measured_kv_tokens=20_000))
 

@@ -1,0 +1,48 @@
+"""Why pods do not run, by the words of those who refuse them: each calls for another remedy."""
+
+from typing import Final
+
+UNSCHEDULABLE: Final = (
+    ("Insufficient nvidia.com/", "InsufficientGPU"),
+    ("persistentvolumeclaim", "VolumeUnavailable"),
+    ("volume", "VolumeUnavailable"),
+    ("Insufficient ", "InsufficientResources"),
+)
+"""What a message of the scheduler contains, and the reason: the first that is there counts.
+
+Where a part of the nodes lack GPUs and others something else, GPUs are what is missing. A claim
+that is lacking keeps the scheduler from looking at nodes at all.
+"""
+REFUSED: Final = (
+    ("exceeded quota", "QuotaExceeded"),
+    ("failed quota", "QuotaExceeded"),
+    ("violates PodSecurity", "PodSecurityRefused"),
+    ("PriorityClass", "PriorityClassMissing"),
+    ("RuntimeClass", "RuntimeClassMissing"),
+)
+"""The same of the API server's word on a pod that a ReplicaSet wants to make."""
+
+
+def why_unschedulable(message: str) -> str:
+    """Return the reason why no node takes a pod.
+
+    >>> why_unschedulable("0/2 nodes: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu.")
+    'InsufficientGPU'
+    >>> why_unschedulable("0/2 nodes: 2 node(s) had untolerated taint {a: b}.")
+    'NoNodeFits'
+    """
+    return _first(UNSCHEDULABLE, message, "NoNodeFits")
+
+
+def why_refused(message: str) -> str:
+    """Return the reason why a pod is not even made.
+
+    >>> why_refused('pods "a" is forbidden: violates PodSecurity "restricted:latest"')
+    'PodSecurityRefused'
+    """
+    return _first(REFUSED, message, "PodsRefused")
+
+
+def _first(marks: tuple[tuple[str, str], ...], message: str, other: str) -> str:
+    folded = message.casefold()
+    return next((reason for mark, reason in marks if mark.casefold() in folded), other)

@@ -1,0 +1,55 @@
+"""Whose Deployment stands under the name: our own counts, and what was handed over to us. Pure.
+
+Anybody may make a Deployment of an object's name, or take the owner off ours. What it runs is then
+not what the object says, so nothing of it is shown, measured or counted as the object's.
+"""
+
+from dataclasses import replace
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.state import ACTING, DeploymentView, Fleet, ModelState
+from tonnage.manifests.names import ADOPT_LABEL
+
+
+def as_owned(fleet: Fleet) -> Fleet:
+    """Return the fleet with nothing of others in it but what stands in the way."""
+    may_adopt = fleet.settings.mode == "full"
+    return replace(
+        fleet, models=tuple(own_only(each, may_adopt=may_adopt) for each in fleet.models)
+    )
+
+
+def own_only(state: ModelState, *, may_adopt: bool = True) -> ModelState:
+    """Return an object with its own Deployment and pods alone."""
+    live = state.deployment
+    if live is None or _is_own(state, live) or (may_adopt and is_adopted(state, live)):
+        return state
+    return replace(
+        state, deployment=None, in_the_way=live, pods=(), engines=(), conflicting_autoscaler=None
+    )
+
+
+def _is_own(state: ModelState, live: DeploymentView) -> bool:
+    model = state.model
+    if isinstance(model, ModelDeployment) and model.spec.scale_target:
+        return live.is_opted_in and live.owner_uid is None and state.older_claim is None
+    return live.owner_uid == state.view.uid
+
+
+def is_adopted(state: ModelState, live: DeploymentView | None) -> bool:
+    """Tell whether a Deployment that nobody controls was handed over, to an object that acts."""
+    model = state.model
+    if live is None or not isinstance(model, ModelDeployment) or model.spec.scale_target:
+        return False
+    is_free = live.owner_uid is None and live.adopt == state.view.uid
+    return is_free and model.spec.scaling.mode in ACTING
+
+
+def conflict_written(live: DeploymentView, uid: str) -> str:
+    """Say whose Deployment stands in the way, and how it could become ours."""
+    if live.owner is not None:
+        return f"Deployment {live.name} is controlled by {live.owner}, not by this ModelDeployment"
+    return (
+        f"Deployment {live.name} exists and is not owned by this ModelDeployment; to hand it over: "
+        f"label it {ADOPT_LABEL}={uid}"
+    )

@@ -1,0 +1,46 @@
+"""Manifests of ModelDeployments, each version parsed once, as long as it stands in the cluster."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.control.state import ModelView
+from tonnage.units import MIB
+
+MOST_CHARACTERS: Final = 8 * MIB
+"""Of manifests that are kept parsed, some ten times as much memory: 10,000 of the usual size."""
+Parsed = ModelDeployment | InvalidSpecError
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifests:
+    """What the manifests of the last tick said.
+
+    A version that was replaced is forgotten at once: who edits a spec every second fills nothing.
+    """
+
+    most_characters: int = MOST_CHARACTERS
+    _known: dict[str, Parsed] = field(default_factory=dict)
+
+    def parse(self, views: Iterable[ModelView]) -> Mapping[str, Parsed]:
+        """Return what each object's manifest says, by UID."""
+        found, kept = dict[str, Parsed](), dict[str, Parsed]()
+        room = self.most_characters
+        for view in views:
+            known = self._known.get(view.manifest)
+            found[view.uid] = each = parsed(view.manifest) if known is None else known
+            room -= len(view.manifest)
+            if room >= 0:
+                kept[view.manifest] = each
+        self._known = kept
+        return found
+
+
+def parsed(manifest: str) -> Parsed:
+    """Return what a manifest says, or why it is none: without the frames that found it out."""
+    try:
+        return parse_model_deployment(json.loads(manifest), tolerate_unknown=True)
+    except InvalidSpecError as error:
+        return InvalidSpecError(str(error))

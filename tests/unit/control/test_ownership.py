@@ -1,0 +1,130 @@
+"""What counts as an object's own: nothing that others made under its name."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_state,
+    owned_by,
+)
+from tonnage.control.state import Memory
+from tonnage.control.tick import tick
+
+FOREIGN = {
+    "nobodys": [],
+    "another-kinds": owned_by("Rollout", "blue-green", "uid-of-rollout"),
+    "an-earlier-namesakes": owned_by("ModelDeployment", "llama", "uid-of-before"),
+}
+TARGET = {
+    "engine": None,
+    "pods": None,
+    "scaleTarget": {"name": "llama"},
+}
+
+
+def told(state, *, settings=None, memory=None):
+    """(writes, conditions by type) of one tick."""
+    known = Memory(objects={state.view.uid: memory}) if memory else Memory()
+    [writes] = tick(a_fleet(state, settings=settings or {}), known).writes
+    return writes, {each.type: each for each in writes.status.conditions}
+
+
+class TestADeploymentOfOthers:
+    @pytest.mark.parametrize("owners", FOREIGN.values(), ids=FOREIGN.keys())
+    def test_makes_an_object_neither_ready_nor_measured(self, owners):
+        live = a_deployment_body(replicas=5, ownerReferences=owners)
+
+        writes, conditions = told(a_state(live=live, load=3))
+
+        assert (conditions["Ready"].status, conditions["Ready"].reason) == ("False", "NameConflict")
+        assert conditions["MetricsAvailable"].status != "True"
+        replicas = writes.status.replicas
+        assert (replicas.desired, replicas.current, replicas.ready) == (0, 0, 0)
+        shown = writes.status.measured
+        assert shown is None or shown.requests_per_second is None
+        assert (writes.scale, writes.template) == (None, None)
+
+    def test_is_named_by_its_owner(self):
+        live = a_deployment_body(ownerReferences=FOREIGN["another-kinds"])
+
+        _, conditions = told(a_state(live=live))
+
+        assert conditions["Ready"].message == (
+            "Deployment llama is controlled by Rollout blue-green, not by this ModelDeployment"
+        )
+
+    def test_uses_nothing_of_the_budget(self):
+        foreign = a_state(live=a_deployment_body(replicas=50, ownerReferences=[]))
+        other = a_state(a_manifest("other"), replicas=None)
+
+        outcome = tick(a_fleet(foreign, other, settings={"max_gpus": 100}), Memory())
+
+        assert outcome.found[1].decision.limited_by != "GPUBudget"
+
+    @pytest.mark.parametrize("labels", [{}, {"tonnage.dev/managed": "true"}])
+    def test_that_is_a_closed_target_is_no_replica(self, labels):
+        live = a_deployment_body(replicas=5, ownerReferences=[], labels=labels)
+        live["spec"]["template"]["metadata"]["labels"] = {}
+
+        writes, conditions = told(a_state(a_manifest(**TARGET), live=live))
+
+        assert conditions["Ready"].reason == "TargetNotAllowed"
+        assert writes.status.replicas.ready == 0
+
+
+class TestAdoption:
+    """By a label with the UID of the object."""
+
+    def orphan(self, *, uid="uid-of-llama", owners=(), **spec):
+        labels = a_deployment_body()["metadata"]["labels"] | {"tonnage.dev/adopt": uid}
+        live = a_deployment_body(ownerReferences=list(owners), labels=labels)
+        return a_state(a_manifest(**spec), live=live)
+
+    def test_of_what_nobody_controls_applies_our_template(self):
+        state = self.orphan()
+
+        writes, conditions = told(state)
+
+        [owner] = writes.template["metadata"]["ownerReferences"]
+        assert owner["uid"] == "uid-of-llama"
+        assert not writes.rolls
+        assert conditions["PlanValid"].status == "True"
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"uid": "uid-of-another"},
+            {"owners": FOREIGN["another-kinds"]},
+            {"scaling": {"mode": "Recommend", "minReplicas": 1, "maxReplicas": 8}},
+        ],
+        ids=["another-uid", "controlled", "recommend"],
+    )
+    def test_of_anything_else_is_refused_by_name(self, changes):
+        writes, conditions = told(self.orphan(**changes))
+
+        assert writes.template is None
+        assert conditions["Ready"].reason == "NameConflict"
+
+    def test_takes_the_right_to_write_templates(self):
+        _, conditions = told(self.orphan(), settings={"mode": "scaleOnly"})
+
+        assert conditions["Ready"].reason == "NameConflict"
+
+    def test_is_how_a_conflict_says_that_it_ends(self):
+        _, conditions = told(a_state(live=a_deployment_body(ownerReferences=[])))
+
+        assert "label it tonnage.dev/adopt=uid-of-llama" in conditions["Ready"].message
+
+
+def test_a_service_of_somebody_else_is_no_way_to_the_replicas():
+    state = a_state()
+    memory = replace(a_memory(state), no_path="Service serving/llama is not ours")
+
+    _, conditions = told(state, memory=memory)
+
+    assert (conditions["Ready"].status, conditions["Ready"].reason) == ("False", "NoTrafficPath")

@@ -1,0 +1,50 @@
+"""Manifests that are kept parsed: each version once, and as long as it stands there."""
+
+import pytest
+
+from fleet_builders import a_manifest, a_model
+from tonnage.api.objects import InvalidSpecError
+from tonnage.fleet.manifests import Manifests, parsed
+from tonnage.fleet.views import model_view
+
+
+def views(*names, **spec):
+    return [model_view(a_manifest(name, **spec)) for name in names]
+
+
+def test_an_object_is_parsed_once():
+    manifests = Manifests()
+
+    first, second = (manifests.parse(views("a"))["uid-of-a"] for _ in range(2))
+
+    assert first == a_model("a")
+    assert second is first
+
+
+def test_a_version_that_was_replaced_is_forgotten():
+    manifests = Manifests()
+    before = manifests.parse(views("a"))["uid-of-a"]
+    manifests.parse(views("a", contextLength=4096, generation=2))
+
+    assert manifests.parse(views("a"))["uid-of-a"] is not before
+
+
+@pytest.mark.parametrize(("room", "is_kept"), [(1000, (True, False)), (10_000, (True, True))])
+def test_no_more_are_kept_than_there_is_room_for(room, is_kept):
+    manifests = Manifests(most_characters=room)
+    both = views("a", "b")
+    assert 500 < len(both[0].manifest) < 1000
+
+    first, second = (manifests.parse(both) for _ in range(2))
+
+    assert tuple(second[uid] is first[uid] for uid in ("uid-of-a", "uid-of-b")) == is_kept
+
+
+def test_what_is_wrong_is_kept_without_the_frames_that_found_it():
+    body = a_manifest()
+    body["spec"]["scaling"] = {}
+
+    found = parsed(model_view(body).manifest)
+
+    assert isinstance(found, InvalidSpecError)
+    assert (found.__cause__, found.__context__, found.__traceback__) == (None, None, None)

@@ -1,0 +1,144 @@
+"""Files of ConfigMaps: how often they are read, how much of them, and what is kept."""
+
+import json
+
+import pytest
+
+from bad_input import LLAMA_8B
+from fleet_builders import NOW_S, a_manifest, a_model
+from kube_double import KubeDouble
+from tonnage.catalog.models import ModelConfigError, read_model_config
+from tonnage.cluster.errors import KubernetesError
+from tonnage.control.state import BadConfig
+from tonnage.fleet.model_configs import AGE_S, MOST_BYTES, ModelConfigs, place_of
+from tonnage.fleet.views import model_view
+
+PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
+LEAST_S = 15
+WIDE, NARROW = (json.loads(LLAMA_8B) | {"vocab_size": size} for size in (64_000, 32_000))
+
+
+def holding(config):
+    return {"data": {"config.json": config if isinstance(config, str) else json.dumps(config)}}
+
+
+class Reading:
+    """An object that refers to a ConfigMap, and the times at which the API server was asked."""
+
+    def __init__(self, body=None):
+        self.asked_s, self.now_s = [], NOW_S
+        self.kube = KubeDouble([] if body is None else [(PLACE, body)])
+        self.kube.fail = lambda verb, path: self.asked_s.append(self.now_s - NOW_S)
+        self.configs = ModelConfigs(kube=self.kube, least_s=LEAST_S)
+
+    def at(self, after_s=0, **spec):
+        """(shape, problem) so many seconds after the first look."""
+        reference = {"configMapKeyRef": {"name": "my-model", "key": "config.json"}}
+        body = a_manifest(model={"id": "my/model", "config": reference}, **spec)
+        self.now_s = NOW_S + after_s
+        return self.configs.of(model_view(body), parse(body), self.now_s)
+
+
+def parse(body):
+    metadata = body["metadata"]
+    return a_model(generation=metadata["generation"], model=body["spec"]["model"])
+
+
+def test_a_shape_is_all_that_is_kept():
+    shape, problem = Reading(holding(WIDE)).at()
+
+    assert shape == read_model_config(json.dumps(WIDE), name="my/model")
+    assert problem is None
+
+
+def test_one_that_is_no_model_says_so_each_time():
+    bad, problem = Reading(holding("{}")).at()
+
+    assert isinstance(bad, BadConfig)
+    assert bad.kind is ModelConfigError
+    assert problem is None
+
+
+@pytest.mark.parametrize("size", [MOST_BYTES, MOST_BYTES + 1])
+def test_no_more_than_64_kib_are_read(size):
+    text = LLAMA_8B + " " * (size - len(LLAMA_8B))
+
+    shape, problem = Reading(holding(text)).at()
+
+    assert (shape is None) == (size > MOST_BYTES)
+    assert problem == (
+        "config.json of ConfigMap my-model in serving has 65537 bytes; at most 65536 are read"
+        if size > MOST_BYTES
+        else None
+    )
+
+
+@pytest.mark.parametrize("body", [None, {}, {"data": None}, {"data": {"other": "{}"}}])
+def test_one_that_is_not_there_is_named(body):
+    assert Reading(body).at() == (
+        None,
+        "ConfigMap my-model has no key config.json in serving",
+    )
+
+
+def test_it_is_read_again_after_a_while_or_for_another_spec():
+    reading = Reading(holding(WIDE))
+    reading.at()
+    reading.kube.put(PLACE, holding(NARROW))
+
+    sizes = [
+        reading.at(after_s, generation=generation)[0].vocab_size
+        for after_s, generation in [(AGE_S - 1, 1), (AGE_S, 1), (AGE_S + 1, 1), (AGE_S + 2, 2)]
+    ]
+
+    assert sizes == [64_000, 32_000, 32_000, 32_000]
+    assert reading.asked_s == [0, AGE_S, AGE_S + 2]
+
+
+def test_one_that_comes_late_is_looked_for_soon_at_first_and_rarely_later():
+    reading = Reading()
+    for after_s in range(0, 3600, LEAST_S):
+        reading.at(after_s)
+
+    assert reading.asked_s[:5] == [0, 15, 30, 45, 60]
+    assert reading.asked_s[-1] - reading.asked_s[-2] == AGE_S
+    assert len(reading.asked_s) < 30, "of 240 ticks"
+
+    reading.kube.put(PLACE, holding(WIDE))
+    assert reading.at(3600 + AGE_S)[1] is None
+
+
+def test_one_that_was_read_holds_while_it_cannot_be_read():
+    reading = Reading(holding(WIDE))
+    before = reading.at()
+
+    def down(verb, path):
+        raise KubernetesError("down", status=0)
+
+    reading.kube.fail = down
+
+    assert reading.at(AGE_S) == before
+
+
+def test_one_that_never_could_be_read_is_a_problem():
+    reading = Reading()
+
+    def denied(verb, path):
+        raise KubernetesError("forbidden", status=403)
+
+    reading.kube.fail = denied
+
+    assert reading.at() == (None, "ConfigMap my-model: forbidden")
+
+
+def test_what_nobody_names_any_more_is_forgotten():
+    reading = Reading(holding(WIDE))
+    reading.at()
+    reading.configs.forget([], [])
+    reading.at(1)
+
+    assert reading.asked_s == [0, 1]
+
+
+def test_a_spec_without_a_config_has_no_place():
+    assert place_of(a_model()) is None
