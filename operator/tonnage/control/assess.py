@@ -272,6 +272,7 @@ def _situation(
         watching_since_s=memory.since_s,
         lost_at_s=memory.lost_at_s,
         is_replacing=is_replacing(state, memory, fleet),
+        blackout=found.blackout,
         awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,
         window_base=window_base(memory, fleet),

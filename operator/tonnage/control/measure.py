@@ -39,6 +39,7 @@ SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
 WARM_UP_SCRAPES = BUSY_SCRAPES
 """Its speed is not believed while its windows still hold the time of starting up."""
+NO_REPLICA = "NoReplicaYet"
 MIN_USAGE = 0.002
 """Of a cache, below which its share of a request says nothing about lengths."""
 
@@ -104,7 +105,7 @@ def _trust(
         return Metrics.MISSING, *lack
     if not ready:
         known = Metrics.NEVER if memory.traffic is None else Metrics.MISSING
-        return known, "NoReplicaYet", "no replica has been Ready for long enough to be scraped"
+        return known, NO_REPLICA, "no replica has been Ready for long enough to be scraped"
     if demand is None:
         hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
         return Metrics.MISSING, "MetricsMissing", f"no fresh series of {len(ready)} pods: {hint}"

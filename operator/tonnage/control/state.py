@@ -259,6 +259,8 @@ class ObjectMemory:
     """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
     traffic: Traffic | None = None
     """Last measured demand."""
+    blind_since_s: float | None = None
+    """Since when pods that are Ready do not tell all of it; None: they do, or there are none."""
     lengths: MeasuredLengths | None = None
     """Last measured."""
     asked_lengths: MeasuredLengths | None = None
@@ -463,6 +465,8 @@ class Assessment:
     """What that changes of the pods that run: without any none of them rolls."""
     proposals: tuple[Proposal, ...] = ()
     """What waits for somebody to agree to it."""
+    blackout: str | None = None
+    """What much of the fleet lost at once: then nothing is scaled."""
 
     @property
     def is_due(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
+from tonnage.control.blackout import blackout_of
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
@@ -153,6 +154,8 @@ def assess_fleet(
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
         for state in sorted(fleet.models, key=lambda state: _waiting_since_s(known, state))
     }
+    blackout = blackout_of(sizings.values())
+    sizings = {uid: replace(each, blackout=blackout) for uid, each in sizings.items()}
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = any(is_rolling(each, fleet) for each in sizings.values())
