@@ -6,6 +6,7 @@ import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_state
 from measured_builders import an_engine
+from tonnage.control.measure import measure_traffic
 from tonnage.control.tracks import watched
 from tonnage.estimate.metrics import WINDOWS
 
@@ -101,6 +102,18 @@ class TestABadPage:
 
         assert rates(first)[60] == REPORTED, "no counter fell"
         assert rates(found.engines[0]) == dict.fromkeys(WINDOWS)
+
+
+def test_pods_with_scrapes_that_were_left_out_are_named():
+    state = a_state(pods=[a_pod_body("a")])
+    memory, found = seen([*STEADY[:55], 0, *STEADY[56:]])
+    fleet = a_fleet(state)
+
+    bad = measure_traffic(replace(state, engines=(found,)), fleet, memory)
+    good = measure_traffic(replace(state, engines=(seen(STEADY)[1],)), fleet, memory)
+
+    assert (bad.reason, good.reason) == ("ScrapesLeftOut", "Scraped")
+    assert bad.message == "1 pods report; begun anew, or with scrapes that cannot be theirs: a"
 
 
 def test_the_track_of_a_pod_that_is_gone_is_forgotten():
