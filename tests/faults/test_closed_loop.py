@@ -31,15 +31,19 @@ STEADY_SCV = 0.1
 """Of arrivals that come nearly evenly: what is seen of a rate is the rate."""
 
 
-def simulated(rate, *, hours, faults=(), arrival_scv=1.0):
+def ticking(tick_s):
+    return SETTINGS.model_copy(update={"tick_s": tick_s})
+
+
+def simulated(rate, *, hours, faults=(), arrival_scv=1.0, settings=SETTINGS):
     """Return the operator and the record of its one object."""
     model = a_model()
     source = Source(
         rate=rate, shapes=((0.0, expected_workload(model.spec)),), arrival_scv=arrival_scv
     )
     drawn = traffic(source, duration_s=hours * HOUR_S, context_tokens=8192)
-    operator, served = Operator(SETTINGS), Served(model=model, traffic=drawn)
-    simulation = Simulation([served], settings=SETTINGS, controller=operator, faults=faults)
+    operator, served = Operator(settings), Served(model=model, traffic=drawn)
+    simulation = Simulation([served], settings=settings, controller=operator, faults=faults)
     (record,) = simulation.run(hours * HOUR_S)
     assert record.faults == []
     return operator, record
@@ -151,6 +155,19 @@ class TestCorruptedScrapes:
         found = self.differences(fault)
 
         assert all(by >= 0 for by in found.values()), found
+
+    def test_that_are_of_another_engine_raise_a_fleet_by_one_replica_at_most(self):
+        settings = ticking(15)
+        faults = (
+            zeroed(0.1, seed=1),
+            multiplied(0.1, by=100, seed=2),
+            without_numbers(0.1, seed=3),
+        )
+        _, record = simulated(constant(2.0), hours=0.75, faults=faults, settings=settings)
+
+        told = [m.requests_per_s for m in record.moments if m.at_s > 300]
+        assert max(told) < 1.5 * 2.0, "requests/s"
+        assert max(each.replicas for each in record.moments) <= record.moments[0].replicas + 1
 
 
 def latencies_times(factor):

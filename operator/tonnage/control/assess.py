@@ -40,6 +40,7 @@ from tonnage.control.state import (
     Refusal,
 )
 from tonnage.control.template import roll_changes, template_of
+from tonnage.control.tracks import watched
 from tonnage.manifests.children import NotServableError, spec_digest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
@@ -70,6 +71,7 @@ def assess(
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
     memory = with_rivals(not_ahead(memory, fleet), state, now_s=fleet.now_s)
+    memory, state = watched(memory, state, fleet)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
@@ -277,6 +279,7 @@ def _situation(
         watching_since_s=memory.since_s,
         lost_at_s=memory.lost_at_s,
         is_replacing=is_replacing(state, memory, fleet),
+        blackout=found.blackout,
         awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,
         window_base=window_base(memory, fleet),

@@ -124,6 +124,8 @@ def scaling_active(found: Assessment) -> Finding:
         state = ("False", "ConflictingScaler", message)
     elif found.is_acting and (left := left_to_others(found)):
         state = ("False", *left)
+    elif found.is_acting and found.blackout:
+        state = ("False", "FleetBlind", found.blackout)
     elif found.is_acting:
         state = ("True", "Scaling", "replicas follow the plan")
     else:

@@ -39,6 +39,9 @@ SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
 WARM_UP_SCRAPES = BUSY_SCRAPES
 """Its speed is not believed while its windows still hold the time of starting up."""
+NO_REPLICA = "NoReplicaYet"
+MOST_NAMED = 3
+"""Pods in one message."""
 MIN_USAGE = 0.002
 """Of a cache, below which its share of a request says nothing about lengths."""
 
@@ -68,7 +71,16 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     metrics, reason, message = _trust(lack, memory, demand, ready)
     if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
         message = f"{len(ready)} pods report no {unsaid}: does this version name it otherwise?"
+    if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
+        reason = "ScrapesLeftOut"
+        message = f"{message}; begun anew, or with scrapes that cannot be theirs: {odd}"
     return Traffics(metrics=metrics, reason=reason, message=message, demand=demand, lengths=lengths)
+
+
+def _by_track(engines: Iterable[EngineSamples]) -> str:
+    """Name the pods whose arrivals were not taken from what Prometheus makes of their scrapes."""
+    pods = {each.pod for each in engines if any(w.is_by_track for w in each.arrivals.values())}
+    return ", ".join(sorted(pods)[:MOST_NAMED])
 
 
 def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[str, str] | None:
@@ -104,12 +116,12 @@ def _trust(
         return Metrics.MISSING, *lack
     if not ready:
         known = Metrics.NEVER if memory.traffic is None else Metrics.MISSING
-        return known, "NoReplicaYet", "no replica has been Ready for long enough to be scraped"
+        return known, NO_REPLICA, "no replica has been Ready for long enough to be scraped"
     if demand is None:
         hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
         return Metrics.MISSING, "MetricsMissing", f"no fresh series of {len(ready)} pods: {hint}"
     if not demand.is_complete:
-        silent = ", ".join(sorted(ready - demand.reporting)[:3])
+        silent = ", ".join(sorted(ready - demand.reporting)[:MOST_NAMED])
         return Metrics.MISSING, "MetricsIncomplete", f"no fresh series of {silent}"
     return Metrics.COMPLETE, "Scraped", f"{len(ready)} pods report"
 

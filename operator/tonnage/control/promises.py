@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from tonnage.api.status import Reason
 from tonnage.control.learning import is_settled, own_kv_tokens
+from tonnage.control.saturation import served_at_most
 from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory, Observed
 from tonnage.estimate.calibration import is_material, memory_key
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
-from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_back, judged
+from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_back, held_to, judged
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
+from tonnage.units import significant
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""
@@ -72,7 +74,11 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     memory = replace(memory, judged_at_s=fleet.now_s, judged_goodput=goodput)
     if before and abs(math.log(goodput / before)) > MOVED:
         posterior = given_back(memory.posterior, goodput / before)
-        return replace(memory, posterior=posterior, tally=_restarted(memory.tally))
+        memory = replace(memory, posterior=posterior, tally=_restarted(memory.tally))
+        return _held_to_served(memory, found, chosen, fleet)
+    held = _held_to_served(memory, found, chosen, fleet)
+    if held is not memory:
+        return held
     load = _load(found, chosen)
     if load is None or not _is_calm(found, chosen, memory, fleet):
         return memory
@@ -97,6 +103,30 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         tally=judgement.tally,
         factor_reason=judgement.reason or memory.factor_reason,
     )
+
+
+def _held_to_served(
+    memory: ObjectMemory, found: Assessment, chosen: Chosen, fleet: Fleet
+) -> ObjectMemory:
+    """Lower the factor to what replicas at which requests wait all along were seen to serve."""
+    served = served_at_most(found, chosen, fleet) if is_settled(found) else None
+    if served is None:
+        return memory
+    most = replace(chosen.capacity, goodput_factor=1.0).most_requests_per_s
+    posterior = held_to(
+        memory.posterior,
+        ratio=served.requests_per_s / most,
+        num_requests=served.num_requests,
+        now_s=fleet.now_s,
+    )
+    if posterior is memory.posterior:
+        return memory
+    reason = (
+        f"{significant(served.requests_per_s)} requests/s were served by a replica at which "
+        f"others waited all along, {significant(most)} should be"
+    )
+    tally = _restarted(memory.tally)
+    return replace(memory, posterior=posterior, tally=tally, factor_reason=reason)
 
 
 def factor_reasons(memory: ObjectMemory, factor: float) -> tuple[Reason, ...]:

@@ -9,7 +9,8 @@ from typing import Final
 OTHER: Final = "Other"
 _DECISIONS: Final = frozenset(
     {
-        "ApprovalNeeded", "AwaitingTraffic", "Backlog", "Demand", "DrainTooShort", "Forecast",
+        "ApprovalNeeded", "AwaitingTraffic", "Backlog", "Demand", "DrainTooShort", "FleetBlind",
+        "Forecast",
         "GPUBudget", "GPUsUncounted", "Headroom", "InsufficientGPU", "JustStarted", "MaxNumSeqs",
         "MaxReplicas", "MetricsMissing", "MinReplicas", "NoDemand", "Pacing", "PromisesJudged",
         "QuotaExceeded", "ReplicaLost", "Reserve", "Schedule", "SpeedInDoubt", "Stabilizing",
@@ -39,7 +40,7 @@ _METRICS: Final = frozenset(
     {
         "BadAnswer", "MetricsIncomplete", "MetricsPartial", "NoReplicaYet",
         "PrometheusUnreachable", "QueryRefused", "QueryTimeout", "QueryTooLarge",
-        "ResponseTooLarge", "Scraped",
+        "ResponseTooLarge", "Scraped", "ScrapesLeftOut",
     }
 )  # fmt: skip
 _REFUSALS: Final = frozenset(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.control.measure import NO_REPLICA
 from tonnage.control.state import Fleet, ModelState, ObjectMemory, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
@@ -38,6 +39,7 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         overloaded_at_s=past(memory.overloaded_at_s),
         drained_by_s=None,
         served_since_s=past(memory.served_since_s),
+        blind_since_s=past(memory.blind_since_s),
         queued_since_s=past(memory.queued_since_s),
         waiting_since_s=past(memory.waiting_since_s),
         short_since_s=past(memory.short_since_s),
@@ -83,6 +85,7 @@ def with_observed(
         window_began=_window_began(memory, asked, fleet),
         lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
         served_since_s=_served_since_s(memory, demand, fleet),
+        blind_since_s=_blind_since_s(memory, traffics, fleet),
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
         asked_lengths=_asked_lengths(memory, state, traffics),
@@ -179,3 +182,10 @@ def _served_since_s(
 ) -> float | None:
     has_come = demand is not None and demand.requests_per_s > 0
     return fleet.now_s if memory.served_since_s is None and has_come else memory.served_since_s
+
+
+def _blind_since_s(memory: ObjectMemory, traffics: Traffics, fleet: Fleet) -> float | None:
+    """Return since when metrics are lost: an object without a replica to scrape lost none."""
+    if traffics.metrics is not Metrics.MISSING or traffics.reason == NO_REPLICA:
+        return None
+    return fleet.now_s if memory.blind_since_s is None else memory.blind_since_s

@@ -99,7 +99,8 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
     window_s = fleet.settings.scale_down_window_s
     overloaded_s = memory.overloaded_at_s
     was_overloaded = overloaded_s is not None and fleet.now_s - overloaded_s < window_s
-    is_whole = found.traffics.metrics is Metrics.COMPLETE and deployment.ready == deployment.total
+    is_seen = found.traffics.metrics is Metrics.COMPLETE and found.blackout is None
+    is_whole = is_seen and deployment.ready == deployment.total
     return is_whole and found.decision.replicas == deployment.replicas and not was_overloaded
 
 

@@ -21,6 +21,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
+from tonnage.estimate.track import Readings
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
 from tonnage.policy.need import Capacity, Traffic
@@ -287,8 +288,12 @@ class ObjectMemory:
     """(time, replicas before) when they last changed."""
     window_began: tuple[float, int] | None = None
     """(time, replicas before) of the first change of the newest rate window with one."""
+    tracks: Mapping[tuple[str, str], Readings] = field(default_factory=dict)
+    """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
     traffic: Traffic | None = None
     """Last measured demand."""
+    blind_since_s: float | None = None
+    """Since when pods that are Ready do not tell all of it; None: they do, or there are none."""
     lengths: MeasuredLengths | None = None
     """Last measured."""
     asked_lengths: MeasuredLengths | None = None
@@ -497,6 +502,8 @@ class Assessment:
     """What that changes of the pods that run: without any none of them rolls."""
     proposals: tuple[Proposal, ...] = ()
     """What waits for somebody to agree to it."""
+    blackout: str | None = None
+    """What much of the fleet lost at once: then nothing is scaled."""
 
     @property
     def is_due(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
+from tonnage.control.blackout import blackout_of
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
@@ -176,6 +177,8 @@ def assess_fleet(
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
         for state in searched_in_turn(fleet.models, known)
     }
+    blackout = blackout_of(sizings.values())
+    sizings = {uid: replace(each, blackout=blackout) for uid, each in sizings.items()}
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = any(is_rolling(each, fleet) for each in sizings.values())

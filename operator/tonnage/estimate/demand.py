@@ -129,6 +129,8 @@ def _arrivals(each: EngineSamples, scrapes: int, interval_s: float) -> float:
     """
     window = each.arrivals[scrapes]
     seen, since_last = _watched_scrapes(each, scrapes) - 1, (each.age_s or 0.0) / interval_s
+    if window.is_by_track:
+        return (window.completions_per_s or 0.0) * seen * interval_s
     to_end = since_last if since_last < EXTRAPOLATED_SCRAPES else 0.5
     is_young = scrapes - seen - to_end >= EXTRAPOLATED_SCRAPES
     of_counter, of_gauge = (seen + to_end, seen + to_end + 0.5) if is_young else (scrapes, scrapes)

@@ -90,6 +90,8 @@ def _rate(metric: str, **more: object) -> Query:
 
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+COMPLETED, REJECTED = "vllm:request_success_total", "vllm:admission_rejections_total"
+STEPS = "vllm:iteration_tokens_total_count"
 LOCAL_COMPUTE = 'source="local_compute"'
 
 
@@ -97,13 +99,11 @@ def _arrivals(scrapes: int) -> dict[str, Query]:
     """Return what arrivals are made of. Waiting for whatever reason: it has arrived."""
     return {
         f"completions_{scrapes}": _rate(
-            "vllm:request_success_total", scrapes=scrapes, own_labels=("finished_reason",)
+            COMPLETED, scrapes=scrapes, own_labels=("finished_reason",)
         ),
         f"running_growth_{scrapes}": Query(metric=RUNNING, function="delta", scrapes=scrapes),
         f"waiting_growth_{scrapes}": Query(metric=WAITING, function="delta", scrapes=scrapes),
-        f"rejections_{scrapes}": _rate(
-            "vllm:admission_rejections_total", scrapes=scrapes, own_labels=("reason",)
-        ),
+        f"rejections_{scrapes}": _rate(REJECTED, scrapes=scrapes, own_labels=("reason",)),
     }
 
 
@@ -161,6 +161,10 @@ TABLE: Mapping[str, Query] = {
     ),
     **{name: query for scrapes in WINDOWS for name, query in _arrivals(scrapes).items()},
     "running": Query(metric=RUNNING, function="last_over_time", scrapes=FRESH_SCRAPES),
+    "completed": Query(metric=COMPLETED, own_labels=("finished_reason",)),
+    "rejected": Query(metric=REJECTED, own_labels=("reason",)),
+    "queued": Query(metric=WAITING),
+    "falls": Query(metric=STEPS, function="resets", scrapes=SLOW_SCRAPES + 1),
     "scrapes": Query(metric=RUNNING, function="count_over_time", scrapes=SLOW_SCRAPES),
     "cache": Query(
         metric="vllm:cache_config_info",
@@ -183,7 +187,7 @@ TABLE: Mapping[str, Query] = {
         fallbacks=("vllm:time_per_output_token_seconds_count",),
     ),
     "resets": Query(
-        metric="vllm:iteration_tokens_total_count",
+        metric=STEPS,
         function="resets",
         scrapes=BUSY_SCRAPES + 1,  # the window's first scrape may be what a bad one fell to
     ),
@@ -219,7 +223,10 @@ TABLE: Mapping[str, Query] = {
 
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "arrivals": ("timestamp", "waiting", "running", "scrapes", *_of_windows(_arrivals, WINDOWS)),
+    "arrivals": (
+        "timestamp", "waiting", "running", "completed", "rejected", "queued", "falls", "scrapes",
+        *_of_windows(_arrivals, WINDOWS),
+    ),
     "lengths": _of_windows(_lengths, (FAST_SCRAPES, SLOW_SCRAPES)),
     "speed": (
         "mean_running", "kv_usage", "token_gap_s", "token_gaps", "resets", "prefill_s", "prefills",

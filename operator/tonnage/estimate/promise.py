@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.units import HOUR_S
 
-LOWEST, HIGHEST = 0.3, 1.5
+LOWEST, HIGHEST = 0.2, 1.5
 LARGEST_DOWN = 0.15
 """Of the factor's logarithm, in one judgement."""
 LARGEST_UP = 0.03
@@ -31,6 +31,10 @@ HIGH_LOAD = 0.85
 """Of what the replicas are believed to serve: below, that promises are kept proves nothing."""
 OVERLOAD = 1.05
 """Above, broken promises are expected, and more replicas asked for anyway."""
+SERVED_LESS, SERVED_DEVIATIONS = 0.1, 2.5
+"""Share, and deviations by chance, by which less must be served than believed to count."""
+LARGEST_HELD = 0.7
+"""Of the factor's logarithm, towards what was served, in one judgement: half."""
 MOST_ALLOWED = 40.0
 """Late requests that would be allowed, beyond which older evidence counts half."""
 HALF_LIFE_S = 24 * HOUR_S
@@ -126,6 +130,26 @@ def judged(posterior: ObjectPosterior, tally: Tally, window: Window, *, now_s: f
     )
     fresh = Tally(began=tally.began if step < 0 else None)
     return Judgement(posterior=moved, tally=fresh, reason=reason)
+
+
+def held_to(
+    posterior: ObjectPosterior, *, ratio: float, num_requests: float, now_s: float
+) -> ObjectPosterior:
+    """Return the factor where no more than ``ratio`` of what the arithmetic says was served.
+
+    By replicas at which requests waited all along, ``num_requests`` of each. It only lowers: that
+    more is served under overload than is believed says nothing of promises.
+    """
+    factor = factor_now(posterior, now_s=now_s)
+    doubt = max(SERVED_LESS, SERVED_DEVIATIONS / math.sqrt(max(1.0, num_requests)))
+    if ratio <= 0 or ratio > (1 - doubt) * factor:
+        return posterior
+    return replace(
+        posterior,
+        goodput_factor=max(LOWEST, ratio, factor * math.exp(-LARGEST_HELD)),
+        num_judged=posterior.num_judged + num_requests,
+        judged_at_s=now_s,
+    )
 
 
 def _noted(tally: Tally, verdicts: Sequence[Verdict], expected_ratio: float) -> Tally:

@@ -40,6 +40,8 @@ class ArrivalWindow:
     """Growth of running + waiting, for whatever reason they wait."""
     rejections_per_s: float | None = None
     """vLLM counts them since 0.32."""
+    is_by_track: bool = False
+    """All of it is in the first, and exact: nothing was extrapolated by Prometheus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,10 @@ class EngineSamples:
     engine: str
     age_s: float | None = None
     """Since the newest scrape."""
+    scraped_at_s: float | None = None
+    """When that was, where it did not fail."""
+    arrived: float | None = None
+    """Requests that ever came, by that scrape alone."""
     running: float | None = None
     """At the newest scrape, like ``waiting``."""
     waiting: float | None = None
@@ -88,6 +94,8 @@ class EngineSamples:
     """Rate of their count."""
     num_resets: float | None = None
     """Times that the counters fell: the engine began anew, or a scrape was none of it."""
+    num_falls: float | None = None
+    """The same over the longest window."""
     prefill_s_per_s: float | None = None
     """Rate of the sum of times from scheduled to first token, of requests that finished."""
     prefills_per_s: float | None = None
@@ -190,6 +198,8 @@ def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> E
         pod=pod,
         engine=engine,
         age_s=_age_s(found, interval_s),
+        scraped_at_s=max((series.value for series in found.get("timestamp", ())), default=None),
+        arrived=_arrived(found),
         running=_one(found, "running"),
         waiting=_one(found, "waiting"),
         num_scrapes=_one(found, "scrapes"),
@@ -201,6 +211,7 @@ def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> E
         token_gap_s_per_s=_one(found, "token_gap_s"),
         token_gaps_per_s=_one(found, "token_gaps"),
         num_resets=_one(found, "resets"),
+        num_falls=_one(found, "falls"),
         prefill_s_per_s=_one(found, "prefill_s"),
         prefills_per_s=_one(found, "prefills"),
         preemptions_per_s=_one(found, "preemptions"),
@@ -219,6 +230,13 @@ def _age_s(found: Found, interval_s: float) -> float | None:
     ages = [series.evaluated_at_s - series.value for series in found.get("timestamp", ())]
     hidden_s = FRESH_SCRAPES * interval_s if found.get("running") else None
     return min(ages, default=hidden_s)
+
+
+def _arrived(found: Found) -> float | None:
+    completed, running, queued = (_one(found, name) for name in ("completed", "running", "queued"))
+    if completed is None or running is None or queued is None:
+        return None
+    return completed + (_one(found, "rejected") or 0.0) + running + queued
 
 
 def _arrivals(found: Found, scrapes: int, interval_s: float) -> ArrivalWindow:

@@ -29,6 +29,13 @@ def never_lower_on_missing_data(decision: Decision, situation: Situation) -> Dec
     return decision.limited_to(situation.current, "MetricsMissing", message)
 
 
+def hold_in_a_blackout(decision: Decision, situation: Situation) -> Decision:
+    """Keep what runs while much of the fleet is blind at once; a first fleet is brought up."""
+    if situation.blackout is None or situation.current == 0:
+        return decision
+    return decision.limited_to(situation.current, "FleetBlind", situation.blackout)
+
+
 def walk_down(decision: Decision, situation: Situation) -> Decision:
     """Take a quarter away at a time, and only what was not needed for a whole window."""
     current = situation.current
@@ -140,6 +147,7 @@ def keep_gpu_budget(decision: Decision, situation: Situation) -> Decision:
 
 LIMITS: Sequence[Limit] = (
     never_lower_on_missing_data,
+    hold_in_a_blackout,
     walk_down,
     await_traffic,
     cap_step_up,

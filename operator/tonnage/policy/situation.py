@@ -78,6 +78,8 @@ class Situation:
     """What the API server said when it refused a pod, as long as pods are missing for it."""
     uncounted_gpus: str | None = None
     """What of the fleet the budget cannot count."""
+    blackout: str | None = None
+    """What much of the fleet lost at once, if it did."""
 
     @property
     def is_pacing(self) -> bool:

@@ -17,6 +17,7 @@ from fleet_builders import (
     assessed,
     engines_at,
 )
+from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.promises import factor_reasons
 from tonnage.control.state import Memory
@@ -219,6 +220,55 @@ class TestAStandingQueue:
 
     def test_under_overload_is_expected(self):
         assert self.queued(since_s=240, load=1.2).posterior.goodput_factor == 1
+
+
+class TestReplicasAtWhichRequestsWaitAllAlong:
+    """Each replica serves ``load`` of what it should, and ``waiting`` more wait at both ends."""
+
+    WARM = tuple(a_pod_body(name, ready_for_s=600) for name in "ab")
+
+    def seen(self, *, load=0.5, waiting=200, now_s=NOW_S, changes=None, pods=WARM, **remembered):
+        state = a_busy_state(load=load, late=0.0, waiting=waiting, pods=pods)
+        told = {"token_gaps_per_s": load * GOODPUT * 999} | (changes or {})
+        engines = tuple(replace(each, **told) for each in state.engines)
+        return after(replace(state, engines=engines), now_s=now_s, **remembered)
+
+    MOST = SIZING.most_requests_per_s / GOODPUT
+
+    def test_serve_no_more_whatever_is_believed(self):
+        found = self.seen(load=0.6)
+
+        assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
+        assert "were served by a replica at which others waited all along" in found.factor_reason
+
+    def test_are_believed_under_overload_too(self):
+        found = self.seen(load=0.6, overloaded_at_s=NOW_S)
+
+        assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
+
+    def test_are_believed_while_the_learner_moves_goodput(self):
+        found = self.seen(load=0.6, judged_goodput=0.5 * GOODPUT)
+
+        assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
+
+    def test_are_not_those_at_which_few_wait(self):
+        assert self.seen(load=0.5, waiting=3).posterior.goodput_factor == 1
+
+    def test_are_not_those_that_began_to_queue(self):
+        window = an_engine(completions_per_s=0.5 * GOODPUT, backlog_growth_per_s=200 / WINDOW_S)
+        found = self.seen(load=0.5, changes={"arrivals": window.arrivals})
+
+        assert found.posterior.goodput_factor == 1
+
+    def test_are_not_those_that_have_just_become_ready(self):
+        young = tuple(a_pod_body(name, ready_for_s=200) for name in "ab")
+
+        assert self.seen(pods=young).posterior.goodput_factor == 1
+
+    def test_whose_answers_became_longer_are_judged_by_their_tokens(self):
+        found = self.seen(load=0.5, changes={"token_gaps_per_s": 0.98 * self.MOST * GOODPUT * 999})
+
+        assert found.posterior.goodput_factor == 1
 
 
 class TestReasons:

@@ -71,6 +71,10 @@ GOLDEN = {
     "running": f"max by {BY} (last_over_time({RUNNING}[45s]))",
     "waiting": f'max by {BY} (last_over_time({WAITING}_by_reason{{reason="capacity"}}[45s])) '
     f"or max by {BY} (last_over_time({WAITING}[45s]))",
+    "completed": "max by (namespace, pod, engine, finished_reason) (vllm:request_success_total)",
+    "rejected": "max by (namespace, pod, engine, reason) (vllm:admission_rejections_total)",
+    "queued": f"max by {BY} ({WAITING})",
+    "falls": f"max by {BY} (resets(vllm:iteration_tokens_total_count[915s]))",
     "scrapes": f"max by {BY} (count_over_time({RUNNING}[900s]))",
     "cache": "group by (namespace, pod, engine, kv_cache_size_tokens, num_gpu_blocks) "
     "(vllm:cache_config_info)",

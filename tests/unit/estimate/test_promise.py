@@ -19,6 +19,7 @@ from tonnage.estimate.promise import (
     Window,
     factor_now,
     given_back,
+    held_to,
     judged,
 )
 
@@ -218,12 +219,52 @@ class TestFutility:
         assert found.tally == Tally()
 
 
+class TestWhatIsServedWhileRequestsWait:
+    def held(self, ratio, *, requests=1000, known=NEW):
+        return held_to(known, ratio=ratio, num_requests=requests, now_s=NOW_S)
+
+    def test_is_all_that_is_believed(self):
+        found = self.held(0.6)
+
+        assert found.goodput_factor == 0.6
+        assert (found.num_judged, found.judged_at_s) == (1000, NOW_S)
+
+    @pytest.mark.parametrize(
+        ("ratio", "requests"), [(0.91, 1000), (1.4, 1000), (0.7, 50), (0.0, 1000)]
+    )
+    def test_says_nothing_where_it_may_be_chance_or_is_more(self, ratio, requests):
+        # Of 50 requests 0.65 and less is no chance: 2.5 deviations of 14 %.
+        assert self.held(ratio, requests=requests) is NEW
+
+    def test_of_which_few_suffice_where_it_is_much_less(self):
+        assert self.held(0.6, requests=50).goodput_factor == 0.6
+
+    def test_halves_capacity_at_most_in_one_judgement(self):
+        once = self.held(0.3)
+        twice = self.held(0.3, known=once)
+
+        assert once.goodput_factor == pytest.approx(math.exp(-0.7))
+        assert twice.goodput_factor == 0.3
+
+    def test_is_not_counted_twice(self):
+        known = self.held(0.6)
+
+        assert self.held(0.6, known=known) is known
+
+    def test_leaves_a_fifth(self):
+        known = self.held(0.3)
+        for _ in range(5):
+            known = self.held(0.01, known=known)
+
+        assert known.goodput_factor == LOWEST
+
+
 class TestBounds:
-    def test_are_three_tenths_and_one_and_a_half(self):
+    def test_are_a_fifth_and_one_and_a_half(self):
         low = judge(*[a_window(late=900, requests_per_s_each=1.0)] * 30).posterior.goodput_factor
         high = judge(*[a_window(late=0, load=0.97)] * 60).posterior.goodput_factor
 
-        assert low == pytest.approx(LOWEST) == pytest.approx(0.3)
+        assert low == pytest.approx(LOWEST) == pytest.approx(0.2)
         assert high == pytest.approx(HIGHEST) == pytest.approx(1.5)
 
     @given(st.lists(st.tuples(numbers(0, 500), numbers(0.1, 1.2), st.booleans()), max_size=40))

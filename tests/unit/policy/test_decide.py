@@ -15,6 +15,7 @@ from tonnage.policy.decide import (
     cap_step_up,
     decide,
     give_back_what_finds_no_node,
+    hold_in_a_blackout,
     keep_gpu_budget,
     keep_within_bounds,
     never_lower_on_missing_data,
@@ -26,6 +27,7 @@ from tonnage.policy.situation import Decision, Metrics
 JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
 JUST_LOST = {"lost_at_s": NOW_S - 60}
 REFUSED = {"quota_refusal": "exceeded quota: gpus, used: 8, limited: 8"}
+BLIND = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
 
@@ -108,6 +110,13 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=0, need=1, **UNCOUNTED), 0, ["GPUsUncounted"]),
         (a_situation(current=4, need=2, **UNCOUNTED), 3, ["WalkingDown"]),
         (a_situation(current=4, need=6, **UNCOUNTED | {"free_budget_gpus": None}), 6, []),
+        # Much of the fleet is blind: what there is stays, but for what the user allows.
+        (a_situation(current=4, need=6, **BLIND), 4, ["FleetBlind"]),
+        (a_situation(current=4, need=2, **BLIND), 4, ["FleetBlind"]),
+        (a_situation(current=4, need=4, **BLIND), 4, []),
+        (a_situation(current=0, need=3, **BLIND), 3, []),
+        (a_situation(current=2, need=6, minimum=3, **BLIND), 3, ["FleetBlind", "MinReplicas"]),
+        (a_situation(current=9, need=6, maximum=8, **BLIND), 8, ["FleetBlind", "MaxReplicas"]),
         # Several at once, each in its order.
         (a_situation(current=4, need=30, maximum=20, free_budget_gpus=6), 7,
          ["StepCap", "GPUBudget"]),
@@ -126,6 +135,7 @@ def test_decides(situation, replicas, codes):
 def test_the_limits_speak_in_this_order():
     assert tuple(LIMITS) == (
         never_lower_on_missing_data,
+        hold_in_a_blackout,
         walk_down,
         await_traffic,
         cap_step_up,

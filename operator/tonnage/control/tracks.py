@@ -1,0 +1,93 @@
+"""The engines of an object without the pages that were none of theirs.
+
+A window that holds such a page, or a new beginning, is counted by the track of what came to the
+engine. What else it was to tell is missing, never what a bad page makes of it.
+"""
+
+from dataclasses import replace
+
+from tonnage.control.state import Fleet, ModelState, ObjectMemory
+from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
+from tonnage.estimate.samples import ArrivalWindow, EngineSamples
+from tonnage.estimate.track import Reading, Readings, Track, noted, track_of
+
+LEAST_SHARE = 0.5
+"""Of a window, that a track must cover to tell its rate."""
+
+
+def watched(
+    memory: ObjectMemory, state: ModelState, fleet: Fleet
+) -> tuple[ObjectMemory, ModelState]:
+    """Note what every engine's page says, and return the engines without what cannot be."""
+    interval_s = fleet.settings.scrape_interval_s
+    present = {pod.name for pod in state.pods}
+    tracks = {key: kept for key, kept in memory.tracks.items() if key[0] in present}
+    engines = []
+    for each in state.engines:
+        readings = _noted(tracks.get((each.pod, each.engine), ()), each, interval_s)
+        if readings:
+            tracks[each.pod, each.engine] = readings
+            each = _sound(each, readings, interval_s)  # noqa: PLW2901
+        engines.append(each)
+    return replace(memory, tracks=tracks), replace(state, engines=tuple(engines))
+
+
+def _noted(readings: Readings, each: EngineSamples, interval_s: float) -> Readings:
+    reading = _reading(each)
+    return readings if reading is None else noted(readings, reading, interval_s=interval_s)
+
+
+def _reading(each: EngineSamples) -> Reading | None:
+    at_s, arrived, running = each.scraped_at_s, each.arrived, each.running
+    if at_s is None or arrived is None or running is None or each.waiting is None:
+        return None
+    return Reading(at_s=at_s, arrived=arrived, running=running, waiting=each.waiting)
+
+
+def _sound(each: EngineSamples, readings: Readings, interval_s: float) -> EngineSamples:
+    """Return what an engine says without the scrapes that were none of it."""
+    track = track_of(readings, interval_s=interval_s)
+    # Where the last scrape failed, rates pass over it.
+    at_s = readings[-1].at_s if each.scraped_at_s is None else each.scraped_at_s
+    odd_s = track.odd_s if readings[-1].at_s == at_s else (*track.odd_s, at_s)
+
+    def is_spoiled(scrapes: int) -> bool:
+        since_s = at_s - scrapes * interval_s  # the one before the window too: it may fall from it
+        fell_before = bool(each.num_falls) and readings[0].at_s > since_s
+        return fell_before or any(odd >= since_s for odd in odd_s)
+
+    spoiled = {scrapes for scrapes in WINDOWS if is_spoiled(scrapes)}
+    if not spoiled:
+        return each
+    arrivals = {
+        scrapes: _by_track(track, each, scrapes, at_s, interval_s) if scrapes in spoiled else window
+        for scrapes, window in each.arrivals.items()
+    }
+    each = replace(_as_of(track, each, at_s, interval_s), arrivals=arrivals)
+    if is_spoiled(ATTAINMENT_SCRAPES):
+        each = replace(each, ttft_within={}, tpot_within={})
+    if is_spoiled(BUSY_SCRAPES):
+        each = replace(each, preemptions_per_s=None, num_resets=max(1.0, each.num_resets or 0.0))
+    return each
+
+
+def _by_track(
+    track: Track, each: EngineSamples, scrapes: int, at_s: float, interval_s: float
+) -> ArrivalWindow:
+    until_s = at_s + (interval_s if each.scraped_at_s is None else each.age_s or 0.0)
+    watched_scrapes = min(scrapes, max(2.0, each.num_scrapes or scrapes))
+    per_s = track.per_s(
+        since_s=until_s - scrapes * interval_s,
+        least_s=LEAST_SHARE * (watched_scrapes - 1) * interval_s,
+    )
+    if per_s is None:
+        return ArrivalWindow()
+    return ArrivalWindow(completions_per_s=per_s, backlog_growth_per_s=0.0, is_by_track=True)
+
+
+def _as_of(track: Track, each: EngineSamples, at_s: float, interval_s: float) -> EngineSamples:
+    """Return an engine with the gauges of its newest sound page; an old one tells nothing."""
+    last = track.sound[-1]
+    if at_s - last.at_s > FRESH_SCRAPES * interval_s:
+        return replace(each, running=None, waiting=None)
+    return replace(each, running=last.running, waiting=last.waiting)

@@ -1,0 +1,186 @@
+"""What came to one engine, from what its page said at every tick: pages of another are left out.
+
+Requests that ended, were rejected, run or wait are together all that ever came to an engine: a
+number that grows by what comes, and falls where the engine begins anew. A page that is not the
+engine's spoils every rate over it: a counter that falls to zero and returns looks to Prometheus
+like one that began anew and counted all of it again. Of the readings of a quarter of an hour those
+are believed that need the fewest exceptions: one that is left out is one, and an engine that began
+anew some. So one reading, or three, beside a track to which the next returns was none of it, and a
+track that goes on elsewhere is another one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import median
+
+from tonnage.estimate.metrics import SLOW_SCRAPES
+
+KEPT_SCRAPES = SLOW_SCRAPES + 8
+"""The first ones have nothing before them that they could be held against."""
+REACH = 12
+"""Readings in a row that may be left out."""
+LEFT_OUT = 1.0
+UNCONFIRMED, LATER_UNCONFIRMED = 2.0, 0.5
+"""Of the newest reading, and of each before it, if nothing after it tells which is right."""
+CHANGED = 3.5
+"""An engine that began anew: believed from the fifth reading on."""
+SUDDEN = 2.75
+"""A growth that is rare: believed from the third reading on."""
+IMPOSSIBLE = 8.0
+USUAL, LEAST_SUDDEN = 4.0, 20.0
+"""Times the requests that usually end in such a time, or go on to, and requests beside: beyond, a
+growth is sudden. Those that run or wait may be any number at once."""
+MOST_PER_S = 100.0
+"""Requests/s that end at one engine at most, or as many as ever did: beyond is impossible."""
+SLACK, SLACK_SHARE = 3.0, 0.1
+"""By which a sum of gauges and counters may fall, in requests and of those in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one scrape said of the requests that ever came to an engine."""
+
+    at_s: float
+    arrived: float
+    """Ended, rejected, running or waiting."""
+    running: float
+    waiting: float
+    """For capacity."""
+
+    @property
+    def ended(self) -> float:
+        return self.arrived - self.running - self.waiting
+
+
+Readings = tuple[Reading, ...]
+"""By time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """The readings of one engine that are its own."""
+
+    sound: Readings
+    totals: tuple[float, ...]
+    """Requests that came since the first of them, over every new beginning."""
+    odd_s: tuple[float, ...]
+    """When a reading was none of the engine's, or it began anew."""
+
+    def per_s(self, *, since_s: float, least_s: float) -> float | None:
+        """Return requests/s since a time; None where too little of that was watched."""
+        within = [
+            (reading.at_s, total)
+            for reading, total in zip(self.sound, self.totals, strict=True)
+            if reading.at_s > since_s
+        ]
+        if not within:
+            return None
+        (began_s, first), (ended_s, last) = within[0], within[-1]
+        seconds = ended_s - began_s
+        return (last - first) / seconds if 0 < seconds >= least_s else None
+
+
+def noted(readings: Readings, newest: Reading, *, interval_s: float) -> Readings:
+    """Add a reading, if it is of another scrape; those too old to matter are dropped."""
+    if readings and newest.at_s < readings[-1].at_s:
+        return (newest,)  # the clock was set back
+    if readings and newest.at_s == readings[-1].at_s:
+        return readings
+    since_s = newest.at_s - KEPT_SCRAPES * interval_s
+    return (*(each for each in readings if each.at_s > since_s), newest)
+
+
+def track_of(readings: Readings, *, interval_s: float) -> Track:
+    """Return the readings that are the engine's own, by the fewest exceptions."""
+    steps = _Steps(readings, interval_s)
+    followed = range(len(readings)) if steps.is_plain else _followed(len(readings), steps)
+    sound = tuple(readings[at] for at in followed)
+    grown = [steps.grown(first, second) for first, second in pairwise(followed)]
+    began = {after.at_s for before, after in pairwise(sound) if _has_fallen(before, after)}
+    left_out = {each.at_s for each in readings} - {each.at_s for each in sound}
+    return Track(
+        sound=sound,
+        totals=tuple(accumulate(grown, initial=0.0)),
+        odd_s=tuple(sorted(left_out | began)),
+    )
+
+
+class _Steps:
+    """How likely one reading of an engine follows another, as exceptions that it takes."""
+
+    def __init__(self, readings: Readings, interval_s: float) -> None:
+        self._readings = readings
+        self._least_s = interval_s / 2
+        rates = [self._per_s(before, after) for before, after in pairwise(readings)]
+        self._usual_per_s = max(0.0, median(rates)) if rates else 0.0
+        self._before_per_s, self._after_per_s = [0.0, *rates], [*rates, 0.0]
+
+    def _per_s(self, before: Reading, after: Reading) -> float:
+        return (after.ended - before.ended) / max(self._least_s, after.at_s - before.at_s)
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether every reading follows the one before it."""
+        return not any(self.cost(at, at + 1) for at in range(len(self._readings) - 1))
+
+    def cost(self, first: int, second: int) -> float:
+        before, after = self._readings[first], self._readings[second]
+        seconds, usual = after.at_s - before.at_s, self._usual(first, second)
+        if not _has_fallen(before, after):
+            return _cost_of_growth(before.ended, after.ended - before.ended, usual, seconds)
+        return CHANGED + _cost_of_growth(0.0, after.ended, usual, seconds)
+
+    def _usual(self, first: int, second: int) -> float:
+        """Return the most requests that are usual in such a time, or before or after it."""
+        seconds = self._readings[second].at_s - self._readings[first].at_s
+        around = max(self._usual_per_s, self._before_per_s[first], self._after_per_s[second])
+        return LEAST_SUDDEN + USUAL * seconds * around
+
+    def grown(self, first: int, second: int) -> float:
+        """Return the requests that came between two readings; a new beginning counts from zero.
+
+        What is no plain growth counts as the most that is: it may still be none of the engine's.
+        """
+        before, after = self._readings[first], self._readings[second]
+        grown = after.arrived - (0.0 if _has_fallen(before, after) else before.arrived)
+        most = self._usual(first, second) if self.cost(first, second) else grown
+        return max(0.0, min(grown, most))
+
+
+def _cost_of_growth(known: float, grown: float, usual: float, seconds: float) -> float:
+    if grown <= usual:
+        return 0.0
+    return SUDDEN if grown <= max(known, MOST_PER_S * seconds) else IMPOSSIBLE
+
+
+def _followed(number: int, steps: _Steps) -> Sequence[int]:
+    """Return the places of the readings that take the fewest exceptions to follow."""
+    costs, before = list[float](), list[int | None]()
+    for at in range(number):
+        choices: list[tuple[float, int | None]] = [(LEFT_OUT * at, None)]
+        choices += (
+            (costs[last] + LEFT_OUT * (at - last - 1) + steps.cost(last, at), last)
+            for last in range(max(0, at - REACH), at)
+        )
+        cost, chosen = min(choices, key=lambda choice: choice[0])
+        costs.append(cost)
+        before.append(chosen)
+    ends = [cost + _unconfirmed(len(costs) - 1 - at) for at, cost in enumerate(costs)]
+    return list(_backwards(before, ends.index(min(ends))))[::-1]
+
+
+def _unconfirmed(number: int) -> float:
+    return UNCONFIRMED + LATER_UNCONFIRMED * (number - 1) if number else 0.0
+
+
+def _backwards(before: Sequence[int | None], last: int) -> Iterator[int]:
+    at: int | None = last
+    while at is not None:
+        yield at
+        at = before[at]
+
+
+def _has_fallen(before: Reading, after: Reading) -> bool:
+    slack = SLACK + SLACK_SHARE * (before.running + before.waiting)
+    return after.arrived < before.arrived - slack

@@ -1,0 +1,126 @@
+"""An object's engines, without the pages that were none of theirs."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_state
+from measured_builders import an_engine
+from tonnage.control.measure import measure_traffic
+from tonnage.control.tracks import watched
+from tonnage.estimate.metrics import WINDOWS
+
+INTERVAL_S = 15.0
+BEYOND_S = 70 * INTERVAL_S
+"""Older than every window."""
+REPORTED = 400.0
+"""Completions per second in the windows of a bad page: all that was ever counted."""
+STEADY = [100 + 10 * number for number in range(70)]
+
+
+def engines(arrived):
+    """What the pod's engine says in a tick after each scrape; None: a page of no numbers."""
+    for number, total in enumerate(arrived):
+        yield an_engine(
+            "a",
+            scraped_at_s=NOW_S - BEYOND_S + INTERVAL_S * number,
+            arrived=total,
+            running=3.0 if total else total,
+            waiting=1.0 if total else total,
+            num_scrapes=60.0,
+            num_falls=1.0 if 0 in arrived else 0.0,
+            completions_per_s=REPORTED,
+            ttft_within={1.0: 1.0},
+            preemptions_per_s=0.5,
+        )
+
+
+def seen(arrived):
+    """Return what is remembered after these scrapes, and the engine as it is then read."""
+    state = a_state(pods=[a_pod_body("a")])
+    memory, fleet = a_memory(state), a_fleet(state)
+    for each in engines(arrived):
+        memory, found = watched(memory, replace(state, engines=(each,)), fleet)
+    return memory, found.engines[0]
+
+
+def rates(engine):
+    return {scrapes: engine.arrivals[scrapes].completions_per_s for scrapes in WINDOWS}
+
+
+class TestAnEngineOfWhichEveryPageIsItsOwn:
+    def test_is_read_as_prometheus_says(self):
+        _, found = seen(STEADY)
+
+        assert rates(found) == dict.fromkeys(WINDOWS, REPORTED)
+        assert found.ttft_within
+
+    def test_that_says_nothing_of_totals_is_too(self):
+        _, found = seen([None] * 70)
+
+        assert rates(found) == dict.fromkeys(WINDOWS, REPORTED)
+
+
+class TestABadPage:
+    def test_is_counted_by_track_in_the_windows_that_hold_it(self):
+        _, found = seen([*STEADY[:55], 0, *STEADY[56:]])
+
+        by_track = pytest.approx(10 / INTERVAL_S)
+        assert rates(found) == {4: REPORTED, 8: REPORTED, 20: by_track, 60: by_track}
+        assert found.ttft_within, "of eight scrapes"
+
+    def test_tells_nothing_of_latencies_preemptions_and_speed(self):
+        _, found = seen([*STEADY[:67], 0, *STEADY[68:]])
+
+        assert (found.ttft_within, found.tpot_within) == ({}, {})
+        assert found.preemptions_per_s is None
+        assert found.num_resets == 1
+
+    @pytest.mark.parametrize("bad", [0, 100 * STEADY[-1]])
+    def test_that_is_the_newest_leaves_the_gauges_of_the_one_before(self, bad):
+        _, found = seen([*STEADY[:-1], bad])
+
+        assert (found.running, found.waiting) == (3.0, 1.0)
+        assert rates(found)[60] == pytest.approx(10 / INTERVAL_S)
+
+    def test_of_no_numbers_leaves_the_gauges_too(self):
+        _, found = seen([*STEADY[:-1], None])
+
+        assert (found.running, found.waiting) == (3.0, 1.0)
+        assert rates(found)[60] == pytest.approx(10 / INTERVAL_S)
+
+    def test_is_missing_where_too_little_was_watched(self):
+        _, found = seen([100, 0, 120])
+
+        assert rates(found) == {4: pytest.approx(20 / 30), 8: None, 20: None, 60: None}
+
+    def test_before_this_process_began_to_watch_is_missing_until_it_has(self):
+        _, first = seen(STEADY[:1])
+        engine = next(engines([100, 0]))
+        state = a_state(pods=[a_pod_body("a")])
+        _, found = watched(a_memory(state), replace(state, engines=(engine,)), a_fleet(state))
+
+        assert rates(first)[60] == REPORTED, "no counter fell"
+        assert rates(found.engines[0]) == dict.fromkeys(WINDOWS)
+
+
+def test_pods_with_scrapes_that_were_left_out_are_named():
+    state = a_state(pods=[a_pod_body("a")])
+    memory, found = seen([*STEADY[:55], 0, *STEADY[56:]])
+    fleet = a_fleet(state)
+
+    bad = measure_traffic(replace(state, engines=(found,)), fleet, memory)
+    good = measure_traffic(replace(state, engines=(seen(STEADY)[1],)), fleet, memory)
+
+    assert (bad.reason, good.reason) == ("ScrapesLeftOut", "Scraped")
+    assert bad.message == "1 pods report; begun anew, or with scrapes that cannot be theirs: a"
+
+
+def test_the_track_of_a_pod_that_is_gone_is_forgotten():
+    memory, _ = seen(STEADY)
+    state = a_state(pods=[a_pod_body("b")], engines=())
+
+    after, _ = watched(memory, state, a_fleet(state))
+
+    assert set(memory.tracks) == {("a", "0")}
+    assert after.tracks == {}
