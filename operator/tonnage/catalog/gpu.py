@@ -60,6 +60,10 @@ class Price:
     power_usd_per_kwh: _PositiveFloat | None = None
     upkeep_usd_per_hour: _Amount = 0.0
     """Of one owned GPU: host, space, cooling, people."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    """A label: of a buyer's own price every amount is in it, whatever the name of the field."""
+    rate: str = ""
+    """Of several rates that a buyer has, such as spot or reserved, the one that this is."""
     source: Source | None = None
     """Of the rent; that of the purchase price stands with the other sources of the class."""
 

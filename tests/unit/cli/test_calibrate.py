@@ -31,7 +31,7 @@ def refusal(folder, double, *options, **more):
     with serving(double) as server:
         result = calibrate(f"{server.url}/v1", "-o", path, *options, **more)
 
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == 3, result.output
     assert not path.exists()
     assert list(folder.glob(".calibration*")) == []
     return result.stderr
@@ -130,7 +130,7 @@ def test_nobody_there_is_said(tmp_path):
         url = server.url
     result = calibrate(url)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "/v1/models does not answer: ClientConnectorError" in result.stderr
 
 
@@ -144,7 +144,7 @@ def test_nobody_there_is_said(tmp_path):
 def test_an_address_that_is_none_is_refused_and_not_repeated(given, message):
     result = calibrate(given)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert message in result.stderr
     assert "word@" not in result.stderr
 
@@ -241,7 +241,7 @@ def test_a_file_that_is_no_calibration_is_not_replaced(tmp_path, content, messag
     with serving(EndpointDouble()) as server:
         result = calibrate(server.url, "-o", path)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert message in result.stderr
     assert path.read_text() == content
 

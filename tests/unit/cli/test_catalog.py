@@ -51,7 +51,7 @@ def test_sources_are_shown_when_asked_for():
 def test_a_name_that_no_model_has_is_an_error():
     result = run("catalog", "models", "--match", "no-such-model")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "no-such-model" in result.stderr
 
 

@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_is_one_line(folder, name, content, expected):
     spoil(folder, name, content)
     result = plan(AUTO, options=["--checkpoint", folder])
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert result.stdout == ""
     assert result.stderr.startswith("Error: --checkpoint ")
     assert expected in result.stderr

@@ -110,7 +110,7 @@ BAD_FIELDS = [
 def test_a_bad_field_is_named_with_its_line_and_value(old, new, expected):
     result = plan(llama((old, new)))
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert expected in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
@@ -119,7 +119,7 @@ def test_a_bad_field_is_named_with_its_line_and_value(old, new, expected):
 def test_an_escape_sequence_does_not_reach_the_terminal():
     result = plan(LLAMA + '  "\\e[31mred": 1\n')
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "\x1b" not in result.stderr
 
 
@@ -139,6 +139,6 @@ def test_a_field_deep_in_a_union_finds_its_line(tmp_path):
 def test_nothing_found_is_an_error():
     result = run("plan", "-f", "-", text="apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "Note: standard input:1: skipped v1 Pod x" in result.stderr
     assert "no ModelDeployment of tonnage.dev in -" in result.stderr

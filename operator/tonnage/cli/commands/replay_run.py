@@ -21,7 +21,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
 from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
 from tonnage.cli.answers.replays import Case, Job, Question, RefusedCase, Replays, done
-from tonnage.cli.commands.compare import named_classes
+from tonnage.cli.commands.question import named_classes
 from tonnage.cli.commands.replay import Options
 from tonnage.cli.commands.writing import (
     check_page,
@@ -98,7 +98,7 @@ def _question(options: Options, resource: Resource, deployment: ModelDeployment)
     source, requests = _requests(options, deployment)
     cases, refused = _cases(options, resource, deployment)
     if not cases:
-        raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused))
+        raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused), NO)
     return Question(
         source=source,
         requests=requests,

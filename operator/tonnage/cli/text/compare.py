@@ -20,9 +20,11 @@ from tonnage.cli.answers.compare_words import (
     headline,
     in_short,
     notes,
+    priced,
     ranked_by,
     row_cells,
     to_write,
+    unpriced,
     validated,
 )
 from tonnage.cli.answers.comparing import Compared
@@ -58,10 +60,18 @@ def _title(found: Compared) -> RenderableType:
 
 
 def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
-    """Yield one table where there is room for it, else one of what it takes and one of speed."""
-    rows = [
-        dict(row_cells(number + 1, choice)) for number, choice in enumerate(found.selection.choices)
-    ]
+    """Yield the classes that have a price, then those without one."""
+    rows = [dict(row_cells(number, choice)) for number, choice in priced(found)]
+    apart = [dict(row_cells(number, choice)) for number, choice in unpriced(found)]
+    yield from _tables(rows, console)
+    if rows and apart:
+        yield Padding(Text("Without a price, by number of GPUs", style="bold"), (1, 0, 0, 0))
+    yield from _tables(apart, console)
+
+
+def _tables(rows: list[dict[str, str]], console: Console) -> Iterator[RenderableType]:
+    if not rows:
+        return
     whole = _table(RANKING, rows)
     if console.measure(whole).maximum + INDENT <= console.width:
         yield whole

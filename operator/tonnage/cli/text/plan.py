@@ -13,21 +13,25 @@ from tonnage.api.status import Reason
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.plan_words import (
     OFFER_NUMBERS,
+    SAVING_NUMBERS,
     headline,
     identified,
     is_short,
     offer_numbers,
     questions,
+    saving_cells,
     subject,
     summary,
 )
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import DIM, batch_table, memory_bar
+from tonnage.explain.at_demand import demand_rows
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
 INDENT = 3
+SAVINGS = "For the same demand on fewer GPUs, the most saved first"
 ORIGIN_STYLE = {"given": "", "looked up": "", "guessed": "yellow", "measured": "green"}
 
 
@@ -40,6 +44,9 @@ def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
     }
     style = "yellow" if is_short(answer) else "green"
     parts: list[RenderableType] = [_title(answer), Text(headline(answer), style=style)]
+    parts += [_rows(demand_rows(sizing, answer.replicas))]
+    if answer.savings:
+        parts += [Text(), Text(SAVINGS, style="bold"), _savings(answer)]
     for number, each in enumerate(questions(answer)):
         parts += [Text(), *_question(number + 1, each, figures.get(number))]
     parts += [Text(), Text("What it stands on", style="bold"), _inputs(sizing)]
@@ -47,6 +54,24 @@ def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
     if answer.validation is not None:
         parts += [Text(), Text(str(answer.validation), style="green")]
     return Group(*parts)
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    for name, value in rows:
+        grid.add_row(name, value)
+    return Padding(grid, (0, 0, 0, INDENT), expand=False)
+
+
+def _savings(answer: Planned) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("change in the spec")
+    for name in SAVING_NUMBERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in answer.savings:
+        table.add_row(*saving_cells(each))
+    return Padding(table, (0, 0, 0, INDENT), expand=False)
 
 
 def _title(answer: Planned | Refused) -> RenderableType:
