@@ -147,6 +147,12 @@ COMPUTE_FALLBACK: Mapping[str, tuple[str, ...]] = {
 _GPU = TypeAdapter(Gpu)
 
 
+@cache
+def sources() -> Mapping[str, Mapping[str, str]]:
+    """Return {key: title, publisher, where, read} of every work that figures are taken from."""
+    return tomllib.loads((GPU_FOLDER.parent / "sources.toml").read_text())
+
+
 def read_gpu(path: Path) -> Gpu:
     """Read one class from a TOML file.
 

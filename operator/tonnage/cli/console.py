@@ -59,12 +59,12 @@ def needs_extra(extra: str, user: str, modules: frozenset[str]) -> Iterator[None
 
 def output(*, is_wide: bool = False) -> "Console":
     """Return where answers go. Colour only on a terminal; ``is_wide``: a table, not prose."""
-    from rich.console import Console  # noqa: PLC0415  (slow: only what lays out pays for it)
+    from tonnage.cli.terminal import Terminal  # noqa: PLC0415  (slow: it imports rich)
 
     width = None
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         width = WIDE_TABLE if is_wide else WIDTH_IN_A_FILE
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     if not is_wide:
         console.width = min(console.width, WIDEST)
     return console

@@ -75,8 +75,8 @@ class TestTheAnswer:
         (first, *_) = as_json(LLAMA, options=["--gpu", "H200"])["classes"]
 
         assert set(first) == {
-            "rank", "gpu", "gpus", "atDemand", "atCapacity", "plan", "estimate", "tokensPerSecondPerGpu",
-            "withinMaxReplicas", "stages", "batches", "toValidate",
+            "rank", "gpu", "gpus", "atDemand", "atCapacity", "plan", "estimate",
+            "tokensPerSecondPerGpu", "withinMaxReplicas", "stages", "batches", "toValidate",
         }  # fmt: skip
         assert list(first["stages"]) == [
             "workload", "memory", "throughput", "cost", "measured validation",
@@ -98,7 +98,9 @@ class TestTheAnswer:
 
     def test_covers_all_classes_where_none_is_named(self):
         answer = as_json(LLAMA)
-        names = [each["gpu"] for each in (*answer["classes"], *answer["leftOut"], *answer["refused"])]
+        names = [
+            each["gpu"] for each in (*answer["classes"], *answer["leftOut"], *answer["refused"])
+        ]
 
         assert sorted(names) == sorted(GPUS)
 

@@ -37,6 +37,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         module="tonnage.cli.commands.plan",
         summary="Compute replicas and max-num-seqs for manifests.",
     ),
+    "init": Entry(
+        module="tonnage.cli.commands.init", summary="Print the manifest of a line of options."
+    ),
     "diff": Entry(
         module="tonnage.cli.commands.diff",
         summary="Show which pods roll, and what replicas and cost become, between manifests.",
@@ -106,6 +109,7 @@ HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as th
 \b
 Examples:
   tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
+  tonnage init --model ... --gpu H100  the manifest of a line of options
   tonnage diff old.yaml new.yaml       which pods roll, replicas and cost before and after
   tonnage render -f model.yaml         the Deployment and Service that would be applied
   tonnage compare -f model.yaml        the same for every GPU class, cheapest first

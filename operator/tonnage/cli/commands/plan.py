@@ -86,7 +86,7 @@ def plan(
     if question.textbook and calibration_file is not None:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
     check_page(page_file, form)
-    asked = asking(question, _class(question))
+    asked = asking(question, class_of(question))
     progress = search_progress()
     terms = terms_of(
         question,
@@ -109,7 +109,7 @@ def plan(
     sys.exit(exit_code(answers, is_broken=is_broken))
 
 
-def _class(question: Question) -> str | None:
+def class_of(question: Question) -> str | None:
     """Return the one class that is named, if any.
 
     Raises:
@@ -156,7 +156,7 @@ def _print(answers: list[Planned | Refused], form: str) -> None:
         for number, each in enumerate(answers):
             if number:
                 console.print()
-            show(console, answered(each, is_ascii=console.options.ascii_only))
+            show(console, answered(each, is_ascii=console.options.ascii_only, width=console.width))
         return
     for each in answers:
         if isinstance(each, Refused):

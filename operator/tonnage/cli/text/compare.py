@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +28,7 @@ from tonnage.cli.answers.compare_words import (
 )
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM, batch_table
+from tonnage.cli.text.figures import DIM, batch_table, heading
 from tonnage.cli.text.plan import INDENT
 from tonnage.sizing.compare import Choice
 
@@ -47,7 +46,7 @@ def compared(found: Compared, console: Console) -> Iterator[RenderableType]:
     if found.selection.refused:
         yield Group(Text(), Text("Refused", style="bold"), _indented(_refused(found)))
     for choice in found.in_full:
-        yield Group(Text(), *_class(found, choice))
+        yield Group(Text(), *_class(found, choice, console.width))
     yield from _validation(found)
 
 
@@ -56,7 +55,7 @@ def _title(found: Compared) -> RenderableType:
     number = len(selection.choices) + len(selection.refused)
     classes = "1 GPU class" if number == 1 else f"{number} GPU classes"
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
-    return Rule(Text(name, style="bold"), align="left", style=DIM)
+    return heading(name)
 
 
 def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
@@ -103,7 +102,7 @@ def _refused(found: Compared) -> Table:
     return grid
 
 
-def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
+def _class(found: Compared, choice: Choice, width: int) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
     yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
     yield _indented(Text(to_write(choice)))
@@ -111,7 +110,7 @@ def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     for aspect, said in class_aspects(found, choice):
         grid.add_row(Text(aspect), Text(said, style=DIM))
     yield _indented(grid)
-    yield Padding(batch_table(choice.sizing), (1, 0, 0, INDENT), expand=False)
+    yield Padding(batch_table(choice.sizing, width=width - INDENT), (1, 0, 0, INDENT), expand=False)
 
 
 def _validation(found: Compared) -> Iterator[RenderableType]:

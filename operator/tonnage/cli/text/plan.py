@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -24,8 +23,8 @@ from tonnage.cli.answers.plan_words import (
     summary,
 )
 from tonnage.cli.answers.planning import Planned, Refused
-from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM, batch_table, memory_bar
+from tonnage.cli.console import WIDEST, printable
+from tonnage.cli.text.figures import DIM, batch_table, heading, memory_bar
 from tonnage.explain.at_demand import demand_rows
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
@@ -35,12 +34,12 @@ SAVINGS = "For the same demand on fewer GPUs, the most saved first"
 ORIGIN_STYLE = {"given": "", "looked up": "", "guessed": "yellow", "measured": "green"}
 
 
-def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
+def planned(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST) -> RenderableType:
     """Return the whole answer: headline, questions in order, inputs, plan."""
     sizing = answer.sizing
     figures: dict[int, RenderableType] = {
-        0: memory_bar(sizing, is_ascii=is_ascii),
-        2: batch_table(sizing),
+        0: memory_bar(sizing, is_ascii=is_ascii, width=width - INDENT),
+        2: batch_table(sizing, width=width - INDENT),
     }
     style = "yellow" if is_short(answer) else "green"
     parts: list[RenderableType] = [_title(answer), Text(headline(answer), style=style)]
@@ -75,8 +74,7 @@ def _savings(answer: Planned) -> RenderableType:
 
 
 def _title(answer: Planned | Refused) -> RenderableType:
-    title = Text(f"{identified(answer)}: {subject(answer)}", style="bold")
-    return Rule(title, align="left", style=DIM)
+    return heading(f"{identified(answer)}: {subject(answer)}")
 
 
 def _question(
@@ -139,6 +137,10 @@ def _offers(offers: Iterable[Offer]) -> Table:
     return table
 
 
-def answered(answer: Planned | Refused, *, is_ascii: bool = False) -> RenderableType:
+def answered(
+    answer: Planned | Refused, *, is_ascii: bool = False, width: int = WIDEST
+) -> RenderableType:
     """Return one answer, whatever it is."""
-    return planned(answer, is_ascii=is_ascii) if isinstance(answer, Planned) else refused(answer)
+    if isinstance(answer, Refused):
+        return refused(answer)
+    return planned(answer, is_ascii=is_ascii, width=width)
