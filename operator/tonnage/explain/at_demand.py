@@ -172,7 +172,7 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
     if asked:
         for name, reached, target in reached_targets(sizing, asked.served):
             yield name, f"{reached} (target {target})"
-        yield "load", load_written(asked.served)
+        yield "replicas", load_written(asked.served)
     if found:
         yield "cost", _cost_written(found)
     yield "at capacity", _capacity_written(sizing, sustained, replicas, found)

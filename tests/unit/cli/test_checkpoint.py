@@ -61,7 +61,8 @@ def folder(tmp_path):
 
 
 def inputs_of(result, name="checkpoint"):
-    inputs = json.loads(result.stdout)["estimate"]["inputs"]
+    (answer,) = json.loads(result.stdout)
+    inputs = answer["estimate"]["inputs"]
     return [each["value"] for each in inputs if each["name"] == name]
 
 

@@ -207,7 +207,7 @@ class TestForms:
         lines = run("plan", *LINE).stdout.splitlines()
         names = [line.split("  ")[1].strip() for line in lines[2:] if re.match(" {3}[a-zT]", line)]
 
-        assert names[:4] == ["demand", "TTFT p95", "TPOT p95", "load"]
+        assert names[:4] == ["demand", "TTFT p95", "TPOT p95", "replicas"]
 
     def test_at_sixty_columns_no_figure_is_cut(self):
         wide, narrow = (run("plan", *LINE, COLUMNS=columns).stdout for columns in ("200", "60"))
@@ -271,6 +271,14 @@ def test_help_and_version_import_no_more_than_click():
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
 
         assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_plan_over_several_nodes_says_what_is_missing_to_run_it():
+    large = ("meta-llama/Llama-3.3-70B-Instruct\n    weights: fp8", "deepseek-ai/DeepSeek-V3")
+    several = ("gpusPerReplica: 2", "gpusPerReplica: 16")
+    result = plan(llama(large, several), options=["--rps", "0.1"])
+
+    assert "replicas over several nodes are not supported yet" in result.stderr
 
 
 def test_one_plan_in_a_manifest_of_decimals_is_said_on_the_error_stream_only():

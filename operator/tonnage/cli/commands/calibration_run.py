@@ -22,7 +22,7 @@ from tonnage.cli.answers.loads import WIDEST, Room, loads_for
 from tonnage.cli.answers.replayed import Replayed, Targets, replayed
 from tonnage.cli.commands.calibrate import Options
 from tonnage.cli.commands.calibration_plan import Plan, plan_of
-from tonnage.cli.commands.writing import written
+from tonnage.cli.commands.forms import written
 from tonnage.cli.console import NO, Failure, output, remark, show
 from tonnage.cli.load.endpoint import probing
 from tonnage.cli.load.engine_page import EnginePage

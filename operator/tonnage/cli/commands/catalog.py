@@ -12,8 +12,8 @@ from tonnage.catalog.gpu import CatalogError, Gpu, sources
 from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import ModelShape
+from tonnage.cli.commands.forms import NUMBER, written
 from tonnage.cli.commands.options import output_option
-from tonnage.cli.commands.writing import NUMBER, written
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token

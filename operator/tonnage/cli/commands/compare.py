@@ -13,6 +13,7 @@ from tonnage.cli.answers.comparing import Compared, compare_classes
 from tonnage.cli.answers.patience import watched
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
+from tonnage.cli.commands.forms import written
 from tonnage.cli.commands.options import html_option, output_option
 from tonnage.cli.commands.question import (
     Asking,
@@ -29,7 +30,6 @@ from tonnage.cli.commands.writing import (
     search_progress,
     the_one,
     write_page,
-    written,
 )
 from tonnage.cli.console import NO, OK, Failure, complain, output, show
 from tonnage.cli.read.manifest import parse

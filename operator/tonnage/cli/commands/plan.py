@@ -11,7 +11,9 @@ import click
 from tonnage.cli.answers.patience import counting
 from tonnage.cli.answers.plan_words import exit_code, identified
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
+from tonnage.cli.answers.rendering import servable
 from tonnage.cli.answers.rows import plan_row
+from tonnage.cli.commands.forms import written
 from tonnage.cli.commands.options import calibration_option, html_option, output_option
 from tonnage.cli.commands.question import (
     Asking,
@@ -27,14 +29,15 @@ from tonnage.cli.commands.writing import (
     mention,
     search_progress,
     write_page,
-    written,
 )
-from tonnage.cli.console import Failure, complain, output, show
+from tonnage.cli.console import Failure, complain, output, remark, show
 from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.manifest import Resource, parse
 from tonnage.cli.read.references import target_of
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.plan import answered
+from tonnage.manifests.children import Site
+from tonnage.settings import Settings
 from tonnage.sizing.provenance import Figure
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
@@ -69,6 +72,9 @@ SEVERAL: Final = "plan takes one GPU class, not {}; 'tonnage compare' takes seve
 NO_CLASS: Final = (
     "plan needs a GPU class: --gpu H100, for example; 'tonnage compare' ranks all of them"
 )
+
+
+DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 
 
 @click.command(help=HELP)
@@ -147,7 +153,18 @@ def _answer(
         target=target,
         checkpoint=beside.checkpoint_of(deployment),
     )
-    return found if isinstance(found, Refused) else with_savings(found, terms.between)
+    if isinstance(found, Refused):
+        return found
+    _remark_on(found)
+    return with_savings(found, terms.between)
+
+
+def _remark_on(planned: Planned) -> None:
+    """Say of a plan that holds on paper what is missing to run it."""
+    site = Site(has_pod_monitors=False, scrape_interval_s=DEFAULT_INTERVAL_S)
+    found = servable(planned, site)
+    if isinstance(found, Refused):
+        remark(f"Note: {identified(planned)}: the operator cannot run it: {found.message}")
 
 
 def _print(answers: list[Planned | Refused], form: str) -> None:

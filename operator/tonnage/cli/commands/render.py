@@ -10,6 +10,7 @@ import yaml
 from tonnage.cli.answers.plan_words import exit_code, headline
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import children, servable, serve_line
+from tonnage.cli.commands.forms import written
 from tonnage.cli.commands.options import (
     calibration_option,
     filename_option,
@@ -17,7 +18,7 @@ from tonnage.cli.commands.options import (
     model_config_option,
     requests_per_second_option,
 )
-from tonnage.cli.commands.writing import mention, written
+from tonnage.cli.commands.writing import mention
 from tonnage.cli.console import Failure, complain, printable, remark
 from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.classes import known_gpus

@@ -21,6 +21,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
 from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
 from tonnage.cli.answers.replays import Case, Job, Question, RefusedCase, Replays, done
+from tonnage.cli.commands.forms import written
 from tonnage.cli.commands.question import named_classes
 from tonnage.cli.commands.replay import Options
 from tonnage.cli.commands.writing import (
@@ -28,7 +29,6 @@ from tonnage.cli.commands.writing import (
     search_progress,
     the_one,
     write_page,
-    written,
 )
 from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, remark, show
 from tonnage.cli.read.manifest import Resource, load, parse

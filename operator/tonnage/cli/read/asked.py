@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tonnage.api.spec import KIND, MAX_NAME_LENGTH
+from tonnage.api.spec import KIND, MAX_NAME_LENGTH, Scaling
 from tonnage.catalog.engine import newest_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model
@@ -17,7 +17,7 @@ from tonnage.sizing.provenance import Figure
 
 OPTIONS: Final = "the options"
 """Stands where else the name of a file stands."""
-MOST_REPLICAS: Final = 1000
+MOST_REPLICAS: Final[int] = Scaling.model_json_schema()["properties"]["maxReplicas"]["maximum"]
 """The most that a spec may allow: a question without a manifest has no bound of its own."""
 ROOM: Final = 1.5
 """What the context length leaves over the mean request, where nobody says how long one may be."""

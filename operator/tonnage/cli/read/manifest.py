@@ -244,7 +244,7 @@ def _with_rates(resource: Resource) -> Mapping[str, Any]:
         name: text
         for name in RATES
         if isinstance(rate := demand.get(name), float)
-        and float(text := f"{rate:.4f}".rstrip("0")) == rate > 0
+        and float(text := f"{rate:.4f}".rstrip("0").rstrip(".")) == rate > 0
     }
     for name, text in texts.items():
         path = f"spec.demand.{name}"
