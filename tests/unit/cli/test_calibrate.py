@@ -25,13 +25,13 @@ def calibrate(url, *options, model=MODEL, name="m", **environment):
     )  # fmt: skip
 
 
-def refusal(folder, double, *options, **more):
+def refusal(folder, double, *options, exit_code=2, **more):
     """Return what is said; nothing may be written."""
     path = folder / "calibration.json"
     with serving(double) as server:
         result = calibrate(f"{server.url}/v1", "-o", path, *options, **more)
 
-    assert result.exit_code == 3, result.output
+    assert result.exit_code == exit_code, result.output
     assert not path.exists()
     assert list(folder.glob(".calibration*")) == []
     return result.stderr
@@ -40,7 +40,6 @@ def refusal(folder, double, *options, **more):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": ("other", "more")}, "serves other, more, not m"),
         ({"running": 3}, "others are being served: 3 requests in the engine"),
         ({"others": 1}, "others are being served: 0 requests in the engine, 4 ended"),
         ({"started": (1.5, 2.5)}, "several replicas (started 1.50; started 2.50)"),
@@ -49,14 +48,24 @@ def refusal(folder, double, *options, **more):
         ({"counted": 0.5}, "of our 4 requests: a router stands before several replicas"),
         ({"cached": 0.06}, "of 64 prompt tokens came from the prefix cache, more than 5%"),
         ({"failing": (2,)}, "1 of 2 requests failed, more than 2%; the last: 500"),
+    ],
+)
+def test_what_would_mean_nothing_is_refused(tmp_path, changes, message):
+    assert message in refusal(tmp_path, EndpointDouble(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"models": ("other", "more")}, "serves other, more, not m"),
         ({"key": "secret"}, "answers 401: the key is missing or wrong"),
         ({"version": None}, "give --engine-version"),
         ({"version": "0.2.0"}, "before 0.11 is not supported"),
         ({"max_model_len": 32}, "max_model_len is 32"),
     ],
 )
-def test_what_would_mean_nothing_is_refused(tmp_path, changes, message):
-    assert message in refusal(tmp_path, EndpointDouble(**changes))
+def test_what_does_not_go_with_the_options_is_invalid_input(tmp_path, changes, message):
+    assert message in refusal(tmp_path, EndpointDouble(**changes), exit_code=3)
 
 
 def test_a_page_that_tells_pods_apart_is_a_routers(tmp_path):

@@ -147,7 +147,7 @@ def test_the_plan_takes_it_says_measured_and_ends_with_the_validation(measured):
     assert last.startswith("validated by measurement: ")
     assert " 50 requests, TPOT p95 error " in last
     assert "validated" not in without.stdout
-    found = json.loads(plan(MANIFEST, options=("--calibration", path, "-o", "json")).stdout)
+    (found,) = json.loads(plan(MANIFEST, options=("--calibration", path, "-o", "json")).stdout)
     assert found["validation"]["requests"] == 50
 
 

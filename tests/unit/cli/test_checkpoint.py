@@ -466,9 +466,9 @@ def test_a_plan_goes_on_when_the_hub_has_no_headers():
 
     assert result.exit_code == 0
     assert inputs_of(result) == []
-    assert result.stderr == (
+    assert result.stderr.splitlines()[0] == (  # on a slow machine progress follows
         f"Note: --hub: {NOWHERE} cannot be reached: ConnectionError; the weights of "
-        "meta-llama/Llama-3.3-70B-Instruct are counted from config.json\n"
+        "meta-llama/Llama-3.3-70B-Instruct are counted from config.json"
     )
 
 
