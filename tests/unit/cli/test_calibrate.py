@@ -174,17 +174,21 @@ def test_the_key_comes_from_a_file_first(tmp_path):
     assert "others are being served" in refusal(
         tmp_path, double, *options, TONNAGE_API_KEY="another"
     )
-    assert "cannot be read" in refusal(tmp_path, double, "--api-key-file", tmp_path / "none")
+    assert "cannot be read" in refusal(
+        tmp_path, double, "--api-key-file", tmp_path / "none", exit_code=3
+    )
 
 
 def test_a_redirect_is_not_followed(tmp_path):
-    said = refusal(tmp_path, lambda _: Reply(status=302, headers={"Location": "http://x/"}))
+    said = refusal(
+        tmp_path, lambda _: Reply(status=302, headers={"Location": "http://x/"}), exit_code=3
+    )
 
     assert "/v1/models answers 302, not 200" in said
 
 
 def test_a_version_that_contradicts_the_server_is_refused(tmp_path):
-    said = refusal(tmp_path, EndpointDouble(), "--engine-version", "0.32")
+    said = refusal(tmp_path, EndpointDouble(), "--engine-version", "0.32", exit_code=3)
 
     assert "--engine-version is 0.32" in said
 
@@ -192,10 +196,12 @@ def test_a_version_that_contradicts_the_server_is_refused(tmp_path):
 def test_a_model_without_a_configuration_asks_for_one(tmp_path):
     double = EndpointDouble()
 
-    assert "give it with --model-config" in refusal(tmp_path, double, model="my/model")
+    assert "give it with --model-config" in refusal(tmp_path, double, model="my/model", exit_code=3)
     (tmp_path / "config.json").write_text(CONFIG_JSON)
     options = ("--model-config", tmp_path / "config.json", "--tensor-parallel", "3")
-    assert "TP 3 does not divide" in refusal(tmp_path, double, *options, model="my/model")
+    assert "TP 3 does not divide" in refusal(
+        tmp_path, double, *options, model="my/model", exit_code=3
+    )
 
 
 def test_prompts_are_random_and_an_answer_that_was_held_back_is_not_timed(tmp_path):
@@ -231,7 +237,7 @@ def test_a_wrong_trace_is_refused_before_anything_is_asked(tmp_path):
     (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,2,0\n")
     double = EndpointDouble()
 
-    said = refusal(tmp_path, double, "--trace", tmp_path / "t.csv")
+    said = refusal(tmp_path, double, "--trace", tmp_path / "t.csv", exit_code=3)
 
     assert "t.csv:2:output_tokens: '0' is no request" in said
     assert double.readings == 0
