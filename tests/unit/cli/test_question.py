@@ -217,6 +217,18 @@ class TestForms:
         assert max(map(len, narrow.splitlines())) <= 60
         assert sorted(figures.findall(wide)) == sorted(figures.findall(narrow))
 
+    def test_at_sixty_columns_no_class_of_a_comparison_is_cut(self):
+        texts = [
+            run("compare", "-f", "-", "--gpu", "H100,H200", text=LLAMA, COLUMNS=columns).stdout
+            for columns in ("200", "60")
+        ]
+        wide, narrow = (text.partition("\n1. ")[0] for text in texts)
+        figures = re.compile(r"\d+(?:[.,]\d+)*")
+
+        assert "…" not in narrow
+        assert max(map(len, narrow.splitlines())) <= 60
+        assert set(figures.findall(wide)) == set(figures.findall(narrow))
+
 
 class TestSavings:
     def test_take_fewer_gpus_the_most_saved_first(self):

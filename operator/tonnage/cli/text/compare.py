@@ -10,9 +10,7 @@ from rich.text import Text
 
 from tonnage.cli.answers.compare_words import (
     CLASS,
-    GIVES,
     RANKING,
-    TAKES,
     WORDS,
     as_written,
     class_aspects,
@@ -69,14 +67,19 @@ def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
 
 
 def _tables(rows: list[dict[str, str]], console: Console) -> Iterator[RenderableType]:
-    if not rows:
-        return
-    whole = _table(RANKING, rows)
-    if console.measure(whole).maximum + INDENT <= console.width:
-        yield whole
-        return
-    yield _table(TAKES, rows)
-    yield Padding(_table(GIVES, rows), (1, 0, 0, 0))
+    """Yield one table where there is room for it, else several of as many columns as there is."""
+    left = list(RANKING) if rows else []
+    is_first = True
+    while left:
+        shown = [left.pop(0)]
+        while left and _fits([*shown, left[0]], rows, console):
+            shown.append(left.pop(0))
+        yield Padding(_table(shown, rows), (0 if is_first else 1, 0, 0, 0))
+        is_first = False
+
+
+def _fits(columns: Sequence[str], rows: list[dict[str, str]], console: Console) -> bool:
+    return console.measure(_table(columns, rows)).maximum + INDENT <= console.width
 
 
 def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Table:
