@@ -32,7 +32,7 @@ from tonnage.sizing.provenance import Figure
 
 DECIMALS: Final = 4
 """Of a rate in a spec."""
-WRITES_TOKENS: Final = frozenset({"text", "json", "yaml", "markdown", "csv"})
+FORMATS: Final = frozenset({"text", "json", "yaml", "markdown", "csv"})
 
 
 def _names(classes: Iterable[str]) -> list[str]:
@@ -218,51 +218,48 @@ def terms_of(question: Question, **more: Any) -> Terms:
 def _tokens(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
-    if value in WRITES_TOKENS:
+    if value in FORMATS:
         raise click.BadParameter(f"{value} is a format: write -o {value}; this counts tokens")
     if not value.isdigit() or int(value) == 0:
         raise click.BadParameter(f"{value!r} is not a number of tokens")
     return int(value)
 
 
-def _option(*names: str, **settings: Any) -> Callable[..., Any]:
-    return click.option(*names, **settings)
-
-
 OPTIONS: Final = (
-    _option("-f", "--filename", "names", multiple=True, metavar="FILE|DIR|-",
+    click.option("-f", "--filename", "names", multiple=True, metavar="FILE|DIR|-",
         help="File or folder with manifests; may be repeated. '-' reads standard input. Without "
         "it the options below make one; with it they change it."),
-    _option("--model", "model_id", metavar="ID", help="Hugging Face id of the model."),
-    _option("--gpu", "classes", multiple=True, metavar="NAME[,NAME...]",
+    click.option("--model", "model_id", metavar="ID", help="Hugging Face id of the model."),
+    click.option("--gpu", "classes", multiple=True, metavar="NAME[,NAME...]",
         help="GPU class; compare takes several, with all details, and all classes by default."),
-    _option("--rps", "--requests-per-second", "requests_per_s", type=float, callback=positive,
+    click.option("--rps", "--requests-per-second", "requests_per_s", type=float, callback=positive,
         help="Demand: requests per second."),
-    _option("--prompt", "prompt_tokens", metavar="TOKENS", callback=_tokens,
+    click.option("--prompt", "prompt_tokens", metavar="TOKENS", callback=_tokens,
         help="Demand: tokens of a prompt, in the mean."),
-    _option("--output", "output_tokens", metavar="TOKENS", callback=_tokens,
+    click.option("--output", "output_tokens", metavar="TOKENS", callback=_tokens,
         help="Demand: tokens of an answer, in the mean."),
-    _option("--ttft", metavar="DURATION", callback=duration,
+    click.option("--ttft", metavar="DURATION", callback=duration,
         help="SLO: time to the first token that 95 % of requests keep, such as 2s."),
-    _option("--tpot", metavar="DURATION", callback=duration,
+    click.option("--tpot", metavar="DURATION", callback=duration,
         help="SLO: time per output token that 95 % of requests keep, such as 50ms."),
-    _option("--set", "settings", multiple=True, metavar="PATH=VALUE",
+    click.option("--set", "settings", multiple=True, metavar="PATH=VALUE",
         help="Any other field of the spec, such as contextLength=32768; may be repeated."),
-    _option("--price", "single_prices", multiple=True, metavar="NAME=AMOUNT",
+    click.option("--price", "single_prices", multiple=True, metavar="NAME=AMOUNT",
         help="Your price of a GPU class, per GPU and hour; may be repeated."),
-    _option("--prices", "price_file", metavar="FILE",
+    click.option("--prices", "price_file", metavar="FILE",
         help="Your price list: a line 'NAME: AMOUNT' for each class, or 'NAME: {spot: AMOUNT, "
         "reserved: AMOUNT}', and 'currency: EUR'. Classes that are not in it have no price."),
-    _option("--rate", metavar="NAME", help="Which rate of --prices, such as spot or reserved."),
-    _option("--currency", metavar="CODE",
+    click.option("--rate", metavar="NAME",
+        help="Which rate of --prices, such as spot or reserved."),
+    click.option("--currency", metavar="CODE",
         help="Currency of your prices, a label. Default: USD, or as --prices says."),
     gpus_option,
     model_config_option,
-    _option("--checkpoint", "checkpoint_folder",
+    click.option("--checkpoint", "checkpoint_folder",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         help="Folder with a checkpoint: weight sizes are read from the safetensors headers, the "
         "model from config.json."),
-    _option("--hub", "asks_hub", is_flag=True,
+    click.option("--hub", "asks_hub", is_flag=True,
         help="Fetch safetensors headers, and config.json of models that are not in the catalogue, "
         "from the Hugging Face Hub."),
     textbook_option,
