@@ -41,7 +41,7 @@ def test_the_plan_in_the_readme_is_what_is_printed(shown):
 
 
 def test_the_gpu_table_in_the_readme_is_the_catalogue(shown):
-    lines = printed("catalog", "gpus", "--markdown").splitlines()
+    lines = printed("catalog", "gpus", "-o", "markdown").splitlines()
     without_sources = [line.rsplit("|", 2)[0] + "|" for line in lines]
 
     shown("gpus", "\n".join(without_sources) + "\n")

@@ -35,6 +35,44 @@ ALLOWED_FLAGS = (
 )
 """Flags of vLLM that a user may add. Those that decide capacity are Tonnage's own."""
 
+SET_ELSEWHERE = {
+    "dtype": "model.weights sets it",
+    "quantization": "model.weights sets it",
+    "kv-cache-dtype": "model.kvCache sets it",
+    "revision": "model.revision sets it",
+    "model": "model.id sets it",
+    "max-model-len": "contextLength sets it",
+    "tensor-parallel-size": "hardware.gpusPerReplica sets it",
+    "pipeline-parallel-size": "hardware.gpusPerReplica sets it",
+    "data-parallel-size": "hardware.gpusPerReplica sets it",
+    "speculative-config": "engine.speculative sets it",
+    "api-key": "pods.apiKeySecret sets it",
+    "hf-token": "pods.huggingFaceTokenSecret sets it",
+    "max-num-seqs": "Tonnage chooses it, by the SLO",
+    "max-num-batched-tokens": "Tonnage chooses it, by the SLO",
+    "gpu-memory-utilization": "Tonnage keeps the default of the version",
+    "kv-cache-memory-bytes": "Tonnage counts it",
+    "enable-lora": "adapters are not planned for",
+    "host": "the manifest sets it",
+    "port": "the manifest sets it",
+}
+"""Flags that are refused, and what decides about them instead."""
+
+
+def flag_refusal(argument: str) -> str:
+    """Say in a line why a flag is refused.
+
+    >>> flag_refusal("--max-model-len=8192")
+    '--max-model-len is not allowed here: contextLength sets it'
+    """
+    flag = argument.partition("=")[0]
+    name = flag.lstrip("-").replace("_", "-")
+    if name in ALLOWED_FLAGS:
+        return f"write {flag} as --{name} or --{name}=VALUE, one argument each"
+    known = f"none of {', '.join(ALLOWED_FLAGS)}"
+    return f"{flag} is not allowed here: {SET_ELSEWHERE.get(name, known)}"
+
+
 ResourceName = Annotated[
     str, Field(pattern="^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", max_length=253)
 ]

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from tonnage.api.fields import flag_refusal
 from tonnage.api.spec import GROUP, KIND, NAME_MESSAGE, NAME_PATTERN, VERSION, Spec
 
 MAX_ERRORS_SHOWN = 5
+_DURATIONS = frozenset({"p50", "p90", "p95", "p99", "duration"})
 MAX_VALUE_SHOWN = 80
 """Characters of what was read that a message repeats."""
 
@@ -117,8 +119,25 @@ def _described(error: ErrorDetails, root: str) -> str:
     path = "".join(f".{_printable(str(part))}" for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{root}{path}: unknown field"
+    if error["type"] == "string_pattern_mismatch" and "args" in error["loc"]:
+        return f"{root}{path}: {_printable_text(flag_refusal(str(error['input'])))}"
+    if error["type"] == "string_type" and isinstance(error["input"], int | float):
+        return f"{root}{path}: {_quoting(str(error['loc'][-1]), error['input'])}"
     read = "" if isinstance(error["input"], Mapping) else f" (read: {_shown(error['input'])})"
     return f"{root}{path}: {error['msg'].removeprefix('Value error, ')}{read}"
+
+
+def _quoting(field: str, number: float) -> str:
+    """Say how to write as text what YAML takes for a number."""
+    if field in _DURATIONS:
+        return f"quote it, with a unit, such as {number:g}s or {number:g}ms (read: {number})"
+    return (
+        f'quote it, such as "{number}": YAML reads a number, and 0.30 would be 0.3 (read: {number})'
+    )
+
+
+def _printable_text(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _shown(value: object) -> str:

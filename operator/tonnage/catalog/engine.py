@@ -129,6 +129,11 @@ def find_engine(version: str) -> KnownEngine:
     return known_engine(version)
 
 
+def newest_version() -> str:
+    """Return the newest version whose sources were read."""
+    return str(_vllm()["newest"]["version"])
+
+
 @lru_cache(maxsize=64)
 def known_engine(version: str) -> KnownEngine:
     """Look up the constants of any vLLM version, also of those too old to be run.
@@ -137,7 +142,7 @@ def known_engine(version: str) -> KnownEngine:
         CatalogError: not a version, or older than any whose memory is known.
     """
     asked = parse_version(version)
-    newest = parse_version(_vllm()["newest"]["version"])
+    newest = parse_version(newest_version())
     return KnownEngine(
         minor=f"{asked[0]}.{asked[1]}",
         constants=_latest(_versions(), asked),

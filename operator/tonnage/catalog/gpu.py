@@ -64,6 +64,10 @@ class Price:
     power_usd_per_kwh: _PositiveFloat | None = None
     upkeep_usd_per_hour: _Amount = 0.0
     """Of one owned GPU: host, space, cooling, people."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    """A label: of a buyer's own price every amount is in it, whatever the name of the field."""
+    rate: str = ""
+    """Of several rates that a buyer has, such as spot or reserved, the one that this is."""
     source: Source | None = None
     """Of the rent; that of the purchase price stands with the other sources of the class."""
 
@@ -152,6 +156,12 @@ COMPUTE_FALLBACK: Mapping[str, tuple[str, ...]] = {
 }
 
 _GPU = TypeAdapter(Gpu)
+
+
+@cache
+def sources() -> Mapping[str, Mapping[str, str]]:
+    """Return {key: title, publisher, where, read} of every work that figures are taken from."""
+    return tomllib.loads((GPU_FOLDER.parent / "sources.toml").read_text())
 
 
 def read_gpu(path: Path) -> Gpu:

@@ -5,10 +5,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console, RenderableType
+
+if TYPE_CHECKING:  # slow to import, and help and version print without it
+    from rich.console import Console, RenderableType
 
 WIDEST: Final = 120
 """Longer lines are hard to read, however wide the terminal."""
@@ -18,11 +20,16 @@ WIDE_TABLE: Final = 160
 OK: Final = 0
 UNEXPECTED: Final = 1
 NO: Final = 2
-"""The answer is no, or the input is not valid."""
-NO_CLUSTER: Final = 3
-NO_CRD: Final = 4
-NO_RIGHTS: Final = 5
-OVER_BUDGET: Final = 6
+"""The question was understood, and its answer is no."""
+BAD_INPUT: Final = 3
+NO_CLUSTER: Final = 4
+NO_CRD: Final = 5
+NO_RIGHTS: Final = 6
+OVER_BUDGET: Final = 7
+INTERRUPTED: Final = 130
+"""As shells have it for SIGINT."""
+PIPE_CLOSED: Final = 141
+"""As shells have it for SIGPIPE."""
 
 _CONTROL: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
@@ -32,7 +39,7 @@ _CONTROL: Final = re.compile(
 class Failure(click.ClickException):
     """Ends a command with one line on standard error and this exit code."""
 
-    def __init__(self, message: str, exit_code: int = NO) -> None:
+    def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(printable(message))
         self.__dict__["exit_code"] = exit_code  # click declares it for the whole class
 
@@ -50,18 +57,20 @@ def needs_extra(extra: str, user: str, modules: frozenset[str]) -> Iterator[None
         ) from error
 
 
-def output(*, is_wide: bool = False) -> Console:
+def output(*, is_wide: bool = False) -> "Console":
     """Return where answers go. Colour only on a terminal; ``is_wide``: a table, not prose."""
+    from tonnage.cli.terminal import Terminal  # noqa: PLC0415  (slow: it imports rich)
+
     width = None
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         width = WIDE_TABLE if is_wide else WIDTH_IN_A_FILE
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     if not is_wide:
         console.width = min(console.width, WIDEST)
     return console
 
 
-def show(console: Console, content: RenderableType) -> None:
+def show(console: "Console", content: "RenderableType") -> None:
     """Print something; in a file without the blanks that pad its lines on a terminal."""
     if console.is_terminal:
         console.print(content)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tonnage.explain.report import rounded
-from tonnage.sizing.cost import bill
+from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.demand import Served
 from tonnage.units import format_s, significant
@@ -22,12 +22,15 @@ class AtDemand:
     """That these replicas serve within every target."""
     is_served: bool
     """Whether that is enough."""
-    usd_per_hour: float | None
-    usd_per_million_tokens: float | None
-    """Of the output tokens asked for."""
+    bill: Bill | None
     next_replicas: int
-    next_usd_per_hour: float | None
+    next_bill: Bill | None
     """Of one replica more."""
+
+    @property
+    def load(self) -> float:
+        """The demand over what the replicas sustain."""
+        return self.served.requests_per_s / self.sustained_requests_per_s
 
     @property
     def growth(self) -> float:
@@ -46,10 +49,9 @@ def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:
         served=sizing.at(rate, replicas),
         sustained_requests_per_s=sustained,
         is_served=sizing.staffing.sustains(rate, replicas),
-        usd_per_hour=found.usd_per_hour if found else None,
-        usd_per_million_tokens=found.usd_per_million_tokens_asked if found else None,
+        bill=found,
         next_replicas=replicas + 1,
-        next_usd_per_hour=more.usd_per_hour if more else None,
+        next_bill=more,
     )
 
 
@@ -81,21 +83,53 @@ def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
         "requestsPerSecond": rounded(served.requests_per_s),
         "replicas": served.num_replicas,
         "isServed": found.is_served,
-        "latencies": [
-            {
-                "percentile": f"p{each.quantile * PERCENT:g}",
-                "timeToFirstTokenSeconds": rounded(each.ttft_s),
-                "timePerOutputTokenSeconds": None if each.tpot_s is None else rounded(each.tpot_s),
-            }
-            for each in served.latencies
-        ],
+        "loadFraction": rounded(found.load),
+        "latencies": _latency_figures(served),
         "busyFraction": rounded(served.busy),
         "kvCacheUsageFraction": rounded(served.kv_usage),
         "requestsPerSecondSustained": rounded(found.sustained_requests_per_s),
         "goodputStandardErrorFraction": rounded(sizing.goodput.standard_error),
-        "usdPerHour": found.usd_per_hour,
-        "usdPerMillionTokens": found.usd_per_million_tokens,
-        "usdPerHourWithOneMore": found.next_usd_per_hour,
+        "cost": cost_figures(found.bill),
+        "costWithOneMore": cost_figures(found.next_bill),
+    }
+
+
+def capacity_figures(sizing: Sizing, replicas: int) -> dict[str, Any]:
+    """Return what so many replicas give when each is at its load line, as plain figures."""
+    sustained, found = sizing.sustained_requests_per_s(replicas), bill(sizing, replicas=replicas)
+    latencies = None
+    if not sizing.request.slo.is_offline:
+        latencies = _latency_figures(sizing.at(sustained, replicas))
+    return {
+        "requestsPerSecond": rounded(sustained),
+        "outputTokensPerSecond": rounded(sustained * sizing.request.workload.output_tokens),
+        "latencies": latencies,
+        "costPerMillionTokens": rounded(found.usd_per_million_tokens) if found else None,
+    }
+
+
+def _latency_figures(served: Served) -> list[dict[str, Any]]:
+    return [
+        {
+            "percentile": f"p{each.quantile * PERCENT:g}",
+            "timeToFirstTokenSeconds": rounded(each.ttft_s),
+            "timePerOutputTokenSeconds": None if each.tpot_s is None else rounded(each.tpot_s),
+        }
+        for each in served.latencies
+    ]
+
+
+def cost_figures(found: Bill | None) -> dict[str, Any] | None:
+    """Return what a fleet costs, with its currency; None without a price."""
+    if found is None:
+        return None
+    asked = found.usd_per_million_tokens_asked
+    return {
+        "currency": found.currency,
+        "perGpuHour": rounded(found.hour.usd),
+        "perHour": rounded(found.usd_per_hour),
+        "perMonth": rounded(found.usd_per_month),
+        "perMillionTokens": None if asked is None else rounded(asked),
     }
 
 
@@ -109,8 +143,8 @@ def load_written(served: Served) -> str:
 
 def room_written(found: AtDemand) -> str:
     """Write how far the demand may grow, and what one replica more costs."""
-    replicas = found.served.num_replicas
-    price = "" if found.next_usd_per_hour is None else f" for {found.next_usd_per_hour:.2f} USD/h"
+    replicas, more = found.served.num_replicas, found.next_bill
+    price = "" if more is None else f" for {more.usd_per_hour:.2f} {more.currency}/h"
     if not found.is_served:
         return (
             f"{replicas} serve {significant(found.sustained_requests_per_s)} of the "
@@ -122,3 +156,47 @@ def room_written(found: AtDemand) -> str:
         f"{significant(found.sustained_requests_per_s)} requests/s, before {replicas + 1} are "
         f"needed{price}"
     )
+
+
+def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
+    """Yield (name, what it comes to) of what a buyer signs: at the demand, at capacity, beyond."""
+    rate, found = requests_per_s_asked(sizing), bill(sizing, replicas=replicas)
+    sustained = sizing.sustained_requests_per_s(replicas)
+    asked = at_demand(sizing, replicas)
+    if rate:
+        yield (
+            "demand",
+            f"{significant(rate)} requests/s, {rate / sustained:.1%} of what "
+            f"{_fleet(replicas)} sustain{'s' if replicas == 1 else ''}",
+        )
+    if asked:
+        for name, reached, target in reached_targets(sizing, asked.served):
+            yield name, f"{reached} (target {target})"
+        yield "replicas", load_written(asked.served)
+    if found:
+        yield "cost", _cost_written(found)
+    yield "at capacity", _capacity_written(sizing, sustained, replicas, found)
+    if asked:
+        yield "growth", room_written(asked)
+
+
+def _fleet(replicas: int) -> str:
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _cost_written(found: Bill) -> str:
+    unit, asked = found.currency, found.usd_per_million_tokens_asked
+    tokens = "" if asked is None else f", {asked:.2f} {unit} per million output tokens"
+    month = f"{found.usd_per_month:,.0f} {unit} per month"
+    return f"{found.usd_per_hour:.2f} {unit} per hour, {month}{tokens}; a GPU: {found.hour.made_of}"
+
+
+def _capacity_written(sizing: Sizing, sustained: float, replicas: int, found: Bill | None) -> str:
+    said = [f"{significant(sustained)} requests/s"]
+    if not sizing.request.slo.is_offline:
+        served = sizing.at(sustained, replicas)
+        said += [f"{name} {reached}" for name, reached, _ in reached_targets(sizing, served)]
+    if found:
+        each = found.usd_per_million_tokens
+        said += [f"{each:.2f} {found.currency} per million output tokens"]
+    return ", ".join(said)

@@ -125,21 +125,41 @@ def _cost(choice: Choice) -> Iterator[Figure]:
     if found is None:
         yield Figure(name="price", value="unknown", written="no price")
         return
+    unit = found.currency
     hour, per_million = found.hour, found.usd_per_million_tokens
     asked, user = found.usd_per_million_tokens_asked, found.usd_per_hour_and_user
     made_of = f" ({hour.made_of})" if hour.basis == "owned" else ""
     yield Figure(name="basis", value=hour.basis, written=f"{hour.basis}{made_of}")
-    yield _figure("usdPerGpuHour", hour.usd, f"{hour.usd:.2f} USD per GPU and hour")
-    yield _figure("usdPerHour", found.usd_per_hour, f"{found.usd_per_hour:.2f} USD per hour in all")
     yield _figure(
-        "usdPerMillionTokens",
+        _money("usdPerGpuHour", unit), hour.usd, f"{hour.usd:.2f} {unit} per GPU and hour"
+    )
+    yield _figure(
+        _money("usdPerHour", unit),
+        found.usd_per_hour,
+        f"{found.usd_per_hour:.2f} {unit} per hour in all",
+    )
+    yield _figure(
+        _money("usdPerMillionTokens", unit),
         per_million,
-        f"{per_million:.2f} USD per million output tokens at the {full_use(choice.sizing)}",
+        f"{per_million:.2f} {unit} per million output tokens at the {full_use(choice.sizing)}",
     )
     if asked is not None:
-        yield _figure("usdPerMillionTokensAsked", asked, f"{asked:.2f} for those asked")
+        yield _figure(
+            _money("usdPerMillionTokensAsked", unit), asked, f"{asked:.2f} for those asked"
+        )
     if user is not None:
-        yield _figure("usdPerHourAndUser", user, f"{user:.4f} USD per hour and user")
+        yield _figure(
+            _money("usdPerHourAndUser", unit), user, f"{user:.4f} {unit} per hour and user"
+        )
+
+
+def _money(name: str, currency: str) -> str:
+    """Name a figure after the currency that it is in.
+
+    >>> _money("usdPerHour", "EUR")
+    'eurPerHour'
+    """
+    return name.replace("usd", currency.casefold(), 1)
 
 
 def _gpus(number: int) -> str:

@@ -71,7 +71,9 @@ def intensity(sizing: Sizing) -> float:
 
 
 def usd_per_hour(sizing: Sizing, replicas: int) -> float | None:
-    """Return the cost of so many replicas; None where the class has no price."""
+    """Return the cost of so many replicas; None where the class has no price in USD."""
+    if sizing.request.gpu.price.currency != "USD":
+        return None
     each = usd_per_hour_per_gpu(sizing.request.gpu)
     return None if each is None else each * sizing.flags.parallelism.num_gpus * replicas
 

@@ -269,14 +269,12 @@ def _cost(sizing: Sizing) -> Answer:
     if found is None:
         answer, lines = f"unknown: {_no_price(sizing.request.gpu)}", tuple[str]()
     else:
-        full = f"{found.usd_per_million_tokens:.2f} at the {full_use(sizing)}"
+        full, unit = f"{found.usd_per_million_tokens:.2f} at the {full_use(sizing)}", found.currency
         asked = found.usd_per_million_tokens_asked
-        answer = f"{found.usd_per_hour:.2f} USD per hour; USD per million output tokens: {full}"
+        hour = f"{found.usd_per_hour:.2f} {unit} per hour; {unit} per million output tokens: "
+        answer = f"{hour}{full}"
         if asked is not None:
-            answer = (
-                f"{found.usd_per_hour:.2f} USD per hour; USD per million output tokens: "
-                f"{asked:.2f} at the demand asked, {full}"
-            )
+            answer = f"{hour}{asked:.2f} at the demand asked, {full}"
         lines = tuple(itemized(sizing, found, replicas=sizing.replicas))
     return Answer(question="What does it cost?", answer=answer, lines=lines)
 

@@ -65,7 +65,9 @@ class GpuHour:
 
     basis: Literal["rented", "owned"]
     usd: float
+    """In ``currency``, as all amounts of a bill are."""
     made_of: str
+    currency: str = "USD"
 
     def __str__(self) -> str:
         return f"{self.basis}: {self.made_of} per GPU and hour"
@@ -73,8 +75,12 @@ class GpuHour:
 
 def rented_hour(gpu: Gpu) -> GpuHour | None:
     """Return the hour of a rented GPU; None where the class has no rental price."""
-    usd = gpu.price.rent_usd_per_hour
-    return None if usd is None else GpuHour(basis="rented", usd=usd, made_of=f"{usd:.2f} USD")
+    price = gpu.price
+    usd, currency = price.rent_usd_per_hour, price.currency
+    if usd is None:
+        return None
+    made_of = " ".join(filter(None, (f"{usd:.2f}", currency, price.rate)))
+    return GpuHour(basis="rented", usd=usd, made_of=made_of, currency=currency)
 
 
 def owned_hour(gpu: Gpu) -> GpuHour | None:
@@ -94,12 +100,18 @@ def owned_hour(gpu: Gpu) -> GpuHour | None:
         usd_per_kwh=usd_per_kwh,
         upkeep_usd_per_hour=price.upkeep_usd_per_hour,
     )
-    power = f"{watts:.0f} W at {significant(usd_per_kwh)} USD/kWh" if usd_per_kwh else "no power"
-    upkeep = (
-        f"{price.upkeep_usd_per_hour:.2f} USD upkeep" if price.upkeep_usd_per_hour else "no upkeep"
+    currency = price.currency
+    power = (
+        f"{watts:.0f} W at {significant(usd_per_kwh)} {currency}/kWh" if usd_per_kwh else "no power"
     )
-    spread = f"{price.purchase_usd:,.0f} USD / {price.amortization_hours:,.0f} h"
-    return GpuHour(basis="owned", usd=usd, made_of=f"{spread} + {power} + {upkeep} = {usd:.2f} USD")
+    upkeep = (
+        f"{price.upkeep_usd_per_hour:.2f} {currency} upkeep"
+        if price.upkeep_usd_per_hour
+        else "no upkeep"
+    )
+    spread = f"{price.purchase_usd:,.0f} {currency} / {price.amortization_hours:,.0f} h"
+    made_of = f"{spread} + {power} + {upkeep} = {usd:.2f} {currency}"
+    return GpuHour(basis="owned", usd=usd, made_of=made_of, currency=currency)
 
 
 def gpu_hour(gpu: Gpu) -> GpuHour | None:
@@ -118,7 +130,7 @@ def usd_per_hour_per_gpu(gpu: Gpu) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What some replicas cost, in USD. Rates are of output tokens."""
+    """What some replicas cost, in the currency of the hour. Rates are of output tokens."""
 
     hour: GpuHour
     """Of one GPU."""
@@ -131,6 +143,14 @@ class Bill:
     """Of one request in flight, at the load line."""
     usd_per_hour_and_user: float | None
     """Of the users asked for, most of whom are idle at any time. None: a rate is asked for."""
+
+    @property
+    def currency(self) -> str:
+        return self.hour.currency
+
+    @property
+    def usd_per_month(self) -> float:
+        return self.usd_per_hour * HOURS_PER_MONTH
 
     @property
     def usd_per_month_and_user(self) -> float | None:
@@ -190,13 +210,14 @@ def full_use(sizing: Sizing) -> str:
 
 def itemized(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
     """Yield what stands behind a bill, a line each: requests, users, days, owned beside rented."""
-    yield f"{found.usd_per_hour_and_request:.4f} USD per hour and concurrent request"
+    yield f"{found.usd_per_hour_and_request:.4f} {found.currency} per hour and concurrent request"
     if found.usd_per_hour_and_user is not None:
         yield _of_users(sizing, found)
     if sizing.request.slo.is_offline and found.usd_per_million_tokens_asked is not None:
         yield (
-            f"for the tokens asked: {found.usd_per_million_tokens_asked:.2f} USD per million, "
-            f"{found.usd_per_hour * HOURS_PER_MONTH:,.0f} USD per month"
+            f"for the tokens asked: {found.usd_per_million_tokens_asked:.2f} {found.currency} per "
+            "million, "
+            f"{found.usd_per_month:,.0f} {found.currency} per month"
         )
     if found.hour.basis == "owned":
         yield str(found.hour)
@@ -207,7 +228,7 @@ def _of_users(sizing: Sizing, found: Bill) -> str:
     demand = sizing.request.demand
     carried = sizing.at_capacity.num_running / demand.duty_fraction
     return (
-        f"{found.usd_per_hour_and_user:.4f} USD per hour and user, "
+        f"{found.usd_per_hour_and_user:.4f} {found.currency} per hour and user, "
         f"{found.usd_per_month_and_user:.2f} per month: {demand.num_users:.0f} users, each in "
         f"flight {demand.duty_fraction:.0%} of the time; a replica carries {significant(carried)}"
     )
@@ -218,6 +239,6 @@ def _rented_instead(sizing: Sizing, replicas: int) -> Iterator[str]:
     found = bill(sizing, replicas=replicas, hour=rented) if rented else None
     if found:
         yield (
-            f"{found.hour}, {found.usd_per_hour:.2f} USD per hour in all, "
-            f"{found.usd_per_million_tokens:.2f} USD per million output tokens"
+            f"{found.hour}, {found.usd_per_hour:.2f} {found.currency} per hour in all, "
+            f"{found.usd_per_million_tokens:.2f} {found.currency} per million output tokens"
         )

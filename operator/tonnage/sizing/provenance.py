@@ -1,7 +1,7 @@
 """What an answer stands on: each figure that went in, written for a person, and its origin."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 from tonnage.api.schedules import Schedule
@@ -73,6 +73,13 @@ class Input:
 def without(inputs: Iterable[Input], *figures: Figure) -> tuple[Input, ...]:
     """Return the inputs that are about none of these figures."""
     return tuple(each for each in inputs if each.figure not in figures)
+
+
+def as_guessed(inputs: Iterable[Input], figures: frozenset[Figure]) -> tuple[Input, ...]:
+    """Return the inputs, those about these figures as guesses: nobody gave them."""
+    return tuple(
+        replace(each, origin=Origin.GUESSED) if each.figure in figures else each for each in inputs
+    )
 
 
 def replaced(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:

@@ -25,13 +25,13 @@ def calibrate(url, *options, model=MODEL, name="m", **environment):
     )  # fmt: skip
 
 
-def refusal(folder, double, *options, **more):
+def refusal(folder, double, *options, exit_code=2, **more):
     """Return what is said; nothing may be written."""
     path = folder / "calibration.json"
     with serving(double) as server:
         result = calibrate(f"{server.url}/v1", "-o", path, *options, **more)
 
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == exit_code, result.output
     assert not path.exists()
     assert list(folder.glob(".calibration*")) == []
     return result.stderr
@@ -40,7 +40,6 @@ def refusal(folder, double, *options, **more):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": ("other", "more")}, "serves other, more, not m"),
         ({"running": 3}, "others are being served: 3 requests in the engine"),
         ({"others": 1}, "others are being served: 0 requests in the engine, 4 ended"),
         ({"started": (1.5, 2.5)}, "several replicas (started 1.50; started 2.50)"),
@@ -49,14 +48,24 @@ def refusal(folder, double, *options, **more):
         ({"counted": 0.5}, "of our 4 requests: a router stands before several replicas"),
         ({"cached": 0.06}, "of 64 prompt tokens came from the prefix cache, more than 5%"),
         ({"failing": (2,)}, "1 of 2 requests failed, more than 2%; the last: 500"),
+    ],
+)
+def test_what_would_mean_nothing_is_refused(tmp_path, changes, message):
+    assert message in refusal(tmp_path, EndpointDouble(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"models": ("other", "more")}, "serves other, more, not m"),
         ({"key": "secret"}, "answers 401: the key is missing or wrong"),
         ({"version": None}, "give --engine-version"),
         ({"version": "0.2.0"}, "before 0.11 is not supported"),
         ({"max_model_len": 32}, "max_model_len is 32"),
     ],
 )
-def test_what_would_mean_nothing_is_refused(tmp_path, changes, message):
-    assert message in refusal(tmp_path, EndpointDouble(**changes))
+def test_what_does_not_go_with_the_options_is_invalid_input(tmp_path, changes, message):
+    assert message in refusal(tmp_path, EndpointDouble(**changes), exit_code=3)
 
 
 def test_a_page_that_tells_pods_apart_is_a_routers(tmp_path):
@@ -130,7 +139,7 @@ def test_nobody_there_is_said(tmp_path):
         url = server.url
     result = calibrate(url)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "/v1/models does not answer: ClientConnectorError" in result.stderr
 
 
@@ -144,7 +153,7 @@ def test_nobody_there_is_said(tmp_path):
 def test_an_address_that_is_none_is_refused_and_not_repeated(given, message):
     result = calibrate(given)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert message in result.stderr
     assert "word@" not in result.stderr
 
@@ -165,17 +174,21 @@ def test_the_key_comes_from_a_file_first(tmp_path):
     assert "others are being served" in refusal(
         tmp_path, double, *options, TONNAGE_API_KEY="another"
     )
-    assert "cannot be read" in refusal(tmp_path, double, "--api-key-file", tmp_path / "none")
+    assert "cannot be read" in refusal(
+        tmp_path, double, "--api-key-file", tmp_path / "none", exit_code=3
+    )
 
 
 def test_a_redirect_is_not_followed(tmp_path):
-    said = refusal(tmp_path, lambda _: Reply(status=302, headers={"Location": "http://x/"}))
+    said = refusal(
+        tmp_path, lambda _: Reply(status=302, headers={"Location": "http://x/"}), exit_code=3
+    )
 
     assert "/v1/models answers 302, not 200" in said
 
 
 def test_a_version_that_contradicts_the_server_is_refused(tmp_path):
-    said = refusal(tmp_path, EndpointDouble(), "--engine-version", "0.32")
+    said = refusal(tmp_path, EndpointDouble(), "--engine-version", "0.32", exit_code=3)
 
     assert "--engine-version is 0.32" in said
 
@@ -183,10 +196,12 @@ def test_a_version_that_contradicts_the_server_is_refused(tmp_path):
 def test_a_model_without_a_configuration_asks_for_one(tmp_path):
     double = EndpointDouble()
 
-    assert "give it with --model-config" in refusal(tmp_path, double, model="my/model")
+    assert "give it with --model-config" in refusal(tmp_path, double, model="my/model", exit_code=3)
     (tmp_path / "config.json").write_text(CONFIG_JSON)
     options = ("--model-config", tmp_path / "config.json", "--tensor-parallel", "3")
-    assert "TP 3 does not divide" in refusal(tmp_path, double, *options, model="my/model")
+    assert "TP 3 does not divide" in refusal(
+        tmp_path, double, *options, model="my/model", exit_code=3
+    )
 
 
 def test_prompts_are_random_and_an_answer_that_was_held_back_is_not_timed(tmp_path):
@@ -222,7 +237,7 @@ def test_a_wrong_trace_is_refused_before_anything_is_asked(tmp_path):
     (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,2,0\n")
     double = EndpointDouble()
 
-    said = refusal(tmp_path, double, "--trace", tmp_path / "t.csv")
+    said = refusal(tmp_path, double, "--trace", tmp_path / "t.csv", exit_code=3)
 
     assert "t.csv:2:output_tokens: '0' is no request" in said
     assert double.readings == 0
@@ -241,7 +256,7 @@ def test_a_file_that_is_no_calibration_is_not_replaced(tmp_path, content, messag
     with serving(EndpointDouble()) as server:
         result = calibrate(server.url, "-o", path)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert message in result.stderr
     assert path.read_text() == content
 

@@ -147,7 +147,7 @@ def test_the_plan_takes_it_says_measured_and_ends_with_the_validation(measured):
     assert last.startswith("validated by measurement: ")
     assert " 50 requests, TPOT p95 error " in last
     assert "validated" not in without.stdout
-    found = json.loads(plan(MANIFEST, options=("--calibration", path, "-o", "json")).stdout)
+    (found,) = json.loads(plan(MANIFEST, options=("--calibration", path, "-o", "json")).stdout)
     assert found["validation"]["requests"] == 50
 
 
@@ -166,7 +166,7 @@ def test_the_plan_refuses_it_for_another_key(measured, old, new, asked):
     result = plan(MANIFEST.replace(old, new), options=("--calibration", measured[1]))
 
     said = " ".join(result.stdout.split())
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "No (CalibrationMismatch): the calibration is for meta-llama/Llama-3.2-1B (" in said
     assert "L40S, TP1, vLLM 0.33; asked is" in said
     assert asked in said.partition("asked is")[2]
@@ -175,7 +175,7 @@ def test_the_plan_refuses_it_for_another_key(measured, old, new, asked):
 def test_textbook_arithmetic_takes_no_calibration(measured):
     result = plan(MANIFEST, options=("--textbook", "--calibration", measured[1]))
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "--textbook takes no --calibration" in result.stderr
 
 
@@ -185,7 +185,7 @@ def test_a_calibration_of_another_key_is_not_written_over(measured, url):
 
     result = run(*arguments(url, "-o", path, "--engine-version", "0.33", "--kv-cache", "fp8"))
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "is not replaced: the calibration is for" in result.stderr
     assert path.read_text() == before
 

@@ -15,28 +15,30 @@ def rows(text):
 
 
 def test_every_class_stands_in_the_table_with_its_sources():
-    table = rows(run("catalog", "gpus", "--markdown").stdout)
+    table = rows(run("catalog", "gpus", "-o", "markdown").stdout)
 
     assert {row[0] for row in table} == set(built_in_gpus())
     assert all(row[-1] for row in table)
 
 
 def test_the_figures_of_a_class_are_those_of_the_catalogue():
-    [row] = [row for row in rows(run("catalog", "gpus", "--markdown").stdout) if row[0] == "H100"]
+    [row] = [
+        row for row in rows(run("catalog", "gpus", "-o", "markdown").stdout) if row[0] == "H100"
+    ]
 
     # 79.2 GiB by the driver, 3.35 TB/s, 989 TFLOP/s dense: NVIDIA's page halves 1,979 with sparsity
     assert row[1:5] == ["79.2", "80", "3.35", "989"]
 
 
 def test_every_model_stands_in_the_table_with_its_source():
-    table = rows(run("catalog", "models", "--markdown").stdout)
+    table = rows(run("catalog", "models", "-o", "markdown").stdout)
 
     assert {row[0] for row in table} == set(model_names())
     assert all(row[-1] for row in table)
 
 
 def test_the_figures_of_a_model_are_those_of_its_card():
-    table = rows(run("catalog", "models", "--markdown", "--match", "llama-3.1-70b").stdout)
+    table = rows(run("catalog", "models", "-o", "markdown", "--match", "llama-3.1-70b").stdout)
     [row] = [row for row in table if row[0] == "meta-llama/Llama-3.1-70B-Instruct"]
 
     # 70.6e9 parameters, 80 layers, 2 bytes each; 2 * 80 * 8 * 128 * 2 B = 320 KiB per token
@@ -51,7 +53,7 @@ def test_sources_are_shown_when_asked_for():
 def test_a_name_that_no_model_has_is_an_error():
     result = run("catalog", "models", "--match", "no-such-model")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "no-such-model" in result.stderr
 
 

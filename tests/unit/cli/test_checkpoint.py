@@ -61,7 +61,8 @@ def folder(tmp_path):
 
 
 def inputs_of(result, name="checkpoint"):
-    inputs = json.loads(result.stdout)["estimate"]["inputs"]
+    (answer,) = json.loads(result.stdout)
+    inputs = answer["estimate"]["inputs"]
     return [each["value"] for each in inputs if each["name"] == name]
 
 
@@ -170,7 +171,7 @@ def test_a_damaged_checkpoint_is_one_line(folder, name, content, expected):
     spoil(folder, name, content)
     result = plan(AUTO, options=["--checkpoint", folder])
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert result.stdout == ""
     assert result.stderr.startswith("Error: --checkpoint ")
     assert expected in result.stderr
@@ -465,9 +466,9 @@ def test_a_plan_goes_on_when_the_hub_has_no_headers():
 
     assert result.exit_code == 0
     assert inputs_of(result) == []
-    assert result.stderr == (
+    assert result.stderr.splitlines()[0] == (  # on a slow machine progress follows
         f"Note: --hub: {NOWHERE} cannot be reached: ConnectionError; the weights of "
-        "meta-llama/Llama-3.3-70B-Instruct are counted from config.json\n"
+        "meta-llama/Llama-3.3-70B-Instruct are counted from config.json"
     )
 
 

@@ -165,7 +165,7 @@ def test_an_operator_that_is_not_found_is_told_with_the_options(diagnose):
 def test_without_the_right_to_read_objects_nothing_is_written(diagnose):
     result, files = diagnose(Cluster(forbidden=("modeldeployments",)))
 
-    assert result.exit_code == 5
+    assert result.exit_code == 6
     assert files == {}
     assert result.stderr.count("\n") == 1
 
@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_is_refused_before_anything_is_read(tmp_path, targ
 
     result = run("diagnose", "--kubeconfig", "/nowhere", "-o", tmp_path / target)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert complaint in result.stderr
     assert (tmp_path / "there.tar.gz").read_text() == "kept"
 

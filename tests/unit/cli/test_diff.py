@@ -129,17 +129,17 @@ class TestFiles:
 
 
 class TestBudget:
-    @pytest.mark.parametrize(("most", "code"), [("110.74", 0), ("110.73", 6)])
+    @pytest.mark.parametrize(("most", "code"), [("110.74", 0), ("110.73", 7)])
     def test_is_kept_to_the_cent(self, diff, most, code):
         result = diff(llama(), llama(BUSIER), "--max-usd-per-hour", most)
 
         assert result.exit_code == code
-        assert ("Over budget" in result.stdout) == (code == 6)
+        assert ("Over budget" in result.stdout) == (code == 7)
 
     def test_counts_all_objects_together(self, diff):
         two = llama() + "---\n" + llama(("name: llama-70b", "name: other"))
 
-        assert diff(two, two, "--max-usd-per-hour", "158").exit_code == 6  # 2 * 79.10
+        assert diff(two, two, "--max-usd-per-hour", "158").exit_code == 7  # 2 * 79.10
 
     def test_a_class_without_a_price_is_over_any(self, diff):
         # The catalogue has no price for it.
@@ -154,7 +154,7 @@ class TestBudget:
 
         result = diff("", text, "--max-usd-per-hour", "100000")
 
-        assert result.exit_code == 6
+        assert result.exit_code == 7
         assert "a price or a plan is missing" in result.stdout
 
 
@@ -174,12 +174,12 @@ class TestRefused:
 
     @pytest.mark.parametrize("arguments", [["one"], ["a", "b", "c"], ["a", "b", "--from-cluster"]])
     def test_the_wrong_number_of_files_is_a_usage_error(self, arguments):
-        assert run("diff", *arguments).exit_code == 2
+        assert run("diff", *arguments).exit_code == 3
 
     def test_a_broken_file_is_named(self, diff):
         result = diff("{", llama())
 
-        assert result.exit_code == 2
+        assert result.exit_code == 3
         assert "old.yaml" in result.stderr
 
 

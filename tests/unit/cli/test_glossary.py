@@ -28,7 +28,7 @@ def test_as_json_is_a_list_of_terms():
 def test_one_of_name_and_glossary_is_needed():
     neither, both = run("explain"), run("explain", "llama", "--glossary")
 
-    assert neither.exit_code == both.exit_code == 2
+    assert neither.exit_code == both.exit_code == 3
     assert "give the NAME of a ModelDeployment, or --glossary" in neither.stderr
     assert "give NAME or --glossary, not both" in both.stderr
 

@@ -84,7 +84,7 @@ NOTHING_LEARNED = {
 
 def a_model(*, name="llama-70b", **status):
     """Return a live object in the middle of a rise; the plan is a real one."""
-    planned = json.loads(plan(LLAMA, options=["-o", "json"]).stdout)
+    (planned,) = json.loads(plan(LLAMA, options=["-o", "json"]).stdout)
     planned["plan"]["reasons"] = [
         {"code": "Capacity", "message": "1.23 requests/s per replica"},
         {"code": "Demand", "message": "2.10 requests/s (measured) at 0.47 per replica need 5"},
@@ -249,10 +249,10 @@ FORBIDDEN = {"message": 'modeldeployments.tonnage.dev is forbidden: User "x" can
 @pytest.mark.parametrize(
     ("answers", "exit_code", "expected"),
     [
-        ({COLLECTION: (403, FORBIDDEN)}, 5, "no right to list modeldeployments.tonnage.dev in all"),
-        ({COLLECTION: (401, {"message": "Unauthorized"})}, 5, "no right to list"),
-        ({}, 4, "the cluster has no modeldeployments.tonnage.dev: install the chart"),
-        ({COLLECTION: (400, b"<html>")}, 3, "the API server refused"),
+        ({COLLECTION: (403, FORBIDDEN)}, 6, "no right to list modeldeployments.tonnage.dev in all"),
+        ({COLLECTION: (401, {"message": "Unauthorized"})}, 6, "no right to list"),
+        ({}, 5, "the cluster has no modeldeployments.tonnage.dev: install the chart"),
+        ({COLLECTION: (400, b"<html>")}, 4, "the API server refused"),
     ],
 )
 def test_top_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, expected):
@@ -268,8 +268,8 @@ def test_top_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, expec
     ("answers", "exit_code", "expected"),
     [
         ({GROUP: (200, KINDS)}, 2, "there is no ModelDeployment x in namespace serving"),
-        ({}, 4, "the cluster has no modeldeployments.tonnage.dev"),
-        ({f"{NAMESPACED}/x": (403, FORBIDDEN)}, 5, "no right to get"),
+        ({}, 5, "the cluster has no modeldeployments.tonnage.dev"),
+        ({f"{NAMESPACED}/x": (403, FORBIDDEN)}, 6, "no right to get"),
     ],
 )
 def test_explain_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, expected):
@@ -283,7 +283,7 @@ def test_explain_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, e
 def test_a_cluster_that_is_not_there_is_named_with_the_reason(tmp_path):
     result = run("top", "--kubeconfig", a_kubeconfig(tmp_path, "http://127.0.0.1:1"))
 
-    assert result.exit_code == 3
+    assert result.exit_code == 4
     assert "no cluster answers" in result.stderr
     assert "Connection refused" in result.stderr
 
@@ -295,6 +295,6 @@ def test_a_kubeconfig_that_is_none_is_said_in_one_line(tmp_path, content):
         path.write_text(content)
     result = run("top", "--kubeconfig", path)
 
-    assert result.exit_code == 3
+    assert result.exit_code == 4
     assert "kubeconfig" in result.stderr
     assert result.stderr.count("\n") == 1

@@ -96,8 +96,13 @@ BAD_FIELDS = [
     ("weights: fp8", "weights: on", "9: spec.model.weights: on is true or false to some"),
     ("p95: 2s", "p95: -5m", "15: spec.slo.timeToFirstToken.p95: "),
     ("p95: 2s", "p95: 0s", "15: spec.slo.timeToFirstToken.p95: "),
-    ("requestsPerSecond: 4", "requestsPerSecond: 0.5", "18: spec.demand.requestsPerSecond: "),
-    ('"0.33"', "0.33", "spec.engine.version: Input should be a valid string (read: 0.33)"),
+    (
+        "p95: 2s",
+        "p95: 2",
+        "15: spec.slo.timeToFirstToken.p95: quote it, with a unit, such as 2s or",
+    ),
+    ("requestsPerSecond: 4", "requestsPerSecond: -0.5", "18: spec.demand.requestsPerSecond: "),
+    ('"0.33"', "0.33", 'spec.engine.version: quote it, such as "0.33"'),
     ("maxReplicas: 8", "maxReplicas: 8, env: []", "spec.scaling.env: unknown field"),
     ("{maxReplicas: 8}", "{maxReplicas: 8, minReplicas: 9}", "minReplicas 9 must not exceed"),
     ("name: llama-70b", "name: ../../etc/passwd", "4: metadata.name: "),
@@ -110,7 +115,7 @@ BAD_FIELDS = [
 def test_a_bad_field_is_named_with_its_line_and_value(old, new, expected):
     result = plan(llama((old, new)))
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert expected in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
@@ -119,7 +124,7 @@ def test_a_bad_field_is_named_with_its_line_and_value(old, new, expected):
 def test_an_escape_sequence_does_not_reach_the_terminal():
     result = plan(LLAMA + '  "\\e[31mred": 1\n')
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "\x1b" not in result.stderr
 
 
@@ -139,6 +144,14 @@ def test_a_field_deep_in_a_union_finds_its_line(tmp_path):
 def test_nothing_found_is_an_error():
     result = run("plan", "-f", "-", text="apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "Note: standard input:1: skipped v1 Pod x" in result.stderr
     assert "no ModelDeployment of tonnage.dev in -" in result.stderr
+
+
+def test_a_rate_with_decimals_is_read_and_said_to_need_quotes():
+    result = plan(llama(("requestsPerSecond: 4", "requestsPerSecond: 0.2")))
+
+    assert result.exit_code == 0
+    assert '18: spec.demand.requestsPerSecond: quote it, "0.2"' in result.stderr
+    assert "0.200 requests/s" in result.stdout

@@ -204,7 +204,7 @@ def test_a_page_goes_to_a_file_beside_the_text(tmp_path):
 def test_a_page_that_cannot_be_written_is_said(options, expected):
     result = plan(LLAMA, options=options)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert expected in result.stderr
     assert result.stdout == ""
 
@@ -222,7 +222,7 @@ def test_a_page_without_its_extra_is_one_line_that_says_how_to_install_it(comman
         check=False,
     )
 
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr == (
         f"Error: --html needs {module}, which is not installed: pip install 'tonnage[html]'\n"
@@ -233,7 +233,7 @@ def test_nothing_valid_makes_no_page(tmp_path):
     path = tmp_path / "plan.html"
     result = plan(llama(("H200", "{}")), options=["--html", path])
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert not path.exists()
 
 

@@ -21,7 +21,7 @@ def test_help_lists_every_command_and_every_exit_code():
     assert result.exit_code == 0
     for command in COMMANDS:
         assert f"\n  {command} " in result.stdout
-    for code in range(6):
+    for code in range(8):
         assert f"\n    {code}  " in result.stdout
 
 
@@ -102,7 +102,7 @@ def test_version_is_that_of_the_package():
 
 
 def test_an_unknown_command_is_an_error():
-    assert run("plam").exit_code == 2
+    assert run("plam").exit_code == 3
 
 
 def program_with(body, *arguments):
@@ -165,12 +165,12 @@ def test_a_lab_that_does_not_run_is_said_to_be_none(tmp_path):
     for command in ("status", "down"):
         result = run("lab", command, "--folder", tmp_path)
 
-        assert result.exit_code == 2
+        assert result.exit_code == 3
         assert "lab" in result.stderr
 
 
 def test_run_needs_a_settings_file(tmp_path):
     result = run("run", "--config", tmp_path / "none.yaml")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "does not exist" in result.stderr

@@ -217,7 +217,7 @@ def test_what_is_not_auto_is_simulated_as_if_it_were(trace):
 def test_options_that_cannot_be_are_refused_by_name(trace, arguments, said):
     result = replay(trace, *arguments)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert said in " ".join(result.stderr.split())
 
 
@@ -234,7 +234,7 @@ def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path, content,
 
     result = replay(path)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert said in result.stderr
 
 
@@ -255,7 +255,7 @@ def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path, content,
 def test_a_manifest_that_cannot_be_replayed_is_refused_with_its_line(trace, change, said):
     result = replay(trace, text=small(change))
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert said in result.stderr
 
 
@@ -266,7 +266,7 @@ def test_a_deployment_that_is_scaled_only_has_no_flags_to_replay(trace):
     )
     result = replay(trace, text=f"{scaled}---\n{a_deployment()}")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "spec.scaleTarget: a replay runs engines of its own flags" in result.stderr
 
 
@@ -274,7 +274,7 @@ def test_a_shape_without_a_rate_in_the_spec_says_which_needs_none():
     users = small(("    requestsPerSecond: 8\n", "    concurrentUsers: 8\n"))
     result = replay("--shape", "step", text=users)
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "llmd" in result.stderr
 
 

@@ -11,14 +11,17 @@ from tonnage.cli.read.strict_yaml import MAX_DEPTH, MAX_FIELDS, ManifestError, r
 from tonnage.units import MIB
 
 ABUSE = {
-    "alias bomb": ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "f:1: a: anchor &a"),
-    "alias": ("a: 1\nb: *x\n", "f:2: b: alias *x"),
+    "alias bomb": (
+        "a0: &a0 [x, x]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 40)),
+        f"more than {MAX_FIELDS} fields",
+    ),
+    "alias": ("a: 1\nb: *x\n", "f:2: b: alias *x stands before what it is for"),
+    "alias within itself": ("a: &a [*a]\n", "f:1: a.0: alias *a stands before"),
     "flow nesting": ("[" * 5000, "f:1: 0.0.0.0: nested more than 50 deep"),
     "a megabyte of nesting": ("[" * MIB, "nested more than 50 deep"),
     "block nesting": ("".join(" " * depth + "a:\n" for depth in range(1400)), "f:52: a.a.a.a: "),
     "duplicate key": ("a:\n  b: 1\n  c: 2\n  b: 3\n", "f:4: a.b: stands twice, first in line 2"),
     "tab": ("a:\n\tb: 1\n", "f:2: a tab in the indentation"),
-    "byte order mark": ("\ufeffa: 1\n", "f:1: a byte order mark"),
     "byte order mark within": ("a: 1\n\ufeffb: 1\n", "f:2: a byte order mark"),
     "python object": ("a: !!python/object/apply:os.system [id]\n", "f:1: a: tag"),
     "own tag": ("a: !secret x\n", "f:1: a: tag !secret"),
@@ -65,9 +68,21 @@ def test_abuse_takes_little_memory(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
     code, peak_kib = done.stdout.split()
 
-    assert code == "2"
+    assert code == "3"
     assert done.stderr.count("\n") == len(ABUSE)
     assert int(peak_kib) < 200 * 1024
+
+
+def test_an_alias_is_what_it_stands_for():
+    [document] = read_documents("a: &a {b: [1, 2]}\nc: *a\n", source="f")
+
+    assert document.content == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}}
+
+
+def test_a_byte_order_mark_before_the_text_is_skipped():
+    [document] = read_documents("\ufeffa: 1\n", source="f")
+
+    assert document.content == {"a": 1}
 
 
 def test_what_yaml_readers_agree_on_is_read():

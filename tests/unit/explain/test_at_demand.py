@@ -9,10 +9,12 @@ from tonnage.catalog.gpu import Price
 from tonnage.explain.at_demand import (
     AtDemand,
     at_demand,
+    cost_figures,
     latencies_written,
     load_written,
     room_written,
 )
+from tonnage.sizing.cost import Bill, GpuHour
 from tonnage.sizing.plan import size
 from tonnage.sizing.serving.demand import Latency, Served
 from tonnage.sizing.workload import Demand, Slo
@@ -28,14 +30,27 @@ SERVED = Served(
     running=22.6,
     kv_usage=0.19,
 )
+
+
+def a_bill(per_hour, currency="USD"):
+    """Return what a fleet of 4 an hour for each GPU costs."""
+    return Bill(
+        hour=GpuHour(basis="rented", usd=4.0, made_of=f"4.00 {currency}", currency=currency),
+        usd_per_hour=per_hour,
+        usd_per_million_tokens=1.0,
+        usd_per_million_tokens_asked=1.1,
+        usd_per_hour_and_request=0.1,
+        usd_per_hour_and_user=None,
+    )
+
+
 FOUND = AtDemand(
     served=SERVED,
     sustained_requests_per_s=5.0,
     is_served=True,
-    usd_per_hour=8.0,
-    usd_per_million_tokens=1.1,
+    bill=a_bill(8.0),
     next_replicas=3,
-    next_usd_per_hour=12.0,
+    next_bill=a_bill(12.0),
 )
 
 
@@ -70,8 +85,19 @@ class TestInWords:
             "the demand may grow by 25%, to 5.00 requests/s, before 3 are needed for 12.00 USD/h"
         )
 
+    def test_the_load_is_the_demand_over_what_is_sustained(self):
+        assert FOUND.load == pytest.approx(0.8)  # 4 / 5
+
+    def test_a_buyers_currency_stands_beside_the_amounts(self):
+        found = cost_figures(a_bill(8.0, "EUR"))
+
+        # 8 * 730.5 hours
+        assert (found["currency"], found["perHour"], found["perMonth"]) == ("EUR", 8.0, 5844)
+        assert "12.00 EUR/h" in room_written(replace(FOUND, next_bill=a_bill(12.0, "EUR")))
+
     def test_without_a_price_nothing_is_made_up(self):
-        assert room_written(replace(FOUND, next_usd_per_hour=None)).endswith("3 are needed")
+        assert cost_figures(None) is None
+        assert room_written(replace(FOUND, next_bill=None)).endswith("3 are needed")
 
     def test_too_few_replicas_are_said_to_be_too_few(self):
         short = replace(FOUND, sustained_requests_per_s=3.0, is_served=False)
@@ -92,9 +118,10 @@ class TestOfAPlan:
             sizing.replicas * sizing.goodput_requests_per_s
         )
         # 4 USD per GPU and hour; 4 requests/s of 500 tokens are 7.2 million an hour.
-        assert found.usd_per_hour == 4 * sizing.replicas
-        assert found.usd_per_million_tokens == pytest.approx(4 * sizing.replicas / 7.2)
-        assert found.next_usd_per_hour == 4 * (sizing.replicas + 1)
+        assert found.bill.usd_per_hour == 4 * sizing.replicas
+        asked = found.bill.usd_per_million_tokens_asked
+        assert asked == pytest.approx(4 * sizing.replicas / 7.2)
+        assert found.next_bill.usd_per_hour == 4 * (sizing.replicas + 1)
 
     def test_meets_every_target_where_it_is_served(self, sizing):
         reached = at_demand(sizing, sizing.replicas).served.at(0.95)
@@ -123,8 +150,4 @@ class TestOfAPlan:
 
         found = at_demand(free, 1)
 
-        assert (found.usd_per_hour, found.usd_per_million_tokens, found.next_usd_per_hour) == (
-            None,
-            None,
-            None,
-        )
+        assert (found.bill, found.next_bill) == (None, None)

@@ -8,10 +8,12 @@ from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.answers.plan_words import counted
 from tonnage.cli.console import printable
+from tonnage.explain.at_demand import AtDemand, at_demand
 from tonnage.explain.choosing import aspects
-from tonnage.explain.report import bottleneck
+from tonnage.explain.report import bottleneck_of
 from tonnage.explain.validation import Unconfirmed, unconfirmed
 from tonnage.sizing.compare import Choice, RefusedClass
+from tonnage.sizing.cost import Bill
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import format_s, significant
@@ -19,14 +21,11 @@ from tonnage.units import format_s, significant
 WORDS: Final = frozenset({"class", "split", "bound by"})
 """Columns of words; the others are numbers."""
 CLASS: Final = "class"
-TAKES: Final = (
-    "split", "replicas", "GPUs", "max-num-\nseqs", "USD per\nhour", "USD per\nM tokens",
-)  # fmt: skip
-GIVES: Final = ("TPOT", "TTFT", "tokens/s\nreplica", "tokens/s\nGPU", "bound by")
-RANKING: Final = (
-    *TAKES[:4], *GIVES, *TAKES[4:],
-)  # fmt: skip
-"""In the order of the request: what runs, how fast that is, what it costs."""
+LOAD: Final = "load"
+TAKES: Final = ("split", "replicas", "GPUs", LOAD, "per\nhour", "per M\ntokens", "next\nreplica")
+GIVES: Final = ("max-num-\nseqs", "TTFT", "TPOT", "tokens/s\nGPU", "bound by")
+RANKING: Final = (*TAKES, *GIVES)
+"""What it takes and costs for the demand, then how fast that is."""
 UNKNOWN: Final = "-"
 BEYOND: Final = "*"
 
@@ -41,21 +40,28 @@ def headline(found: Compared) -> str:
 
 
 def in_short(choice: Choice) -> str:
-    """Return what runs and what it costs, in a line."""
+    """Return what runs, how full it is and what it costs for the demand, in a line."""
     split = choice.sizing.flags.parallelism
     gpus = f"{counted(choice.replicas, 'replica')} of {counted(split.num_gpus, 'GPU')} ({split})"
+    asked = at_demand(choice.sizing, choice.replicas)
+    load = f", {asked.load:.1%} loaded" if asked else ""
     found = choice.bill
     if found is None:
-        return gpus
+        return f"{gpus}{load}"
+    tokens = found.usd_per_million_tokens_asked or found.usd_per_million_tokens
+    unit, more = found.currency, asked.next_bill if asked else None
+    further = f"; a replica more makes it {more.usd_per_hour:.2f} per hour" if more else ""
     return (
-        f"{gpus}, {found.usd_per_hour:.2f} USD per hour, {found.usd_per_million_tokens:.2f} USD "
-        "per million output tokens"
+        f"{gpus}{load}, {found.usd_per_hour:.2f} {unit} per hour, {tokens:.2f} {unit} per million "
+        f"output tokens{further}"
     )
 
 
 def as_written(found: Compared) -> str:
     """Return what the manifest's own class and split would do, and its rank."""
     own = found.as_written
+    if own is None:
+        return "Any class and split: no manifest names one"
     if isinstance(own, RefusedClass):
         return f"As the manifest stands, {own.gpu.name} will not do: {printable(own.message)}"
     same = next((each for each in found.selection.choices if each.gpu == own.gpu), None)
@@ -73,9 +79,11 @@ def as_written(found: Compared) -> str:
 def ranked_by(found: Compared) -> str:
     """Say what the order stands for."""
     aim = "offline, at the memory ceiling" if found.is_offline else "within the SLO"
-    if requests_per_s_asked(found.selection.choices[0].sizing) is None:
-        return f"By USD per million output tokens {aim}; no demand is given"
-    return f"By USD per hour for the demand, {aim}"
+    first = found.selection.choices[0]
+    unit = f"{first.bill.currency} " if first.bill else "number of GPUs, not "
+    if requests_per_s_asked(first.sizing) is None:
+        return f"By {unit}per million output tokens {aim}; no demand is given"
+    return f"By {unit}per hour for the demand, {aim}"
 
 
 def notes(found: Compared) -> Iterator[str]:
@@ -83,8 +91,16 @@ def notes(found: Compared) -> Iterator[str]:
     choices = found.selection.choices
     if not all(choice.is_within_bounds for choice in choices):
         yield f"{BEYOND} more replicas than maxReplicas {found.request.max_replicas} allows"
-    if not all(choice.bill for choice in choices):
-        yield "classes without a price stand after those with one, by number of GPUs"
+    if unpriced(found):
+        yield "classes without a price are not ranked: they stand apart, by number of GPUs"
+    if found.left_out:
+        others = ", ".join(each.gpu.name for each in found.left_out)
+        yield (
+            f"left out, for far more GPUs or replicas over several nodes: {len(found.left_out)} "
+            f"({others}); --gpu NAME shows one"
+        )
+    if doubt := doubtful_winner(found):
+        yield doubt
     if names := too_close(found):
         yield (
             f"{', '.join(names)}: closer than the estimate of their speed is sure; a measurement "
@@ -110,24 +126,80 @@ def too_close(found: Compared) -> list[str]:
     return [first.gpu.name, *names] if names else []
 
 
+def priced(found: Compared) -> list[tuple[int, Choice]]:
+    """Return (rank, class) of those that have a price."""
+    return [(k, each) for k, each in enumerate(found.selection.choices, 1) if each.bill]
+
+
+def unpriced(found: Compared) -> list[tuple[int, Choice]]:
+    """Return (rank, class) of those that have none."""
+    return [(k, each) for k, each in enumerate(found.selection.choices, 1) if not each.bill]
+
+
+def doubtful_winner(found: Compared) -> str | None:
+    """Say where the first class would lose its rank if it took one replica more; None: it keeps it.
+
+    It may take one where its load is within what the estimate of its speed leaves open.
+    """
+    ranked = priced(found)
+    asked = at_demand(ranked[0][1].sizing, ranked[0][1].replicas) if ranked else None
+    if len(ranked) < 2 or asked is None or asked.next_bill is None:  # noqa: PLR2004  (first, second)
+        return None
+    (_, first), (_, second) = ranked[:2]
+    spread, other = speed_spread(first.gpu), second.bill
+    dearer, cheaper = asked.next_bill.usd_per_hour, other.usd_per_hour if other else 0.0
+    if asked.load * (1 + spread) <= 1 or dearer <= cheaper:
+        return None
+    return (
+        f"closer than sure: {first.gpu.name} is {asked.load:.1%} loaded, and its speed is known "
+        f"within {spread:.0%}; with a replica more ({dearer:.2f} per hour) {second.gpu.name} "
+        "costs less"
+    )
+
+
 def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
-    """Yield (column, cell) of a row of the ranking."""
+    """Yield (column, cell) of a row of the ranking: all for the demand, where one is known."""
     sizing, state, found = choice.sizing, choice.sizing.at_capacity, choice.bill
-    is_offline = sizing.request.slo.is_offline
-    first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
+    asked = at_demand(sizing, choice.replicas)
+    more = asked.next_bill if asked else None
     yield "#", str(number)
     yield CLASS, choice.gpu.name
     yield "split", str(sizing.flags.parallelism)
     yield "replicas", f"{choice.replicas}{'' if choice.is_within_bounds else BEYOND}"
     yield "GPUs", str(choice.num_gpus)
+    yield LOAD, _load(choice)
     yield "max-num-\nseqs", str(sizing.flags.max_num_seqs)
-    yield "TPOT", format_s(state.tpot_s)
-    yield "TTFT", UNKNOWN if is_offline else format_s(first_s)
-    yield "tokens/s\nreplica", significant(sizing.output_tokens_per_s)
+    yield from _latency_cells(choice, asked)
     yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)
-    yield "bound by", BOUNDS[bottleneck(sizing)]
-    yield "USD per\nhour", f"{found.usd_per_hour:.2f}" if found else UNKNOWN
-    yield "USD per\nM tokens", f"{found.usd_per_million_tokens:.2f}" if found else UNKNOWN
+    yield "bound by", BOUNDS[bottleneck_of(state.step)]
+    yield "per\nhour", f"{found.usd_per_hour:.2f}" if found else UNKNOWN
+    yield "per M\ntokens", f"{_per_million(found):.2f}" if found else UNKNOWN
+    yield "next\nreplica", f"{more.usd_per_hour:.2f}" if more else UNKNOWN
+
+
+def _load(choice: Choice) -> str:
+    rate = requests_per_s_asked(choice.sizing)
+    if rate is None:
+        return UNKNOWN
+    return f"{rate / choice.sizing.sustained_requests_per_s(choice.replicas):.1%}"
+
+
+def _per_million(found: Bill) -> float:
+    return found.usd_per_million_tokens_asked or found.usd_per_million_tokens
+
+
+def _latency_cells(choice: Choice, asked: AtDemand | None) -> Iterator[tuple[str, str]]:
+    """Yield TTFT and TPOT at the demand at their strictest percentile, else typical at capacity."""
+    sizing, state, slo = choice.sizing, choice.sizing.at_capacity, choice.sizing.request.slo
+    first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
+    ttft, tpot = format_s(first_s), format_s(state.tpot_s)
+    if asked and slo.ttft:
+        ttft = format_s(asked.served.at(max(each.quantile for each in slo.ttft)).ttft_s)
+    if asked and slo.tpot:
+        reached_s = asked.served.at(max(each.quantile for each in slo.tpot)).tpot_s
+        tpot = UNKNOWN if reached_s is None else format_s(reached_s)
+    yield "TTFT", UNKNOWN if slo.is_offline else ttft
+    yield "TPOT", tpot
 
 
 def to_write(choice: Choice) -> str:

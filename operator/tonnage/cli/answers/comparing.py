@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.answers.planning import code_of, identity
+from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.choosing import aspects
 from tonnage.explain.report import estimate_status, plan_status, rounded
 from tonnage.explain.validation import unconfirmed
@@ -17,6 +18,8 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import SizingRequest
 
+TOO_MANY: Final = 50
+"""Times the GPUs of the class that takes the fewest."""
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
 
@@ -28,7 +31,11 @@ class Compared:
     deployment: ModelDeployment
     request: SizingRequest
     selection: Selection
-    as_written: Choice | RefusedClass
+    as_written: Choice | RefusedClass | None
+    """None: there is no manifest, so no class and split were written."""
+    left_out: tuple[Choice, ...]
+    """Those that nobody would buy, unless they were named: far more GPUs than others, or replicas
+    over several nodes, which nothing here can run yet."""
     are_named: bool
     """Somebody asked for these classes; without that all are compared."""
 
@@ -38,7 +45,7 @@ class Compared:
         choices = self.selection.choices
         if self.are_named:
             return choices
-        own = self.request.gpu.name
+        own = self.request.gpu.name if self.as_written else None
         return tuple(
             choice
             for number, choice in enumerate(choices)
@@ -56,26 +63,48 @@ class Compared:
             "metadata": identity(self.deployment),
             "model": model,
             "mode": "offline" if self.is_offline else "online",
-            "asWritten": _as_written(self.as_written),
+            "asWritten": _as_written(self.as_written) if self.as_written else None,
             "classes": [
                 _ranked(number + 1, choice) for number, choice in enumerate(self.selection.choices)
             ],
+            "leftOut": [{"gpu": each.gpu.name, "gpus": each.num_gpus} for each in self.left_out],
             "refused": [_refused(each) for each in self.selection.refused],
         }
 
 
 def compare_classes(
-    deployment: ModelDeployment, request: SizingRequest, gpus: Iterable[Gpu], *, are_named: bool
+    deployment: ModelDeployment,
+    request: SizingRequest,
+    gpus: Iterable[Gpu],
+    *,
+    are_named: bool,
+    is_written: bool = True,
 ) -> Compared:
-    """Put the request to every class, and answer the manifest as it stands."""
+    """Put the request to every class, and answer the manifest as it stands, if there is one."""
     fewest = deployment.spec.scaling.min_replicas
+    selection = select(request, gpus, min_replicas=fewest)
+    left_out = () if are_named else unsaleable(selection.choices)
+    kept = tuple(each for each in selection.choices if each not in left_out)
     return Compared(
         deployment=deployment,
         request=request,
-        selection=select(request, gpus, min_replicas=fewest),
-        as_written=_written(request, fewest),
+        selection=replace(selection, choices=kept),
+        left_out=left_out,
+        as_written=_written(request, fewest) if is_written else None,
         are_named=are_named,
     )
+
+
+def unsaleable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Return the classes that nobody would buy beside the others; never all."""
+    fewest = min((each.num_gpus for each in choices), default=0)
+    found = tuple(
+        each
+        for each in choices
+        if each.num_gpus > TOO_MANY * fewest
+        or each.sizing.parallelism.num_gpus > each.gpu.gpus_per_node
+    )
+    return found if len(found) < len(choices) else ()
 
 
 def _written(request: SizingRequest, min_replicas: int) -> Choice | RefusedClass:
@@ -99,6 +128,8 @@ def _statuses(choice: Choice) -> dict[str, Any]:
     return {
         "gpu": choice.gpu.name,
         "gpus": choice.num_gpus,
+        "atDemand": demand_figures(sizing, replicas),
+        "atCapacity": capacity_figures(sizing, replicas),
         "plan": plan_status(sizing, replicas=replicas).to_dict(),
         "estimate": estimate_status(sizing, replicas=replicas).to_dict(),
     }

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final
 
 from tonnage.api.spec import Scaling
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.stored import WIDE_FORMATS
-from tonnage.explain.report import usd_per_hour
-from tonnage.sizing.cost import usd_per_hour_per_gpu
+from tonnage.explain.at_demand import cost_figures
+from tonnage.sizing.cost import bill, usd_per_hour_per_gpu
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, fewest_gpus, nothing, size
 from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
@@ -27,6 +27,18 @@ class Offer:
 
     changes: tuple[str, ...]
     sizing: Sizing
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain figures, for the demand."""
+        sizing = self.sizing
+        return {
+            "changes": list(self.changes),
+            "gpu": sizing.request.gpu.name,
+            "replicas": sizing.replicas,
+            "gpusPerReplica": sizing.parallelism.num_gpus,
+            "maxNumSeqs": sizing.flags.max_num_seqs,
+            "cost": cost_figures(bill(sizing, replicas=sizing.replicas)),
+        }
 
 
 def offers(
@@ -53,9 +65,9 @@ def _with_replicas(offer: Offer, scaling: Scaling) -> Offer:
 def _price(offer: Offer) -> tuple[float, int]:
     """Order by price; a class without one comes after those that have it."""
     sizing = offer.sizing
-    usd = usd_per_hour(sizing, sizing.replicas)
+    found = bill(sizing, replicas=sizing.replicas)
     num_gpus = sizing.replicas * sizing.flags.parallelism.num_gpus
-    return (math.inf if usd is None else usd), num_gpus
+    return (found.usd_per_hour if found else math.inf), num_gpus
 
 
 def _offer(request: SizingRequest, change: str, between: Between) -> Iterator[Offer]:

@@ -1,13 +1,15 @@
 """A plan, or a reasoned no, in words: what text and pages say alike."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from tonnage.api.spec import Spec
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.answers.savings import Saving
+from tonnage.cli.console import BAD_INPUT, NO, OK
 from tonnage.explain.at_demand import at_demand, reached_targets
-from tonnage.explain.report import usd_per_hour
 from tonnage.explain.words import Answer, explain
 from tonnage.sizing.cost import bill
 from tonnage.sizing.plan import requests_per_s_asked
@@ -22,7 +24,8 @@ NOES: Final = {
     "CalibrationMismatch": "the calibration is of another engine",
     "InvalidParallelism": "it cannot be split over that many GPUs",
 }
-OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "USD/hour")
+SAVING_NUMBERS: Final = ("GPUs", "saves")
+OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "per hour")
 
 
 def identified(answer: Planned | Refused) -> str:
@@ -46,12 +49,23 @@ def is_served(answer: Planned | Refused) -> bool:
     return isinstance(answer, Planned) and not is_short(answer)
 
 
+def exit_code(answers: Iterable[Planned | Refused], *, is_broken: bool) -> int:
+    """Return how a command ends that was asked for these: invalid input says more than a no.
+
+    ``is_broken``: something could not be read, so there is no answer for it.
+    """
+    found = list(answers)
+    if is_broken or any(isinstance(each, Refused) and each.is_input for each in found):
+        return BAD_INPUT
+    return OK if all(map(is_served, found)) else NO
+
+
 def headline(answer: Planned) -> str:
     """Return the answer in a line: replicas, GPUs, slots, price."""
     sizing, num_gpus = answer.sizing, answer.sizing.flags.parallelism.num_gpus
     each = f" of {num_gpus} GPUs ({sizing.flags.parallelism})" if num_gpus > 1 else ""
-    usd = usd_per_hour(sizing, answer.replicas)
-    price = "" if usd is None else f", {usd:.2f} USD per hour"
+    cost = bill(sizing, replicas=answer.replicas)
+    price = f", {cost.usd_per_hour:.2f} {cost.currency} per hour" if cost else ""
     line = (
         f"{counted(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
         f"max-num-seqs {sizing.flags.max_num_seqs}{price}"
@@ -83,17 +97,20 @@ def key_figures(answer: Planned) -> dict[str, str]:
         "max-num-seqs": str(sizing.flags.max_num_seqs),
     }
     if asked:
+        figures["load at the demand asked"] = f"{asked.load:.1%}"
         for name, reached, target in reached_targets(sizing, asked.served):
             figures[f"{name} at the demand asked"] = f"{reached} (target {target})"
     else:
         figures["TPOT at capacity"] = format_s(sizing.at_capacity.tpot_s)
     figures["output tokens/s of a replica"] = significant(sizing.output_tokens_per_s)
     if cost:
-        figures["USD per hour"] = f"{cost.usd_per_hour:.2f}"
+        unit, tokens = cost.currency, "per million output tokens"
+        figures[f"{unit} per hour"] = f"{cost.usd_per_hour:.2f}"
+        figures[f"{unit} per month"] = f"{cost.usd_per_month:,.0f}"
         if cost.usd_per_million_tokens_asked is not None:
             asked_usd = f"{cost.usd_per_million_tokens_asked:.2f}"
-            figures["USD per million output tokens asked for"] = asked_usd
-        figures["USD per million output tokens at capacity"] = f"{cost.usd_per_million_tokens:.2f}"
+            figures[f"{unit} {tokens} asked for"] = asked_usd
+        figures[f"{unit} {tokens} at capacity"] = f"{cost.usd_per_million_tokens:.2f}"
     return figures
 
 
@@ -135,13 +152,24 @@ def _ranks(flags: Flags) -> str:
     return f" per data-parallel rank, {total} in all" if num_ranks > 1 else ""
 
 
+def saving_cells(saving: Saving) -> tuple[str, ...]:
+    """Return a change, the GPUs that it takes, and what it saves; in doubt it says so."""
+    saved, found = saving.saved_per_hour, saving.bill
+    doubt = "" if saving.is_sure else " (closer than sure)"
+    return (
+        f"{saving.change}{doubt}",
+        f"{saving.replicas} x {saving.sizing.parallelism.num_gpus}",
+        f"{saved:.2f} {found.currency}/h" if found and saved is not None else "no price",
+    )
+
+
 def offer_numbers(offer: Offer) -> tuple[str, ...]:
     """Return what a way out takes: GPUs, slots, time per token, price."""
     sizing = offer.sizing
-    usd = usd_per_hour(sizing, sizing.replicas)
+    cost = bill(sizing, replicas=sizing.replicas)
     return (
         f"{sizing.replicas} x {sizing.flags.parallelism.num_gpus}",
         str(sizing.flags.max_num_seqs),
         format_s(sizing.at_capacity.tpot_s),
-        "no price" if usd is None else f"{usd:.2f}",
+        f"{cost.usd_per_hour:.2f} {cost.currency}" if cost else "no price",
     )

@@ -11,6 +11,7 @@ from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
+from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
 from tonnage.control.resized import resized
@@ -24,7 +25,7 @@ from tonnage.estimate.calibration_file import (
 )
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import with_speed
-from tonnage.explain.at_demand import demand_figures
+from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
@@ -32,6 +33,7 @@ from tonnage.sizing.provenance import (
     Figure,
     Input,
     Origin,
+    as_guessed,
     demand_input,
     replaced,
     speed_input,
@@ -67,6 +69,8 @@ class Terms:
     """What was measured of an engine; refused for another."""
     planned: PlannedConstants | None = None
     """What an operator plans an object with."""
+    guessed: frozenset[Figure] = frozenset()
+    """What of a spec nobody said."""
     between: Between = nothing
     """Called before each run of the engine model."""
 
@@ -90,6 +94,8 @@ class Planned:
     reasons: tuple[Reason, ...]
     validation: Validation | None = None
     """How well the constants were found to predict the user's own traffic."""
+    savings: tuple[Saving, ...] = ()
+    """Changes that would take fewer GPUs, the most first."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
@@ -98,9 +104,11 @@ class Planned:
         estimate = estimate_status(self.sizing, replicas=self.replicas)
         return {
             "metadata": identity(self.deployment),
+            "atDemand": demand_figures(self.sizing, self.replicas),
+            "atCapacity": capacity_figures(self.sizing, self.replicas),
             "plan": plan.to_dict(),
             "estimate": estimate.to_dict(),
-            "atDemand": demand_figures(self.sizing, self.replicas),
+            "savings": [each.to_dict() for each in self.savings],
             **validated,
         }
 
@@ -113,6 +121,8 @@ class Refused:
     code: str
     message: str
     offers: tuple[Offer, ...] = ()
+    is_input: bool = False
+    """Nothing was sized: what was asked names something unknown, or contradicts itself."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the condition that status would hold, without its time."""
@@ -122,7 +132,11 @@ class Refused:
             "reason": self.code,
             "message": self.message,
         }
-        return {"metadata": identity(self.deployment), "conditions": [condition]}
+        return {
+            "metadata": identity(self.deployment),
+            "conditions": [condition],
+            "offers": [each.to_dict() for each in self.offers],
+        }
 
 
 def identity(deployment: ModelDeployment) -> dict[str, str]:
@@ -154,7 +168,7 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
             checkpoint=checkpoint,
         )
     except (CatalogError, TargetError, CalibrationFileError) as error:
-        return Refused(deployment=deployment, code=code_of(error), message=str(error))
+        return _not_asked(deployment, error)
     try:
         sizing = _sized(request, live, terms.between)
     except (CatalogError, SizingError) as error:
@@ -173,7 +187,9 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
             measured = _with_reported_cache(request, sizing, calibration)
             sizing = sizing if measured is None else _sized(measured, live, terms.between)
             check_key(calibration, key_of(request, sizing.flags.parallelism))
-    except (CalibrationFileError, SizingError) as error:
+    except CalibrationFileError as error:
+        return _not_asked(deployment, error)
+    except SizingError as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
     replicas, reasons = within_bounds(sizing, deployment.spec.scaling)
     return Planned(
@@ -212,6 +228,17 @@ def _with_reported_cache(
     )
 
 
+def with_savings(planned: Planned, between: Between = nothing) -> Planned:
+    """Return the plan with what would take fewer GPUs; each is a search of its own."""
+    fewest = planned.deployment.spec.scaling.min_replicas
+    found = savings(planned.sizing, planned.replicas, min_replicas=fewest, between=between)
+    return replace(planned, savings=found)
+
+
+def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:
+    return Refused(deployment=deployment, code=code_of(error), message=str(error), is_input=True)
+
+
 def _sized(request: SizingRequest, live: Live | None, between: Between) -> Sizing:
     if live is None or request.flags is not None:
         return size(request, between=between)
@@ -243,6 +270,7 @@ def request_of(
         CalibrationFileError: what was measured is of another engine.
     """
     request = _with_notes(_request(spec, terms, model_config, target))
+    request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     request = request if checkpoint is None else as_stored(request, checkpoint)
     request = request if terms.planned is None else as_planned(request, terms.planned)
     return request if terms.calibration is None else as_measured(request, terms.calibration)

@@ -7,7 +7,7 @@ import click
 
 from tonnage.cli.answers.chain import block, objects
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
-from tonnage.cli.console import Failure, remark
+from tonnage.cli.console import NO, Failure, remark
 from tonnage.cli.read.live import Cluster, Resource, connect, failures, read_one
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.state import APPROVE
@@ -89,7 +89,8 @@ def resume(
     if not before:
         raise Failure(
             f"{place}/{name} was not paused by this command, so the mode to go back to is not "
-            "known: set spec.scaling.mode"
+            "known: set spec.scaling.mode",
+            NO,
         )
     _patch(cluster, place, name, mode=before, annotations={MODE_ANNOTATION: None})
     _warn_of_git(found)
@@ -121,15 +122,15 @@ def _proposal(found: Resource, name: str, digest: str | None) -> Resource:
         Failure: none waits, or it is not clear which.
     """
     if _mode(found) != APPROVE:
-        raise Failure(f"{name}: mode is {_mode(found)}, in which nothing waits for approval")
+        raise Failure(f"{name}: mode is {_mode(found)}, in which nothing waits for approval", NO)
     waiting = objects(block(found, "status"), "proposals")
     meant = [each for each in waiting if digest in {None, each.get("digest")}]
     if len(meant) == 1:
         return meant[0]
     if not waiting:
-        raise Failure(f"{name}: no plan waits")
+        raise Failure(f"{name}: no plan waits", NO)
     told = "; ".join(f"{each.get('digest')}: {each.get('message')}" for each in waiting)
-    raise Failure(f"{name}: name the DIGEST of a plan that waits: {told}")
+    raise Failure(f"{name}: name the DIGEST of a plan that waits: {told}", NO)
 
 
 def _mode(found: Resource) -> str:

@@ -1,16 +1,27 @@
 """The command line: its commands, each imported only when it is called."""
 
+import errno
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
 import click
 
-from tonnage.cli.console import printable
+from tonnage.cli.console import (
+    BAD_INPUT,
+    INTERRUPTED,
+    PIPE_CLOSED,
+    UNEXPECTED,
+    complain,
+    printable,
+)
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +36,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "plan": Entry(
         module="tonnage.cli.commands.plan",
         summary="Compute replicas and max-num-seqs for manifests.",
+    ),
+    "init": Entry(
+        module="tonnage.cli.commands.init", summary="Print the manifest of a line of options."
     ),
     "diff": Entry(
         module="tonnage.cli.commands.diff",
@@ -95,6 +109,7 @@ HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as th
 \b
 Examples:
   tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
+  tonnage init --model ... --gpu H100  the manifest of a line of options
   tonnage diff old.yaml new.yaml       which pods roll, replicas and cost before and after
   tonnage render -f model.yaml         the Deployment and Service that would be applied
   tonnage compare -f model.yaml        the same for every GPU class, cheapest first
@@ -111,11 +126,13 @@ Examples:
 Exit codes:
   0  success
   1  unexpected error
-  2  the model cannot be served as specified, or the input is invalid
-  3  the cluster cannot be reached
-  4  the cluster does not have the ModelDeployment CRD
-  5  access denied (RBAC)
-  6  over budget (diff)
+  2  the answer is no: not servable as specified, not within maxReplicas, not found
+  3  the input is invalid
+  4  the cluster cannot be reached
+  5  the cluster does not have the ModelDeployment CRD
+  6  access denied (RBAC)
+  7  over budget (diff)
+  130 and 141  ended by Ctrl-C, or because nobody reads the output
 """
 
 
@@ -131,6 +148,17 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's form)
         return list(self._entries)
 
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        with _ended():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _ended():
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+
     def get_command(
         self,
         ctx: click.Context,  # noqa: ARG002  (click's form)
@@ -145,6 +173,32 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
+
+
+@contextmanager
+def _ended() -> Iterator[None]:
+    """Give each way in which a command may end its exit code, whatever click would make of it."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.__dict__["exit_code"] = BAD_INPUT  # click declares it for the whole class
+        raise
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(PIPE_CLOSED)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _drop_output()
+        complain(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+        sys.exit(UNEXPECTED)
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere: at exit it would be written once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(

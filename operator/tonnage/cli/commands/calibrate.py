@@ -9,11 +9,10 @@ from typing import Any, Final
 import click
 
 from tonnage.cli.commands.options import duration_option, gpus_option, model_config_option
-from tonnage.cli.console import Failure, complain
+from tonnage.cli.console import INTERRUPTED, Failure, complain
 from tonnage.sizing.split import Parallelism
 
 FORMS: Final = ("text", "json", "yaml")
-INTERRUPTED: Final = 130
 WEIGHTS: Final = (
     "auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4",
 )  # fmt: skip
@@ -43,7 +42,7 @@ Examples:
   tonnage plan -f model.yaml --calibration calibration.json
 
 \b
-Exit codes: 0 measured; 2 refused or stopped, or the input is invalid; 130 Ctrl-C; 1 unexpected
+Exit codes: 0 measured; 2 stopped; 3 refused, or the input is invalid; 130 Ctrl-C; 1 unexpected
 error.
 """
 

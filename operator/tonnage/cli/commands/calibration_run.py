@@ -22,8 +22,8 @@ from tonnage.cli.answers.loads import WIDEST, Room, loads_for
 from tonnage.cli.answers.replayed import Replayed, Targets, replayed
 from tonnage.cli.commands.calibrate import Options
 from tonnage.cli.commands.calibration_plan import Plan, plan_of
-from tonnage.cli.commands.writing import written
-from tonnage.cli.console import Failure, output, remark, show
+from tonnage.cli.commands.forms import written
+from tonnage.cli.console import NO, Failure, output, remark, show
 from tonnage.cli.load.endpoint import probing
 from tonnage.cli.load.engine_page import EnginePage
 from tonnage.cli.load.replaying import Limits, Sent, replay
@@ -70,7 +70,7 @@ def run(options: Options) -> None:
     try:
         seen = asyncio.run(_measure(plan))
     except StoppedError as stopped:
-        raise Failure(f"{stopped}. Nothing was written") from stopped
+        raise Failure(f"{stopped}. Nothing was written", NO) from stopped
     found = calibrated(plan.subject, seen.measured)
     served = None if seen.sent is None else _replayed(plan, found, seen, seen.sent)
     file = _file(plan, found, seen, served)

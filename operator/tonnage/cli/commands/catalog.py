@@ -1,17 +1,19 @@
 """``tonnage catalog``: the GPU classes and models that are known, with where figures come from."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich import box
 from rich.table import Table
 
-from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.gpu import CatalogError, Gpu, sources
 from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import ModelShape
+from tonnage.cli.commands.forms import NUMBER, written
+from tonnage.cli.commands.options import output_option
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
@@ -40,19 +42,16 @@ Examples:
   tonnage catalog gpus --sources
   tonnage catalog gpus --gpus my-classes/
   tonnage catalog models --match llama
-  tonnage catalog models --markdown
+  tonnage catalog models -o markdown
+  tonnage catalog gpus -o json | jq '.[] | select(.GPU == "H100").sources'
 """
 
 
 def form_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that choose the form of a table."""
     for option in (
-        click.option(
-            "--markdown", "form", flag_value="markdown", help="Print as a Markdown table."
-        ),
-        click.option(
-            "--sources", "form", flag_value="sources", help="Show the source of each row."
-        ),
+        output_option,
+        click.option("--sources", "has_sources", is_flag=True, help="Show sources in the text."),
     ):
         command = option(command)
     return command
@@ -71,21 +70,22 @@ def catalog() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder with TOML files of GPU classes, to add or to override.",
 )
-def gpus(*, form: str | None, folder: Path | None) -> None:
+def gpus(*, form: str, has_sources: bool, folder: Path | None) -> None:
     """List GPU classes: memory as the driver reports it, dense peak FLOP/s, link speed one way."""
     rows = [_gpu_row(gpu) for gpu in sorted(known_gpus(folder).values(), key=lambda gpu: gpu.name)]
-    _print(GPU_COLUMNS, rows, form=form)
+    _print(GPU_COLUMNS, rows, form=form, has_sources=has_sources)
 
 
 @catalog.command()
 @form_options
 @click.option("--match", default="", help="Show only models whose name contains this text.")
-def models(*, form: str | None, match: str) -> None:
+def models(*, form: str, has_sources: bool, match: str) -> None:
     """List models; others are supported with their config.json."""
     names = [name for name in model_names() if match.casefold() in name.casefold()]
     if not names:
         raise Failure(f"no model has {match!r} in its name")
-    _print(MODEL_COLUMNS, [_model_row(name) for name in names], form=form)
+    rows = [_model_row(name) for name in names]
+    _print(MODEL_COLUMNS, rows, form=form, has_sources=has_sources)
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
@@ -144,11 +144,14 @@ def _figures(shape: ModelShape) -> tuple[str, ...]:
     )
 
 
-def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], *, form: str | None) -> None:
-    if form == "markdown":
-        click.echo("\n".join(markdown_table(columns, rows)))
+def _print(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, form: str, has_sources: bool
+) -> None:
+    if form != "text":
+        cells = [dict(zip(columns, row, strict=True)) for row in rows]
+        click.echo(written([_valued(row) for row in cells], form, rows=cells))
         return
-    if form is None:
+    if not has_sources:
         *columns, _ = columns
         rows = [row[:-1] for row in rows]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
@@ -159,16 +162,21 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], *, form: str |
     show(output(is_wide=True), table)
 
 
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table; numbers stand right.
-
-    >>> list(markdown_table(["GPU", "TB/s"], [["H200", "4.8"]]))
-    ['| GPU | TB/s |', '| :-- | --: |', '| H200 | 4.8 |']
-    """
-    yield _line(columns)
-    yield _line([":--" if name in WORDS else "--:" for name in columns])
-    yield from (_line(row) for row in rows)
+def _valued(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row as data: figures as numbers, sources with their title and where they are."""
+    return {name: _value(name, cell) for name, cell in row.items()}
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _value(name: str, cell: str) -> object:
+    if cell == MISSING:
+        return None
+    if name == "sources":
+        return [_source(key) for key in cell.split(", ")]
+    if name not in WORDS and NUMBER.fullmatch(cell):
+        return float(cell) if "." in cell else int(cell)
+    return cell
+
+
+def _source(key: str) -> dict[str, str]:
+    found = sources()[key]
+    return {"key": key, "title": found["title"], "where": found["where"]}

@@ -19,7 +19,7 @@ from tonnage.cli.answers.differing import (
     running_of_plan,
     total_cost,
 )
-from tonnage.cli.answers.plan_words import is_served
+from tonnage.cli.answers.plan_words import exit_code
 from tonnage.cli.answers.planning import Live, Planned, PlannedConstants, Refused, Terms, answer
 from tonnage.cli.answers.rendering import servable
 from tonnage.cli.commands.options import (
@@ -28,7 +28,7 @@ from tonnage.cli.commands.options import (
     gpus_option,
     model_config_option,
 )
-from tonnage.cli.console import NO, OK, OVER_BUDGET, Failure, complain
+from tonnage.cli.console import OK, OVER_BUDGET, Failure, complain
 from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.live import Cluster, connect
@@ -56,8 +56,8 @@ Examples:
 
 \b
 Exit codes: 0 all can be served, within the budget if one is given; 2 one cannot (not at all, or not
-its demand within maxReplicas), or the input is invalid; 6 the budget is exceeded, or a price is
-missing; 3, 4, 5 the cluster, as for explain; 1 unexpected error.
+its demand within maxReplicas); 3 invalid input; 4, 5, 6 the cluster, as for explain; 7 the budget
+is exceeded, or a price is missing; 1 unexpected error.
 """
 OLD_AND_NEW: Final = 2
 
@@ -159,10 +159,9 @@ def _print(found: list[Difference], form: str, most: float | None) -> None:
 
 def _exit_code(found: list[Difference], inputs: _Inputs, most: float | None) -> int:
     after = [each.after for each in found if each.after]
-    if inputs.is_broken or not all(map(is_served, after)):
-        return NO
     cost = total_cost(after)
-    return OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
+    over = OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
+    return exit_code(after, is_broken=bool(inputs.is_broken)) or over
 
 
 def _between(

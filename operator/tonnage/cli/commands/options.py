@@ -10,9 +10,17 @@ import click
 from tonnage.units import MILLION, seconds
 
 
-def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+def positive(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Take a rate that is one."""
     if value is not None and not (math.isfinite(value) and 0 < value <= MILLION):
         raise click.BadParameter(f"{value} is not between 0 and {MILLION}")
+    return value
+
+
+def duration(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Take a duration as manifests have it, as it is written."""
+    if value is not None:
+        _seconds(_, __, value)
     return value
 
 
@@ -39,8 +47,8 @@ def duration_option(
 
 
 CLUSTER_EXIT_CODES: Final = """\b
-Exit codes: 0 success; 2 not found; 3 the cluster cannot be reached; 4 it does not have the
-ModelDeployment CRD; 5 access denied (RBAC); 1 unexpected error.
+Exit codes: 0 success; 2 not found; 3 invalid input; 4 the cluster cannot be reached; 5 it does not
+have the ModelDeployment CRD; 6 access denied (RBAC); 1 unexpected error.
 """
 
 filename_option: Final = click.option(
@@ -54,12 +62,12 @@ filename_option: Final = click.option(
 )
 output_option: Final = click.option(
     "-o",
-    "--output",
+    "--format",
     "form",
-    type=click.Choice(["text", "json", "yaml"]),
+    type=click.Choice(["text", "json", "yaml", "markdown", "csv"]),
     default="text",
     show_default=True,
-    help="Output format. json and yaml have the fields of status.plan and status.estimate.",
+    help="Output format. json and yaml have all figures, markdown and csv a row for each answer.",
 )
 html_option: Final = click.option(
     "--html",
@@ -67,10 +75,21 @@ html_option: Final = click.option(
     metavar="FILE|-",
     help="Write an HTML page with charts; '-' writes it to standard output instead of the text.",
 )
+
+
+def _folder(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
+    """Take a folder; names of classes were meant for another option."""
+    if value is not None and not value.is_dir():
+        hint = f"; to name GPU classes write --gpu {value}" if "/" not in str(value) else ""
+        raise click.BadParameter(f"there is no folder {value}{hint}")
+    return value
+
+
 gpus_option: Final = click.option(
     "--gpus",
     "gpus_folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
+    callback=_folder,
     help="Folder with TOML files of GPU classes, to add classes or to set prices.",
 )
 textbook_option: Final = click.option(
@@ -93,7 +112,7 @@ requests_per_second_option: Final = click.option(
     "--requests-per-second",
     "requests_per_s",
     type=float,
-    callback=_finite,
+    callback=positive,
     help="Requests per second, instead of the demand in the spec.",
 )
 

@@ -2,55 +2,60 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.patience import counting
-from tonnage.cli.answers.plan_words import is_served
-from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
-from tonnage.cli.commands.options import (
-    calibration_option,
-    filename_option,
-    gpus_option,
-    html_option,
-    model_config_option,
-    output_option,
-    requests_per_second_option,
-    textbook_option,
+from tonnage.cli.answers.plan_words import exit_code, identified
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
+from tonnage.cli.answers.rendering import servable
+from tonnage.cli.answers.rows import plan_row
+from tonnage.cli.commands.forms import written
+from tonnage.cli.commands.options import calibration_option, html_option, output_option
+from tonnage.cli.commands.question import (
+    Asking,
+    Beside,
+    Question,
+    asking,
+    beside,
+    question_options,
+    terms_of,
 )
 from tonnage.cli.commands.writing import (
     check_page,
     mention,
     search_progress,
     write_page,
-    written,
 )
-from tonnage.cli.console import NO, OK, Failure, complain, output, remark, show
+from tonnage.cli.console import Failure, complain, output, remark, show
 from tonnage.cli.read.calibration import read_calibration
-from tonnage.cli.read.checkpoint import checkpoint_in
-from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.hub import checkpoint_from_hub, config_from_hub
-from tonnage.cli.read.manifest import Manifests, Resource, load, parse
-from tonnage.cli.read.references import checked_text, config_of, target_of
+from tonnage.cli.read.manifest import Resource, parse
+from tonnage.cli.read.references import target_of
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.plan import answered
+from tonnage.manifests.children import Site
+from tonnage.settings import Settings
+from tonnage.sizing.provenance import Figure
 
-HELP: Final = """Compute replicas, max-num-seqs and cost for manifests. Needs no cluster.
+HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
 
-Prints, with formulas and numbers: whether the model fits into GPU memory, the bottleneck, what
-limits the batch size, the latencies, the number of replicas, and the cost. If spec.model.config
-refers to a ConfigMap, or spec.scaleTarget to a Deployment, pass its manifest too: config.json is
-read from the ConfigMap, engine version and flags from the Deployment.
+Asked with manifests, or with a line of options. Prints what the replicas do with the demand and
+what that costs; then, with formulas and numbers: whether the model fits into GPU memory, the
+bottleneck, what limits the batch size, the latencies, the number of replicas, and the cost. If
+spec.model.config refers to a ConfigMap, or spec.scaleTarget to a Deployment, pass its manifest too:
+config.json is read from the ConfigMap, engine version and flags from the Deployment.
 
 \b
 Examples:
+  tonnage plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --rps 4 \\
+    --prompt 4000 --output 500 --ttft 2s --tpot 50ms       no file is needed
   tonnage plan -f model.yaml
-  tonnage plan -f model.yaml --requests-per-second 40      replace the demand of the spec
+  tonnage plan -f model.yaml --rps 40 --gpu L40S           the same with changes
+  tonnage plan -f model.yaml --set model.kvCache=fp8       any field of the spec
+  tonnage plan -f model.yaml --price H200=2.60             your own price
   tonnage plan -f model.yaml --model-config config.json    a model that is not in the catalogue
   tonnage plan -f model.yaml --hub                         the same, fetched from Hugging Face
   tonnage plan -f model.yaml --checkpoint DIR              exact weight sizes from safetensors
@@ -60,134 +65,106 @@ Examples:
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
 \b
-Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand within maxReplicas),
-or the input is invalid; 1 unexpected error.
+Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand within maxReplicas);
+3 invalid input; 1 unexpected error.
 """
+SEVERAL: Final = "plan takes one GPU class, not {}; 'tonnage compare' takes several"
+NO_CLASS: Final = (
+    "plan needs a GPU class: --gpu H100, for example; 'tonnage compare' ranks all of them"
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Inputs:
-    """What the command was given."""
-
-    manifests: Manifests
-    terms: Terms
-    model_config: str | None
-    checkpoint: Checkpoint | None
-    asks_hub: bool
+DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 
 
 @click.command(help=HELP)
-@filename_option
+@question_options
 @output_option
 @html_option
-@textbook_option
-@gpus_option
-@model_config_option
-@click.option(
-    "--checkpoint",
-    "checkpoint_folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with a checkpoint: weight sizes are read from the safetensors headers, the model "
-    "from config.json.",
-)
-@click.option(
-    "--hub",
-    "asks_hub",
-    is_flag=True,
-    help="Fetch safetensors headers, and config.json of models that are not in the catalogue, from "
-    "the Hugging Face Hub.",
-)
-@requests_per_second_option
 @calibration_option
-def plan(  # noqa: PLR0913  (one argument per option)
+def plan(
     *,
-    names: tuple[str, ...],
+    question: Question,
     form: str,
     page_file: str | None,
-    textbook: bool,
-    gpus_folder: Path | None,
-    config_file: str | None,
-    checkpoint_folder: Path | None,
-    asks_hub: bool,
-    requests_per_s: float | None,
     calibration_file: Path | None,
 ) -> None:
-    if textbook and calibration_file is not None:
+    if question.textbook and calibration_file is not None:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
     check_page(page_file, form)
+    asked = asking(question, class_of(question))
     progress = search_progress()
-    terms = Terms(
-        gpus=known_gpus(gpus_folder),
-        is_textbook=textbook,
-        requests_per_s=requests_per_s,
+    terms = terms_of(
+        question,
         calibration=None if calibration_file is None else read_calibration(calibration_file),
         between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
     )
-    manifests = load(names)
-    inputs = _Inputs(
-        manifests=manifests,
-        terms=terms,
-        model_config=_config_text(config_file, checkpoint_folder),
-        checkpoint=checkpoint_in(checkpoint_folder) if checkpoint_folder else None,
-        asks_hub=asks_hub,
-    )
-    for problem in manifests.problems:
+    for problem in asked.manifests.problems:
         complain(problem)
-    mention(manifests.others)
-    if not manifests.model_deployments and not manifests.problems:
-        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
-    answers = [found for each in manifests.model_deployments if (found := _answer(each, inputs))]
+    mention(asked.manifests.others)
+    if not asked.numbered and not asked.manifests.problems:
+        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(question.names)}")
+    answers = answers_of(asked, terms, beside(question))
     if page_file is not None and answers:
         from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
 
         write_page(page_file, plan_page(answers))
     if page_file != "-":
         _print(answers, form)
-    expected = len(manifests.model_deployments)
-    is_yes = len(answers) == expected and all(is_served(each) for each in answers)
-    sys.exit(OK if is_yes and not manifests.problems else NO)
+    is_broken = bool(asked.manifests.problems) or len(answers) < len(asked.numbered)
+    sys.exit(exit_code(answers, is_broken=is_broken))
 
 
-def _config_text(config_file: str | None, checkpoint_folder: Path | None) -> str | None:
-    """Return the config.json that was given, else that of the checkpoint."""
-    if config_file is not None:
-        return checked_text(config_file, option="--model-config")
-    if checkpoint_folder is None or not (path := checkpoint_folder / "config.json").is_file():
-        return None
-    return checked_text(str(path), option="--checkpoint")
+def class_of(question: Question) -> str | None:
+    """Return the one class that is named, if any.
+
+    Raises:
+        Failure: several are, or none where there is no manifest to name it.
+    """
+    names = question.gpu_names
+    if len(names) > 1:
+        raise Failure(SEVERAL.format(", ".join(names)))
+    is_set = any("hardware" in each.partition("=")[0] for each in question.settings)
+    if not (names or question.names or is_set) and question.model_id:
+        raise Failure(NO_CLASS)
+    return names[0] if names else None
 
 
-def _answer(resource: Resource, inputs: _Inputs) -> Planned | Refused | None:
-    """Return the answer for one object, or none where it is not valid."""
+def answers_of(asked: Asking, terms: Terms, beside: Beside) -> list[Planned | Refused]:
+    """Return the answers for all objects that are valid; of the others it is said what is wrong."""
+    found = (_answer(each, guessed, asked, terms, beside) for each, guessed in asked.numbered)
+    return [each for each in found if each]
+
+
+def _answer(
+    resource: Resource, guessed: frozenset[Figure], asked: Asking, terms: Terms, beside: Beside
+) -> Planned | Refused | None:
     try:
         deployment = parse(resource)
-        config = inputs.model_config or config_of(deployment, resource, inputs.manifests)
-        if config is None and inputs.asks_hub:
-            model = deployment.spec.model
-            config = config_from_hub(model.id, model.revision)
-        target = target_of(deployment, resource, inputs.manifests)
+        config = beside.config_of(deployment, resource, asked.manifests)
+        target = target_of(deployment, resource, asked.manifests)
     except ManifestError as error:
         complain(str(error))
         return None
-    return answer(
+    found = answer(
         deployment,
-        inputs.terms,
+        replace(terms, guessed=guessed),
         model_config=config,
         target=target,
-        checkpoint=_checkpoint_of(deployment, inputs),
+        checkpoint=beside.checkpoint_of(deployment),
     )
+    if isinstance(found, Refused):
+        return found
+    _remark_on(found)
+    return with_savings(found, terms.between)
 
 
-def _checkpoint_of(deployment: ModelDeployment, inputs: _Inputs) -> Checkpoint | None:
-    """Return the checkpoint that was given, else the one that the hub has, if it has one."""
-    if inputs.checkpoint is not None or not inputs.asks_hub:
-        return inputs.checkpoint
-    model = deployment.spec.model
-    try:
-        return checkpoint_from_hub(model.id, model.revision)
-    except Failure as failure:
-        remark(f"Note: {failure.message}; the weights of {model.id} are counted from config.json")
-        return None
+def _remark_on(planned: Planned) -> None:
+    """Say of a plan that holds on paper what is missing to run it."""
+    site = Site(has_pod_monitors=False, scrape_interval_s=DEFAULT_INTERVAL_S)
+    found = servable(planned, site)
+    if isinstance(found, Refused):
+        remark(f"Note: {identified(planned)}: the operator cannot run it: {found.message}")
 
 
 def _print(answers: list[Planned | Refused], form: str) -> None:
@@ -196,11 +173,10 @@ def _print(answers: list[Planned | Refused], form: str) -> None:
         for number, each in enumerate(answers):
             if number:
                 console.print()
-            show(console, answered(each, is_ascii=console.options.ascii_only))
+            show(console, answered(each, is_ascii=console.options.ascii_only, width=console.width))
         return
-    objects: list[dict[str, Any]] = [each.to_dict() for each in answers]
     for each in answers:
         if isinstance(each, Refused):
-            complain(f"{each.deployment.namespace}/{each.deployment.name}: {each.message}")
-    if objects:
-        click.echo(written(objects[0] if len(objects) == 1 else objects, form))
+            complain(f"{identified(each)}: {each.message}")
+    rows = [plan_row(each) for each in answers]
+    click.echo(written([each.to_dict() for each in answers], form, rows=rows))

@@ -7,9 +7,10 @@ from typing import Any, Final
 import click
 import yaml
 
-from tonnage.cli.answers.plan_words import headline, is_served
+from tonnage.cli.answers.plan_words import exit_code, headline
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import children, servable, serve_line
+from tonnage.cli.commands.forms import written
 from tonnage.cli.commands.options import (
     calibration_option,
     filename_option,
@@ -17,8 +18,8 @@ from tonnage.cli.commands.options import (
     model_config_option,
     requests_per_second_option,
 )
-from tonnage.cli.commands.writing import mention, written
-from tonnage.cli.console import NO, OK, Failure, complain, printable, remark
+from tonnage.cli.commands.writing import mention
+from tonnage.cli.console import Failure, complain, printable, remark
 from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.manifest import Manifests, Resource, load, parse
@@ -43,7 +44,7 @@ Examples:
   tonnage render -f model.yaml | kubectl apply --dry-run=server -f -
 
 \b
-Exit codes: 0 all can be served; 2 one cannot, or the input is invalid; 1 unexpected error.
+Exit codes: 0 all can be served; 2 one cannot; 3 invalid input; 1 unexpected error.
 """
 DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 
@@ -103,8 +104,8 @@ def render(  # noqa: PLR0913  (one argument per option)
     click.echo(
         "\n".join(line for line in lines if line) if is_line else _printed(planned, site, form)
     )
-    is_yes = len(planned) == len(manifests.model_deployments) and all(map(is_served, planned))
-    sys.exit(OK if is_yes and not manifests.problems else NO)
+    is_broken = bool(manifests.problems) or len(found) < len(manifests.model_deployments)
+    sys.exit(exit_code(found, is_broken=is_broken))
 
 
 def _answer(

@@ -10,12 +10,11 @@ from typing import Any, Final
 import click
 
 from tonnage.cli.commands.options import filename_option, html_option
-from tonnage.cli.console import complain
+from tonnage.cli.console import INTERRUPTED, complain
 from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, described, policy_of
 from tonnage.replay.shapes import SHAPES
 from tonnage.units import seconds
 
-INTERRUPTED: Final = 130
 PERCENT: Final = 100
 LEAST_TARGET: Final = 0.5
 SPEEDS: Final = (0.1, 10.0)
@@ -44,7 +43,7 @@ Examples:
   tonnage replay trace.csv -f model.yaml --speed 0.85        engines slower than believed
 
 \b
-Exit codes: 0 simulated; 2 a GPU class cannot serve it, or the input is invalid; 130 Ctrl-C;
+Exit codes: 0 simulated; 2 a GPU class cannot serve it; 3 invalid input; 130 Ctrl-C;
 1 unexpected error.
 """
 

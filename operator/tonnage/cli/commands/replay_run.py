@@ -18,17 +18,17 @@ from typing import Any, Final
 import click
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
+from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
 from tonnage.cli.answers.replays import Case, Job, Question, RefusedCase, Replays, done
-from tonnage.cli.commands.compare import named_classes
+from tonnage.cli.commands.forms import written
+from tonnage.cli.commands.question import named_classes
 from tonnage.cli.commands.replay import Options
 from tonnage.cli.commands.writing import (
     check_page,
     search_progress,
     the_one,
     write_page,
-    written,
 )
 from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, remark, show
 from tonnage.cli.read.manifest import Resource, load, parse
@@ -98,7 +98,7 @@ def _question(options: Options, resource: Resource, deployment: ModelDeployment)
     source, requests = _requests(options, deployment)
     cases, refused = _cases(options, resource, deployment)
     if not cases:
-        raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused))
+        raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused), NO)
     return Question(
         source=source,
         requests=requests,
@@ -160,6 +160,7 @@ def _cases(
     """Return every class with every cold start, and the classes that cannot serve it."""
     gpus = built_in_gpus()
     own = deployment.spec.hardware.gpu
+    _check_known(own, gpus, where=resource.at("spec.hardware.gpu"))
     names = [gpu.name for gpu in named_classes(options.classes, gpus)] if options.classes else [own]
     cases: list[Case] = []
     refused: list[RefusedCase] = []
@@ -175,6 +176,13 @@ def _cases(
             for start_s in options.starts_s
         ]
     return cases, refused
+
+
+def _check_known(name: str, gpus: Mapping[str, Gpu], *, where: str) -> None:
+    try:
+        find_gpu(name, gpus)
+    except CatalogError as error:
+        raise Failure(f"{where}: {error}") from error
 
 
 def _content(resource: Resource, gpu: str, gpus: Mapping[str, Any]) -> dict[str, Any]:

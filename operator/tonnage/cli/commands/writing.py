@@ -1,14 +1,12 @@
 """What plan, compare and replay print alike: what they skipped, how far they are, data, pages."""
 
 import importlib
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import click
-import yaml
 
 from tonnage.cli.answers.patience import Progress, is_compiled
 from tonnage.cli.console import Failure, complain, needs_extra, remark
@@ -72,9 +70,3 @@ def write_page(page_file: str, text: str) -> None:
     except OSError as error:
         raise Failure(f"--html {page_file}: {error.strerror}") from error
     remark(f"Wrote {page_file}")
-
-
-def written(content: object, form: str) -> str:
-    if form == "json":
-        return json.dumps(content, indent=2, ensure_ascii=False)
-    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True)).rstrip("\n")

@@ -33,7 +33,8 @@ def cost_picture(priced: Sequence[Priced], colors: Mapping[str, str], *, name: s
 
     ``colors``: of the classes that another picture of the page has, by their names.
     """
-    title = "USD per million output tokens"
+    unit = priced[0][1].currency if priced else "USD"
+    title = f"{unit} per million output tokens"
     rows = tuple(
         Row(cells=(each, *written(bill)), color=colors.get(each, OTHERS)) for each, bill in priced
     )

@@ -7,11 +7,13 @@ from typing import Final
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.plan_words import (
     OFFER_NUMBERS,
+    SAVING_NUMBERS,
     identified,
     is_short,
     key_figures,
     offer_numbers,
     questions,
+    saving_cells,
     subject,
     summary,
     verdict,
@@ -22,6 +24,7 @@ from tonnage.cli.page.document import document
 from tonnage.cli.page.memory import edge_range, memory_picture
 from tonnage.cli.page.roofline import ceilings_table, roofline_picture
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
+from tonnage.explain.at_demand import demand_rows
 from tonnage.explain.words import inputs
 
 STEP: Final = re.compile(r" (?=- |is [0-9.]+ \w+ short|leaves [0-9])|(?<=;) ")
@@ -31,6 +34,7 @@ INPUTS: Final = (
     Column(title="value", kind="text"),
     Column(title="origin", kind="origin"),
 )
+SAVINGS: Final = (Column(title="change in the spec", kind="name"), *numbers(*SAVING_NUMBERS))
 OFFERS: Final = (Column(title="change in the spec", kind="name"), *numbers(*OFFER_NUMBERS))
 
 
@@ -67,6 +71,10 @@ def _planned(answer: Planned, name: str) -> dict[str, object]:
         "roofline": roofline_picture(roof, name=f"{name}-roofline"),
         "ceilings": ceilings_table(roof),
         "gpu": sizing.request.gpu.name,
+        "demand": facts(demand_rows(sizing, answer.replicas)),
+        "savings": Table(
+            columns=SAVINGS, rows=tuple(Row(cells=saving_cells(each)) for each in answer.savings)
+        ),
         "questions": questions(answer),
         "inputs": Table(columns=INPUTS, rows=tuple(Row(cells=each) for each in inputs(sizing))),
         "plan": facts([*summary(answer).items(), *reasons]),

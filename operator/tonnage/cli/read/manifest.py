@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.api.spec import GROUP, KIND
+from tonnage.cli.console import remark
 from tonnage.cli.read.strict_yaml import Doubt, ManifestError, read_documents
 from tonnage.units import MIB
 
 MAX_FILE_BYTES: Final = MIB
 STANDARD_INPUT: Final = "-"
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+RATES: Final = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay")
 DEFAULT_NAMESPACE: Final = "default"
 _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -64,6 +66,10 @@ class Resource:
     def _metadata(self) -> Mapping[str, Any]:
         metadata = self.content.get("metadata")
         return metadata if isinstance(metadata, Mapping) else {}
+
+    def at(self, path: str) -> str:
+        """Return where a field stands: the file with the line, or what else it was made of."""
+        return f"{self.source}:{line}" if (line := self.line_of(path)) else self.source
 
     def line_of(self, path: str) -> int:
         """Return the line of a field, or of the nearest one above it that stands in the file."""
@@ -225,6 +231,30 @@ def _role(resource: Resource) -> str:
     return resource.kind if resource.group in groups.get(resource.kind, ()) else ""
 
 
+def _with_rates(resource: Resource) -> Mapping[str, Any]:
+    """Return the manifest with rates as text where they are numbers with decimals: both mean one.
+
+    It is said, for the API server takes none.
+    """
+    spec = resource.content.get("spec")
+    demand = spec.get("demand") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(demand, Mapping):
+        return resource.content
+    texts = {
+        name: text
+        for name in RATES
+        if isinstance(rate := demand.get(name), float)
+        and float(text := f"{rate:.4f}".rstrip("0").rstrip(".")) == rate > 0
+    }
+    for name, text in texts.items():
+        path = f"spec.demand.{name}"
+        remark(
+            f"Note: {resource.at(path)}: {path}: quote it, "
+            f'"{text}": the API server takes no number with decimals'
+        )
+    return {**resource.content, "spec": {**spec, "demand": {**demand, **texts}}}
+
+
 def parse(resource: Resource) -> ModelDeployment:
     """Read a ModelDeployment as the API server would, to the letter.
 
@@ -238,14 +268,14 @@ def parse(resource: Resource) -> ModelDeployment:
                 f"{doubt.reason}; write it plainly, or in quotes if it is text"
             )
     try:
-        deployment = parse_model_deployment(resource.content)
+        deployment = parse_model_deployment(_with_rates(resource))
     except InvalidSpecError as error:
-        line = resource.line_of(str(error).partition(":")[0])
-        raise ManifestError(f"{resource.source}:{line}: {error}") from error
+        where = resource.at(str(error).partition(":")[0])
+        raise ManifestError(f"{where}: {error}") from error
     if not _NAMESPACE.fullmatch(deployment.namespace):
-        line = resource.line_of("metadata.namespace")
+        where = resource.at("metadata.namespace")
         raise ManifestError(
-            f"{resource.source}:{line}: metadata.namespace: {deployment.namespace[:80]!r} is not "
+            f"{where}: metadata.namespace: {deployment.namespace[:80]!r} is not "
             "the name of a namespace"
         )
     return deployment

@@ -1,7 +1,8 @@
 """A YAML reader for files from strangers: strict, bounded, and with the line of every field.
 
 Values are built from the parser's events, so that nothing is expanded or built before it was
-looked at. Refused: anchors, aliases, merge keys, tags, duplicate keys and deep nesting. A plain
+looked at. Refused: merge keys, tags, duplicate keys and deep nesting. What an alias stands for
+counts each time that it stands, so that a short file cannot mean a long one. A plain
 scalar that YAML readers disagree on (``on``, ``012``, ``1e3``) is kept as text and put on record
 as a doubt; whether it matters is for the caller to say.
 """
@@ -94,6 +95,7 @@ def read_documents(text: str, *, source: str) -> list[Document]:
     >>> document.content, dict(document.lines)
     ({'spec': {'replicas': 2}}, {'spec': 1, 'spec.replicas': 1})
     """
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if BYTE_ORDER_MARK in text:
         line = text[: text.index(BYTE_ORDER_MARK)].count("\n") + 1
         raise ManifestError(f"{source}:{line}: a byte order mark; save the file as plain UTF-8")
@@ -149,11 +151,29 @@ class _Builder:
     lines: dict[str, int] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
     num_fields: int = 0
+    anchored: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    """What each anchor is on, and how many fields that has."""
 
     def value(self, event: Event, path: tuple[str, ...]) -> Any:
         self._check(event, path)
         if path:
             self.lines.setdefault(".".join(path), _line(event))
+        if isinstance(event, AliasEvent):
+            return self._aliased(event, path)
+        before = self.num_fields
+        value = self._built(event, path)
+        if isinstance(event, NodeEvent) and event.anchor:
+            self.anchored[event.anchor] = value, self.num_fields - before
+        return value
+
+    def _aliased(self, event: AliasEvent, path: tuple[str, ...]) -> Any:
+        if event.anchor not in self.anchored:
+            self._refuse(event, path, f"alias *{event.anchor} stands before what it is for")
+        value, num_fields = self.anchored[event.anchor]
+        self._count(event, path, num_fields)
+        return value
+
+    def _built(self, event: Event, path: tuple[str, ...]) -> Any:
         match event:
             case MappingStartEvent():
                 return self._mapping(path)
@@ -167,16 +187,15 @@ class _Builder:
         raise ManifestError(f"{self.source}:{_line(event)}: {where}{why}")
 
     def _check(self, event: Event, path: tuple[str, ...]) -> None:
-        if isinstance(event, AliasEvent):
-            self._refuse(event, path, f"alias *{event.anchor} is not allowed; write the value out")
-        if isinstance(event, NodeEvent) and event.anchor:
-            self._refuse(event, path, f"anchor &{event.anchor} is not allowed")
         tag = getattr(event, "tag", None)
         if tag not in {None, "!", STRING_TAG}:
             self._refuse(event, path, f"tag {tag[:80]} is not allowed")
         if len(path) > MAX_DEPTH:
             self._refuse(event, path, f"nested more than {MAX_DEPTH} deep")
-        self.num_fields += 1
+        self._count(event, path, 1)
+
+    def _count(self, event: Event, path: tuple[str, ...], num_fields: int) -> None:
+        self.num_fields += num_fields
         if self.num_fields > MAX_FIELDS:
             self._refuse(event, path, f"more than {MAX_FIELDS} fields in one document")
 

@@ -5,29 +5,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.answers.compare_words import (
     CLASS,
-    GIVES,
     RANKING,
-    TAKES,
     WORDS,
     as_written,
     class_aspects,
     headline,
     in_short,
     notes,
+    priced,
     ranked_by,
     row_cells,
     to_write,
+    unpriced,
     validated,
 )
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM, batch_table
+from tonnage.cli.text.figures import DIM, batch_table, heading
 from tonnage.cli.text.plan import INDENT
 from tonnage.sizing.compare import Choice
 
@@ -45,7 +44,7 @@ def compared(found: Compared, console: Console) -> Iterator[RenderableType]:
     if found.selection.refused:
         yield Group(Text(), Text("Refused", style="bold"), _indented(_refused(found)))
     for choice in found.in_full:
-        yield Group(Text(), *_class(found, choice))
+        yield Group(Text(), *_class(found, choice, console.width))
     yield from _validation(found)
 
 
@@ -54,20 +53,33 @@ def _title(found: Compared) -> RenderableType:
     number = len(selection.choices) + len(selection.refused)
     classes = "1 GPU class" if number == 1 else f"{number} GPU classes"
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
-    return Rule(Text(name, style="bold"), align="left", style=DIM)
+    return heading(name)
 
 
 def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
-    """Yield one table where there is room for it, else one of what it takes and one of speed."""
-    rows = [
-        dict(row_cells(number + 1, choice)) for number, choice in enumerate(found.selection.choices)
-    ]
-    whole = _table(RANKING, rows)
-    if console.measure(whole).maximum + INDENT <= console.width:
-        yield whole
-        return
-    yield _table(TAKES, rows)
-    yield Padding(_table(GIVES, rows), (1, 0, 0, 0))
+    """Yield the classes that have a price, then those without one."""
+    rows = [dict(row_cells(number, choice)) for number, choice in priced(found)]
+    apart = [dict(row_cells(number, choice)) for number, choice in unpriced(found)]
+    yield from _tables(rows, console)
+    if rows and apart:
+        yield Padding(Text("Without a price, by number of GPUs", style="bold"), (1, 0, 0, 0))
+    yield from _tables(apart, console)
+
+
+def _tables(rows: list[dict[str, str]], console: Console) -> Iterator[RenderableType]:
+    """Yield one table where there is room for it, else several of as many columns as there is."""
+    left = list(RANKING) if rows else []
+    is_first = True
+    while left:
+        shown = [left.pop(0)]
+        while left and _fits([*shown, left[0]], rows, console):
+            shown.append(left.pop(0))
+        yield Padding(_table(shown, rows), (0 if is_first else 1, 0, 0, 0))
+        is_first = False
+
+
+def _fits(columns: Sequence[str], rows: list[dict[str, str]], console: Console) -> bool:
+    return console.measure(_table(columns, rows)).maximum + INDENT <= console.width
 
 
 def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Table:
@@ -93,7 +105,7 @@ def _refused(found: Compared) -> Table:
     return grid
 
 
-def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
+def _class(found: Compared, choice: Choice, width: int) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
     yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
     yield _indented(Text(to_write(choice)))
@@ -101,7 +113,7 @@ def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     for aspect, said in class_aspects(found, choice):
         grid.add_row(Text(aspect), Text(said, style=DIM))
     yield _indented(grid)
-    yield Padding(batch_table(choice.sizing), (1, 0, 0, INDENT), expand=False)
+    yield Padding(batch_table(choice.sizing, width=width - INDENT), (1, 0, 0, INDENT), expand=False)
 
 
 def _validation(found: Compared) -> Iterator[RenderableType]:

@@ -1,11 +1,13 @@
 """The figures of a plan for a terminal: a bar of one GPU's memory, and a table of batches."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +19,8 @@ from tonnage.units import format_bytes
 BAR_CELLS: Final = 60
 LEGEND_WIDTH: Final = 77
 """What an indented legend may take of a screen of 80 columns."""
+NARROW: Final = 76
+"""What the batches take with the longest remark beside them."""
 LEGEND_COLUMNS: Final = (3, 2, 1)
 LEGEND_GAP: Final = 3
 EDGE_NOTE: Final = "KV cache begins, 9 times in 10"
@@ -44,10 +48,12 @@ def cells(amounts: Sequence[float], num_cells: int) -> list[int]:
     return shared
 
 
-def memory_bar(sizing: Sizing, *, is_ascii: bool = False) -> Group:
+def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WIDTH) -> Group:
     """Return a bar of one GPU's memory and, below it, what its parts are and how sure that is."""
     segments = memory_segments(sizing.budget)
-    shares = cells([segment.num_bytes for segment in segments], BAR_CELLS)
+    total = f" {format_bytes(sizing.budget.total_bytes)}"
+    num_cells = min(BAR_CELLS, width - len(total))
+    shares = cells([segment.num_bytes for segment in segments], num_cells)
     bar, entries = Text(), []
     for segment, share in zip(segments, shares, strict=True):
         *marks, style = MARKS.get(segment.name, OTHER_MARK)
@@ -55,9 +61,9 @@ def memory_bar(sizing: Sizing, *, is_ascii: bool = False) -> Group:
         bar.append(mark * share, style=style)
         amount = ranged(segment.num_bytes, segment.spread_bytes, is_ascii=is_ascii)
         entries.append(Text.assemble((mark, style), f" {segment.name} {amount}"))
-    bar.append(f" {format_bytes(sizing.budget.total_bytes)}")
+    bar.append(total)
     edge = edge_line(segments, shares, is_ascii=is_ascii)
-    return Group(bar, *([Text(edge, style=DIM)] if edge else []), _legend(entries))
+    return Group(bar, *([Text(edge, style=DIM)] if edge else []), _legend(entries, width))
 
 
 def edge_line(segments: Sequence[Segment], shares: Sequence[int], *, is_ascii: bool) -> str | None:
@@ -66,11 +72,12 @@ def edge_line(segments: Sequence[Segment], shares: Sequence[int], *, is_ascii: b
     if begins is None:
         return None
     total_bytes = sum(segment.num_bytes for segment in segments)
-    half = segments[begins].spread_bytes / total_bytes * BAR_CELLS
+    num_cells = sum(shares)
+    half = segments[begins].spread_bytes / total_bytes * num_cells
     if 2 * half < 1:
         return None
     edge = sum(shares[:begins])
-    start, end = max(0, round(edge - half)), min(BAR_CELLS, round(edge + half))
+    start, end = max(0, round(edge - half)), min(num_cells, round(edge + half))
     left, line, right, only = "|-||" if is_ascii else "├─┤│"
     drawn = f"{left}{line * (end - start - 2)}{right}" if end - start > 1 else only
     if start > len(EDGE_NOTE):
@@ -78,12 +85,13 @@ def edge_line(segments: Sequence[Segment], shares: Sequence[int], *, is_ascii: b
     return f"{' ' * start}{drawn} {EDGE_NOTE}"
 
 
-def _legend(entries: Sequence[Text]) -> Table:
+def _legend(entries: Sequence[Text], width: int) -> Table:
     """Return the entries in as many columns as a narrow screen holds."""
     rows = next(
         rows
         for num_columns in LEGEND_COLUMNS
-        if _width(rows := list(_rows(entries, num_columns))) <= LEGEND_WIDTH or num_columns == 1
+        if _width(rows := list(_rows(entries, num_columns))) <= min(width, LEGEND_WIDTH)
+        or num_columns == 1
     )
     legend = Table.grid(padding=(0, LEGEND_GAP, 0, 0))
     for row in rows:
@@ -100,15 +108,35 @@ def _width(rows: Sequence[Sequence[Text]]) -> int:
     return sum(max(map(len, column)) + LEGEND_GAP for column in columns)
 
 
-def batch_table(sizing: Sizing) -> Table:
-    """Return the batches as a table."""
+def batch_table(sizing: Sizing, *, width: int = LEGEND_WIDTH) -> Table:
+    """Return the batches as a table; on a narrow screen remarks stand below what they are about."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     table.caption_justify, table.caption_style = "left", DIM
     for name in BATCH_NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    is_narrow = width < NARROW
+    table.add_column("bound by", no_wrap=not is_narrow)
+    if not is_narrow:
+        table.add_column("", no_wrap=True)
     table.caption = Text(BATCH_NOTE)
     for row in batch_rows(sizing):
-        table.add_row(*row.cells, row.remark, style="bold" if row.is_load_line else "")
+        *numbers, bound = row.cells
+        last = ("\n".join(filter(None, (bound, row.remark))),) if is_narrow else (bound, row.remark)
+        table.add_row(*numbers, *last, style="bold" if row.is_load_line else "")
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """A title on a rule; one that is wider than the screen is wrapped, not cut."""
+
+    title: Text
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        is_wide = len(self.title) + len("  ") <= options.max_width
+        yield Rule(self.title, align="left", style=DIM) if is_wide else self.title
+
+
+def heading(title: str) -> RenderableType:
+    """Return the title of an answer."""
+    return _Heading(Text(title, style="bold"))

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -13,33 +12,40 @@ from tonnage.api.status import Reason
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.plan_words import (
     OFFER_NUMBERS,
+    SAVING_NUMBERS,
     headline,
     identified,
     is_short,
     offer_numbers,
     questions,
+    saving_cells,
     subject,
     summary,
 )
 from tonnage.cli.answers.planning import Planned, Refused
-from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM, batch_table, memory_bar
+from tonnage.cli.console import WIDEST, printable
+from tonnage.cli.text.figures import DIM, batch_table, heading, memory_bar
+from tonnage.explain.at_demand import demand_rows
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
 INDENT = 3
+SAVINGS = "For the same demand on fewer GPUs, the most saved first"
 ORIGIN_STYLE = {"given": "", "looked up": "", "guessed": "yellow", "measured": "green"}
 
 
-def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
+def planned(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST) -> RenderableType:
     """Return the whole answer: headline, questions in order, inputs, plan."""
     sizing = answer.sizing
     figures: dict[int, RenderableType] = {
-        0: memory_bar(sizing, is_ascii=is_ascii),
-        2: batch_table(sizing),
+        0: memory_bar(sizing, is_ascii=is_ascii, width=width - INDENT),
+        2: batch_table(sizing, width=width - INDENT),
     }
     style = "yellow" if is_short(answer) else "green"
     parts: list[RenderableType] = [_title(answer), Text(headline(answer), style=style)]
+    parts += [_rows(demand_rows(sizing, answer.replicas))]
+    if answer.savings:
+        parts += [Text(), Text(SAVINGS, style="bold"), _savings(answer)]
     for number, each in enumerate(questions(answer)):
         parts += [Text(), *_question(number + 1, each, figures.get(number))]
     parts += [Text(), Text("What it stands on", style="bold"), _inputs(sizing)]
@@ -49,9 +55,26 @@ def planned(answer: Planned, *, is_ascii: bool = False) -> RenderableType:
     return Group(*parts)
 
 
+def _rows(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    for name, value in rows:
+        grid.add_row(name, value)
+    return Padding(grid, (0, 0, 0, INDENT), expand=False)
+
+
+def _savings(answer: Planned) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table.add_column("change in the spec")
+    for name in SAVING_NUMBERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in answer.savings:
+        table.add_row(*saving_cells(each))
+    return Padding(table, (0, 0, 0, INDENT), expand=False)
+
+
 def _title(answer: Planned | Refused) -> RenderableType:
-    title = Text(f"{identified(answer)}: {subject(answer)}", style="bold")
-    return Rule(title, align="left", style=DIM)
+    return heading(f"{identified(answer)}: {subject(answer)}")
 
 
 def _question(
@@ -114,6 +137,10 @@ def _offers(offers: Iterable[Offer]) -> Table:
     return table
 
 
-def answered(answer: Planned | Refused, *, is_ascii: bool = False) -> RenderableType:
+def answered(
+    answer: Planned | Refused, *, is_ascii: bool = False, width: int = WIDEST
+) -> RenderableType:
     """Return one answer, whatever it is."""
-    return planned(answer, is_ascii=is_ascii) if isinstance(answer, Planned) else refused(answer)
+    if isinstance(answer, Refused):
+        return refused(answer)
+    return planned(answer, is_ascii=is_ascii, width=width)

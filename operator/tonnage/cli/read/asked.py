@@ -1,0 +1,189 @@
+"""A ModelDeployment as options ask for it: changes to a manifest, or one made of them alone."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tonnage.api.spec import KIND, MAX_NAME_LENGTH, Scaling
+from tonnage.catalog.engine import newest_version
+from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.models import built_in_model
+from tonnage.cli.read.manifest import Resource
+from tonnage.cli.read.strict_yaml import ManifestError, read_documents
+from tonnage.manifests.names import API_VERSION
+from tonnage.sizing.expected import GUESSED_OUTPUT_TOKENS, GUESSED_PROMPT_TOKENS
+from tonnage.sizing.provenance import Figure
+
+OPTIONS: Final = "the options"
+"""Stands where else the name of a file stands."""
+MOST_REPLICAS: Final[int] = Scaling.model_json_schema()["properties"]["maxReplicas"]["maximum"]
+"""The most that a spec may allow: a question without a manifest has no bound of its own."""
+ROOM: Final = 1.5
+"""What the context length leaves over the mean request, where nobody says how long one may be."""
+RATES: Final = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUsers")
+DUTY: Final = "dutyCyclePercent"
+_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*([.][A-Za-z0-9_/-]+)*")
+
+Content = Mapping[str, Any]
+Change = tuple[str, object]
+"""A dotted path below ``spec``, and the value that is put there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One ModelDeployment, and what of it nobody said."""
+
+    resource: Resource
+    guessed: frozenset[Figure] = frozenset()
+
+
+def change_of(text: str) -> Change:
+    """Read ``path=value``; the value is YAML, but a number with decimals stays as it is written.
+
+    Raises:
+        ManifestError: it has another form.
+
+    >>> change_of("engine.version=0.30"), change_of("spec.scaling.maxReplicas=4")
+    (('engine.version', '0.30'), ('scaling.maxReplicas', 4))
+    """
+    path, sign, written = text.partition("=")
+    path = path.strip().removeprefix("spec.")
+    if not sign or not _PATH.fullmatch(path):
+        raise ManifestError(f"--set {text}: write PATH=VALUE, such as slo.timeToFirstToken.p99=2s")
+    documents = read_documents(written, source=f"--set {path}")
+    value = documents[0].content if documents else None
+    return path, written.strip() if isinstance(value, float) else value
+
+
+def changed(resource: Resource, changes: tuple[Change, ...]) -> Asked:
+    """Return a manifest with these changes; lengths are guessed where a rate comes without any.
+
+    Raises:
+        ManifestError: a change goes through something that has no fields.
+    """
+    if not changes:
+        return Asked(resource=resource)
+    spec = _spec_with(dict(resource.content.get("spec") or {}), changes)
+    guessed = set(_guessed_lengths(spec))
+    return Asked(
+        resource=replace(resource, content={**resource.content, "spec": spec}),
+        guessed=frozenset(guessed),
+    )
+
+
+def made(changes: tuple[Change, ...]) -> Asked:
+    """Return a ModelDeployment that is made of options alone, with what it needs beside them."""
+    spec = _spec_with({"engine": {}, "scaling": {}}, changes)
+    guessed = {*_guessed_lengths(spec), *_guessed_engine(spec), *_guessed_context(spec)}
+    spec["scaling"].setdefault("maxReplicas", MOST_REPLICAS)
+    content = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name_of(str(spec["model"]["id"]))},
+        "spec": {key: spec[key] for key in _ORDER if key in spec}
+        | {key: value for key, value in spec.items() if key not in _ORDER},
+    }
+    return Asked(
+        resource=Resource(source=OPTIONS, line=0, content=content), guessed=frozenset(guessed)
+    )
+
+
+_ORDER: Final = ("model", "hardware", "contextLength", "slo", "demand", "scaling", "engine")
+
+
+def name_of(model_id: str) -> str:
+    """Return a name for an object after its model.
+
+    >>> name_of("meta-llama/Llama-3.1-8B-Instruct")
+    'llama-3-1-8b-instruct'
+    """
+    words = re.sub("[^a-z0-9]+", "-", model_id.rpartition("/")[2].casefold()).strip("-")
+    name = words if words[:1].isalpha() else f"model-{words}"
+    return name[:MAX_NAME_LENGTH].rstrip("-")
+
+
+def _spec_with(spec: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, Any]:
+    for path, value in changes:
+        spec = _with(spec, path.split("."), value, path)
+        if path == "hardware.gpu" and all(other != _SIZE for other, _ in changes):
+            spec["hardware"].pop("gpusPerReplica", None)  # of another class: open again
+        *parents, field = path.split(".")
+        if parents == ["demand"] and field in RATES:
+            _drop_other_rates(spec["demand"], field)
+    return spec
+
+
+_SIZE: Final = "hardware.gpusPerReplica"
+
+
+def _with(content: Content, path: list[str], value: object, whole: str) -> dict[str, Any]:
+    """Return nested mappings with one value replaced, or put where nothing was."""
+    key, *below = path
+    if not below:
+        return {**content, key: value}
+    inner = content.get(key)
+    if inner is not None and not isinstance(inner, Mapping):
+        raise ManifestError(f"--set {whole}: {key} has no fields; give it as a whole")
+    return {**content, key: _with(inner or {}, below, value, whole)}
+
+
+def _drop_other_rates(demand: dict[str, Any], kept: str) -> None:
+    dropped = [rate for rate in RATES if rate != kept]
+    for rate in dropped if kept == "concurrentUsers" else (*dropped, DUTY):
+        demand.pop(rate, None)
+
+
+def _guessed_lengths(spec: dict[str, Any]) -> Iterator[Figure]:
+    """Fill in lengths where the demand has none, within the context length."""
+    demand = spec.get("demand")
+    if not isinstance(demand, Mapping):
+        return
+    context = spec.get("contextLength")
+    room = context if isinstance(context, int) else GUESSED_PROMPT_TOKENS * 2
+    guesses = {
+        "promptTokens": min(GUESSED_PROMPT_TOKENS, max(1, room // 2)),
+        "outputTokens": min(GUESSED_OUTPUT_TOKENS, max(1, room // 4)),
+    }
+    missing = [name for name in guesses if name not in demand]
+    spec["demand"] = {**demand, **{name: {"mean": guesses[name]} for name in missing}}
+    if missing:
+        yield Figure.LENGTHS
+
+
+def _guessed_engine(spec: dict[str, Any]) -> Iterator[Figure]:
+    engine = spec["engine"]
+    if isinstance(engine, Mapping) and not {"version", "image"} & engine.keys():
+        spec["engine"] = {**engine, "version": newest_version()}
+        yield Figure.ENGINE
+
+
+def _guessed_context(spec: dict[str, Any]) -> Iterator[Figure]:
+    """Fill in the power of two that leaves room over the mean request, if the model has as much."""
+    if "contextLength" in spec:
+        return
+    demand = spec.get("demand") or {}
+    tokens = sum(
+        _mean(demand.get(name), guess)
+        for name, guess in (
+            ("promptTokens", GUESSED_PROMPT_TOKENS),
+            ("outputTokens", GUESSED_OUTPUT_TOKENS),
+        )
+    )
+    wanted = 1 << (int(ROOM * tokens) - 1).bit_length()
+    longest = _longest(spec)
+    spec["contextLength"] = wanted if longest is None else max(tokens, min(wanted, longest))
+    yield Figure.CONTEXT
+
+
+def _mean(lengths: object, guess: int) -> int:
+    mean = lengths.get("p99", lengths.get("mean")) if isinstance(lengths, Mapping) else None
+    return mean if isinstance(mean, int) and mean > 0 else guess
+
+
+def _longest(spec: Content) -> int | None:
+    """Return the positions of the model; None where it is not in the catalogue."""
+    try:
+        return built_in_model(str(spec["model"]["id"])).max_position_tokens
+    except CatalogError:
+        return None

@@ -1,0 +1,300 @@
+"""What a buyer asks first: a line of options, changes to a manifest, own prices, other forms."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from cli_builders import LLAMA, answered, llama, plan, run
+from tonnage.cli.answers.savings import savings
+from tonnage.cli.commands.app import program
+from tonnage.cli.commands.compare import compare as compare_command
+from tonnage.cli.commands.init import init as init_command
+from tonnage.cli.commands.plan import plan as plan_command
+from tonnage.cli.commands.question import OPTIONS
+
+LINE = (
+    "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100", "--rps", "4",
+    "--prompt", "4000", "--output", "500", "--tpot", "50ms", "--ttft", "2s",
+)  # fmt: skip
+TOO_LARGE = llama(
+    ("weights: fp8", "weights: bfloat16"),
+    ("H200\n    gpusPerReplica: 2", "H100\n    gpusPerReplica: 1"),
+)
+
+
+def as_json(*arguments, text=None):
+    (found,) = json.loads(run("plan", *arguments, "-o", "json", text=text).stdout)
+    return found
+
+
+def said(result):
+    return " ".join(result.stdout.split())
+
+
+class TestALine:
+    def test_has_a_plan_without_a_file(self):
+        result = run("plan", *LINE)
+
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith("default/llama-3-1-8b-instruct: meta-llama/Llama-3.1-8B-")
+
+    def test_says_what_nobody_gave(self):
+        inputs = {each["name"]: each for each in as_json(*LINE)["estimate"]["inputs"]}
+
+        # 1.5 * 4,500 = 6,750: 8,192 is the power of two above it
+        assert inputs["contextLength"] == {
+            "name": "contextLength", "value": "8192 tokens", "origin": "guessed",
+        }  # fmt: skip
+        assert inputs["lengths"]["origin"] == "given"
+        assert inputs["vLLM 0.33"]["origin"] == "guessed"
+
+    def test_is_the_plan_of_the_manifest_that_init_makes_of_it(self, tmp_path):
+        path = tmp_path / "model.yaml"
+        made = run("init", *LINE)
+        path.write_text(made.stdout)
+
+        assert made.exit_code == 0
+        assert "# A guess: nobody gave it." in made.stdout
+        assert as_json("-f", path)["plan"]["replicas"] == as_json(*LINE)["plan"]["replicas"]
+        assert yaml.safe_load(made.stdout)["spec"]["scaling"] == {
+            "maxReplicas": 2 * as_json(*LINE)["plan"]["replicas"]
+        }
+
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            (["plan"], "nothing is asked: give manifests with -f, or a model with --model"),
+            (["plan", *LINE[:2]], "plan needs a GPU class: --gpu H100"),
+            (["plan", *LINE, "--gpu", "L4"], "plan takes one GPU class, not H100, L4"),
+            (["plan", *LINE, "--tpot", "50"], "'50' is not a duration like 50ms"),
+            (["plan", *LINE, "--output", "json"], "json is a format: write -o json"),
+            (["plan", *LINE, "--set", "slo.x=1"], "spec.slo.x: unknown field"),
+            (["plan", *LINE, "--set", "slo"], "write PATH=VALUE"),
+            (
+                ["plan", *LINE, "--set", "contextLength.x=1"],
+                "the options: spec.contextLength: Input",
+            ),
+            (["plan", *LINE, "--gpus", "H100,H200"], "to name GPU classes write --gpu H100,H200"),
+            (["plan", *LINE, "--price", "H100"], "write NAME=AMOUNT, such as H100=2.10"),
+            (["plan", *LINE, "--price", "H100=-1"], "'-1' is no price per GPU and hour"),
+            (["plan", *LINE, "--price", "H1=1"], "price of 'H1' is not in the catalogue"),
+            (["plan", *LINE, "--rate", "spot"], "give that too"),
+            (["plan", *LINE, "--set", "engine.args=[--max-model-len=1]"], "contextLength sets it"),
+            (["init", "-f", "x.yaml"], "it takes no -f"),
+            (["compare", *LINE, "--gpu", "X1"], "--gpu 'X1' is not in the catalogue"),
+        ],
+    )
+    def test_that_is_wrong_is_said_in_a_line_with_exit_code_3(self, arguments, expected):
+        result = run(*arguments)
+
+        assert result.exit_code == 3
+        assert expected in " ".join(result.stderr.split())
+
+    def test_without_a_target_is_planned_offline_and_says_so(self):
+        result = run("plan", *LINE[:10])
+
+        assert result.exit_code == 0
+        assert "planned offline" in result.stderr
+
+    def test_has_the_same_options_with_the_same_help_in_every_command(self):
+        commands = (plan_command, compare_command, init_command)
+        shared = [
+            [each.get_help_record(click.Context(command)) for each in command.params]
+            for command in commands
+        ]
+
+        assert [each[: len(OPTIONS)] for each in shared] == [shared[2]] * 3
+
+
+class TestChanges:
+    def test_are_made_to_the_manifest(self):
+        found = as_json("-f", "-", "--rps", "0.5", "--tpot", "80ms", text=LLAMA)
+        inputs = {each["name"]: each["value"] for each in found["estimate"]["inputs"]}
+
+        assert inputs["demand"] == "0.500 requests/s"
+        assert inputs["SLO"] == "TTFT p95 2.00 s, TPOT p95 80.0 ms"
+
+    def test_to_another_class_leave_the_split_open(self):
+        found = as_json("-f", "-", "--gpu", "B200", "--rps", "0.1", text=LLAMA)
+
+        assert found["plan"]["gpusPerReplica"] == 1
+
+    def test_reach_any_field(self):
+        found = as_json("-f", "-", "--set", "model.kvCache=fp8", "--rps", "0.1", text=LLAMA)
+
+        assert found["estimate"]["kvBytesPerToken"] == 2 * 80 * 4 * 128  # half of 8 heads, a byte
+
+    def test_to_a_number_of_users_replace_the_rate(self):
+        found = as_json("-f", "-", "--set", "demand.concurrentUsers=10", text=LLAMA)
+        inputs = {each["name"]: each["value"] for each in found["estimate"]["inputs"]}
+
+        assert inputs["demand"].startswith("10")
+
+
+class TestPrices:
+    def test_of_a_buyer_replace_the_catalogues(self):
+        found = as_json(*LINE, "--price", "H100=2.10")
+        replicas = found["plan"]["replicas"]
+
+        assert found["atDemand"]["cost"]["perHour"] == pytest.approx(2.10 * replicas)
+        # 4 requests/s * 500 tokens * 3,600 s = 7.2 million tokens an hour
+        assert found["atDemand"]["cost"]["perMillionTokens"] == pytest.approx(
+            2.10 * replicas / 7.2, rel=1e-3
+        )
+        assert found["atDemand"]["cost"]["perMonth"] == pytest.approx(
+            2.10 * replicas * 730.5, rel=1e-3
+        )
+
+    def test_have_a_currency_and_then_no_figure_is_called_usd(self):
+        arguments = (*LINE, "--price", "H100=2.10", "--currency", "EUR")
+        found, text = as_json(*arguments), run("plan", *arguments).stdout
+
+        assert found["atDemand"]["cost"]["currency"] == "EUR"
+        assert "usdPerHour" not in found["estimate"]
+        assert "EUR per month" in text
+        assert "USD" not in text
+
+    def test_from_a_list_at_a_rate_are_the_only_ones(self, tmp_path):
+        path = tmp_path / "prices.yaml"
+        path.write_text(
+            "currency: EUR\nH100: {spot: 1.20, reserved: 1.90}\nL40S: 0.80\nH200: {spot: 2.00}\n"
+        )
+        arguments = [*LINE[:2], *LINE[4:], "--prices", path, "--rate", "spot"]
+        result = run("compare", *arguments, "--gpu", "H100,H200,L40S", "-o", "csv")
+        priced = {
+            row["gpu"]: row["perGpuHour"] for row in csv.DictReader(io.StringIO(result.stdout))
+        }
+
+        assert priced == {"H100": "1.2", "H200": "2", "L40S": ""}  # no spot price
+
+    def test_with_several_rates_need_a_choice(self, tmp_path):
+        path = tmp_path / "prices.yaml"
+        path.write_text("H100: {spot: 1.20, reserved: 1.90}\n")
+        result = run("plan", *LINE, "--prices", path)
+
+        assert result.exit_code == 3
+        assert "H100 has several rates: choose with --rate spot or reserved" in result.stderr
+
+
+class TestForms:
+    @pytest.mark.parametrize("command", ["plan", "compare"])
+    def test_csv_and_markdown_hold_the_same_row(self, command):
+        arguments = (command, *LINE)
+        (row,) = csv.DictReader(io.StringIO(run(*arguments, "-o", "csv").stdout))
+        head, _, line = run(*arguments, "-o", "markdown").stdout.splitlines()
+
+        assert [cell.strip() for cell in head.strip("|").split("|")] == list(row)
+        assert [cell.strip() for cell in line.strip("|").split("|")] == list(row.values())
+        assert (row["gpu"], row["requestsPerSecond"], row["currency"]) == ("H100", "4", "USD")
+
+    def test_json_has_the_demand_first_and_the_ways_out_of_a_no(self):
+        no = as_json("-f", "-", text=TOO_LARGE)
+
+        assert list(as_json(*LINE))[:3] == ["metadata", "atDemand", "atCapacity"]
+        assert no["conditions"][0]["reason"] == "DoesNotFit"
+        assert {"changes", "gpu", "replicas", "cost"} <= set(no["offers"][0])
+
+    def test_the_demand_leads_the_text(self):
+        lines = run("plan", *LINE).stdout.splitlines()
+        names = [line.split("  ")[1].strip() for line in lines[2:] if re.match(" {3}[a-zT]", line)]
+
+        assert names[:4] == ["demand", "TTFT p95", "TPOT p95", "replicas"]
+
+    def test_at_sixty_columns_no_figure_is_cut(self):
+        wide, narrow = (run("plan", *LINE, COLUMNS=columns).stdout for columns in ("200", "60"))
+        figures = re.compile(r"\d+(?:[.,]\d+)*")
+
+        assert "…" not in narrow
+        assert max(map(len, narrow.splitlines())) <= 60
+        assert sorted(figures.findall(wide)) == sorted(figures.findall(narrow))
+
+    def test_at_sixty_columns_no_class_of_a_comparison_is_cut(self):
+        texts = [
+            run("compare", "-f", "-", "--gpu", "H100,H200", text=LLAMA, COLUMNS=columns).stdout
+            for columns in ("200", "60")
+        ]
+        wide, narrow = (text.partition("\n1. ")[0] for text in texts)
+        figures = re.compile(r"\d+(?:[.,]\d+)*")
+
+        assert "…" not in narrow
+        assert max(map(len, narrow.splitlines())) <= 60
+        assert set(figures.findall(wide)) == set(figures.findall(narrow))
+
+
+class TestSavings:
+    def test_take_fewer_gpus_the_most_saved_first(self):
+        found = as_json("-f", "-", text=LLAMA)["savings"]
+        fewer = [each["fewerGpus"] for each in found]
+
+        assert fewer == sorted(fewer, reverse=True)
+        assert min(fewer) > 0
+
+    def test_are_none_of_a_single_gpu(self):
+        planned = answered(
+            llama(("PerSecond: 4", 'PerSecond: "0.01"'), ("H200\n    gpusPerReplica: 2", "B200"))
+        )
+
+        assert savings(planned.sizing, 1) == ()
+
+
+def test_a_reader_that_goes_away_ends_it_with_141():
+    script = f"{sys.executable} -m tonnage catalog models | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=False)  # noqa: S603
+
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_not_called_our_fault():
+    script = f"{sys.executable} -m tonnage catalog gpus > /dev/full"
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=False)  # noqa: S603
+
+    assert done.returncode == 1
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
+
+
+def test_an_interrupt_ends_it_with_130(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan_command, "callback", interrupted)
+
+    assert CliRunner().invoke(program, ["plan", *LINE]).exit_code == 130
+
+
+def test_help_and_version_import_no_more_than_click():
+    script = (
+        "import sys, click.testing\n"
+        "from tonnage.cli.commands.app import program\n"
+        "click.testing.CliRunner().invoke(program, sys.argv[1:])\n"
+        "print(sorted({'rich', 'yaml', 'pydantic', 'asyncio', 'numpy'} & set(sys.modules)))\n"
+    )
+    for argument in ("--help", "--version"):
+        command = [sys.executable, "-c", script, argument]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+
+        assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_plan_over_several_nodes_says_what_is_missing_to_run_it():
+    large = ("meta-llama/Llama-3.3-70B-Instruct\n    weights: fp8", "deepseek-ai/DeepSeek-V3")
+    several = ("gpusPerReplica: 2", "gpusPerReplica: 16")
+    result = plan(llama(large, several), options=["--rps", "0.1"])
+
+    assert "replicas over several nodes are not supported yet" in result.stderr
+
+
+def test_one_plan_in_a_manifest_of_decimals_is_said_on_the_error_stream_only():
+    result = plan(llama(("requestsPerSecond: 4", "requestsPerSecond: 0.5")), options=["-o", "csv"])
+
+    assert len(result.stdout.splitlines()) == 2
+    assert "the API server takes no number with decimals" in result.stderr
