@@ -11,6 +11,7 @@ from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
+from tonnage.cli.answers.reported_cache import with_reported_cache
 from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
@@ -44,9 +45,6 @@ from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
 from tonnage.units import significant
-
-SAME_UTILIZATION = 0.001
-"""By which two shares of a GPU's memory are the same as written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +182,7 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
     try:
         if calibration is not None:
             check_key(calibration, key_of(request, sizing.flags.parallelism))
-            measured = _with_reported_cache(request, sizing, calibration)
+            measured = with_reported_cache(request, sizing, calibration)
             sizing = sizing if measured is None else _sized(measured, live, terms.between)
             check_key(calibration, key_of(request, sizing.flags.parallelism))
     except CalibrationFileError as error:
@@ -198,33 +196,6 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
         replicas=replicas,
         reasons=reasons,
         validation=calibration.validation if calibration else None,
-    )
-
-
-def _with_reported_cache(
-    request: SizingRequest, sizing: Sizing, calibration: CalibrationFile
-) -> SizingRequest | None:
-    """Return the request with the cache that the engine of a load test reported; None: it is none.
-
-    Only where that was started for the same longest request and share of the memory. Its
-    max-num-seqs, of which it takes memory too, nobody told.
-    """
-    flags, cache = sizing.flags, calibration.cache
-    if cache is None or sizing.budget.given_pool or cache.max_model_len != request.context_tokens:
-        return None
-    utilization = cache.gpu_memory_utilization
-    if utilization is None or abs(utilization - flags.gpu_memory_utilization) > SAME_UTILIZATION:
-        return None
-    told = Input(
-        figure=Figure.KV_CACHE,
-        value=f"{cache.tokens:,.0f} tokens of a rank",
-        origin=Origin.MEASURED,
-    )
-    return replace(
-        request,
-        num_gpus=flags.parallelism.num_gpus,
-        measured_kv_tokens=cache.tokens,
-        inputs=(*request.inputs, told),
     )
 
 
