@@ -40,10 +40,8 @@ pytestmark = [
 NAMES = [f"model-{number:02}" for number in range(20)]
 EACH_PER_S = 0.3
 TICK_S = 3
-WATCHED_TICKS = 10
-"""After each step: an operator that would do something does it within a few ticks."""
-WATCHED_REQUESTS = 100
-"""Answered while there is no operator."""
+WATCHED_S = 10 * TICK_S
+"""After each step, beyond a tick: the operator of then may take long over its next ones."""
 ELSEWHERE = "tonnage-elsewhere"
 CRD = "modeldeployments.tonnage.dev"
 OLD, NEW = "earlier", "lab"
@@ -154,7 +152,8 @@ class Driver:
         wanted = {namespace: f"tonnage/operator:{tag}"}
         until(lambda: self.record.operators() == wanted, f"{tag} runs", timeout_s=60)
         until(lambda: self.is_ready(namespace), f"{tag} is Ready", timeout_s=120, every_s=0.5)
-        self._wait_for_more(self.ticks, 1)
+        began = self.ticks()
+        until(lambda: self.ticks() > began, f"{tag} decides", timeout_s=300, every_s=1)
 
     def ticks(self) -> int:
         """Return how often the operator has decided; 0 while it does not answer."""
@@ -172,15 +171,8 @@ class Driver:
 
     def watched(self, step: str) -> None:
         """Give the operator time to do what it would, and take the picture of after."""
-        if self.record.operators():
-            self._wait_for_more(self.ticks, WATCHED_TICKS)
-        else:
-            self._wait_for_more(lambda: len(self.record.requests), WATCHED_REQUESTS)
+        time.sleep(WATCHED_S)
         self.record.look(step)
-
-    def _wait_for_more(self, count: Callable[[], int], more: int) -> None:
-        began = count()
-        until(lambda: count() >= began + more, f"{more} more", timeout_s=300, every_s=1)
 
 
 @contextmanager
