@@ -75,7 +75,7 @@ def is_fitted_on(row: Mapping[str, str]) -> bool:
     if row["engine"] != "vllm" or row["metric"] not in FITTED_METRICS or not row["value"]:
         return False
     is_odd = row["metric"] in FIRST_TOKENS and row["source"].startswith(WITHOUT_FIRST_TOKENS)
-    has_lengths = bool(row["isl"] and row["osl"]) or row["metric"] == "decode_step_ms"
+    has_lengths = bool(row["isl"] and row["osl"]) or row["metric"] in STEPS
     return has_lengths and not is_odd
 
 

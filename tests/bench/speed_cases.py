@@ -5,11 +5,11 @@ import re
 from dataclasses import dataclass, replace
 
 from configs import Configs, shape_in
-from speed_eras import NOW, Era, Row
+from speed_eras import BEFORE_2025, NOW, Era, Row
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.engine import default_batched_tokens, find_engine
-from tonnage.catalog.engine_speed import SpeedConstants, SpeedTable, prior_speed
+from tonnage.catalog.engine import default_batched_tokens, find_engine, parse_version
+from tonnage.catalog.engine_speed import Run, SpeedConstants, SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.sizing.memory.budget import budget_parts
@@ -31,6 +31,9 @@ from tonnage.units import GIB, MS_PER_S
 UNIFORM_MEAN, UNIFORM_SECOND_MOMENT = 0.9, 0.9**2 + 0.2**2 / 12
 """InferenceX draws lengths uniformly in [0.8, 1.0] of the nominal ones."""
 ENGINE_SINCE = "0.19"
+OLDEST, ASYNC_SINCE = "0.0", (0, 14)
+FIRST_DATED = "2026-04-03"
+"""When 0.19 was first measured: builds without a number are older until then."""
 UTILIZATION = 0.9
 DEFAULT_SEQS = 256
 MEAN_OF_BOUND = 0.5
@@ -55,6 +58,7 @@ class Case:
     context_tokens: float
     is_static: bool
     is_burst: bool
+    run: Run
     era: Era = NOW
 
     @property
@@ -141,7 +145,13 @@ def case_of(row: Row, configs: Configs) -> Case:
     is_static = row["metric"] in STATIC
     has_own_limit = is_static or "InferenceX" in row["note"]
     kv_format = "fp8" if row["kv_dtype"].startswith("fp8") else "bf16"
-    replica = replica_of(shape, gpu, split, kv_format=kv_format, concurrency=concurrency)
+    run = Run(
+        has_experts=shape.has_experts,
+        kv_format=kv_format,
+        minor=minor_of(row),
+        schedules_async=schedules_async(row),
+    )
+    replica = replica_of(shape, gpu, split, run, concurrency=concurrency)
     if not has_own_limit:
         replica = replace(replica, max_num_seqs=DEFAULT_SEQS)
     pool = re.search(r"KV memory ([\d.]+) GiB/GPU", row["note"])
@@ -157,17 +167,39 @@ def case_of(row: Row, configs: Configs) -> Case:
         context_tokens=number(row["context_tokens"]) or workload.mean_context_tokens,
         is_static=is_static,
         is_burst="sent at once" in row["note"],
+        run=run,
     )
 
 
+def minor_of(row: Row) -> str:
+    """Return the version of a vLLM, by its date where it has no number; empty for the newest."""
+    found = re.match(r"0\.\d+", row["engine_version"])
+    if found or row["engine"] != "vllm":
+        return found[0] if found else ""
+    dates = re.findall(r"20\d\d-\d\d-\d\d", row["note"])
+    return OLDEST if dates and dates[-1] <= FIRST_DATED else ""
+
+
+def schedules_async(row: Row) -> bool:
+    """Tell whether the host prepares a step while another runs: by the recipe, or the version.
+
+    Sources:
+        [vllm-releases] 0.14.0: by default; [inferencex-recipes] switched on before.
+    """
+    if row["engine"] != "vllm" or "InferenceX" in row["note"]:
+        return True
+    minor = minor_of(row)
+    return not minor or parse_version(minor) >= ASYNC_SINCE
+
+
 def replica_of(
-    shape: ModelShape, gpu: Gpu, split: Parallelism, *, kv_format: str, concurrency: float
+    shape: ModelShape, gpu: Gpu, split: Parallelism, run: Run, *, concurrency: float
 ) -> Replica:
     engine = find_engine(ENGINE_SINCE)
     shard = shard_of(
         shape,
         weights=shape.weight_format,
-        kv_element_bytes=KV_ELEMENT_BYTES[kv_format],
+        kv_element_bytes=KV_ELEMENT_BYTES[run.kv_format],
         parallelism=split,
     )
     batched_tokens = default_batched_tokens(gpu)
@@ -187,7 +219,7 @@ def replica_of(
         model=StepTimeModel(
             shard=shard,
             speeds=speeds(gpu, shape.weight_format.compute),
-            constants=prior_speed(gpu, shape.weight_format, has_experts=shape.has_experts),
+            constants=prior_speed(gpu, shape.weight_format, run),
         ),
         kv_pool_bytes=max(1.0, budget.kv_pool_bytes),
         max_batched_tokens=batched_tokens,
@@ -198,17 +230,18 @@ def replica_of(
 
 def with_constants(case: Case, table: SpeedTable, era: Era) -> Case:
     """Return the case as an engine of that era would run it by these constants."""
-    constants = prior_speed(
-        case.gpu, case.shape.weight_format, has_experts=case.shape.has_experts, table=table
-    )
+    constants = prior_speed(case.gpu, case.shape.weight_format, case.run, table=table)
+    streaming_s = 0.0 if case.is_static else era.streaming_s
+    step_s = constants.per_step_s * era.overhead_factor if era.step_s is None else era.step_s
     constants = replace(
         constants,
-        per_step_s=constants.per_step_s * era.overhead_factor,
+        per_step_s=step_s,
+        prefill_launch_s=0.0 if era.name in BEFORE_2025 else constants.prefill_launch_s,
         per_kernel_s=constants.per_kernel_s * era.overhead_factor,
         per_experts_block_s=constants.per_experts_block_s * era.overhead_factor,
         per_all_reduce_s=constants.per_all_reduce_s * era.exchange_factor,
         all_reduce_growth=constants.all_reduce_growth + era.exchange_growth,
-        per_sequence_s=constants.per_sequence_s * era.sequence_factor,
+        per_sequence_s=constants.per_sequence_s * era.sequence_factor + streaming_s,
     )
     return replace(case, replica=with_speed(case.replica, constants), era=era)
 

@@ -32,9 +32,10 @@ ROW = {
     "value": "10", "note": "InferenceX closed loop",
 }  # fmt: skip
 VALUES = {
-    "per_step_s": 1.5e-3, "per_kernel_s": 2e-6, "per_sequence_s": 25e-6, "routing_evenness": 2.0,
-    "compute_efficiency": 0.6, "experts_prefill_factor": 0.5, "bandwidth_efficiency.other": 0.8,
-    "bandwidth_efficiency.nvfp4": 0.75, "per_scaled_product_s.fp8": 2e-6,
+    "per_step_s.async": 0.2e-3, "per_step_s.sync": 1e-3, "per_kernel_s": 2e-6,
+    "per_sequence_s": 25e-6, "routing_evenness": 2.0, "compute_efficiency": 0.6,
+    "experts_prefill_factor": 0.5, "bandwidth_efficiency.hopper.bf16": 0.8,
+    "prefill_launch_s.0.0": 0.7e-3, "per_scaled_product_s.fp8": 2e-6,
     "per_scaled_product_s.fp8-block": 3e-6, "per_scaled_product_s.nvfp4": 2e-6,
     "per_all_reduce_s.nvlink": 8e-6,
     "per_all_reduce_s.pcie": 100e-6, "prefill_efficiency.ampere.bf16": 0.55,
@@ -42,8 +43,8 @@ VALUES = {
     "prefill_efficiency.blackwell.bf16": 0.45, "prefill_efficiency.blackwell.fp8": 0.36,
     "prefill_efficiency.blackwell.fp4": 0.27, "per_request_s": 0.05,
     "per_running_request_s": 1e-3, "per_prompt_token_s": 5e-6, "bunching_fraction": 0.2,
-    "era.2023.overhead": 1.4, "era.2023.exchange": 10.0, "era.2024.overhead": 1.4,
-    "era.2024.sequence": 2.0,
+    "era.2023.step": 2e-3, "era.2023.exchange": 8.0, "era.2024.step": 2e-3,
+    "era.2024.sequence": 2.0, "era.2024.streaming": 50e-6,
 }  # fmt: skip
 
 
@@ -51,7 +52,8 @@ VALUES = {
 @pytest.mark.parametrize(
     "changes",
     [{}, {"model": "mixtral", "tp": "4", "n_gpus": "4"}, {"gpu": "B200-SXM", "weight_quant": "fp8"},
-     {"gpu": "A10G", "tp": "1", "n_gpus": "1", "concurrency_or_batch": "4"}],
+     {"gpu": "A10G", "tp": "1", "n_gpus": "1", "concurrency_or_batch": "4"},
+     {"engine_version": "0.16.0", "tp": "8", "n_gpus": "8"}],
 )  # fmt: skip
 def test_the_fit_and_the_product_have_one_formula(metric, changes):
     row = {**ROW, "metric": metric, **changes}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -102,6 +102,7 @@ class Gpu:
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
     has_bf16: bool = True
     """False: 16-bit weights and caches are float16."""
+    memory_kind: Literal["hbm", "gddr", "lpddr"] = "hbm"
     generation: str = ""
     """Of the architecture: volta, turing, ampere, ada, hopper, blackwell, blackwell-rtx."""
     tdp_watts: _PositiveFloat | None = None
