@@ -41,8 +41,6 @@ LARGE_ERROR = 0.12
 FIRST_TOKEN_WEIGHT = 0.5
 PRIOR_WEIGHT = 1.0
 TOLERANCE = 1e-5
-SPREADS = {"measured": 0.2, "other": 0.3}
-"""What eight of ten models keep that the constants were not fitted on."""
 
 
 def fit(samples: Sequence[Sample], *, prior_weight: float = PRIOR_WEIGHT) -> dict[str, float]:
@@ -100,10 +98,10 @@ def main(*, data: Path, configs: Path, write: bool) -> None:
     """Fit, and show or write the constants."""
     samples = read_samples(data, configs)
     values = fit(samples)
-    text = as_toml(table_of(values, SPREADS), values, len(samples))
+    text = as_toml(table_of(values), values, len(samples))
     if write:
         SPEED_FILE.write_text(text)
-        table = table_of(values, SPREADS)
+        table = table_of(values)
         others = other_engines(data, configs, table)
         ERAS_FILE.write_text(eras_toml({**eras_of(values), **others}))
     click.echo(text)

@@ -20,11 +20,15 @@ from speed_priors import (
     LAUNCHES_SINCE,
     LINK_EFFICIENCY,
     MEASURED,
+    MEASURED_ATTENTION,
+    MEASURED_LAYERS,
     OLD_EXCHANGE_GROWTH,
     ONE_SHOT,
     OVERLAP_POWER,
     SEQUENCES_MEASURED,
     SMALLEST_KERNEL_S,
+    SPREADS,
+    UNMEASURED,
 )
 
 from tonnage.catalog.engine_speed import SpeedTable
@@ -35,7 +39,7 @@ HEADER = """# Where the constants of the step-time formula start, before any is 
 """
 
 
-def table_of(values: Values, spread: Mapping[str, float]) -> SpeedTable:
+def table_of(values: Values) -> SpeedTable:
     """Return the constants as the catalogue keeps them."""
 
     def group(prefix: str) -> dict[str, float]:
@@ -81,7 +85,10 @@ def table_of(values: Values, spread: Mapping[str, float]) -> SpeedTable:
         link_efficiency=LINK_EFFICIENCY,
         prefill_efficiency=prefill_values(values),
         measured=MEASURED,
-        spread_fraction=spread,
+        measured_attention=MEASURED_ATTENTION,
+        measured_layers=MEASURED_LAYERS,
+        spread_fraction=SPREADS,
+        unmeasured_fraction=UNMEASURED,
     )
 
 
@@ -111,6 +118,8 @@ def as_toml(table: SpeedTable, values: Values, num_rows: int) -> str:
         value = getattr(table, name)
         if isinstance(value, tuple):
             lines.append(f"{name} = {json.dumps(value)}")
+        elif isinstance(value, int):
+            lines.append(f"{name} = {value}")
         elif isinstance(value, float):
             lines.append(f"{name} = {value:.4g}")
         elif isinstance(value, dict):
@@ -122,7 +131,11 @@ def _table_lines(name: str, value: Mapping[str, Any]) -> list[str]:
     inner = {key: each for key, each in value.items() if isinstance(each, dict)}
     if inner:
         return [line for key, each in inner.items() for line in _table_lines(f"{name}.{key}", each)]
-    return ["", f"[{name}]", *(f"{_key(key)} = {each:.4g}" for key, each in value.items())]
+    return ["", f"[{name}]", *(f"{_key(key)} = {_written(each)}" for key, each in value.items())]
+
+
+def _written(value: float | tuple[str, ...]) -> str:
+    return json.dumps(value) if isinstance(value, tuple) else f"{value:.4g}"
 
 
 def _key(name: str) -> str:

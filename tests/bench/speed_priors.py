@@ -124,6 +124,15 @@ KERNEL_EFFICIENCY = {
 }
 EXPOSED = 0.9
 """Share of the prefill work that decode's reads do not hide: speed.md section 3b."""
-MEASURED = ("ampere", "hopper", "blackwell")
+MEASURED = {"ampere": ("bf16", "fp8"), "hopper": ("bf16", "fp8", "fp8-block"),
+            "blackwell": ("fp8", "fp8-block", "nvfp4")}  # fmt: skip
+"""Formats of weights that rows of vLLM have, by generation."""
+MEASURED_ATTENTION, MEASURED_LAYERS = ("full",), 28
+SPREADS = {"step": 0.15, "first_token": 0.4}
+"""What eight of ten steps and first tokens keep whose model is left out of the fit."""
+UNMEASURED = {"generation": 0.2, "kernels": 0.3, "format": 0.2, "attention": 0.2, "depth": 0.2}
+"""Added in squares. Eight of ten of SGLang's rows of latent and linear attention, at its own
+overheads, are off by as much as ``attention`` makes of it. No row tells the others apart, and they
+are taken alike; ``kernels`` is a generation of which not even those were measured."""
 LIKE_UNKNOWN = "hopper"
 """The generation whose prefill stands in for one of which not even kernels were measured."""

@@ -57,7 +57,7 @@ VALUES = {
 )  # fmt: skip
 def test_the_fit_and_the_product_have_one_formula(metric, changes):
     row = {**ROW, "metric": metric, **changes}
-    case = with_constants(case_of(row, CONFIGS), table_of(VALUES, {"measured": 0.1}), NOW)
+    case = with_constants(case_of(row, CONFIGS), table_of(VALUES), NOW)
 
     fitted_s = formula(VALUES, columns_of([sample_of(case)]))[0]
 
@@ -66,7 +66,7 @@ def test_the_fit_and_the_product_have_one_formula(metric, changes):
 
 def test_a_class_whose_serving_nobody_measured_has_the_prefill_of_its_kernels_in_both():
     row = {**ROW, "metric": "ttft_p50_ms", "gpu": "L40S", "tp": "1", "n_gpus": "1"}
-    case = with_constants(case_of(row, CONFIGS), table_of(VALUES, {"measured": 0.1}), NOW)
+    case = with_constants(case_of(row, CONFIGS), table_of(VALUES), NOW)
 
     fitted_s = formula(VALUES, columns_of([sample_of(case)]))[0]
 

@@ -155,11 +155,23 @@ class SpeedTable:
     """The same."""
     prefill_efficiency: Mapping[str, Mapping[str, float]]
     """By generation and the precision of the products; ``other`` for generations not listed."""
-    measured: tuple[str, ...]
-    """Generations whose serving was measured; of the others only kernels, or nothing, was."""
+    measured: Mapping[str, tuple[str, ...]]
+    """Generations whose serving was measured, with the formats of weights that it was measured in;
+    of the others only kernels, or nothing, was."""
+    measured_attention: tuple[str, ...]
+    """Kinds of attention that the measured models have."""
+    measured_layers: int
+    """Of the shallowest of these models."""
     spread_fraction: Mapping[str, float]
-    """Of a predicted step, either way, that holds eight of ten measured ones: on generations that
-    were measured, and on others."""
+    """Of a predicted step, and of a first token, either way: what eight of ten measured ones keep
+    whose model the fit had not seen."""
+    unmeasured_fraction: Mapping[str, float]
+    """What is added to it, as an error of its own, for each kind of thing that was not measured."""
+
+    @property
+    def measured_anywhere(self) -> tuple[str, ...]:
+        """Formats that were measured on some generation."""
+        return tuple({name for names in self.measured.values() for name in names})
 
 
 @cache
@@ -280,7 +292,7 @@ def experts_block(
 ) -> float:
     """Return the floor of a block of routed experts: that of the format they are stored in."""
     by_format = floors.get(generation, floors["other"])
-    return by_format.get(_format_of_experts(weights), by_format["other"])
+    return by_format.get(format_of_experts(weights), by_format["other"])
 
 
 def experts_bandwidth(
@@ -291,10 +303,11 @@ def experts_bandwidth(
     plain: float,
 ) -> float:
     """Return the bandwidth efficiency with which experts of a format are read."""
-    return efficiencies.get(generation, {}).get(_format_of_experts(weights), plain)
+    return efficiencies.get(generation, {}).get(format_of_experts(weights), plain)
 
 
-def _format_of_experts(weights: WeightFormat) -> str:
+def format_of_experts(weights: WeightFormat) -> str:
+    """Name the format in which routed experts are stored."""
     each_bytes = weights.part_bytes_per_parameter("experts")
     return "bf16" if each_bytes >= weights.wide_bytes_per_parameter else scaling_of(weights)
 
@@ -302,12 +315,6 @@ def _format_of_experts(weights: WeightFormat) -> str:
 def is_measured(gpu: Gpu) -> bool:
     """Tell whether GPUs of this generation were among the measurements."""
     return gpu.generation in speed_table().measured
-
-
-def speed_spread(gpu: Gpu) -> float:
-    """Return by which fraction a predicted step may be off, eight times in ten."""
-    spread = speed_table().spread_fraction
-    return spread["measured" if is_measured(gpu) else "other"]
 
 
 def _prefill_efficiency(table: SpeedTable, gpu: Gpu, compute: str) -> float:

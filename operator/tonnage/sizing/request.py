@@ -11,6 +11,7 @@ from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, Run, SpeedConstants, pr
 from tonnage.catalog.gpu import Gpu, find_gpu
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
+from tonnage.catalog.speed_range import speed_spread
 from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
@@ -172,6 +173,11 @@ def prior_of(request: SizingRequest) -> SpeedConstants:
         schedules_async=request.cache_rules.schedules_async,
     )
     return prior_speed(request.gpu, request.weights, run)
+
+
+def spread_of(request: SizingRequest) -> float:
+    """Return by which fraction a step may be off its prior, either way, eight times in ten."""
+    return speed_spread(request.gpu, request.weights, request.shape)
 
 
 def with_prior(request: SizingRequest) -> SizingRequest:
