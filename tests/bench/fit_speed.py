@@ -31,6 +31,7 @@ from speed_eras import Era
 from speed_files import as_toml, eras_of, eras_toml, table_of
 from speed_formula import Sample, columns_of, formula, is_first_token, sample_of
 from speed_priors import PRIORS
+from speed_row import arrival_of
 
 from tonnage.catalog.engine_speed import SPEED_FILE, SpeedTable
 from tonnage.catalog.gpu import CatalogError
@@ -74,7 +75,7 @@ def is_fitted_on(row: Mapping[str, str]) -> bool:
         return False
     is_odd = row["metric"] in FIRST_TOKENS and row["source"].startswith(WITHOUT_FIRST_TOKENS)
     has_lengths = bool(row["isl"] and row["osl"]) or row["metric"] in STEPS
-    return has_lengths and not is_odd
+    return has_lengths and not is_odd and arrival_of(row) != "open"
 
 
 def read_samples(data: Path, configs: Path) -> list[Sample]:

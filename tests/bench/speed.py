@@ -17,7 +17,6 @@ import click
 import yaml
 from speed_cases import (
     FIRST_TOKENS,
-    STATIC,
     STEPS,
     Case,
     case_of,
@@ -25,6 +24,7 @@ from speed_cases import (
     with_constants,
 )
 from speed_eras import NOW, Era, Row, era_name
+from speed_row import check_columns
 
 from tonnage.catalog.engine_speed import SpeedTable, speed_table
 from tonnage.catalog.gpu import CatalogError
@@ -80,7 +80,7 @@ def spread_of(case: Case, era: Era) -> float:
     spread = first_token_spread(*subject) if is_first else speed_spread(*subject)
     if not is_first and case.metric not in STEPS | {"batch_e2e_ms"}:
         spread = together(spread, OTHER_SPREAD)
-    if era.name == "2024" and case.metric not in STATIC:
+    if era.name == "2024" and not case.is_static:
         return HOST_BOUND_FACTOR * spread
     other = 3.0 if is_first else 2.0
     return SPREAD_FACTOR.get(era.name, other) * spread
@@ -88,7 +88,9 @@ def spread_of(case: Case, era: Era) -> float:
 
 def read_rows(data: Path) -> list[Row]:
     with data.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+        table = csv.DictReader(lines)
+        check_columns(table.fieldnames or ())
+        return list(table)
 
 
 def answers(rows: Sequence[Row], configs: Mapping[str, Any]) -> list[dict[str, object]]:

@@ -10,11 +10,12 @@ from typing import Any
 import yaml
 from fit_speed import read_samples
 from rivals_speed import rival_speeds
-from speed_cases import FIRST_TOKENS, STEPS, case_of, number, predicted, with_speed
+from speed_cases import FIRST_TOKENS, STEPS, case_of, predicted, with_speed
 from speed_doubt import doubt_lines
 from speed_eras import Row
 from speed_left_out import left_out
 from speed_ranges import KINDS, range_lines
+from speed_row import number
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import CatalogError

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 from speed import answer
-from speed_cases import case_of, number, predicted, shape_of, split_of, with_constants
+from speed_cases import case_of, predicted, shape_of, split_of, with_constants
 from speed_eras import NOW
 from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
+from speed_row import REQUIRED, check_columns, number
 
+from tonnage.catalog.gpu import CatalogError
 from tonnage.units import GIB
 
 LLAMA = {
@@ -159,6 +161,52 @@ def test_what_is_not_understood_is_refused_by_name(changes, words):
 
     assert words in found["refused"]
     assert "predicted" not in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"concurrency_or_batch": ""}, "concurrency_or_batch is blank"),
+        ({"arrival": "sometimes"}, "arrival 'sometimes'"),
+        ({"max_num_seqs": "many"}, "max_num_seqs 'many' is no number"),
+    ],
+)
+def test_a_load_that_is_not_told_is_refused(changes, words):
+    assert words in answer({**ROW, **changes}, CONFIGS)["refused"]
+
+
+def test_a_table_without_a_column_is_refused_once():
+    with pytest.raises(CatalogError, match="no column gpu, isl"):
+        check_columns([name for name in REQUIRED if name not in {"gpu", "isl"}])
+
+
+def test_columns_say_what_a_note_said():
+    noted = {**ROW, "note": "uniform in [0.8,1.0]; KV memory 2.00 GiB/GPU; prompts sent at once"}
+    told = {**ROW, "note": "", "length_low_fraction": "0.8", "kv_pool_gib": "2", "arrival": "burst"}
+
+    assert answer(told, CONFIGS) == answer(noted, CONFIGS)
+
+
+def test_an_open_loop_is_told_by_its_rate():
+    # At 2 requests/s of 500 tokens each, less than one step in three has a prompt in it.
+    row = {**ROW, "arrival": "open", "requests_per_s": "2", "concurrency_or_batch": ""}
+
+    tpot, throughput = (
+        float(answer({**row, "metric": metric}, CONFIGS)["predicted"])
+        for metric in ("tpot_mean_ms", "output_tok_s_total")
+    )
+
+    assert throughput == pytest.approx(2 * 500, rel=1e-3)
+    assert tpot < float(answer({**ROW, "metric": "tpot_mean_ms"}, CONFIGS)["predicted"])
+
+
+def test_an_engine_that_schedules_in_turn_takes_longer_for_each_step():
+    steps = [
+        float(answer({**ROW, "async_scheduling": said}, CONFIGS)["predicted"])
+        for said in ("true", "false")
+    ]
+
+    assert steps[1] - steps[0] == pytest.approx(0.8, abs=0.1)  # milliseconds
 
 
 def test_a_bound_stands_for_half_of_it():
