@@ -21,7 +21,7 @@ from speed_row import (
 )
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.engine import KnownEngine, find_engine, known_engine
+from tonnage.catalog.engine import KnownEngine, find_engine
 from tonnage.catalog.engine_speed import Run, SpeedConstants, SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
@@ -44,8 +44,9 @@ from tonnage.sizing.workload import Lengths, Workload
 from tonnage.units import GIB, MS_PER_S
 
 ENGINE_SINCE = "0.19"
-"""Whose memory stands in where a row's own version is none, or too old to be known."""
-MOST_SEQS = 1024.0
+"""Whose memory stands in where a row's own version is none, or too old to be
+planned for."""
+MOST_SEQS = 1024
 UNSTATED_TOKENS = 220.0
 """Of prompt and of answer in the chat logs that benchmarks take when they do not say."""
 STEPS = frozenset({"tpot_p50_ms", "tpot_mean_ms", "itl_p50_ms", "itl_mean_ms", "decode_step_ms"})
@@ -177,9 +178,9 @@ def case_of(row: Row, configs: Configs) -> Case:
 
 
 def engine_of(run: Run) -> KnownEngine:
-    """Return what the version of a row takes of the memory, if any is known of it."""
+    """Return what the version of a row takes of the memory, if it is one that is planned for."""
     try:
-        return known_engine(run.minor or ENGINE_SINCE)
+        return find_engine(run.minor or ENGINE_SINCE)
     except CatalogError:
         return find_engine(ENGINE_SINCE)
 
@@ -193,9 +194,9 @@ def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: R
         parallelism=split,
     )
     batched_tokens, utilization = batched_tokens_of(row, gpu), utilization_of(row)
-    limit = limit_of(row)
+    asked = round(concurrency_of(row))
     flags = Flags(
-        max_num_seqs=limit or max(1, round(min(MOST_SEQS, concurrency_of(row)))),
+        max_num_seqs=int(told(row, "max_num_seqs") or max(1, min(MOST_SEQS, asked))),
         max_num_batched_tokens=batched_tokens,
         gpu_memory_utilization=utilization,
         parallelism=split,
@@ -214,7 +215,7 @@ def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: R
         ),
         kv_pool_bytes=max(1.0, budget.kv_pool_bytes),
         max_batched_tokens=batched_tokens,
-        max_num_seqs=limit,
+        max_num_seqs=limit_of(row),
         block_tokens=default_block_tokens(shape),
         cache_rules=engine.constants.cache,
     )

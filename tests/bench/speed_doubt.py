@@ -28,7 +28,7 @@ def doubt_lines(samples: Sequence[Sample]) -> Iterator[str]:
         axis=1,
     )
     widths = np.array([PRIORS[name][1] for name in names])
-    precision = slopes.T @ slopes / NOISE**2 + np.diag((PRIOR_WEIGHT / widths / NOISE) ** 2)
+    precision = slopes.T @ slopes / NOISE**2 + np.diag((PRIOR_WEIGHT / widths) ** 2)
     covariance = np.linalg.inv(precision)
     deviation = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(deviation, deviation)
@@ -40,7 +40,7 @@ def doubt_lines(samples: Sequence[Sample]) -> Iterator[str]:
     kept = [
         name
         for name, found, width in zip(names, deviation, widths, strict=True)
-        if found > UNMOVED * width * NOISE / PRIOR_WEIGHT
+        if found > UNMOVED * width / PRIOR_WEIGHT
     ]
     yield ""
     yield f"Left where their priors put them, since rows say little about them: {', '.join(kept)}."

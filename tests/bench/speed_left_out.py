@@ -5,14 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fit_speed import fit
-from speed_cases import Case, case_of, predicted, with_constants
+from speed_cases import FIRST_TOKENS, STEPS, Case, case_of, predicted, with_constants
 from speed_eras import BEFORE_2025, NOW, Row, era_name
 from speed_files import eras_of, table_of
-from speed_formula import Sample
+from speed_formula import Sample, Values, columns_of, formula, sample_of
 
 from tonnage.catalog.engine_speed import scaling_of
+from tonnage.units import MS_PER_S
 
 Errors = Mapping[str, float]
+JUDGED = STEPS | FIRST_TOKENS | {"batch_e2e_ms"}
 
 
 def source_of(row: Row) -> str:
@@ -41,21 +43,28 @@ def left_out(
     rows: Sequence[Row], samples: Sequence[Sample], models: Mapping[str, Any]
 ) -> dict[str, Errors]:
     """Return the errors of each row with all that share its model, format ... left out."""
-    cases = [case_of(row, models) for row in rows]
-    return {name: held_out(cases, samples, key) for name, key in KEYS.items()}
+    judged = [sample_of(case_of(row, models)) for row in rows if row["metric"] in JUDGED]
+    return {name: held_out(judged, samples, key) for name, key in KEYS.items()}
 
 
 def held_out(
-    cases: Sequence[Case], samples: Sequence[Sample], key: Callable[[Case], str]
+    judged: Sequence[Sample], samples: Sequence[Sample], key: Callable[[Case], str]
 ) -> dict[str, float]:
-    """Return the errors of each group of cases by a fit on the samples of the others."""
+    """Return the errors of each group by a fit on the samples of the others."""
     errors: dict[str, float] = {}
-    for held in sorted({key(case) for case in cases}):
+    for held in sorted({key(each.case) for each in judged}):
         values = fit([each for each in samples if key(each.case) != held])
-        table, known_eras = table_of(values), eras_of(values)
-        for case in cases:
-            if key(case) == held:
-                era = known_eras.get(era_name(case.row), NOW)
-                found = predicted(with_constants(case, table, era))
-                errors[case.row["id"]] = found / float(case.row["value"]) - 1
+        members = [each for each in judged if key(each.case) == held]
+        found_s = formula(values, columns_of(members))
+        for each, seconds in zip(members, found_s, strict=True):
+            case = each.case
+            is_queue = case.is_burst and case.metric in FIRST_TOKENS
+            ms = queued_ms(case, values) if is_queue else seconds * MS_PER_S
+            errors[case.row["id"]] = float(ms) / float(case.row["value"]) - 1
     return errors
+
+
+def queued_ms(case: Case, values: Values) -> float:
+    """Return the first token of a burst, which the formula over columns does not know."""
+    era = eras_of(values).get(era_name(case.row), NOW)
+    return predicted(with_constants(case, table_of(values), era))

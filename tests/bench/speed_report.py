@@ -127,8 +127,9 @@ def _head(
         "Relative errors on rows of vLLM. Positive: predicted too slow, or too many tokens/s.",
         "Written by `tests/bench/accuracy.py --data ROWS.csv --configs MODELS.yaml`.",
         "",
-        f"{_made_of(rows)} So the last two columns count each model once: the median of the",
-        f"medians of models with {MIN_GROUP} rows or more, and the worst of them.",
+        _made_of(rows),
+        "So the last two columns count each model once: the median of the medians",
+        f"of models with {MIN_GROUP} rows or more, and the worst of them.",
         "",
         HEADER.replace(" bias |", " bias | models, median | worst |", 1) + "---|---|",
     ]
