@@ -3,8 +3,9 @@
     python tests/bench/accuracy.py --data serving_speed.csv --configs model_configs.yaml
 
 Median, 90th percentile and bias by model, GPU, engine, source, batch and context; in-sample and
-with each GPU, model and source left out of the fit; beside aiconfigurator 0.12.0, which gets an
-environment of its own at the first run, and a naive roofline, on the same rows in the same run.
+with each model, format, GPU, source and time left out of the fit; beside aiconfigurator 0.12.0,
+which gets an environment of its own at the first run, and a naive roofline, on the same rows in the
+same run. Ranges, and what the rows cannot tell.
 """
 
 from pathlib import Path
@@ -25,7 +26,7 @@ PAGE = Path(__file__).with_name("speed.md")
 def main(*, data: Path, configs: Path, page: Path, rivals: bool) -> None:
     """Write the page anew."""
     rows = read_rows(data)
-    click.echo(f"predicting {len(rows)} rows; fitting without each GPU, model and source ...")
+    click.echo(f"predicting {len(rows)} rows; fitting without each model, format ...")
     found = answers(rows, yaml.safe_load(configs.read_text()))
     page.write_text(report(data, configs, rows, found, with_rivals=rivals))
     click.echo(f"wrote {page}")

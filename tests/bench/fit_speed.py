@@ -31,6 +31,7 @@ from speed_eras import Era
 from speed_files import as_toml, eras_of, eras_toml, table_of
 from speed_formula import Sample, columns_of, formula, is_first_token, sample_of
 from speed_priors import PRIORS
+from speed_row import arrival_of
 
 from tonnage.catalog.engine_speed import SPEED_FILE, SpeedTable
 from tonnage.catalog.gpu import CatalogError
@@ -41,8 +42,6 @@ LARGE_ERROR = 0.12
 FIRST_TOKEN_WEIGHT = 0.5
 PRIOR_WEIGHT = 1.0
 TOLERANCE = 1e-5
-SPREADS = {"measured": 0.2, "other": 0.3}
-"""What eight of ten models keep that the constants were not fitted on."""
 
 
 def fit(samples: Sequence[Sample], *, prior_weight: float = PRIOR_WEIGHT) -> dict[str, float]:
@@ -75,8 +74,8 @@ def is_fitted_on(row: Mapping[str, str]) -> bool:
     if row["engine"] != "vllm" or row["metric"] not in FITTED_METRICS or not row["value"]:
         return False
     is_odd = row["metric"] in FIRST_TOKENS and row["source"].startswith(WITHOUT_FIRST_TOKENS)
-    has_lengths = bool(row["isl"] and row["osl"]) or row["metric"] == "decode_step_ms"
-    return has_lengths and not is_odd
+    has_lengths = bool(row["isl"] and row["osl"]) or row["metric"] in STEPS
+    return has_lengths and not is_odd and arrival_of(row) != "open"
 
 
 def read_samples(data: Path, configs: Path) -> list[Sample]:
@@ -100,10 +99,10 @@ def main(*, data: Path, configs: Path, write: bool) -> None:
     """Fit, and show or write the constants."""
     samples = read_samples(data, configs)
     values = fit(samples)
-    text = as_toml(table_of(values, SPREADS), values, len(samples))
+    text = as_toml(table_of(values), values, len(samples))
     if write:
         SPEED_FILE.write_text(text)
-        table = table_of(values, SPREADS)
+        table = table_of(values)
         others = other_engines(data, configs, table)
         ERAS_FILE.write_text(eras_toml({**eras_of(values), **others}))
     click.echo(text)

@@ -24,7 +24,6 @@ from typing import Any
 import click
 
 from tonnage.api.objects import parse_model_deployment
-from tonnage.catalog.engine_speed import speed_spread
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.learner import constants_of, deviation_of_step, prior_posterior
@@ -37,7 +36,7 @@ from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.plan import Sizing, size
-from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.request import ask, look_up, spread_of
 from tonnage.sizing.serving.flags import trial_of
 from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.load_line import state_at
@@ -231,7 +230,7 @@ def learned(case: Drawn, first: Known, trouble: Trouble) -> dict[int, SpeedPoste
     )
     settings = Settings(prometheus_url="http://prometheus.test:9090")
     (record,) = Simulation([served], settings=settings, faults=bad).run(until_s)
-    prior = prior_posterior(first.prior, spread_fraction=speed_spread(first.sizing.request.gpu))
+    prior = prior_posterior(first.prior, spread_fraction=spread_of(first.sizing.request))
     return {minute: at(record.moments, origin_s + 60.0 * minute) or prior for minute in moments}
 
 

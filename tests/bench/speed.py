@@ -15,11 +15,20 @@ from typing import Any
 
 import click
 import yaml
-from speed_cases import FIRST_TOKENS, STATIC, STEPS, case_of, predicted, with_constants
+from speed_cases import (
+    FIRST_TOKENS,
+    STEPS,
+    Case,
+    case_of,
+    predicted,
+    with_constants,
+)
 from speed_eras import NOW, Era, Row, era_name
+from speed_row import check_columns
 
-from tonnage.catalog.engine_speed import SpeedTable, is_measured, speed_table
+from tonnage.catalog.engine_speed import SpeedTable, speed_table
 from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.speed_range import first_token_spread, speed_spread, together
 from tonnage.sizing.errors import SizingError
 
 FIELDS = ("id", "predicted", "low", "high", "refused")
@@ -30,8 +39,8 @@ first tokens three times."""
 HOST_BOUND_FACTOR = 3.0
 """Of servers of 2024: their hosts' processors set the pace, and no column says how fast those are.
 Of two kinds of host the one took twice as long with the same models."""
-FIRST_TOKEN_SPREAD = 0.50
-OTHER_SPREAD = 0.35
+OTHER_SPREAD = 0.30
+"""Of throughputs and of prefill, which depend on more than steps."""
 
 
 def eras() -> dict[str, Era]:
@@ -54,7 +63,7 @@ def answer(
         value = predicted(with_constants(case, table, era))
     except (CatalogError, SizingError, KeyError) as error:
         return {"id": row["id"], "refused": str(error)}
-    spread = spread_of(row, era, is_known=is_measured(case.gpu))
+    spread = spread_of(case, era)
     return {
         "id": row["id"],
         "predicted": f"{value:.6g}",
@@ -64,24 +73,24 @@ def answer(
     }
 
 
-def spread_of(row: Row, era: Era, *, is_known: bool) -> float:
+def spread_of(case: Case, era: Era) -> float:
     """Return by which fraction the value may be off, either way."""
-    fractions = speed_table().spread_fraction
-    spread = fractions["measured" if is_known else "other"]
-    if row["metric"] in FIRST_TOKENS:
-        spread = max(spread, FIRST_TOKEN_SPREAD)
-    elif row["metric"] not in STEPS | {"batch_e2e_ms"}:
-        spread = max(spread, OTHER_SPREAD)
-    is_host_bound = era.name == "2024" and row["metric"] not in STATIC
-    if is_host_bound:
+    subject = (case.gpu, case.shape.weight_format, case.shape)
+    is_first = case.metric in FIRST_TOKENS
+    spread = first_token_spread(*subject) if is_first else speed_spread(*subject)
+    if not is_first and case.metric not in STEPS | {"batch_e2e_ms"}:
+        spread = together(spread, OTHER_SPREAD)
+    if era.name == "2024" and not case.is_static:
         return HOST_BOUND_FACTOR * spread
-    other = 3.0 if row["metric"] in FIRST_TOKENS else 2.0
+    other = 3.0 if is_first else 2.0
     return SPREAD_FACTOR.get(era.name, other) * spread
 
 
 def read_rows(data: Path) -> list[Row]:
     with data.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+        table = csv.DictReader(lines)
+        check_columns(table.fieldnames or ())
+        return list(table)
 
 
 def answers(rows: Sequence[Row], configs: Mapping[str, Any]) -> list[dict[str, object]]:

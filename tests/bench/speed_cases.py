@@ -5,11 +5,24 @@ import re
 from dataclasses import dataclass, replace
 
 from configs import Configs, shape_in
-from speed_eras import NOW, Era, Row
+from speed_eras import BEFORE_2025, NOW, Era, Row
+from speed_row import (
+    arrival_of,
+    batched_tokens_of,
+    concurrency_of,
+    kv_pool_gib_of,
+    limit_of,
+    low_fraction_of,
+    minor_of,
+    number,
+    schedules_async,
+    told,
+    utilization_of,
+)
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.engine import default_batched_tokens, find_engine
-from tonnage.catalog.engine_speed import SpeedConstants, SpeedTable, prior_speed
+from tonnage.catalog.engine import KnownEngine, find_engine
+from tonnage.catalog.engine_speed import Run, SpeedConstants, SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.sizing.memory.budget import budget_parts
@@ -19,8 +32,10 @@ from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags
 from tonnage.sizing.serving.burst import burst_ttft_s
 from tonnage.sizing.serving.closed_loop import ClosedLoop, closed_loop, num_at_once, running_state
+from tonnage.sizing.serving.load_line import state_at
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import mixed_step, prefill_context_tokens
+from tonnage.sizing.serving.ttft import serving_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
@@ -28,16 +43,12 @@ from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
 from tonnage.units import GIB, MS_PER_S
 
-UNIFORM_MEAN, UNIFORM_SECOND_MOMENT = 0.9, 0.9**2 + 0.2**2 / 12
-"""InferenceX draws lengths uniformly in [0.8, 1.0] of the nominal ones."""
 ENGINE_SINCE = "0.19"
-UTILIZATION = 0.9
-DEFAULT_SEQS = 256
-MEAN_OF_BOUND = 0.5
+"""Whose memory stands in where a row's own version is none, or too old to be
+planned for."""
+MOST_SEQS = 1024
 UNSTATED_TOKENS = 220.0
 """Of prompt and of answer in the chat logs that benchmarks take when they do not say."""
-STATIC = frozenset({"decode_step_ms", "batch_e2e_ms", "prefill_ms"})
-"""One batch that starts and ends together; the others are closed loops."""
 STEPS = frozenset({"tpot_p50_ms", "tpot_mean_ms", "itl_p50_ms", "itl_mean_ms", "decode_step_ms"})
 FIRST_TOKENS = frozenset({"ttft_p50_ms", "ttft_mean_ms"})
 
@@ -53,8 +64,9 @@ class Case:
     workload: Workload
     concurrency: float
     context_tokens: float
-    is_static: bool
-    is_burst: bool
+    arrival: str
+    """closed, open, burst, or static: one batch that starts and ends together."""
+    run: Run
     era: Era = NOW
 
     @property
@@ -62,17 +74,18 @@ class Case:
         return self.row["metric"]
 
     @property
+    def is_static(self) -> bool:
+        return self.arrival == "static"
+
+    @property
+    def is_burst(self) -> bool:
+        return self.arrival == "burst"
+
+    @property
     def batch(self) -> float:
         """Return how many of a static batch run at once."""
         held = max(1.0, self.replica.sequences_held(self.workload.mean_context_tokens))
         return min(self.concurrency, held)
-
-
-def number(text: str) -> float:
-    """Return a number, the mean where only a bound such as ``<=256`` is told, or 0 for none."""
-    found = re.search(r"\d+(\.\d+)?", text)
-    bound_factor = MEAN_OF_BOUND if text.startswith("<=") else 1.0
-    return bound_factor * float(found[0]) if found else 0.0
 
 
 def shape_of(row: Row, configs: Configs) -> ModelShape:
@@ -99,14 +112,16 @@ def shape_of(row: Row, configs: Configs) -> ModelShape:
 
 
 def workload_of(row: Row) -> Workload:
-    is_uniform = "uniform in [0.8,1.0]" in row["note"]
-    scale = UNIFORM_MEAN if is_uniform else 1.0
+    """Return its lengths: drawn uniformly from a share of the nominal ones up to these."""
+    low = low_fraction_of(row)
+    mean, second_moment = (1 + low) / 2, (1 + low + low**2) / 3
     output = max(1.0, number(row["osl"]) or UNSTATED_TOKENS)
     prompt = number(row["isl"]) or max(1.0, number(row["context_tokens"]) or UNSTATED_TOKENS)
     return Workload(
-        prompt=Lengths(mean_tokens=scale * prompt),
-        output_tokens=scale * output,
-        output_second_moment=output**2 * (UNIFORM_SECOND_MOMENT if is_uniform else 1.0),
+        prompt=Lengths(mean_tokens=mean * prompt),
+        cached_fraction=told(row, "cached_prompt_fraction") or 0.0,
+        output_tokens=mean * output,
+        output_second_moment=output**2 * second_moment,
     )
 
 
@@ -137,16 +152,18 @@ def case_of(row: Row, configs: Configs) -> Case:
     """
     shape, gpu = shape_of(row, configs), find_gpu(row["gpu"].rstrip("?"), built_in_gpus())
     workload, split = workload_of(row), split_of(row)
-    concurrency = number(row["concurrency_or_batch"]) or 1.0
-    is_static = row["metric"] in STATIC
-    has_own_limit = is_static or "InferenceX" in row["note"]
+    concurrency, arrival = concurrency_of(row), arrival_of(row)
     kv_format = "fp8" if row["kv_dtype"].startswith("fp8") else "bf16"
-    replica = replica_of(shape, gpu, split, kv_format=kv_format, concurrency=concurrency)
-    if not has_own_limit:
-        replica = replace(replica, max_num_seqs=DEFAULT_SEQS)
-    pool = re.search(r"KV memory ([\d.]+) GiB/GPU", row["note"])
-    if pool:
-        replica = replace(replica, kv_pool_bytes=float(pool[1]) * GIB)
+    run = Run(
+        has_experts=shape.has_experts,
+        kv_format=kv_format,
+        minor=minor_of(row),
+        schedules_async=schedules_async(row),
+    )
+    replica = replica_of(row, shape, gpu, split, run)
+    pool_gib = kv_pool_gib_of(row)
+    if pool_gib is not None:
+        replica = replace(replica, kv_pool_bytes=pool_gib * GIB)
     return Case(
         row=row,
         shape=shape,
@@ -155,42 +172,50 @@ def case_of(row: Row, configs: Configs) -> Case:
         workload=workload,
         concurrency=concurrency,
         context_tokens=number(row["context_tokens"]) or workload.mean_context_tokens,
-        is_static=is_static,
-        is_burst="sent at once" in row["note"],
+        arrival=arrival,
+        run=run,
     )
 
 
-def replica_of(
-    shape: ModelShape, gpu: Gpu, split: Parallelism, *, kv_format: str, concurrency: float
-) -> Replica:
-    engine = find_engine(ENGINE_SINCE)
+def engine_of(run: Run) -> KnownEngine:
+    """Return what the version of a row takes of the memory, if it is one that is planned for."""
+    try:
+        return find_engine(run.minor or ENGINE_SINCE)
+    except CatalogError:
+        return find_engine(ENGINE_SINCE)
+
+
+def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: Run) -> Replica:
+    engine = engine_of(run)
     shard = shard_of(
         shape,
         weights=shape.weight_format,
-        kv_element_bytes=KV_ELEMENT_BYTES[kv_format],
+        kv_element_bytes=KV_ELEMENT_BYTES[run.kv_format],
         parallelism=split,
     )
-    batched_tokens = default_batched_tokens(gpu)
+    batched_tokens, utilization = batched_tokens_of(row, gpu), utilization_of(row)
+    asked = round(concurrency_of(row))
     flags = Flags(
-        max_num_seqs=max(1, round(min(1024.0, concurrency))),
+        max_num_seqs=int(told(row, "max_num_seqs") or max(1, min(MOST_SEQS, asked))),
         max_num_batched_tokens=batched_tokens,
-        gpu_memory_utilization=UTILIZATION,
+        gpu_memory_utilization=utilization,
         parallelism=split,
     )
     has_nvlink = gpu.interconnect == "nvlink"
     budget = MemoryBudget(
         total_bytes=gpu.memory_bytes,
-        utilization_fraction=UTILIZATION,
+        utilization_fraction=utilization,
         parts=budget_parts(shape, shard, flags, engine.memory, has_nvlink=has_nvlink),
     )
     return Replica(
         model=StepTimeModel(
             shard=shard,
             speeds=speeds(gpu, shape.weight_format.compute),
-            constants=prior_speed(gpu, shape.weight_format, has_experts=shape.has_experts),
+            constants=prior_speed(gpu, shape.weight_format, run),
         ),
         kv_pool_bytes=max(1.0, budget.kv_pool_bytes),
         max_batched_tokens=batched_tokens,
+        max_num_seqs=limit_of(row),
         block_tokens=default_block_tokens(shape),
         cache_rules=engine.constants.cache,
     )
@@ -198,17 +223,18 @@ def replica_of(
 
 def with_constants(case: Case, table: SpeedTable, era: Era) -> Case:
     """Return the case as an engine of that era would run it by these constants."""
-    constants = prior_speed(
-        case.gpu, case.shape.weight_format, has_experts=case.shape.has_experts, table=table
-    )
+    constants = prior_speed(case.gpu, case.shape.weight_format, case.run, table=table)
+    streaming_s = 0.0 if case.is_static else era.streaming_s
+    step_s = constants.per_step_s * era.overhead_factor if era.step_s is None else era.step_s
     constants = replace(
         constants,
-        per_step_s=constants.per_step_s * era.overhead_factor,
+        per_step_s=step_s,
+        prefill_launch_s=0.0 if era.name in BEFORE_2025 else constants.prefill_launch_s,
         per_kernel_s=constants.per_kernel_s * era.overhead_factor,
         per_experts_block_s=constants.per_experts_block_s * era.overhead_factor,
         per_all_reduce_s=constants.per_all_reduce_s * era.exchange_factor,
         all_reduce_growth=constants.all_reduce_growth + era.exchange_growth,
-        per_sequence_s=constants.per_sequence_s * era.sequence_factor,
+        per_sequence_s=constants.per_sequence_s * era.sequence_factor + streaming_s,
     )
     return replace(case, replica=with_speed(case.replica, constants), era=era)
 
@@ -223,7 +249,7 @@ def predicted(case: Case) -> float:
     metric = case.metric
     if case.is_static:
         return _static_s(case) * MS_PER_S
-    loop = closed_loop(case.replica, case.workload, case.concurrency)
+    loop = loop_of(case)
     output = case.workload.output_tokens
     first_s = _first_token_s(case, loop)
     if metric in STEPS:
@@ -233,9 +259,22 @@ def predicted(case: Case) -> float:
     whole_s = first_s + loop.tpot_s * output
     if metric == "e2e_mean_ms":
         return whole_s * MS_PER_S
+    if metric == "output_tok_s_total" and case.arrival == "open":
+        return loop.requests_per_s * output
     if metric == "output_tok_s_total":
         return case.concurrency * output / (loop.ttft_s + loop.tpot_s * output)
     raise CatalogError(f"metric {metric!r} is not understood")
+
+
+def loop_of(case: Case) -> ClosedLoop:
+    """Return the state of a case: of an open loop what its rate makes of it, without queues."""
+    rate = told(case.row, "requests_per_s")
+    if case.arrival != "open" or rate is None:
+        return closed_loop(case.replica, case.workload, case.concurrency)
+    state = state_at(case.replica, case.workload, rate)
+    outside_s = serving_s(case.replica, state.num_running, case.workload.prompt.mean_tokens)
+    first_s = typical_ttft_s(case.replica, case.workload, state)
+    return ClosedLoop(state=state, ttft_s=first_s + outside_s)
 
 
 def _first_token_s(case: Case, loop: ClosedLoop) -> float:

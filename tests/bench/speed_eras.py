@@ -12,8 +12,12 @@ class Era:
     """How other engines, and those of before 2025, differ: how a step is driven, and by what."""
 
     name: str
+    step_s: float | None = None
+    """Of the host, for each step. None: as vLLM's now."""
     overhead_factor: float = 1.0
     sequence_factor: float = 1.0
+    streaming_s: float = 0.0
+    """For each sequence of a step where a server streams from the engine's own process."""
     exchange_factor: float = 1.0
     """Of the latency of all-reduces."""
     exchange_growth: float = 0.0
@@ -25,6 +29,7 @@ class Era:
 
 
 NOW = Era(name="now")
+BEFORE_2025 = frozenset({"2023", "2024"})
 
 
 def era_name(row: Row) -> str:

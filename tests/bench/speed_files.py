@@ -6,18 +6,29 @@ from dataclasses import fields
 from typing import Any
 
 from speed_eras import NOW, Era
-from speed_formula import Values, prefill_values
+from speed_formula import Values, bandwidth_value, launch_s_of, prefill_values
 from speed_priors import (
     ALL_REDUCE_GROWTH,
+    BANDWIDTH,
+    BULK_EXTRA_S,
+    CACHE_BANDWIDTH,
+    CACHED_HEAD_S,
     EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
     EXPOSED,
     LAUNCH_SCALE,
+    LAUNCHES_SINCE,
     LINK_EFFICIENCY,
     MEASURED,
+    MEASURED_ATTENTION,
+    MEASURED_LAYERS,
     OLD_EXCHANGE_GROWTH,
+    ONE_SHOT,
     OVERLAP_POWER,
+    SEQUENCES_MEASURED,
     SMALLEST_KERNEL_S,
+    SPREADS,
+    UNMEASURED,
 )
 
 from tonnage.catalog.engine_speed import SpeedTable
@@ -28,7 +39,7 @@ HEADER = """# Where the constants of the step-time formula start, before any is 
 """
 
 
-def table_of(values: Values, spread: Mapping[str, float]) -> SpeedTable:
+def table_of(values: Values) -> SpeedTable:
     """Return the constants as the catalogue keeps them."""
 
     def group(prefix: str) -> dict[str, float]:
@@ -54,15 +65,30 @@ def table_of(values: Values, spread: Mapping[str, float]) -> SpeedTable:
             }
             for generation, by_format in EXPERTS_FLOOR_S.items()
         },
-        experts_bandwidth_factor=EXPERTS_BANDWIDTH,
-        bandwidth_efficiency=group("bandwidth_efficiency"),
+        experts_bandwidth_efficiency=EXPERTS_BANDWIDTH,
+        bandwidth_efficiency={
+            generation: {
+                name: bandwidth_value(values, f"{generation}.{name}") for name in by_format
+            }
+            for generation, by_format in BANDWIDTH.items()
+        },
+        cache_bandwidth_efficiency=CACHE_BANDWIDTH,
+        per_cached_head_s=CACHED_HEAD_S,
+        per_step_s=group("per_step_s"),
+        per_sequence_limit=SEQUENCES_MEASURED,
+        prefill_launch_s={since: launch_s_of(values, since) for since in LAUNCHES_SINCE},
+        one_shot_efficiency=ONE_SHOT,
+        bulk_extra_s=BULK_EXTRA_S,
         per_scaled_product_s={**scaled, "int8": scaled["fp8"]},
         per_all_reduce_s=group("per_all_reduce_s"),
         all_reduce_growth=ALL_REDUCE_GROWTH,
         link_efficiency=LINK_EFFICIENCY,
         prefill_efficiency=prefill_values(values),
         measured=MEASURED,
-        spread_fraction=spread,
+        measured_attention=MEASURED_ATTENTION,
+        measured_layers=MEASURED_LAYERS,
+        spread_fraction=SPREADS,
+        unmeasured_fraction=UNMEASURED,
     )
 
 
@@ -71,14 +97,15 @@ def eras_of(values: Values) -> dict[str, Era]:
         "now": NOW,
         "2023": Era(
             name="2023",
-            overhead_factor=values["era.2023.overhead"],
+            step_s=values["era.2023.step"],
             exchange_factor=values["era.2023.exchange"],
             exchange_growth=OLD_EXCHANGE_GROWTH,
         ),
         "2024": Era(
             name="2024",
-            overhead_factor=values["era.2024.overhead"],
+            step_s=values["era.2024.step"],
             sequence_factor=values["era.2024.sequence"],
+            streaming_s=values["era.2024.streaming"],
         ),
     }
 
@@ -91,6 +118,8 @@ def as_toml(table: SpeedTable, values: Values, num_rows: int) -> str:
         value = getattr(table, name)
         if isinstance(value, tuple):
             lines.append(f"{name} = {json.dumps(value)}")
+        elif isinstance(value, int):
+            lines.append(f"{name} = {value}")
         elif isinstance(value, float):
             lines.append(f"{name} = {value:.4g}")
         elif isinstance(value, dict):
@@ -102,7 +131,15 @@ def _table_lines(name: str, value: Mapping[str, Any]) -> list[str]:
     inner = {key: each for key, each in value.items() if isinstance(each, dict)}
     if inner:
         return [line for key, each in inner.items() for line in _table_lines(f"{name}.{key}", each)]
-    return ["", f"[{name}]", *(f"{key} = {each:.4g}" for key, each in value.items())]
+    return ["", f"[{name}]", *(f"{_key(key)} = {_written(each)}" for key, each in value.items())]
+
+
+def _written(value: float | tuple[str, ...]) -> str:
+    return json.dumps(value) if isinstance(value, tuple) else f"{value:.4g}"
+
+
+def _key(name: str) -> str:
+    return json.dumps(name) if "." in name else name
 
 
 def eras_toml(eras_by_name: Mapping[str, Era]) -> str:
@@ -110,6 +147,7 @@ def eras_toml(eras_by_name: Mapping[str, Era]) -> str:
 
 
 def _era_lines(era: Era) -> str:
-    figures = [field.name for field in fields(era) if field.name != "name"]
-    lines = [f"{name} = {getattr(era, name):.4g}" for name in figures]
+    figures = {field.name: getattr(era, field.name) for field in fields(era)}
+    del figures["name"]
+    lines = [f"{name} = {value:.4g}" for name, value in figures.items() if value is not None]
     return "\n".join([f"[{json.dumps(era.name)}]", *lines]) + "\n"

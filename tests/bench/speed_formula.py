@@ -21,25 +21,33 @@ from speed_cases import (
     with_speed,
 )
 from speed_columns import Columns, Labels
-from speed_eras import era_name
+from speed_eras import BEFORE_2025, era_name
 from speed_priors import (
     ALL_REDUCE_GROWTH,
+    BANDWIDTH,
+    CACHE_BANDWIDTH,
+    CACHED_HEAD_S,
     EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
     KERNEL_EFFICIENCY,
     LAUNCH_SCALE,
+    LAUNCHES_SINCE,
     LIKE_UNKNOWN,
     OLD_EXCHANGE_GROWTH,
     OVERLAP_POWER,
     PRIORS,
+    SEQUENCES_MEASURED,
     SERVED_SHARE,
     SMALLEST_KERNEL_S,
 )
 
+from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_speed import (
     TEXTBOOK_SPEED,
+    cache_bandwidth,
     experts_bandwidth,
     experts_block,
+    memory_class,
     prefill_class,
     scaling_of,
 )
@@ -87,7 +95,7 @@ def _step_numbers(case: Case, step: Step) -> dict[str, float]:
     chunk = max(step.prefill_chunk_tokens or 0.0, prefill)
     return {
         "dense_s": dense.memory_s,
-        "experts_s": stages * resident / nominal.speeds.memory_bytes_per_s / _bandwidth(case),
+        "experts_s": stages * resident / nominal.speeds.memory_bytes_per_s,
         "num_experts": share.num_experts if share else 1,
         "experts_per_token": share.experts_per_token if share else 1,
         "tokens": max(1.0, step.num_sequences / stages),
@@ -98,20 +106,28 @@ def _step_numbers(case: Case, step: Step) -> dict[str, float]:
         "pair_s": unit.compute_s - empty.compute_s,
         "prefill_s": unit.prefill_s,
         "moved_s": unit.communication_s,
-        "sequences": max(1.0, step.num_sequences) / data,
+        "sequences": min(SEQUENCES_MEASURED, max(1.0, step.num_sequences) / data),
+        "heads": stages * shard.num_cached_heads * max(1.0, step.num_sequences / stages / data),
+        **_efficiencies_of(case),
     }
 
 
-def _bandwidth(case: Case) -> float:
-    return experts_bandwidth(
-        EXPERTS_BANDWIDTH, generation=case.gpu.generation, weights=case.shape.weight_format
-    )
+def _efficiencies_of(case: Case) -> dict[str, float]:
+    """Return what kernel tables say of reading experts and cache; 0: as plain products."""
+    generation, run = case.gpu.generation, case.run
+    weights = case.shape.weight_format
+    return {
+        "experts_efficiency": experts_bandwidth(EXPERTS_BANDWIDTH, generation, weights, plain=0),
+        "cache_efficiency": cache_bandwidth(CACHE_BANDWIDTH, generation, run.kv_format, plain=0),
+        "per_head_s": CACHED_HEAD_S.get(generation, CACHED_HEAD_S["other"]),
+    }
 
 
 def _nominal(replica: Replica) -> Replica:
-    link = replica.model.constants.link_efficiency
-    exposed = replica.model.constants.prefill_exposed_fraction
-    constants = replace(TEXTBOOK_SPEED, link_efficiency=link, prefill_exposed_fraction=exposed)
+    """Return the replica at its nominal speeds, but for what the links move."""
+    known = replica.model.constants
+    kept = ("link_efficiency", "one_shot_efficiency", "bulk_extra_s", "prefill_exposed_fraction")
+    constants = replace(TEXTBOOK_SPEED, **{name: getattr(known, name) for name in kept})
     return with_speed(replica, constants)
 
 
@@ -130,7 +146,11 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
         "kernels": stages * scale * shard.num_kernels,
         "experts_kernels": stages * shard.num_moe_layers * floor_s / SMALLEST_KERNEL_S,
         "scaled_products": stages * shard.num_scaled_products,
-        "exchanges": stages * shard.num_layers * growth * (tensor > 1),
+        "exchanges": stages
+        * (shard.num_layers + shard.num_split_norms / 2)
+        * growth
+        * (tensor > 1),
+        "layers": stages * shard.num_layers,
     }
 
 
@@ -154,6 +174,9 @@ def _request_numbers(case: Case) -> dict[str, float]:
         "prompt": prompt,
         "output": workload.output_tokens,
         "chunks": num_chunks(case) if case.is_static else 1.0,
+        "own_chunk": prompt / math.ceil(prompt / case.replica.max_batched_tokens),
+        "own_steps": math.ceil(prompt / case.replica.max_batched_tokens),
+        "is_online": float(not case.is_static),
         "waves": math.ceil(case.concurrency / case.batch) if case.is_static else 1.0,
         "measured_s": float(case.row["value"]) / MS_PER_S,
     }
@@ -165,12 +188,26 @@ def _groups(case: Case) -> dict[str, str]:
     return {
         "era": era_name(case.row),
         "metric": case.metric,
-        "format": weights.name,
+        "memory": f"{memory_class(BANDWIDTH, case.gpu)}.{scaling_of(weights)}",
+        "schedule": "async" if case.run.schedules_async else "sync",
+        "launches": _launches(case),
         "scaling": scaling_of(weights),
         "prefill": ".".join(known),
         "interconnect": case.gpu.interconnect,
         "experts": str(case.shape.has_experts),
     }
+
+
+def _launches(case: Case) -> str:
+    """Name the version whose launches of prompts a case has; those before 2025 have none apart."""
+    if era_name(case.row) in BEFORE_2025:
+        return "none"
+    known = sorted(LAUNCHES_SINCE, key=parse_version)
+    minor = case.run.minor
+    return max(
+        (each for each in known if not minor or parse_version(each) <= parse_version(minor)),
+        key=parse_version,
+    )
 
 
 def columns_of(samples: Sequence[Sample]) -> Columns:
@@ -194,35 +231,65 @@ def formula(values: Values, columns: Columns) -> Any:
     """Return the predicted seconds of each row."""
     decode_s = _decode_s(values, columns)
     prefill = _prefill_efficiency(values, columns)
-    step_s = decode_s + columns["prefill_s"] / prefill + columns["moved_s"]
+    with_prompts_s = columns["prefill_s"] / prefill + columns["moved_s"]
+    step_s = decode_s + with_prompts_s
+    step_s = step_s + _waiting_s(values, columns, decode_s + columns["moved_s"], prefill)
     work_s = columns["prompt_s"] / prefill + columns["prompt_moved_s"]
-    own_s = columns["chunks"] * decode_s + work_s
+    own_s = columns["chunks"] * _decode_s(values, columns, is_own=True) + work_s
+    launched_s = np.maximum(own_s, columns["own_steps"] * _launching_s(values, columns))
     metric = columns.labels["metric"]
-    first_s = _first_token_s(values, columns, step_s=step_s, own_s=own_s, work_s=work_s)
+    first_s = _first_token_s(values, columns, step_s=step_s, own_s=launched_s, work_s=work_s)
     whole_s = columns["waves"] * (own_s + columns["output"] * step_s)
     found = np.where(metric.among(STEPS), step_s, first_s)
     found = np.where(metric.among(["batch_e2e_ms"]), whole_s, found)
     return np.where(metric.among(["prefill_ms"]), own_s, found)
 
 
-def _decode_s(values: Values, columns: Columns) -> Any:
-    """Return a step without prefill and without what the links move."""
+def _launching_s(values: Values, columns: Columns) -> Any:
+    """Return what the host takes to launch one step with prompts."""
+    label = columns.labels["launches"]
+    known = {name: launch_s_of(values, name) for name in label.names}
+    return columns["layers"] * label.chosen(known)
+
+
+def launch_s_of(values: Values, since: str) -> float:
+    """Return what the host takes to launch one layer, from this version on."""
+    fixed = LAUNCHES_SINCE.get(since, 0.0)
+    return values[f"prefill_launch_s.{since}"] if fixed is None else fixed
+
+
+def _waiting_s(values: Values, columns: Columns, beside_s: Any, prefill: Any) -> Any:
+    """Return what a mean step waits for the host: a share of the steps holds all prompts."""
+    share = columns["chunk_share"]
+    busy_s = beside_s + columns["prefill_s"] / prefill / np.maximum(share, 1e-9)
+    return share * np.maximum(0.0, _launching_s(values, columns) - busy_s)
+
+
+def _decode_s(values: Values, columns: Columns, *, is_own: bool = False) -> Any:
+    """Return a step without the work of prefill and without what the links move.
+
+    ``is_own``: the step that a prompt is in itself, which reads the experts that its tokens touch.
+    """
     era = columns.labels["era"]
-    factor = _of_era(values, era, "overhead")
     kernels = columns["kernels"] + columns["experts_kernels"]
     each_s = chosen(values, "per_all_reduce_s", columns.labels["interconnect"])
     each_s = each_s * _of_era(values, era, "exchange")
-    overhead_s = factor * (values["per_step_s"] + values["per_kernel_s"] * kernels)
+    overhead_s = _host_s(values, columns) + values["per_kernel_s"] * kernels
     overhead_s = overhead_s + each_s * columns["exchanges"]
+    overhead_s = overhead_s + columns["per_head_s"] * columns["heads"]
     scaled_s = chosen(values, "per_scaled_product_s", columns.labels["scaling"])
     sequence_s = values["per_sequence_s"] * _of_era(values, era, "sequence")
-    other = values["bandwidth_efficiency.other"]
-    efficiency = chosen(values, "bandwidth_efficiency", columns.labels["format"], other)
-    weights_s = (columns["dense_s"] + columns["experts_s"] * _touched(values, columns)) / efficiency
+    sequence_s = sequence_s + columns["is_online"] * _of_era(values, era, "streaming", 0.0)
+    efficiency = _bandwidth(values, columns)
+    experts = np.where(columns["experts_efficiency"], columns["experts_efficiency"], efficiency)
+    weights_s = columns["dense_s"] / efficiency
+    touched = _touched_by_own(values, columns) if is_own else _touched(values, columns)
+    weights_s = weights_s + columns["experts_s"] * touched / experts
     work = values["compute_efficiency"]
     power = OVERLAP_POWER
     product_s = (weights_s**power + (columns["product_s"] / work) ** power) ** (1 / power)
-    attention_s = np.maximum(columns["cache_s"] / efficiency, columns["pair_s"] / work)
+    cache = np.where(columns["cache_efficiency"], columns["cache_efficiency"], efficiency)
+    attention_s = np.maximum(columns["cache_s"] / cache, columns["pair_s"] / work)
     return (
         overhead_s
         + scaled_s * columns["scaled_products"]
@@ -232,8 +299,31 @@ def _decode_s(values: Values, columns: Columns) -> Any:
     )
 
 
-def _of_era(values: Values, era: Labels, what: str) -> Any:
-    return era.chosen({name: values.get(f"era.{name}.{what}", 1.0) for name in era.names})
+def _host_s(values: Values, columns: Columns) -> Any:
+    """Return what the host takes of each step: by its time, or by how it schedules now."""
+    now_s = chosen(values, "per_step_s", columns.labels["schedule"])
+    own_s = _of_era(values, columns.labels["era"], "step", 0.0)
+    return np.where(own_s, own_s, now_s)
+
+
+def _bandwidth(values: Values, columns: Columns) -> Any:
+    label = columns.labels["memory"]
+    return label.chosen({name: bandwidth_value(values, name) for name in label.names})
+
+
+def bandwidth_value(values: Values, name: str) -> float:
+    """Return the efficiency of ``generation.format``: fitted, or from kernels."""
+    generation, _, scaling = name.partition(".")
+    table = BANDWIDTH[generation]
+    found = scaling if scaling in table else "other"
+    fallback = values.get(f"bandwidth_efficiency.{generation}.bf16", table["other"])
+    known = fallback if found == "other" else table[found]
+    value: float = values.get(f"bandwidth_efficiency.{generation}.{found}", known)
+    return value
+
+
+def _of_era(values: Values, era: Labels, what: str, default: float = 1.0) -> Any:
+    return era.chosen({name: values.get(f"era.{name}.{what}", default) for name in era.names})
 
 
 def _touched(values: Values, columns: Columns) -> Any:
@@ -242,6 +332,10 @@ def _touched(values: Values, columns: Columns) -> Any:
     without = _touched_by(values, columns, columns["tokens"])
     within = _touched_by(values, columns, columns["tokens"] + columns["chunk"])
     return (1 - share) * without + share * within
+
+
+def _touched_by_own(values: Values, columns: Columns) -> Any:
+    return _touched_by(values, columns, columns["tokens"] + columns["own_chunk"])
 
 
 def _touched_by(values: Values, columns: Columns, tokens: Any) -> Any:

@@ -2,18 +2,50 @@
 
 from collections.abc import Mapping
 
+BANDWIDTH: Mapping[str, Mapping[str, float]] = {
+    "ampere": {"bf16": 0.76, "other": 0.76},
+    "hopper": {"bf16": 0.86, "fp8": 0.82, "fp8-block": 0.84, "other": 0.86},
+    "blackwell": {"bf16": 0.82, "fp8": 0.75, "fp8-block": 0.87, "nvfp4": 0.66, "other": 0.82},
+    "ada": {"bf16": 0.79, "fp8": 0.70, "fp8-block": 0.77, "other": 0.79},
+    "blackwell-rtx": {"bf16": 0.93, "fp8": 0.90, "fp8-block": 0.92, "nvfp4": 0.66, "other": 0.93},
+    "gddr": {"bf16": 0.86, "other": 0.86},
+    "other": {"other": 0.82},
+}  # fmt: skip
+"""Of products of up to 128 rows and a million weights or more: A100; H100 and H200; B200 and B300;
+L40S; RTX PRO 6000. Other boards with GDDR memory are taken as the mean of the latter two."""
+CACHE_BANDWIDTH: Mapping[str, Mapping[str, float]] = {
+    "ampere": {"bf16": 0.74},
+    "hopper": {"bf16": 0.90, "fp8": 0.70},
+    "blackwell": {"bf16": 0.90, "fp8": 0.90},
+    "ada": {"bf16": 0.82, "fp8": 0.80},
+    "blackwell-rtx": {"bf16": 0.94, "fp8": 0.94},
+}
+"""Of attention to 128-wide heads. A cache of 8 bits is unpacked on Hopper at about 3 TB/s."""
+CACHED_HEAD_S = {"ampere": 27e-9, "hopper": 25e-9, "blackwell": 9.5e-9, "ada": 26e-9,
+                 "blackwell-rtx": 16e-9, "other": 25e-9}  # fmt: skip
+"""What attention takes for each sequence and KV head beside its reads."""
+SEQUENCES_MEASURED = 512.0
+"""The largest batch of a rank. Beyond it the time per sequence is not known: reports of 1,300 to
+1,600 sequences have steps of about half of what a line through the smaller ones gives."""
 PRIORS: Mapping[str, tuple[float, float]] = {
-    "per_step_s": (1.5e-3, 0.6),
-    "per_kernel_s": (2.1e-6, 0.3),
+    "per_step_s.async": (0.2e-3, 0.7),
+    "per_step_s.sync": (1e-3, 0.4),
+    "per_kernel_s": (2.1e-6, 0.03),
     "per_sequence_s": (25e-6, 0.6),
     "compute_efficiency": (0.6, 0.25),
     "experts_prefill_factor": (0.5, 0.3),
     "routing_evenness": (2.0, 1.0),
-    "bandwidth_efficiency.other": (0.82, 0.07),
-    "bandwidth_efficiency.nvfp4": (0.75, 0.1),
+    **{
+        f"bandwidth_efficiency.{generation}.{name}": (BANDWIDTH[generation][name], 0.03)
+        for generation, name in (
+            ("ampere", "bf16"), ("hopper", "bf16"), ("hopper", "fp8"), ("hopper", "fp8-block"),
+            ("blackwell", "fp8"), ("blackwell", "fp8-block"), ("blackwell", "nvfp4"),
+        )
+    },
+    "bandwidth_efficiency.gddr.bf16": (BANDWIDTH["gddr"]["bf16"], 0.06),
     "per_scaled_product_s.fp8": (2e-6, 0.6),
     "per_scaled_product_s.fp8-block": (3e-6, 0.6),
-    "per_scaled_product_s.nvfp4": (2e-6, 0.6),
+    "per_scaled_product_s.nvfp4": (3.5e-6, 0.4),
     "per_all_reduce_s.nvlink": (10e-6, 0.4),
     "per_all_reduce_s.pcie": (24e-6, 0.4),
     "prefill_efficiency.ampere.bf16": (0.55, 0.15),
@@ -22,17 +54,23 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "prefill_efficiency.blackwell.bf16": (0.45, 0.2),
     "prefill_efficiency.blackwell.fp8": (0.36, 0.15),
     "prefill_efficiency.blackwell.fp4": (0.27, 0.15),
-    "per_request_s": (0.05, 0.5),
+    "prefill_launch_s.0.0": (0.4e-3, 0.5),
+    "per_request_s": (0.03, 0.3),
     "per_running_request_s": (1.3e-3, 0.5),
     "per_prompt_token_s": (5e-6, 0.8),
     "bunching_fraction": (0.2, 0.7),
-    "era.2023.overhead": (1.4, 0.3),
-    "era.2023.exchange": (10.0, 1.0),
-    "era.2024.overhead": (1.4, 0.5),
+    "era.2023.step": (2e-3, 0.7),
+    "era.2023.exchange": (8.0, 0.5),
+    "era.2024.step": (2e-3, 0.7),
     "era.2024.sequence": (2.0, 0.7),
-}
+    "era.2024.streaming": (50e-6, 0.7),
+}  # fmt: skip
 """Middle, and the width of its logarithm. Bandwidth, launches, products and all-reduces: kernel
-tables; prefill: earlier fits by others; the rest: what servers in Python take."""
+tables, and narrow where they are; prefill: earlier fits by others; the exchanges of 2023: fits of
+Llama-2-70B on that engine by others (94 to 136 microseconds per layer and doubling); the rest: what
+servers in Python take."""
+LAUNCHES_SINCE = {"0.0": None, "0.19": 0.0}
+"""The host's launches of a layer of a prompt by version: fitted, or no longer seen."""
 
 SMALLEST_KERNEL_S = 2.1e-6
 """Of a norm or a quantization with nothing to do: H100 and H200 2.0, B200 2.2 microseconds."""
@@ -45,7 +83,7 @@ EXPERTS_FLOOR_S: Mapping[str, Mapping[str, float]] = {
     "hopper": {"bf16": 34e-6, "fp8": 30e-6, "fp8-block": 45e-6, "int4": 44e-6, "mxfp4": 37e-6,
                "other": 44e-6},
     "blackwell": {"bf16": 18e-6, "fp8": 20e-6, "fp8-block": 35e-6, "nvfp4": 20e-6,
-                  "mxfp4": 25e-6, "int4": 43e-6, "other": 35e-6},
+                  "mxfp4": 36e-6, "int4": 43e-6, "other": 35e-6},
     "blackwell-rtx": {"bf16": 29e-6, "fp8": 31e-6, "nvfp4": 51e-6, "mxfp4": 21e-6, "int4": 17e-6,
                       "other": 31e-6},
     "other": {"bf16": 34e-6, "fp8": 30e-6, "fp8-block": 45e-6, "other": 44e-6},
@@ -53,14 +91,15 @@ EXPERTS_FLOOR_S: Mapping[str, Mapping[str, float]] = {
 """Of choosing, sorting, both grouped products and the sum, with hardly any token: the constant of
 the MoE tables of vLLM 0.14 (A100) and 0.19 to 0.24. Those of L40S tell no floor from its reads."""
 EXPERTS_BANDWIDTH: Mapping[str, Mapping[str, float]] = {
-    "hopper": {"bf16": 1.06, "fp8-block": 1.01, "int4": 0.91, "mxfp4": 0.80},
-    "blackwell": {"bf16": 1.11, "fp8": 1.09, "fp8-block": 1.05, "nvfp4": 1.21, "int4": 0.65,
-                  "mxfp4": 0.55},
-    "blackwell-rtx": {"nvfp4": 1.32},
+    "hopper": {"bf16": 0.91, "fp8-block": 0.88, "int4": 0.75, "mxfp4": 0.68},
+    "blackwell": {"bf16": 0.90, "fp8": 0.87, "fp8-block": 0.91, "nvfp4": 0.85, "int4": 0.51,
+                  "mxfp4": 0.87},
+    "ada": {"bf16": 0.79, "fp8": 0.77, "fp8-block": 0.78, "int4": 0.81, "mxfp4": 0.79},
+    "blackwell-rtx": {"bf16": 0.96, "fp8": 0.95, "nvfp4": 0.87, "int4": 0.91, "mxfp4": 0.92},
 }  # fmt: skip
-"""Bandwidth of the MoE tables over that of plain products in the same format, or in 16 bits where
-experts alone have the format. Experts that are unpacked to 16 bits stay between 2.5 and 4.3 TB/s on
-H100, H200, B200 and B300 alike. The A100's rows are of skewed choices only, and left out."""
+"""Of the grouped products of the MoE tables. On Hopper mxfp4 is unpacked to 16 bits, as int4 is on
+Hopper and Blackwell; on Blackwell mxfp4 has products of its own (activations in mxfp8), and those
+that unpack it there are no evidence. The A100's rows are of skewed choices only, and left out."""
 OVERLAP_POWER = 1.5
 """Of the reads and the work of a product: 1.0 to 1.4 in eight and four bits, 1.7 to 3 in 16."""
 ALL_REDUCE_GROWTH = {"nvlink": 0.1, "pcie": 1.0}
@@ -72,6 +111,10 @@ launches of other kernels hide behind kernels that take longer."""
 LINK_EFFICIENCY = {"nvlink": 0.7, "pcie": 0.3}
 """Of exchanges of a megabyte and more in kernel tables: NVLink 0.6 to 0.9; PCIe 0.06 to 0.6, less
 the more GPUs and where they do not reach each other's memory."""
+ONE_SHOT = {"blackwell": 0.25, "other": 0.55}
+BULK_EXTRA_S = {"blackwell": 13e-6, "other": 4.5e-6}
+"""All-reduces over NVLink of less than about a megabyte: A100, H100 and H200 alike, B200 and B300
+switch later and lose more. Over PCIe the ring's share is taken throughout."""
 SERVED_SHARE = 0.62
 """Of the efficiency of large products in kernel tables, what prefill has of it when served: the
 mean over A100, H100, H200 and B200. It stands in where only kernels were measured."""
@@ -81,6 +124,15 @@ KERNEL_EFFICIENCY = {
 }
 EXPOSED = 0.9
 """Share of the prefill work that decode's reads do not hide: speed.md section 3b."""
-MEASURED = ("ampere", "hopper", "blackwell")
+MEASURED = {"ampere": ("bf16", "fp8"), "hopper": ("bf16", "fp8", "fp8-block"),
+            "blackwell": ("fp8", "fp8-block", "nvfp4")}  # fmt: skip
+"""Formats of weights that rows of vLLM have, by generation."""
+MEASURED_ATTENTION, MEASURED_LAYERS = ("full",), 28
+SPREADS = {"step": 0.15, "first_token": 0.4}
+"""What eight of ten steps and first tokens keep whose model is left out of the fit."""
+UNMEASURED = {"generation": 0.2, "kernels": 0.3, "format": 0.2, "attention": 0.2, "depth": 0.2}
+"""Added in squares. Eight of ten of SGLang's rows of latent and linear attention, at its own
+overheads, are off by as much as ``attention`` makes of it. No row tells the others apart, and they
+are taken alike; ``kernels`` is a generation of which not even those were measured."""
 LIKE_UNKNOWN = "hopper"
 """The generation whose prefill stands in for one of which not even kernels were measured."""

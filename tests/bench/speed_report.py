@@ -1,6 +1,6 @@
 """The errors of predicted serving speeds against measured ones, as a page that can be read."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,20 +8,14 @@ from statistics import median, quantiles
 from typing import Any
 
 import yaml
-from fit_speed import SPREADS, fit, read_samples
+from fit_speed import read_samples
 from rivals_speed import rival_speeds
-from speed_cases import (
-    FIRST_TOKENS,
-    STEPS,
-    case_of,
-    number,
-    predicted,
-    with_constants,
-    with_speed,
-)
-from speed_eras import NOW, Row, era_name
-from speed_files import eras_of, table_of
-from speed_formula import Sample
+from speed_cases import FIRST_TOKENS, STEPS, case_of, predicted, with_speed
+from speed_doubt import doubt_lines
+from speed_eras import Row
+from speed_left_out import left_out
+from speed_ranges import KINDS, range_lines
+from speed_row import number
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import CatalogError
@@ -48,14 +42,15 @@ def report(
     data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found], *, with_rivals: bool
 ) -> str:
     """Return the page."""
-    models = yaml.safe_load(configs.read_text())
+    models, samples = yaml.safe_load(configs.read_text()), read_samples(data, configs)
     own = errors_of(rows, {str(each["id"]): each.get("predicted") for each in found})
     naive = errors_of(rows, naive_values(rows, models))
     others = {"naive": naive}
     if with_rivals:
         others["aiconfigurator"] = errors_of(rows, rival_speeds(rows, models))
     sections = [
-        _head(rows, found, own, naive, _left_out(data, configs, rows, models)),
+        _head(rows, found, own, naive, left_out(_judged(rows), samples, models)),
+        "\n".join(["## What the rows cannot tell", "", *doubt_lines(samples)]),
         *(
             _groups(title, rows, own, others, key)
             for title, key in {
@@ -72,6 +67,10 @@ def report(
     if with_rivals:
         sections.append(_rivals(rows, own, others))
     return "\n\n".join(sections) + "\n"
+
+
+def _judged(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row["engine"] == "vllm" and row["value"]]
 
 
 def errors_of(rows: Iterable[Row], values: Mapping[str, object]) -> dict[str, float]:
@@ -94,34 +93,6 @@ def naive_values(rows: Iterable[Row], models: Mapping[str, Any]) -> dict[str, ob
         except (CatalogError, KeyError):
             continue
     return values
-
-
-def _left_out(
-    data: Path, configs: Path, rows: Sequence[Row], models: Mapping[str, Any]
-) -> dict[str, Errors]:
-    """Return the errors of vLLM rows with their GPU, or their model, left out of the fit."""
-    samples = read_samples(data, configs)
-    vllm = [row for row in rows if row["engine"] == "vllm" and row["value"]]
-    return {name: _held_out(vllm, samples, models, name) for name in ("gpu", "model", "source")}
-
-
-def _held_out(
-    rows: Sequence[Row], samples: Sequence[Sample], models: Mapping[str, Any], column: str
-) -> Errors:
-    errors: dict[str, float] = {}
-    for held in sorted({_group(row, column) for row in rows}):
-        values = fit([each for each in samples if _group(each.case.row, column) != held])
-        table, known_eras = table_of(values, SPREADS), eras_of(values)
-        for row in rows:
-            if _group(row, column) == held:
-                case = case_of(row, models)
-                case = with_constants(case, table, known_eras.get(era_name(row), NOW))
-                errors[row["id"]] = predicted(case) / float(row["value"]) - 1
-    return errors
-
-
-def _group(row: Row, column: str) -> str:
-    return row[column].partition(":")[0] if column == "source" else row[column]
 
 
 def spread(errors: Iterable[float]) -> str:
@@ -149,50 +120,52 @@ def _head(
     naive: Errors,
     left_out: Mapping[str, Errors],
 ) -> str:
-    whole = frozenset({"batch_e2e_ms"})
+    """Say how far off all rows are, by what the fit had seen of them."""
     lines = [
         "# Serving speed: predicted against measured",
         "",
         "Relative errors on rows of vLLM. Positive: predicted too slow, or too many tokens/s.",
         "Written by `tests/bench/accuracy.py --data ROWS.csv --configs MODELS.yaml`.",
         "",
-        HEADER,
+        _made_of(rows),
+        "So the last two columns count each model once: the median of the medians",
+        f"of models with {MIN_GROUP} rows or more, and the worst of them.",
+        "",
+        HEADER.replace(" bias |", " bias | models, median | worst |", 1) + "---|---|",
     ]
-    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "static batch": whole}.items():
-        lines.append(f"| {title}, in-sample | {spread(_of(rows, own, metrics))} |")
-        for column, errors in left_out.items():
-            lines.append(f"| {title}, {column} left out | {spread(_of(rows, errors, metrics))} |")
-        lines.append(f"| {title}, naive roofline | {spread(_of(rows, naive, metrics))} |")
+    for title, metrics in KINDS.items():
+        fits = {**{f"{name} left out": each for name, each in left_out.items()}, "in-sample": own}
+        for name, errors in {**fits, "naive roofline": naive}.items():
+            of_all = spread(_of(rows, errors, metrics))
+            lines.append(f"| {title}, {name} | {of_all} | {_by_model(rows, errors, metrics)} |")
     refused = sum(1 for each in found if each["refused"])
-    lines += ["", *_ranges(rows, found, {"in-sample": own, **left_out})]
+    lines += ["", *range_lines(rows, found, {**_named(left_out), "in-sample": own})]
     return "\n".join([*lines, "", f"{refused} of {len(rows)} rows are refused."])
 
 
-def _ranges(
-    rows: Sequence[Row], found: Sequence[Found], errors_by_fit: Mapping[str, Errors]
-) -> list[str]:
-    """Say how many values lie in the stated ranges, with what was predicted by each fit."""
-    widths = {
-        str(each["id"]): float(str(each["high"])) / float(str(each["predicted"]))
-        for each in found
-        if not each["refused"]
-    }
-    lines = ["| values in the stated range | in-sample | gpu left out | model | source |"]
-    lines.append("|---|---|---|---|---|")
-    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "all": None}.items():
-        judged = [
-            row["id"]
-            for row in rows
-            if row["engine"] == "vllm" and row["id"] in widths
-            if metrics is None or row["metric"] in metrics
-        ]
-        held = [
-            sum(1 / widths[name] <= 1 + errors[name] <= widths[name] for name in judged)
-            for errors in errors_by_fit.values()
-        ]
-        shares = " | ".join(f"{number / len(judged):.0%}" for number in held)
-        lines.append(f"| {title}, {len(judged)} rows | {shares} |")
-    return lines
+def _named(left_out: Mapping[str, Errors]) -> dict[str, Errors]:
+    return {f"{name} left out": errors for name, errors in left_out.items()}
+
+
+def _made_of(rows: Sequence[Row]) -> str:
+    """Say which models make up most of the table."""
+    steps = [row["model"] for row in rows if row["engine"] == "vllm" and row["metric"] in STEPS]
+    first, second = Counter(steps).most_common(2)
+    share = (first[1] + second[1]) / len(steps)
+    return (
+        f"{_short(first[0])} and {_short(second[0])} are {share:.0%} of the {len(steps)} rows of "
+        f"TPOT, of {len(set(steps))} models."
+    )
+
+
+def _by_model(rows: Sequence[Row], errors: Errors, metrics: frozenset[str]) -> str:
+    """Return the median over models of their median error, and the largest, as table cells."""
+    by_model: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["engine"] == "vllm" and row["metric"] in metrics and row["id"] in errors:
+            by_model[_short(row["model"])].append(abs(errors[row["id"]]))
+    medians = [median(each) for each in by_model.values() if len(each) >= MIN_GROUP]
+    return f"{median(medians):.1%} | {max(medians):.1%}" if medians else "- | -"
 
 
 def _groups(

@@ -72,7 +72,7 @@ LEARNED = {
     "compute_efficiency": "computeEfficiency",
 }
 OVERHEAD = ("per_step_s", "per_kernel_s", "per_scaled_product_s", "per_sequence_s",
-            "per_all_reduce_s", "per_experts_block_s")  # fmt: skip
+            "per_all_reduce_s", "per_experts_block_s", "per_cached_head_s")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

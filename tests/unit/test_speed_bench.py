@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 from speed import answer
-from speed_cases import case_of, number, predicted, shape_of, split_of, with_constants
+from speed_cases import case_of, predicted, shape_of, split_of, with_constants
 from speed_eras import NOW
 from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
+from speed_row import REQUIRED, check_columns, number
 
+from tonnage.catalog.gpu import CatalogError
 from tonnage.units import GIB
 
 LLAMA = {
@@ -32,9 +34,10 @@ ROW = {
     "value": "10", "note": "InferenceX closed loop",
 }  # fmt: skip
 VALUES = {
-    "per_step_s": 1.5e-3, "per_kernel_s": 2e-6, "per_sequence_s": 25e-6, "routing_evenness": 2.0,
-    "compute_efficiency": 0.6, "experts_prefill_factor": 0.5, "bandwidth_efficiency.other": 0.8,
-    "bandwidth_efficiency.nvfp4": 0.75, "per_scaled_product_s.fp8": 2e-6,
+    "per_step_s.async": 0.2e-3, "per_step_s.sync": 1e-3, "per_kernel_s": 2e-6,
+    "per_sequence_s": 25e-6, "routing_evenness": 2.0, "compute_efficiency": 0.6,
+    "experts_prefill_factor": 0.5, "bandwidth_efficiency.hopper.bf16": 0.8,
+    "prefill_launch_s.0.0": 0.7e-3, "per_scaled_product_s.fp8": 2e-6,
     "per_scaled_product_s.fp8-block": 3e-6, "per_scaled_product_s.nvfp4": 2e-6,
     "per_all_reduce_s.nvlink": 8e-6,
     "per_all_reduce_s.pcie": 100e-6, "prefill_efficiency.ampere.bf16": 0.55,
@@ -42,8 +45,8 @@ VALUES = {
     "prefill_efficiency.blackwell.bf16": 0.45, "prefill_efficiency.blackwell.fp8": 0.36,
     "prefill_efficiency.blackwell.fp4": 0.27, "per_request_s": 0.05,
     "per_running_request_s": 1e-3, "per_prompt_token_s": 5e-6, "bunching_fraction": 0.2,
-    "era.2023.overhead": 1.4, "era.2023.exchange": 10.0, "era.2024.overhead": 1.4,
-    "era.2024.sequence": 2.0,
+    "era.2023.step": 2e-3, "era.2023.exchange": 8.0, "era.2024.step": 2e-3,
+    "era.2024.sequence": 2.0, "era.2024.streaming": 50e-6,
 }  # fmt: skip
 
 
@@ -51,11 +54,12 @@ VALUES = {
 @pytest.mark.parametrize(
     "changes",
     [{}, {"model": "mixtral", "tp": "4", "n_gpus": "4"}, {"gpu": "B200-SXM", "weight_quant": "fp8"},
-     {"gpu": "A10G", "tp": "1", "n_gpus": "1", "concurrency_or_batch": "4"}],
+     {"gpu": "A10G", "tp": "1", "n_gpus": "1", "concurrency_or_batch": "4"},
+     {"engine_version": "0.16.0", "tp": "8", "n_gpus": "8"}],
 )  # fmt: skip
 def test_the_fit_and_the_product_have_one_formula(metric, changes):
     row = {**ROW, "metric": metric, **changes}
-    case = with_constants(case_of(row, CONFIGS), table_of(VALUES, {"measured": 0.1}), NOW)
+    case = with_constants(case_of(row, CONFIGS), table_of(VALUES), NOW)
 
     fitted_s = formula(VALUES, columns_of([sample_of(case)]))[0]
 
@@ -64,7 +68,7 @@ def test_the_fit_and_the_product_have_one_formula(metric, changes):
 
 def test_a_class_whose_serving_nobody_measured_has_the_prefill_of_its_kernels_in_both():
     row = {**ROW, "metric": "ttft_p50_ms", "gpu": "L40S", "tp": "1", "n_gpus": "1"}
-    case = with_constants(case_of(row, CONFIGS), table_of(VALUES, {"measured": 0.1}), NOW)
+    case = with_constants(case_of(row, CONFIGS), table_of(VALUES), NOW)
 
     fitted_s = formula(VALUES, columns_of([sample_of(case)]))[0]
 
@@ -157,6 +161,52 @@ def test_what_is_not_understood_is_refused_by_name(changes, words):
 
     assert words in found["refused"]
     assert "predicted" not in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"concurrency_or_batch": ""}, "concurrency_or_batch is blank"),
+        ({"arrival": "sometimes"}, "arrival 'sometimes'"),
+        ({"max_num_seqs": "many"}, "max_num_seqs 'many' is no number"),
+    ],
+)
+def test_a_load_that_is_not_told_is_refused(changes, words):
+    assert words in answer({**ROW, **changes}, CONFIGS)["refused"]
+
+
+def test_a_table_without_a_column_is_refused_once():
+    with pytest.raises(CatalogError, match="no column gpu, isl"):
+        check_columns([name for name in REQUIRED if name not in {"gpu", "isl"}])
+
+
+def test_columns_say_what_a_note_said():
+    noted = {**ROW, "note": "uniform in [0.8,1.0]; KV memory 2.00 GiB/GPU; prompts sent at once"}
+    told = {**ROW, "note": "", "length_low_fraction": "0.8", "kv_pool_gib": "2", "arrival": "burst"}
+
+    assert answer(told, CONFIGS) == answer(noted, CONFIGS)
+
+
+def test_an_open_loop_is_told_by_its_rate():
+    # At 2 requests/s of 500 tokens each, less than one step in three has a prompt in it.
+    row = {**ROW, "arrival": "open", "requests_per_s": "2", "concurrency_or_batch": ""}
+
+    tpot, throughput = (
+        float(answer({**row, "metric": metric}, CONFIGS)["predicted"])
+        for metric in ("tpot_mean_ms", "output_tok_s_total")
+    )
+
+    assert throughput == pytest.approx(2 * 500, rel=1e-3)
+    assert tpot < float(answer({**ROW, "metric": "tpot_mean_ms"}, CONFIGS)["predicted"])
+
+
+def test_an_engine_that_schedules_in_turn_takes_longer_for_each_step():
+    steps = [
+        float(answer({**ROW, "async_scheduling": said}, CONFIGS)["predicted"])
+        for said in ("true", "false")
+    ]
+
+    assert steps[1] - steps[0] == pytest.approx(0.8, abs=0.1)  # milliseconds
 
 
 def test_a_bound_stands_for_half_of_it():

@@ -6,17 +6,22 @@ says on which, and ``tests/bench/fit_speed.py`` writes it. The formula itself is
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter
 
+from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
 from tonnage.catalog.shape import WeightFormat
 
 SPEED_FILE = Path(__file__).parent / "engines" / "speed.toml"
+OWN_LINKS = "nvlink"
+GENERATION_MEMORY = {"ampere": "hbm", "hopper": "hbm", "blackwell": "hbm", "ada": "gddr",
+                     "blackwell-rtx": "gddr"}  # fmt: skip
+"""The kind of memory of the boards of a generation whose kernels were measured."""
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -41,6 +46,19 @@ class SpeedConstants:
     per_sequence_s: float
     per_all_reduce_s: float
     """Latency that one layer's two all-reduces add in a group of two."""
+    per_sequence_limit: float | None = None
+    """Sequences of a rank beyond which the next takes no longer. None: there is none."""
+    per_cached_head_s: float = 0.0
+    """What attention takes for each sequence and KV head of a layer, however short its context."""
+    cache_bandwidth_factor: float = 1.0
+    """Of the bandwidth efficiency, what reading the cache achieves."""
+    one_shot_efficiency: float | None = None
+    """Share of a link that an all-reduce achieves where every rank reads what all others have.
+    None: it is always a ring."""
+    bulk_extra_s: float = 0.0
+    """Latency that a ring has beyond one shot."""
+    prefill_launch_s: float = 0.0
+    """What the host takes to launch one layer of a step with prompts, which has no CUDA graph."""
     all_reduce_growth: float = 0.0
     """That latency grows as this power of the group: 0 not at all, 1 in proportion."""
     per_experts_block_s: float = 0.0
@@ -89,8 +107,11 @@ class SpeedTable:
     __pydantic_config__ = _STRICT
 
     source: str
-    per_step_s: float
+    per_step_s: Mapping[str, float]
+    """By how the host schedules: ``async`` while another step runs, or ``sync``."""
     per_sequence_s: float
+    per_sequence_limit: float
+    """The largest batch that was measured."""
     compute_efficiency: float
     prefill_exposed_fraction: float
     per_request_s: float
@@ -104,12 +125,21 @@ class SpeedTable:
     """By generation; ``other`` for those not listed."""
     per_experts_block_s: Mapping[str, Mapping[str, float]]
     """By generation and the format of the experts; ``other`` for those not listed."""
-    experts_bandwidth_factor: Mapping[str, Mapping[str, float]]
-    """By generation and the format of the experts, 1 for those not listed; from kernel tables."""
+    experts_bandwidth_efficiency: Mapping[str, Mapping[str, float]]
+    """By generation and the format of the experts, that of plain products for those not listed;
+    from kernel tables."""
     experts_prefill_factor: float
     """Of the prefill efficiency, where feed-forward blocks are experts."""
-    bandwidth_efficiency: Mapping[str, float]
-    """By weight format; ``other`` for those not listed."""
+    bandwidth_efficiency: Mapping[str, Mapping[str, float]]
+    """By generation, or kind of memory where none of the generation with that kind was measured,
+    and by weight format, fp8 in blocks apart; ``other`` for those not listed."""
+    cache_bandwidth_efficiency: Mapping[str, Mapping[str, float]]
+    """By generation and cache format, that of plain products for those not listed; from kernel
+    tables."""
+    per_cached_head_s: Mapping[str, float]
+    """By generation; ``other`` for those not listed; from kernel tables."""
+    prefill_launch_s: Mapping[str, float]
+    """By the first version of the engine that it holds for."""
     per_scaled_product_s: Mapping[str, float]
     """By weight format, ``fp8-block`` apart from fp8; formats not listed need no scales."""
     per_all_reduce_s: Mapping[str, float]
@@ -118,13 +148,30 @@ class SpeedTable:
     """By interconnect; from kernel tables, not fitted."""
     link_efficiency: Mapping[str, float]
     """By interconnect; from kernel tables, not fitted."""
+    one_shot_efficiency: Mapping[str, float]
+    """By generation, of those that have links of their own; ``other`` for those not listed; from
+    kernel tables."""
+    bulk_extra_s: Mapping[str, float]
+    """The same."""
     prefill_efficiency: Mapping[str, Mapping[str, float]]
     """By generation and the precision of the products; ``other`` for generations not listed."""
-    measured: tuple[str, ...]
-    """Generations whose serving was measured; of the others only kernels, or nothing, was."""
+    measured: Mapping[str, tuple[str, ...]]
+    """Generations whose serving was measured, with the formats of weights that it was measured in;
+    of the others only kernels, or nothing, was."""
+    measured_attention: tuple[str, ...]
+    """Kinds of attention that the measured models have."""
+    measured_layers: int
+    """Of the shallowest of these models."""
     spread_fraction: Mapping[str, float]
-    """Of a predicted step, either way, that holds eight of ten measured ones: on generations that
-    were measured, and on others."""
+    """Of a predicted step, and of a first token, either way: what eight of ten measured ones keep
+    whose model the fit had not seen."""
+    unmeasured_fraction: Mapping[str, float]
+    """What is added to it, as an error of its own, for each kind of thing that was not measured."""
+
+    @property
+    def measured_anywhere(self) -> tuple[str, ...]:
+        """Formats that were measured on some generation."""
+        return tuple({name for names in self.measured.values() for name in names})
 
 
 @cache
@@ -133,38 +180,105 @@ def speed_table() -> SpeedTable:
     return TypeAdapter(SpeedTable).validate_python(tomllib.loads(SPEED_FILE.read_text()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How a model is run, as far as the constants depend on it."""
+
+    has_experts: bool = False
+    kv_format: str = "bf16"
+    minor: str = ""
+    """Of the engine's version; the newest if empty."""
+    schedules_async: bool = True
+
+
+PLAIN_RUN = Run()
+
+
 def prior_speed(
-    gpu: Gpu, weights: WeightFormat, *, has_experts: bool = False, table: SpeedTable | None = None
+    gpu: Gpu, weights: WeightFormat, run: Run = PLAIN_RUN, *, table: SpeedTable | None = None
 ) -> SpeedConstants:
     """Return the constants for weights of this format on a GPU class; ``table``: not ours."""
     table = table or speed_table()
-    bandwidth = table.bandwidth_efficiency
-    factor = table.experts_prefill_factor if has_experts else 1.0
+    generation, bandwidth = gpu.generation, bandwidth_of(table.bandwidth_efficiency, gpu, weights)
+    factor = table.experts_prefill_factor if run.has_experts else 1.0
+    has_links = gpu.interconnect == OWN_LINKS
     return SpeedConstants(
-        bandwidth_efficiency=bandwidth.get(weights.name, bandwidth["other"]),
+        bandwidth_efficiency=bandwidth,
         compute_efficiency=table.compute_efficiency,
         prefill_efficiency=factor * _prefill_efficiency(table, gpu, weights.compute),
-        per_step_s=table.per_step_s,
-        per_kernel_s=table.per_kernel_s.get(gpu.generation, table.per_kernel_s["other"]),
+        per_step_s=table.per_step_s["async" if run.schedules_async else "sync"],
+        per_kernel_s=_of(table.per_kernel_s, generation),
         per_scaled_product_s=table.per_scaled_product_s.get(scaling_of(weights), 0.0),
         per_sequence_s=table.per_sequence_s,
+        per_sequence_limit=table.per_sequence_limit,
+        per_cached_head_s=_of(table.per_cached_head_s, generation),
+        cache_bandwidth_factor=cache_bandwidth(
+            table.cache_bandwidth_efficiency, generation, run.kv_format, plain=bandwidth
+        )
+        / bandwidth,
         per_all_reduce_s=table.per_all_reduce_s[gpu.interconnect],
         all_reduce_growth=table.all_reduce_growth[gpu.interconnect],
+        one_shot_efficiency=_of(table.one_shot_efficiency, generation) if has_links else None,
+        bulk_extra_s=_of(table.bulk_extra_s, generation) if has_links else 0.0,
         per_experts_block_s=experts_block(
-            table.per_experts_block_s, generation=gpu.generation, weights=weights
+            table.per_experts_block_s, generation=generation, weights=weights
         ),
         experts_bandwidth_factor=experts_bandwidth(
-            table.experts_bandwidth_factor, generation=gpu.generation, weights=weights
-        ),
+            table.experts_bandwidth_efficiency, generation, weights, plain=bandwidth
+        )
+        / bandwidth,
         routing_evenness=table.routing_evenness,
         overlap_power=table.overlap_power,
         link_efficiency=table.link_efficiency[gpu.interconnect],
         prefill_exposed_fraction=table.prefill_exposed_fraction,
+        prefill_launch_s=launch_of(table.prefill_launch_s, run.minor),
         per_request_s=table.per_request_s,
         per_running_request_s=table.per_running_request_s,
         per_prompt_token_s=table.per_prompt_token_s,
         bunching_fraction=table.bunching_fraction,
     )
+
+
+def _of(by_name: Mapping[str, float], name: str) -> float:
+    return by_name.get(name, by_name["other"])
+
+
+def bandwidth_of(
+    efficiencies: Mapping[str, Mapping[str, float]], gpu: Gpu, weights: WeightFormat
+) -> float:
+    """Return the bandwidth efficiency of plain products with weights of this format."""
+    return _of(efficiencies[memory_class(efficiencies, gpu)], scaling_of(weights))
+
+
+def memory_class(known: Iterable[str], gpu: Gpu) -> str:
+    """Name what a GPU's memory efficiency is looked up by.
+
+    A generation stands for the kind of memory that its measured board has; others of it are taken
+    as the mean of their kind of memory.
+    """
+    kind = GENERATION_MEMORY.get(gpu.generation)
+    if gpu.generation in known and kind in {None, gpu.memory_kind}:
+        return gpu.generation
+    return gpu.memory_kind if gpu.memory_kind in known else "other"
+
+
+def cache_bandwidth(
+    efficiencies: Mapping[str, Mapping[str, float]],
+    generation: str,
+    kv_format: str,
+    *,
+    plain: float,
+) -> float:
+    """Return the bandwidth efficiency of reading a cache of this format."""
+    return efficiencies.get(generation, {}).get(kv_format, plain)
+
+
+def launch_of(by_version: Mapping[str, float], minor: str) -> float:
+    """Return what holds for a version: the entry of the last version that is not newer."""
+    known = sorted((parse_version(since), value) for since, value in by_version.items())
+    if not minor:
+        return known[-1][1]
+    return max(each for each in known if each[0] <= parse_version(minor))[1]
 
 
 def scaling_of(weights: WeightFormat) -> str:
@@ -178,17 +292,22 @@ def experts_block(
 ) -> float:
     """Return the floor of a block of routed experts: that of the format they are stored in."""
     by_format = floors.get(generation, floors["other"])
-    return by_format.get(_format_of_experts(weights), by_format["other"])
+    return by_format.get(format_of_experts(weights), by_format["other"])
 
 
 def experts_bandwidth(
-    factors: Mapping[str, Mapping[str, float]], *, generation: str, weights: WeightFormat
+    efficiencies: Mapping[str, Mapping[str, float]],
+    generation: str,
+    weights: WeightFormat,
+    *,
+    plain: float,
 ) -> float:
-    """Return the share of the bandwidth efficiency with which experts of a format are read."""
-    return factors.get(generation, {}).get(_format_of_experts(weights), 1.0)
+    """Return the bandwidth efficiency with which experts of a format are read."""
+    return efficiencies.get(generation, {}).get(format_of_experts(weights), plain)
 
 
-def _format_of_experts(weights: WeightFormat) -> str:
+def format_of_experts(weights: WeightFormat) -> str:
+    """Name the format in which routed experts are stored."""
     each_bytes = weights.part_bytes_per_parameter("experts")
     return "bf16" if each_bytes >= weights.wide_bytes_per_parameter else scaling_of(weights)
 
@@ -196,12 +315,6 @@ def _format_of_experts(weights: WeightFormat) -> str:
 def is_measured(gpu: Gpu) -> bool:
     """Tell whether GPUs of this generation were among the measurements."""
     return gpu.generation in speed_table().measured
-
-
-def speed_spread(gpu: Gpu) -> float:
-    """Return by which fraction a predicted step may be off, eight times in ten."""
-    spread = speed_table().spread_fraction
-    return spread["measured" if is_measured(gpu) else "other"]
 
 
 def _prefill_efficiency(table: SpeedTable, gpu: Gpu, compute: str) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -112,6 +112,7 @@ class Gpu:
     """The processor shares the memory."""
     has_bf16: bool = True
     """False: 16-bit weights and caches are float16."""
+    memory_kind: Literal["hbm", "gddr", "lpddr"] = "hbm"
     generation: str = ""
     """Of the architecture: volta, turing, ampere, ada, hopper, blackwell, blackwell-rtx."""
     tdp_watts: _PositiveFloat | None = None

@@ -43,6 +43,8 @@ class GroupedAttention:
     """Query, key and value projections carry a bias vector."""
     has_output_gate: bool = False
     """The query projection is doubled to hold a gate."""
+    has_wide_norms: bool = False
+    """Queries and keys are normed over all heads together, not each head by itself."""
     values_are_keys: bool = False
     """There is no value projection: the cache still holds both."""
     query_rank: int | None = None

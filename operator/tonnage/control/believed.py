@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tonnage.api.status import Reason
-from tonnage.catalog.engine_speed import speed_spread
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.estimate.belief import BAND, Belief, asked_now
 from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
@@ -13,7 +12,7 @@ from tonnage.estimate.learner import aged, prior_posterior, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.sizing.nearby import APART
 from tonnage.sizing.provenance import Origin, replaced, speed_input
-from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.request import Flags, SizingRequest, spread_of
 from tonnage.units import nearest
 
 
@@ -72,7 +71,7 @@ def _priors(
     A load test stands as long as its file is there: it does not age. What it left open is no more
     in doubt than without it.
     """
-    bare = prior_posterior(request.speed, spread_fraction=speed_spread(request.gpu))
+    bare = prior_posterior(request.speed, spread_fraction=spread_of(request))
     if tested is None:
         prior = inherited(fleet.calibrations, key, bare)
         return prior, prior

@@ -6,11 +6,12 @@ from dataclasses import replace
 from statistics import median, median_high
 from typing import Final
 
-from tonnage.catalog.engine_speed import is_measured, speed_spread
+from tonnage.catalog.engine_speed import is_measured
 from tonnage.control.finding import Finding, is_false
 from tonnage.control.state import Assessment, Chosen, ObjectMemory, PodSpeed
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.learner import BAND, deviation_of, quantile_z
+from tonnage.sizing.request import spread_of
 
 TYPE: Final = "SpeedPlausible"
 SMOOTHING: Final = 0.3
@@ -114,7 +115,7 @@ def _published(chosen: Chosen, speeds: Mapping[str, PodSpeed], ease: float) -> t
 
 def _width(chosen: Chosen) -> float:
     """Return the logarithm by which published steps differ from predicted ones, at most."""
-    return quantile_z(PUBLISHED_SHARE) * deviation_of(speed_spread(chosen.sizing.request.gpu))
+    return quantile_z(PUBLISHED_SHARE) * deviation_of(spread_of(chosen.sizing.request))
 
 
 def _outside_published(

@@ -246,6 +246,7 @@ def with_speed(
         per_scaled_product_s=overhead * constants.per_scaled_product_s,
         per_experts_block_s=overhead * constants.per_experts_block_s,
         per_sequence_s=overhead * constants.per_sequence_s,
+        per_cached_head_s=overhead * constants.per_cached_head_s,
         per_all_reduce_s=overhead * constants.per_all_reduce_s,
     )
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.catalog.engine_speed import speed_spread
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.provenance import Figure, Origin
+from tonnage.sizing.request import spread_of
 from tonnage.units import format_bytes, format_s, significant
 
 TRUSTED: Final = frozenset({Origin.GIVEN, Origin.MEASURED})
@@ -63,7 +63,7 @@ def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
             confirmed_by=STEP_TIMES,
         )
         return
-    spread = speed_spread(sizing.request.gpu)
+    spread = spread_of(sizing.request)
     yield Unconfirmed(
         name="prefill efficiency",
         value=significant(sizing.request.speed.prefill_efficiency),

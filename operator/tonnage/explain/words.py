@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.speed_range import first_token_spread, speed_spread, unmeasured
 from tonnage.explain.at_demand import (
     at_demand,
     latencies_written,
@@ -23,6 +24,7 @@ from tonnage.explain.startup_log import printed_lines
 from tonnage.sizing.cost import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.request import prior_of
 from tonnage.sizing.serving.burst import burst_ttft_s
 from tonnage.sizing.serving.closed_loop import closed_loop
 from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
@@ -185,9 +187,24 @@ def _latency(sizing: Sizing) -> Answer:
             f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}, TTFT "
             f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}, of which its own prefill "
             f"of {significant(workload.new_prompt_tokens)} new tokens takes {format_s(own_s)}",
+            *_sureness(sizing),
             *_together(sizing),
         ),
     )
+
+
+def _sureness(sizing: Sizing) -> Iterator[str]:
+    """Say how far speeds that nobody measured here may be off, and what widens that."""
+    request = sizing.request
+    if request.speed != prior_of(request):
+        return
+    subject = (request.gpu, request.weights, request.shape)
+    words = (
+        f"8 times in 10 a step is within {speed_spread(*subject):.0%} of what is predicted, a "
+        f"first token within {first_token_spread(*subject):.0%}"
+    )
+    new = [each.words for each in unmeasured(*subject)]
+    yield f"{words}; never measured: {', '.join(new)}" if new else words
 
 
 def _together(sizing: Sizing) -> Iterator[str]:
@@ -222,6 +239,7 @@ def _latency_offline(sizing: Sizing) -> Answer:
         ),
         lines=(
             f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}",
+            *_sureness(sizing),
             f"a replica makes {significant(tokens_per_s)} output tokens/s = "
             f"{tokens_per_day(tokens_per_s)}",
         ),

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
-from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, SpeedConstants, prior_speed
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, Run, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
+from tonnage.catalog.speed_range import speed_spread
 from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
@@ -161,7 +162,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         shape=known.shape,
         gpu=known.gpu,
         engine=known.engine,
-        speed=_prior(known.shape, known.gpu, known.weights),
+        speed=TEXTBOOK_SPEED,  # until all is known that the prior depends on
         weights=known.weights,
         kv_format=kv_cache_format(spec.model.kv_cache, known.shape),
         context_tokens=spec.context_length,
@@ -176,18 +177,31 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
     )
+    request = with_prior(request)
     return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))
 
 
-def _prior(shape: ModelShape, gpu: Gpu, weights: WeightFormat) -> SpeedConstants:
-    return prior_speed(gpu, weights, has_experts=shape.has_experts)
+def prior_of(request: SizingRequest) -> SpeedConstants:
+    """Return the constants that hold before any of this request's are learned."""
+    run = Run(
+        has_experts=request.shape.has_experts,
+        kv_format=request.kv_format,
+        minor=request.engine.minor,
+        schedules_async=request.cache_rules.schedules_async,
+    )
+    return prior_speed(request.gpu, request.weights, run)
+
+
+def spread_of(request: SizingRequest) -> float:
+    """Return by which fraction a step may be off its prior, either way, eight times in ten."""
+    return speed_spread(request.gpu, request.weights, request.shape)
 
 
 def with_prior(request: SizingRequest) -> SizingRequest:
     """Return the request with the prior for its GPU and weights, which may have been replaced."""
     if request.is_textbook:
         return request
-    return replace(request, speed=_prior(request.shape, request.gpu, request.weights))
+    return replace(request, speed=prior_of(request))
 
 
 def _engine_digest(spec: Spec) -> str:
@@ -244,5 +258,5 @@ def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
 
 
 def _speed_input(request: SizingRequest) -> Input:
-    is_prior = request.speed == _prior(request.shape, request.gpu, request.weights)
+    is_prior = request.speed == prior_of(request)
     return speed_input(request.speed, Origin.LOOKED_UP if is_prior else Origin.MEASURED)

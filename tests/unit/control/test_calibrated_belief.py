@@ -7,7 +7,6 @@ import pytest
 from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed
 from measured_builders import a_posterior
 from tonnage.api.status import Reason
-from tonnage.catalog.engine_speed import speed_spread
 from tonnage.control.believed import asked_with, belief, doubt_reasons
 from tonnage.control.learning import learn_from, observation
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
@@ -21,12 +20,13 @@ from tonnage.estimate.learner import (
 )
 from tonnage.estimate.speed import BusyWindow, PromptShape, predicted_gap_s
 from tonnage.sizing.provenance import Figure, Origin
+from tonnage.sizing.request import spread_of
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 
 SIZING = a_sizing()
 REQUEST, FLAGS = SIZING.request, SIZING.flags
-PRIOR = prior_posterior(REQUEST.speed, spread_fraction=speed_spread(REQUEST.gpu))
+PRIOR = prior_posterior(REQUEST.speed, spread_fraction=spread_of(REQUEST))
 TESTED = a_posterior(
     overhead_factor=2.5,
     bandwidth_efficiency=0.55,
@@ -71,7 +71,7 @@ def test_an_object_with_a_calibrated_engine_plans_with_its_constants():
     middle = constants_of(TESTED, REQUEST.speed)
     assert asked.speed.bandwidth_efficiency == pytest.approx(middle.bandwidth_efficiency, rel=0.01)
     assert asked.speed.per_step_s == pytest.approx(2.5 * REQUEST.speed.per_step_s, rel=0.01)
-    assert without.asked_ratio - 1 == pytest.approx(speed_spread(REQUEST.gpu))
+    assert without.asked_ratio - 1 == pytest.approx(spread_of(REQUEST))
     assert held.asked_ratio - 1 < 0.01
 
 

@@ -23,6 +23,7 @@ from fleet_builders import (
 from measured_builders import a_posterior, an_engine
 from strategies import numbers
 from tonnage.api.status import MAX_DECISIONS, Status
+from tonnage.catalog.config.formats.quantization import FP8
 from tonnage.control.plausible import MIN_WINDOWS
 from tonnage.control.status import (
     facts,
@@ -353,7 +354,7 @@ class TestCalibration:
         shown = reported(known=known).status.calibration
 
         assert shown.bandwidth_efficiency.learned == 0.7
-        assert shown.bandwidth_efficiency.prior == a_prior().bandwidth_efficiency
+        assert shown.bandwidth_efficiency.prior == a_prior(weights=FP8).bandwidth_efficiency
         assert shown.overhead_factor.prior == 1.0
         assert (shown.windows, shown.busy_steps) == (10, 1234)
         assert shown.changed_at == rfc3339(NOW_S - 60)
@@ -362,7 +363,7 @@ class TestCalibration:
     def test_without_evidence_is_the_prior_and_changes_nothing(self):
         shown = reported().status.calibration
 
-        prior = a_prior().bandwidth_efficiency
+        prior = a_prior(weights=FP8).bandwidth_efficiency
         constant = shown.bandwidth_efficiency
         assert (constant.learned, constant.planned, constant.prior) == (prior, prior, prior)
         assert (shown.evidence, shown.windows, shown.changed_at) == ("Prior", 0, None)
@@ -387,7 +388,7 @@ class TestCalibration:
         shown = report(assessed(state, fleet=fleet), fleet).status.calibration
 
         assert shown.step_time.learned == 1.0
-        assert shown.step_time.planned == pytest.approx(1.2, rel=0.01)
+        assert shown.step_time.planned == pytest.approx(1.15, rel=0.01)
         assert shown.bandwidth_efficiency.planned < shown.bandwidth_efficiency.learned
         assert shown.prior_requests_per_second == shown.requests_per_second
 
@@ -482,7 +483,7 @@ class TestTheRest:
         said = {each.code: each.message for each in told.status.plan.reasons}
         codes = list(said)
         assert codes.index("SpeedInDoubt") < codes.index("Demand")
-        assert "planned for steps 20% longer than expected" in said["SpeedInDoubt"]
+        assert "planned for steps 15% longer than expected" in said["SpeedInDoubt"]
         assert said["PromisesJudged"] == (
             "85% of what the step time says is served, by 400 requests judged"
         )

@@ -73,7 +73,8 @@ def test_what_is_carried_over_is_nearer_to_the_search_than_the_neighbour_is(chan
     assert off < 0.015  # the search itself has a standard error of 1 %
     assert off < abs(near.goodput_requests_per_s / truth - 1) / 2
     assert found.staffing.each(8) == pytest.approx(exact.staffing.each(8), rel=0.015)
-    assert found.at_capacity.tpot_s == pytest.approx(exact.at_capacity.tpot_s, rel=0.03)
+    # Near the wall steps grow about three times as fast as the rate, which is 1.5 % off at most.
+    assert found.at_capacity.tpot_s == pytest.approx(exact.at_capacity.tpot_s, rel=0.05)
 
 
 def test_a_neighbour_of_what_was_searched_is_not_searched():

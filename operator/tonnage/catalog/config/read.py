@@ -17,6 +17,7 @@ from tonnage.catalog.config.architectures.kinds import (
 from tonnage.catalog.config.architectures.refusals import refuse_unknown_parts
 from tonnage.catalog.config.architectures.traits import (
     Architecture,
+    has_wide_norms,
     outer_vector_parameters,
     vector_parameters,
 )
@@ -190,7 +191,7 @@ def _groups(
     architecture: Architecture, keys: DecoderKeys, layers: list[Layer]
 ) -> tuple[LayerGroup, ...]:
     """Merge layers that are alike, in the order of their first."""
-    kinds = Counter((_with_bias(architecture, attention), ffn) for attention, ffn in layers)
+    kinds = Counter((_with_traits(architecture, keys, each), ffn) for each, ffn in layers)
     return tuple(
         LayerGroup(
             num_layers=num_layers,
@@ -205,10 +206,16 @@ def _groups(
     )
 
 
-def _with_bias(architecture: Architecture, attention: Attention | None) -> Attention | None:
-    if architecture.query_bias and isinstance(attention, GroupedAttention):
-        return replace(attention, has_bias=True)
-    return attention
+def _with_traits(
+    architecture: Architecture, keys: DecoderKeys, attention: Attention | None
+) -> Attention | None:
+    if not isinstance(attention, GroupedAttention):
+        return attention
+    return replace(
+        attention,
+        has_bias=attention.has_bias or bool(architecture.query_bias),
+        has_wide_norms=has_wide_norms(architecture, keys),
+    )
 
 
 def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Architecture) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tonnage.catalog.engine_speed import speed_spread
 from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.answers.plan_words import counted
@@ -15,6 +14,7 @@ from tonnage.explain.validation import Unconfirmed, unconfirmed
 from tonnage.sizing.compare import Choice, RefusedClass
 from tonnage.sizing.cost import Bill
 from tonnage.sizing.plan import requests_per_s_asked
+from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import format_s, significant
 
@@ -116,12 +116,13 @@ def too_close(found: Compared) -> list[str]:
     cheapest = first.bill
     if cheapest is None or found.request.is_textbook:
         return []
+    sure = spread_of(first.sizing.request)
     names = [
         other.gpu.name
         for other in others
         if other.bill
         and other.bill.usd_per_hour
-        < cheapest.usd_per_hour * (1 + max(speed_spread(first.gpu), speed_spread(other.gpu)))
+        < cheapest.usd_per_hour * (1 + max(sure, spread_of(other.sizing.request)))
     ]
     return [first.gpu.name, *names] if names else []
 

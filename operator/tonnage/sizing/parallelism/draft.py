@@ -99,6 +99,8 @@ def with_drafts(request: SizingRequest, target: Shard) -> Shard:
         expert_flop_per_token=target.expert_flop_per_token + draft.expert_flop_per_token,
         num_kernels=target.num_kernels + draft.num_kernels,
         num_scaled_products=target.num_scaled_products + draft.num_scaled_products,
+        num_cached_heads=target.num_cached_heads + draft.num_cached_heads,
+        num_split_norms=target.num_split_norms + draft.num_split_norms,
         num_layers=target.num_layers + draft.num_layers,
         num_moe_layers=target.num_moe_layers + draft.num_moe_layers,
         draft=draft,

@@ -69,20 +69,29 @@ NONE = KernelCount()
 
 
 def layer_kernels(
-    attention: Attention | None, ffn: Ffn | None, weights: WeightFormat | None = None
+    attention: Attention | None,
+    ffn: Ffn | None,
+    weights: WeightFormat | None = None,
+    *,
+    is_split: bool = False,
 ) -> KernelCount:
     """Return what one layer launches; without a format no product needs scales.
+
+    ``is_split``: over tensor-parallel ranks.
 
     >>> layer_kernels(GroupedAttention(num_heads=8, num_kv_heads=8, head_dim=128), None).total
     12
     """
-    return _attention_kernels(attention, weights) + _ffn_kernels(ffn, weights)
+    return _attention_kernels(attention, weights, is_split=is_split) + _ffn_kernels(ffn, weights)
 
 
-def _attention_kernels(attention: Attention | None, weights: WeightFormat | None) -> KernelCount:
+def _attention_kernels(
+    attention: Attention | None, weights: WeightFormat | None, *, is_split: bool
+) -> KernelCount:
     match attention:
         case GroupedAttention():  # qkv, output; norm, rotation, cache, attention
-            return _counted("attention", weights, products=2, others=3)
+            norms = _wide_norms(is_split=is_split) if attention.has_wide_norms else 0
+            return _counted("attention", weights, products=2, others=3 + norms)
         case LatentAttention():  # down, up, both absorbed ones, output: three are in the checkpoint
             return _counted("attention", weights, products=5, others=4, unscaled=2)
         case CompressedAttention():
@@ -91,6 +100,18 @@ def _attention_kernels(attention: Attention | None, weights: WeightFormat | None
             return _counted("state_attention", weights, products=2, others=3)
         case None:
             return NONE
+
+
+def _wide_norms(*, is_split: bool) -> int:
+    """Return the kernels of norms over all heads.
+
+    Where heads are split, the squares of queries and of keys are summed, joined and taken apart
+    again around the exchange.
+
+    Sources:
+        [vllm-source] model_executor/layers/mamba/linear_attn.py MiniMaxText01RMSNormTP.forward_qk.
+    """
+    return 6 if is_split else 2
 
 
 def _counted(
@@ -119,9 +140,12 @@ def _ffn_kernels(ffn: Ffn | None, weights: WeightFormat | None) -> KernelCount:
     return routed + KernelCount(products=2, others=1, scaled_products=scaled)
 
 
-def model_kernels(shape: ModelShape, weights: WeightFormat) -> KernelCount:
+def model_kernels(
+    shape: ModelShape, weights: WeightFormat, *, is_split: bool = False
+) -> KernelCount:
     """Return what all layers launch with weights of this format."""
     total = NONE
     for group in shape.groups:
-        total += layer_kernels(group.attention, group.ffn, weights).times(group.num_layers)
+        each = layer_kernels(group.attention, group.ffn, weights, is_split=is_split)
+        total += each.times(group.num_layers)
     return total

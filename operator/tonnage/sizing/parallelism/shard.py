@@ -69,6 +69,11 @@ class Shard:
     """Launched in every step but for routed experts, in kernels of the smallest kind."""
     num_scaled_products: float = 0.0
     """Products of quantized matrices outside the routed experts: each needs its scales."""
+    num_cached_heads: float = 0.0
+    """KV heads on this rank, of all layers together: attention has work to begin for each."""
+    num_split_norms: float = 0.0
+    """Layers whose queries and keys are normed over heads that tensor parallelism splits: an
+    exchange more."""
     num_layers: int = 0
     num_moe_layers: int = 0
     hidden_size: int = 0
@@ -93,7 +98,8 @@ def shard_of(
     """
     fraction = stage_fraction(shape.num_layers, parallelism.pipeline)
     stage = float(fraction)
-    stored, kernels = StoredFactors(shape), model_kernels(shape, weights)
+    is_split = parallelism.tensor > 1
+    stored, kernels = StoredFactors(shape), model_kernels(shape, weights, is_split=is_split)
     groups = [
         _GroupShare(group, shape.hidden_size, weights, parallelism, stored)
         for group in shape.groups
@@ -134,6 +140,8 @@ def shard_of(
         * sum(group.routed_parameters for group in groups),
         num_kernels=stage * kernels.total,
         num_scaled_products=stage * kernels.scaled_products,
+        num_cached_heads=stage * _cached_heads(shape, parallelism.tensor),
+        num_split_norms=stage * _wide_norms(shape) if is_split else 0.0,
         num_layers=math.ceil(fraction * shape.num_layers),
         num_moe_layers=math.ceil(
             fraction * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))
@@ -156,6 +164,22 @@ def _exchange_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
     return sum(
         num_layers * exchange_bytes(on_rank(attention, parallelism.tensor), parallelism.context)
         for num_layers, attention in shape.attentions()
+    )
+
+
+def _cached_heads(shape: ModelShape, tensor: int) -> float:
+    return sum(
+        num_layers * max(1.0, attention.num_kv_heads / tensor)
+        for num_layers, attention in shape.attentions()
+        if isinstance(attention, GroupedAttention)
+    )
+
+
+def _wide_norms(shape: ModelShape) -> int:
+    return sum(
+        num_layers
+        for num_layers, attention in shape.attentions()
+        if isinstance(attention, GroupedAttention) and attention.has_wide_norms
     )
 
 

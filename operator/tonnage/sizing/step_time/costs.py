@@ -110,7 +110,11 @@ class _Prices:
 
     def __init__(self, model: StepTimeModel) -> None:
         constants, speeds, shard = model.constants, model.speeds, model.shard
-        self._bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
+        self._bytes_per_s = (
+            speeds.memory_bytes_per_s
+            * constants.bandwidth_efficiency
+            * constants.cache_bandwidth_factor
+        )
         self._flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
         self._exposed = constants.prefill_exposed_fraction / (
             speeds.peak_flop_per_s * constants.prefill_efficiency
@@ -147,9 +151,12 @@ def _prefill_s(model: StepTimeModel, number: int, tokens: float, ranks: float) -
 
 
 def _prefill_grid(model: StepTimeModel, most: int, max_batched_tokens: int) -> PrefillGrid:
-    """Return what prompt tokens on one rank add: a line, unless they touch more experts."""
+    """Return what prompt tokens on one rank add.
+
+    A line, unless they touch more experts or wait for the host.
+    """
     columns, rows = [0, max_batched_tokens], [0, most]
-    if model.shard.experts:
+    if model.shard.experts or model.constants.prefill_launch_s:
         columns = list(_geometric(max_batched_tokens, PREFILL_RATIO))
         rows = list(_geometric(most, ROW_RATIO))
     return PrefillGrid(

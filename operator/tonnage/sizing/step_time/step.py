@@ -1,7 +1,7 @@
 """The time of one engine step: bytes over bandwidth, work over peak, and what is neither."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.sizing.parallelism.shard import Shard
@@ -49,12 +49,14 @@ class StepTime:
     """Of the shorter of memory and compute, what the longer does not hide."""
     draft_s: float = 0.0
     """Passes of a draft layer after the first, which is part of the rest."""
+    launch_s: float = 0.0
+    """That the GPU waits for the host, which launches the kernels of prompts one by one."""
 
     @property
     def total_s(self) -> float:
         decode_s = max(self.memory_s, self.compute_s) + self.serial_s
         beside_s = self.overhead_s + self.prefill_s + self.communication_s
-        return beside_s + decode_s + self.draft_s
+        return beside_s + decode_s + self.draft_s + self.launch_s
 
     @property
     def is_memory_bound(self) -> bool:
@@ -152,24 +154,48 @@ def all_reduce_bytes(*, num_tokens: float, hidden_size: int) -> float:
     return ELEMENT_BYTES * num_tokens * hidden_size
 
 
+def all_reduce_s(
+    *, num_bytes: float, num_ranks: int, link_bytes_per_s: float, constants: SpeedConstants
+) -> float:
+    """Return what an all-reduce takes beyond its latency: the faster of two ways.
+
+    A ring moves ``2 * (ranks - 1) / ranks`` of the bytes over every link, after some more latency.
+    In one shot every rank reads the bytes of all others, which is at once, and less of the link::
+
+        min((ranks - 1) * bytes / (link * one_shot_efficiency),
+            bulk_extra + 2 * (ranks - 1) / ranks * bytes / (link * link_efficiency))
+
+    Sources:
+        [kernel-tables] all-reduces of 256 B to 2 GB among 2, 4 and 8 GPUs.
+    """
+    ring_bytes = 2 * (num_ranks - 1) / num_ranks * num_bytes
+    ring_s = ring_bytes / (link_bytes_per_s * constants.link_efficiency)
+    if constants.one_shot_efficiency is None:
+        return ring_s
+    shot_bytes = (num_ranks - 1) * num_bytes
+    shot_s = shot_bytes / (link_bytes_per_s * constants.one_shot_efficiency)
+    return min(shot_s, constants.bulk_extra_s + ring_s)
+
+
 def communication_s(
-    shard: Shard, speeds: Speeds, constants: SpeedConstants, num_tokens: float
+    shard: Shard,
+    speeds: Speeds,
+    constants: SpeedConstants,
+    *,
+    num_tokens: float,
+    prefill_tokens: float = 0.0,
 ) -> float:
     """Return the time that one stage spends between GPUs.
 
-    Tensor parallelism: two ring all-reduces per layer, each moving ``2 * (tp - 1) / tp`` of its
-    bytes over every link, and a latency that grows with the group where all share one bus and
-    hardly where each pair has its own link. Data-parallel attention: the
-    tokens of a layer go to their experts and come back. Decode context parallelism: queries are
-    gathered and outputs scattered, two more exchanges per layer.
+    Tensor parallelism: all-reduces, two per layer and more where norms are split, each with a
+    latency that grows with the group where all share one bus and hardly where each pair has its own
+    link. Those of prompts are rings, those of decoding tokens what ``all_reduce_s`` says.
+    Data-parallel attention: the tokens of a layer go to their experts and come back. Decode context
+    parallelism: queries are gathered and outputs scattered, two more exchanges per layer.
     """
-    tensor, data = shard.parallelism.tensor, shard.parallelism.data
-    link = speeds.interconnect_bytes_per_s * constants.link_efficiency
-    total_s = 0.0
-    if tensor > 1:
-        moved = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
-        ring_s = 2 * 2 * (tensor - 1) / tensor * moved / link
-        total_s += shard.num_layers * (_latency_s(constants, tensor) + ring_s)
+    data, link = shard.parallelism.data, speeds.interconnect_bytes_per_s * constants.link_efficiency
+    total_s = _all_reduces_s(shard, speeds, constants, num_tokens, prefill_tokens)
+    num_tokens += prefill_tokens
     if shard.parallelism.context > 1:
         total_s += shard.num_layers * 2 * _latency_s(constants, shard.parallelism.context)
         total_s += num_tokens * shard.context_exchange_bytes / link
@@ -181,7 +207,28 @@ def communication_s(
     return total_s
 
 
+def _all_reduces_s(
+    shard: Shard,
+    speeds: Speeds,
+    constants: SpeedConstants,
+    num_tokens: float,
+    prefill_tokens: float,
+) -> float:
+    tensor, link = shard.parallelism.tensor, speeds.interconnect_bytes_per_s
+    if tensor == 1:
+        return 0.0
+    moved = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
+    each_s = all_reduce_s(
+        num_bytes=moved, num_ranks=tensor, link_bytes_per_s=link, constants=constants
+    )
+    prompts = all_reduce_bytes(num_tokens=prefill_tokens, hidden_size=shard.hidden_size)
+    each_s += 2 * (tensor - 1) / tensor * prompts / (link * constants.link_efficiency)
+    num_latencies = shard.num_layers + shard.num_split_norms / 2
+    return num_latencies * _latency_s(constants, tensor) + 2 * shard.num_layers * each_s
+
+
 def _latency_s(constants: SpeedConstants, num_ranks: int) -> float:
+    """Return that of the two all-reduces of a layer."""
     growth: float = (num_ranks / 2) ** constants.all_reduce_growth
     return constants.per_all_reduce_s * growth
 
@@ -206,13 +253,16 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         decode_bytes = mean_weights_read(n, p) + sum over kinds of
             kv_bytes_per_token * tokens attended to + 2 * state_bytes, for each of n
         t = per_step + per_kernel * kernels + per_scaled_product * scaled products
-          + per_experts_block * layers with experts + per_sequence * n
+          + per_experts_block * layers with experts
+          + per_sequence * min(n, most) + per_cached_head * n * KV heads of all layers
           + overlapped(weights / (BW * bandwidth_efficiency), products / (PEAK * compute_eff))
-          + max(cache / (BW * bandwidth_efficiency), attention_flop / (PEAK * compute_eff))
+          + max(cache / (BW * bandwidth_efficiency * cache_bandwidth_factor),
+                attention_flop / (PEAK * compute_eff))
           + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
 
     Pipeline stages cut the batch into as many microbatches, and one round passes them all, so
-    the stage's time counts once per stage. With speculation each sequence has several tokens in
+    the stage's time counts once per stage. A step with prompts takes no less than the host needs to
+    launch it. With speculation each sequence has several tokens in
     the step: they share the reads of its cache, not the work. Data-parallel ranks each hold their
     share of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be the
     mean one, but for prefill that only some have: those compute and send all of it, and routed
@@ -249,7 +299,8 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
     flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
     unpacked_bytes = _unpacked_bytes(shard, constants, weights_bytes)
-    weights_s, cache_s = stages * unpacked_bytes / bytes_per_s, stages * kv_bytes / bytes_per_s
+    weights_s = stages * unpacked_bytes / bytes_per_s
+    cache_s = stages * kv_bytes / (bytes_per_s * constants.cache_bandwidth_factor)
     products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s
     memory_s, compute_s = weights_s + cache_s, products_s + pairs_s
     decode_s = max(memory_s, compute_s)
@@ -257,24 +308,46 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         decode_s = overlapped_s(weights_s, products_s, constants.overlap_power)
         decode_s += max(cache_s, pairs_s)
     prefill_peak = speeds.peak_flop_per_s * constants.prefill_efficiency
-    return StepTime(
+    time = StepTime(
         overhead_s=constants.per_step_s
-        + stages * _kernels_s(shard, constants)
-        + constants.per_sequence_s * num_sequences / parallelism.data,
+        + stages * _kernels_s(shard, constants, sequences)
+        + _sequences_s(constants, num_sequences / parallelism.data),
         memory_s=memory_s,
         compute_s=compute_s,
         serial_s=max(0.0, decode_s - max(memory_s, compute_s)),
         prefill_s=stages * constants.prefill_exposed_fraction * prefill_flop / prefill_peak,
-        communication_s=stages * communication_s(shard, speeds, constants, tokens + own),
+        communication_s=stages
+        * communication_s(shard, speeds, constants, num_tokens=tokens, prefill_tokens=own),
         decode_bytes=weights_bytes + kv_bytes,
         decode_flop=product_flop + pair_flop,
     )
+    floor_s = stages * shard.num_layers * constants.prefill_launch_s
+    return replace(time, launch_s=_launch_s(time, step, floor_s)) if floor_s else time
 
 
-def _kernels_s(shard: Shard, constants: SpeedConstants) -> float:
+def _kernels_s(shard: Shard, constants: SpeedConstants, num_sequences: float) -> float:
     scales_s = constants.per_scaled_product_s * shard.num_scaled_products
     experts_s = constants.per_experts_block_s * shard.num_moe_layers
-    return constants.per_kernel_s * shard.num_kernels + scales_s + experts_s
+    heads_s = constants.per_cached_head_s * shard.num_cached_heads * num_sequences
+    return constants.per_kernel_s * shard.num_kernels + scales_s + experts_s + heads_s
+
+
+def _sequences_s(constants: SpeedConstants, num_sequences: float) -> float:
+    most = constants.per_sequence_limit
+    return constants.per_sequence_s * (num_sequences if most is None else min(num_sequences, most))
+
+
+def _launch_s(time: StepTime, step: Step, floor_s: float) -> float:
+    """Return what the host adds to steps with prompts that the GPU would be done with earlier.
+
+    Of the mean of many steps a share holds prompts, and these hold all of the prefill.
+    """
+    chunk = max(step.prefill_chunk_tokens or 0.0, step.prefill_tokens)
+    share = step.prefill_tokens / chunk if chunk else 0.0
+    if not share:
+        return 0.0
+    busy_s = time.total_s - time.prefill_s + time.prefill_s / share
+    return share * max(0.0, floor_s - busy_s)
 
 
 def _unpacked_bytes(shard: Shard, constants: SpeedConstants, weights_bytes: float) -> float:

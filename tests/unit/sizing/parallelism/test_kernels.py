@@ -53,3 +53,12 @@ def test_a_model_launches_what_its_layers_do():
     each = layer_kernels(group.attention, group.ffn, BF16)
 
     assert model_kernels(shape, BF16).total == group.num_layers * each.total
+
+
+def test_norms_over_all_heads_are_kernels_of_their_own_and_more_where_heads_are_split():
+    wide = replace(GROUPED, has_wide_norms=True)
+
+    alone, split = (layer_kernels(wide, None, BF16, is_split=split) for split in (False, True))
+
+    plain = layer_kernels(GROUPED, None, BF16)
+    assert (alone.others - plain.others, split.others - plain.others) == (2, 6)

@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_gpu, a_shape, a_sizing_request, a_workload, an_slo
 from tonnage.catalog.engine import default_batched_tokens, find_engine
-from tonnage.catalog.engine_speed import prior_speed
+from tonnage.catalog.engine_speed import Run, prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import estimate_status, plan_status
@@ -102,7 +102,7 @@ def a_built_in_request(model_id, gpu, version, **changes):
         gpu=found,
         engine=find_engine(version),
         slo=Slo(),
-        speed=prior_speed(found, shape.weight_format, has_experts=shape.has_experts),
+        speed=prior_speed(found, shape.weight_format, Run(has_experts=shape.has_experts)),
     )
     return replace(request, **changes)
 

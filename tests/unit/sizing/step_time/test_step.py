@@ -9,7 +9,13 @@ from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import ExpertShare
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.step import Step, experts_touched, step_time, weights_read_bytes
+from tonnage.sizing.step_time.step import (
+    Step,
+    all_reduce_s,
+    experts_touched,
+    step_time,
+    weights_read_bytes,
+)
 from tonnage.units import GB
 
 
@@ -154,6 +160,67 @@ def test_two_ranks_pay_two_all_reduces_per_layer():
 
     moved_bytes = 2 * (2 - 1) / 2 * (2 * 10 * 4096)
     assert time.communication_s == pytest.approx(32 * (8e-6 + 2 * moved_bytes / 450e9))
+
+
+def test_norms_over_split_heads_pay_an_exchange_more():
+    shard = a_shard(parallelism=Parallelism(tensor=2), num_split_norms=32)
+    speeds = some_speeds(interconnect_bytes_per_s=float("inf"))
+
+    time = time_of(shard=shard, speeds=speeds, per_all_reduce_s=8e-6)
+
+    assert time.communication_s == pytest.approx(32 * (8e-6 + 4e-6))  # half of what two take
+
+
+def all_reduce_of(num_bytes):
+    constants = replace(
+        TEXTBOOK_SPEED, link_efficiency=0.8, one_shot_efficiency=0.5, bulk_extra_s=5e-6
+    )
+    return all_reduce_s(
+        num_bytes=num_bytes, num_ranks=8, link_bytes_per_s=400e9, constants=constants
+    )
+
+
+def test_few_bytes_are_summed_in_one_shot_and_many_in_a_ring():
+    # One shot: 7 x 0.1 MB at 200 GB/s; ring: 5 us and 1.75 x 10 MB at 320 GB/s.
+    assert all_reduce_of(0.1e6) == pytest.approx(3.5e-6)
+    assert all_reduce_of(10e6) == pytest.approx(5e-6 + 17.5e6 / 320e9)
+
+
+def test_sequences_beyond_those_that_were_measured_take_no_longer():
+    step = a_step(num_sequences=600, context_tokens=0)
+
+    bounded = time_of(step, per_sequence_s=25e-6, per_sequence_limit=512)
+
+    assert bounded.overhead_s == pytest.approx(512 * 25e-6)
+
+
+def test_attention_begins_anew_for_each_sequence_and_head():
+    time = time_of(shard=a_shard(num_cached_heads=256), per_cached_head_s=10e-9)
+
+    assert time.overhead_s == pytest.approx(10 * 256 * 10e-9)
+
+
+def test_a_cache_that_is_unpacked_is_read_more_slowly_than_weights():
+    time = time_of(cache_bandwidth_factor=0.5)
+
+    assert time.memory_s == pytest.approx((16e9 + 20_000 * 131_072 / 0.5) / 3e12)
+
+
+def test_a_step_with_prompts_takes_as_long_as_the_host_needs_to_launch_it():
+    # 32 layers of 1 ms; the GPU would need 6.2 ms for the step and 1.6 ms for 100 prompt tokens.
+    with_prompt = time_of(a_step(prefill_tokens=100), prefill_launch_s=1e-3)
+
+    assert with_prompt.total_s == pytest.approx(32e-3)
+    assert time_of(prefill_launch_s=1e-3).launch_s == 0
+
+
+def test_of_a_mean_step_only_the_share_with_prompts_waits_for_the_host():
+    step = a_step(prefill_tokens=10, prefill_chunk_tokens=100)
+
+    mean, without = time_of(step, prefill_launch_s=1e-3), time_of(step)
+
+    busy_s = without.total_s - without.prefill_s + 10 * without.prefill_s
+    assert mean.launch_s == pytest.approx(0.1 * (32e-3 - busy_s))
 
 
 def test_a_pipeline_does_not_speed_up_one_request():

@@ -179,6 +179,16 @@ def _says(always: bool | None, key: bool) -> bool:
     return key if always is None else always
 
 
+def has_wide_norms(architecture: Architecture, keys: DecoderKeys) -> bool:
+    """Tell whether queries and keys are normed over all heads together.
+
+    Those of ``wide by key`` have a weight for each element, and norm each head by itself.
+    """
+    if architecture.qk_norm == "by key":
+        return keys.use_qk_norm and keys.qk_norm_type == "per_layer"
+    return architecture.qk_norm == "wide"
+
+
 def _qk_norm(architecture: Architecture, keys: DecoderKeys, layer: GroupedAttention) -> int:
     match architecture.qk_norm:
         case "head":

@@ -1,0 +1,111 @@
+"""How far a predicted speed may be off: further where nothing like it was measured.
+
+The fit of a step holds for models, formats and boards that its measurements had none of, and less
+so for kinds of them. What eight of ten measured steps keep was found with each model left out of
+the fit; every kind that no row shows widens that, as independent errors add::
+
+    log(1 + spread) = sqrt(sum of log(1 + part) ** 2)
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tonnage.catalog.engine_speed import (
+    SpeedTable,
+    format_of_experts,
+    is_measured,
+    memory_class,
+    scaling_of,
+    speed_table,
+)
+from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.shape import Attention, GroupedAttention, ModelShape, WeightFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmeasured:
+    """Something that a model, its weights or its board have and no measured row had."""
+
+    kind: str
+    """A key of ``SpeedTable.unmeasured_fraction``."""
+    words: str
+
+
+def speed_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> float:
+    """Return by which fraction a predicted step may be off, either way, eight times in ten."""
+    return _spread(gpu, weights, shape, "step")
+
+
+def first_token_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> float:
+    """Return the same for a time to first token."""
+    return _spread(gpu, weights, shape, "first_token")
+
+
+def _spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape, what: str) -> float:
+    table = speed_table()
+    found = unmeasured(gpu, weights, shape)
+    parts = [table.unmeasured_fraction[each.kind] for each in found]
+    return together(table.spread_fraction[what], *parts)
+
+
+def together(*fractions: float) -> float:
+    """Return the fraction by which several independent errors are off together.
+
+    >>> round(together(0.15, 0.2), 3)
+    0.259
+    """
+    return math.expm1(math.hypot(*(math.log1p(each) for each in fractions)))
+
+
+def unmeasured(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> tuple[Unmeasured, ...]:
+    """Return all that no measured row had."""
+    table = speed_table()
+    return (*_of_board(table, gpu), *_of_weights(table, gpu, weights, shape), *_of_model(shape))
+
+
+def _of_board(table: SpeedTable, gpu: Gpu) -> Iterator[Unmeasured]:
+    if not is_measured(gpu):
+        has_kernels = gpu.generation in table.bandwidth_efficiency
+        kind = "generation" if has_kernels else "kernels"
+        yield Unmeasured(kind=kind, words=f"serving on {gpu.generation or 'this'} GPUs")
+    elif memory_class(table.bandwidth_efficiency, gpu) != gpu.generation:
+        words = f"{gpu.memory_kind} memory of {gpu.generation} GPUs"
+        yield Unmeasured(kind="generation", words=words)
+
+
+def _of_weights(
+    table: SpeedTable, gpu: Gpu, weights: WeightFormat, shape: ModelShape
+) -> Iterator[Unmeasured]:
+    known = table.measured.get(gpu.generation, table.measured_anywhere)
+    names = [scaling_of(weights)]
+    if shape.has_experts:
+        names.append(format_of_experts(weights))
+    missing = [name for name in dict.fromkeys(names) if name not in known]
+    if missing:
+        yield Unmeasured(kind="format", words=f"weights in {' and '.join(missing)}")
+
+
+def _of_model(shape: ModelShape) -> Iterator[Unmeasured]:
+    table = speed_table()
+    kinds = {_kind(each) for _, each in shape.attentions()}
+    missing = sorted(kinds - set(table.measured_attention))
+    if missing:
+        yield Unmeasured(kind="attention", words=f"{' and '.join(missing)} attention")
+    if shape.num_layers < table.measured_layers:
+        yield Unmeasured(
+            kind="depth", words=f"a model of fewer than {table.measured_layers} layers"
+        )
+
+
+def _kind(attention: Attention) -> str:
+    """Name a kind of attention as its kernels differ.
+
+    >>> _kind(GroupedAttention(num_heads=8, num_kv_heads=8, head_dim=64, window_tokens=128))
+    'window'
+    """
+    if not isinstance(attention, GroupedAttention):
+        return type(attention).__name__.removesuffix("Attention").lower()
+    if attention.chosen_tokens is not None:
+        return "sparse"
+    return "full" if attention.window_tokens is None else "window"

@@ -1,0 +1,63 @@
+"""How good stated ranges are: how often they hold, how wide they are, and both in one score."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
+
+from speed_cases import FIRST_TOKENS, STEPS
+from speed_eras import Row
+
+Found = Mapping[str, object]
+Errors = Mapping[str, float]
+OUTSIDE = 0.2
+"""Of measured values that a range of eight in ten leaves outside."""
+KINDS = {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "static batch": frozenset({"batch_e2e_ms"})}
+
+
+def widths_of(found: Sequence[Found]) -> dict[str, float]:
+    """Return high over predicted by row: what is predicted over low is the same."""
+    return {
+        str(each["id"]): float(str(each["high"])) / float(str(each["predicted"]))
+        for each in found
+        if not each["refused"]
+    }
+
+
+def interval_score(error: float, width: float) -> float:
+    """Return the score of a range, lower is better, in logarithms.
+
+    Its width, and ``2 / 0.2`` times the distance of a measured value outside (Gneiting and Raftery
+    2007, section 6.2).
+
+    >>> round(interval_score(0.0, math.e), 3), round(interval_score(math.e**2 - 1, math.e), 3)
+    (2.0, 12.0)
+    """
+    half = math.log(width)
+    outside = max(0.0, abs(math.log1p(error)) - half)
+    return 2 * half + 2 / OUTSIDE * outside
+
+
+def range_lines(
+    rows: Sequence[Row], found: Sequence[Found], errors_by_fit: Mapping[str, Errors]
+) -> list[str]:
+    """Say of each fit how its predictions lie in the ranges that are stated around them."""
+    widths = widths_of(found)
+    lines = [
+        "| eight in ten values in the range | rows | held | high / low, median | interval score |",
+        "|---|---|---|---|---|",
+    ]
+    for title, metrics in KINDS.items():
+        judged = [
+            row["id"]
+            for row in rows
+            if row["engine"] == "vllm" and row["metric"] in metrics and row["id"] in widths
+        ]
+        for fit, errors in errors_by_fit.items():
+            held = [abs(math.log1p(errors[name])) <= math.log(widths[name]) for name in judged]
+            score = mean(interval_score(errors[name], widths[name]) for name in judged)
+            width = median(widths[name] ** 2 for name in judged)
+            share = sum(held) / len(judged)
+            lines.append(
+                f"| {title}, {fit} | {len(judged)} | {share:.0%} | {width:.2f} | {score:.2f} |"
+            )
+    return lines

@@ -1,0 +1,142 @@
+"""What a row of a table of serving measurements says of its load and its engine.
+
+Columns that a table may leave out say it; where they are empty or missing, what the note of a row
+says stands in, as the tables of before had it.
+"""
+
+import re
+from collections.abc import Sequence
+
+from speed_eras import Row
+
+from tonnage.catalog.engine import default_batched_tokens, parse_version
+from tonnage.catalog.gpu import CatalogError, Gpu
+
+REQUIRED = (
+    "id", "source", "gpu", "n_gpus", "tp", "pp", "dp_or_ep", "model", "weight_quant", "kv_dtype",
+    "engine", "engine_version", "isl", "osl", "concurrency_or_batch", "context_tokens", "metric",
+    "note",
+)  # fmt: skip
+STATIC = frozenset({"decode_step_ms", "batch_e2e_ms", "prefill_ms"})
+"""One batch that starts and ends together; the others are closed loops unless they say."""
+ARRIVALS = ("closed", "open", "burst", "static")
+WHOLE = 1.0
+NOTED_LOW = 0.8
+"""InferenceX draws lengths uniformly in [0.8, 1.0] of the nominal ones."""
+MEAN_OF_BOUND = 0.5
+OLDEST, ASYNC_SINCE = "0.0", (0, 14)
+FIRST_DATED = "2026-04-03"
+"""When 0.19 was first measured: builds without a number are older until then."""
+UTILIZATION = 0.9
+DEFAULT_SEQS = 256
+
+
+def check_columns(found: Sequence[str]) -> None:
+    """Refuse a table that lacks a column, once.
+
+    Raises:
+        CatalogError: naming what is missing.
+    """
+    missing = [name for name in REQUIRED if name not in found]
+    if missing:
+        raise CatalogError(f"the table has no column {', '.join(missing)}")
+
+
+def number(text: str) -> float:
+    """Return a number, the mean where only a bound such as ``<=256`` is told, or 0 for none."""
+    found = re.search(r"\d+(\.\d+)?", text)
+    bound_factor = MEAN_OF_BOUND if text.startswith("<=") else 1.0
+    return bound_factor * float(found[0]) if found else 0.0
+
+
+def told(row: Row, column: str) -> float | None:
+    """Return the number in a column that a table may leave out; None where it is not told.
+
+    Raises:
+        CatalogError: something else stands there.
+    """
+    text = (row.get(column) or "").strip()
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise CatalogError(f"{column} {text!r} is no number") from None
+
+
+def arrival_of(row: Row) -> str:
+    """Return how requests come.
+
+    Raises:
+        CatalogError: in a way that is not understood.
+    """
+    arrival = (row.get("arrival") or "").strip()
+    if arrival and arrival not in ARRIVALS:
+        raise CatalogError(f"arrival {arrival!r} is none of {', '.join(ARRIVALS)}")
+    noted = "burst" if "sent at once" in row["note"] else "closed"
+    return "static" if row["metric"] in STATIC else arrival or noted
+
+
+def concurrency_of(row: Row) -> float:
+    """Return how many requests are in flight; of an open loop what its rate makes of it.
+
+    Raises:
+        CatalogError: the row says neither.
+    """
+    found = number(row["concurrency_or_batch"])
+    if not found and not (arrival_of(row) == "open" and told(row, "requests_per_s")):
+        raise CatalogError("concurrency_or_batch is blank, and no open loop's requests_per_s")
+    return found
+
+
+def low_fraction_of(row: Row) -> float:
+    """Return the shortest length that clients draw, uniformly up to the nominal one."""
+    noted = NOTED_LOW if "uniform in [0.8,1.0]" in row["note"] else WHOLE
+    found = told(row, "length_low_fraction")
+    return noted if found is None else found
+
+
+def kv_pool_gib_of(row: Row) -> float | None:
+    noted = re.search(r"KV memory ([\d.]+) GiB/GPU", row["note"])
+    found = told(row, "kv_pool_gib")
+    return float(noted[1]) if found is None and noted else found
+
+
+def limit_of(row: Row) -> int | None:
+    """Return the flag, or what a server has by itself. None: it was set to what clients ask for."""
+    found = told(row, "max_num_seqs")
+    if found is not None:
+        return int(found)
+    is_set = arrival_of(row) == "static" or "InferenceX" in row["note"]
+    return None if is_set else DEFAULT_SEQS
+
+
+def batched_tokens_of(row: Row, gpu: Gpu) -> int:
+    return int(told(row, "max_num_batched_tokens") or default_batched_tokens(gpu))
+
+
+def utilization_of(row: Row) -> float:
+    return told(row, "gpu_memory_utilization") or UTILIZATION
+
+
+def minor_of(row: Row) -> str:
+    """Return the version of a vLLM, by its date where it has no number; empty for the newest."""
+    found = re.match(r"v?(0\.\d+)", row["engine_version"])
+    if found or row["engine"] != "vllm":
+        return found[1] if found else ""
+    dates = re.findall(r"20\d\d-\d\d-\d\d", row["note"])
+    return OLDEST if dates and dates[-1] <= FIRST_DATED else ""
+
+
+def schedules_async(row: Row) -> bool:
+    """Tell whether the host prepares a step while another runs: by column, recipe or version.
+
+    Sources:
+        [vllm-source] 0.14.0: by default; [serving-measurements] recipes that switch it on before.
+    """
+    text = (row.get("async_scheduling") or "").strip().lower()
+    if text:
+        return text in {"1", "true", "yes"}
+    minor = minor_of(row)
+    is_noted = row["engine"] != "vllm" or "InferenceX" in row["note"]
+    return is_noted or not minor or parse_version(minor) >= ASYNC_SINCE
