@@ -147,7 +147,7 @@ def doubtful_winner(found: Compared) -> str | None:
     if len(ranked) < 2 or asked is None or asked.next_bill is None:  # noqa: PLR2004  (first, second)
         return None
     (_, first), (_, second) = ranked[:2]
-    spread, other = speed_spread(first.gpu), second.bill
+    spread, other = spread_of(first.sizing.request), second.bill
     dearer, cheaper = asked.next_bill.usd_per_hour, other.usd_per_hour if other else 0.0
     if asked.load * (1 + spread) <= 1 or dearer <= cheaper:
         return None

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.engine_speed import speed_spread
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.at_demand import cost_figures
@@ -21,7 +20,7 @@ from tonnage.sizing.plan import (
     requests_per_s_asked,
     size,
 )
-from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
+from tonnage.sizing.request import SizingRequest, on_gpu, spread_of, with_prior
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import MS_PER_S
 
@@ -93,7 +92,7 @@ def savings(
 def _saving(change: str, other: Sizing, num_gpus: int, min_replicas: int) -> Saving:
     replicas = max(other.replicas, min_replicas)
     rate = requests_per_s_asked(other) or 0.0
-    slower = other.sustained_requests_per_s(replicas) / (1 + speed_spread(other.request.gpu))
+    slower = other.sustained_requests_per_s(replicas) / (1 + spread_of(other.request))
     return Saving(
         change=change,
         sizing=other,
