@@ -262,7 +262,9 @@ def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> 
         for name in ways
         if (score := history.scores.get(name, Score())).weight >= MIN_SCORED
     }
-    best = min(known, key=lambda name: known[name].mean, default=LAST)
+    # It never tells of less, so loses less than a trend does while demand falls: which is no merit.
+    others = [name for name in known if name != RISE]
+    best = min(others, key=lambda name: known[name].mean, default=LAST)
     if best != LAST and known[best].mean <= BETTER * last.mean:
         gain = 1 - known[best].mean / last.mean if last.mean else 0.0
         origin = f"{best}, which missed {gain:.0%} less than the last value did"

@@ -116,6 +116,13 @@ class TestForecast:
 
         assert told(replace(history, scores=bad), 1200, 3.0).origin == LAST
 
+    def test_of_a_trend_with_a_good_record_comes_before_a_rise_with_a_better_one(self):
+        good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=40, weight=50)}
+        better = {**good, RISE: Score(loss=10, weight=50)}
+        history = replace(after(lambda at_s: 1 + at_s / 600, 20), scores=better)
+
+        assert told(history, 1200, 3.0).origin.startswith("trend")
+
     def test_is_switched_off_where_the_trend_misleads(self):
         # Up and down every ten minutes: the trend is right never, the last value half of the time.
         def square(at_s):
