@@ -42,7 +42,10 @@ def a_situation(*, current=4, need=4, recent=None, placed=None, **changes):
         gpus_per_replica=2,
         free_budget_gpus=None,
         settings=PolicySettings(
-            scale_down_window_s=WINDOW_S, max_scale_up_replicas=8, pace_s=PACE_S
+            scale_down_window_s=WINDOW_S,
+            hold_s=WINDOW_S,
+            max_scale_up_replicas=8,
+            pace_s=PACE_S,
         ),
     )
     return replace(situation, **changes)

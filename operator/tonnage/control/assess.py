@@ -13,6 +13,7 @@ from tonnage.control.drifted import with_departed
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.outlook import (
     events_of,
+    held_s,
     outlook_of,
     remembered_demand,
     scale_down_window_s,
@@ -151,7 +152,8 @@ def decided(
     events = events_of(chosen, found.memory, fleet)
     found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
     wanted = _need(found, chosen, events, fleet)
-    found = replace(found, memory=_remember_need(found, wanted, fleet))
+    hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
+    found = replace(found, memory=_remember_need(found, wanted, fleet, hold_s))
     situation = _situation(found, chosen, wanted, fleet, free_gpus)
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
@@ -198,8 +200,8 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     )
 
 
-def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemory:
-    """Add this moment to the window that scaling down looks at.
+def _remember_need(found: Assessment, wanted: Need, fleet: Fleet, hold_s: float) -> ObjectMemory:
+    """Add this moment to the window that scaling down looks at: what a later one tops is left out.
 
     A need that stands on missing data proves nothing: what is there counts as needed. After a
     gap without ticks the window begins anew.
@@ -211,8 +213,7 @@ def _remember_need(found: Assessment, wanted: Need, fleet: Fleet) -> ObjectMemor
     needed = wanted.replicas_with_margin
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
         needed = max(needed, found.state.deployment.replicas)
-    window_s = scale_down_window_s(memory, settings)
-    kept = [entry for entry in recent if fleet.now_s - entry[0] < window_s]
+    kept = [each for each in recent if fleet.now_s - each[0] < hold_s and each[1] > needed]
     return replace(memory, recent_needs=(*kept, (fleet.now_s, needed)))
 
 
@@ -287,6 +288,7 @@ def _situation(
         free_budget_gpus=free_gpus,
         settings=PolicySettings(
             scale_down_window_s=scale_down_window_s(memory, fleet.settings),
+            hold_s=held_s(memory, chosen.sizing, fleet.settings),
             max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
             pace_s=pace_s(fleet.settings),
         ),

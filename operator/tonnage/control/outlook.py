@@ -1,5 +1,6 @@
 """What is coming: replicas on their way, and demand when one asked for now would be Ready."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from tonnage.estimate.forecast import (
     without_chance,
 )
 from tonnage.estimate.headroom import headroom
+from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.kept_history import is_news, kept, recalled
 from tonnage.policy.need import Outlook, Supply
@@ -29,8 +31,6 @@ from tonnage.sizing.cost import usd_per_hour_per_gpu
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_s
 
-HELD_LEADS = 3.0
-"""For which a lower need must have held before replicas are taken away."""
 OVERDUE_SHARE = 0.25
 """Of a start, that a pod which takes longer than others did is given again and again."""
 DEFAULT_QUANTILE = 0.95
@@ -56,7 +56,13 @@ def scale_down_window_s(memory: ObjectMemory, settings: Settings) -> float:
 
     What is taken away too early is missed for a lead, what is kept too long costs a lead or two.
     """
-    return max(settings.scale_down_window_s, HELD_LEADS * lead_s(memory, settings))
+    return max(settings.scale_down_window_s, STARTS[0] * lead_s(memory, settings))
+
+
+def held_s(memory: ObjectMemory, sizing: Sizing, settings: Settings) -> float:
+    """Return the same, or longer where demand is known to come back."""
+    starts = held_starts(memory.history.held, quantile=_quantile(sizing))
+    return max(scale_down_window_s(memory, settings), starts * lead_s(memory, settings))
 
 
 def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:
@@ -100,7 +106,7 @@ def remembered_demand(
     note = Note(
         at_s=fleet.now_s,
         demand=now,
-        sure=now - CHANCE_Z * demand.standard_error_per_s / most,
+        sure=now - CHANCE_Z * math.sqrt(2) * demand.standard_error_per_s / most,
         peak=sure / count.seconds / most if count else 0.0,
         planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
         lead_s=lead,

@@ -1,10 +1,12 @@
 """Demand when a replica that is asked for now is Ready: forecasts, and their own record.
 
-Four ways to forecast run side by side: the last value, the trend of the last minutes, and what came
-at this time of the day before or the week before, moved to today's level. Each forecast is kept
-until its time has come and then scored; the last value stands unless another has done clearly
-better by its record. A forecast that is too low breaks promises and one that is too high costs a
-replica or two for minutes, so the loss is that of a quantile, not of the mean.
+Five ways to forecast run side by side (``ways``): the last value, a rise that goes on, the trend of
+the last minutes, and what came at this time of the day before or the week before. Each forecast is
+kept until its time has come and then scored. A rise that goes on is believed until its own record
+is worse than that of the last value: it takes two rises, one after the other, and there is no time
+to wait for a record where starts take ten minutes. Another way has to do clearly better. A forecast
+that is too low breaks promises and one that is too high costs a replica or two for minutes, so the
+loss is that of a quantile, not of the mean.
 
 Bursts that come and go before a new replica could be Ready are no matter of forecasts. By how much
 they exceeded what was planned for is kept for a day, and the reserve is read off that record: the
@@ -19,25 +21,30 @@ Sources:
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
 from tonnage.estimate.headroom import FIRST, Rises, with_rise
+from tonnage.estimate.holding import NOTHING_HELD, Held, highest, with_held
+from tonnage.estimate.ways import (
+    BIN_S,
+    DAY_S,
+    LAST,
+    NOTE_S,
+    RISE,
+    TREND_S,
+    WEEK_S,
+    Seen,
+    forecasts,
+)
 from tonnage.units import HOUR_S
 
-LAST = "last value"
-NOTE_S: Final = 60.0
-"""Between two notes."""
 LATEST_S: Final = 2 * NOTE_S
 """After its time, at which a forecast can still be scored: after a gap it is about another hour."""
 RECENT_S: Final = HOUR_S
 """That single notes are kept."""
-BIN_S: Final = 600.0
-"""Of the pattern of days and weeks."""
-DAY_S: Final = 24 * HOUR_S
-WEEK_S: Final = 7 * DAY_S
 PATTERN_S: Final = WEEK_S + DAY_S
 """For which means are kept."""
 UNDER: Final = 0.8
@@ -47,9 +54,6 @@ FORGET_S: Final = 12 * HOUR_S
 MIN_SCORED: Final = 30.0
 BETTER: Final = 0.9
 """Of the loss of the last value: what another way has to stay below."""
-LARGEST_RISE: Final = 3.0
-"""Times the demand now that a trend may lead to, and by which levels of two days may differ."""
-TREND_S: Final = 600.0
 CHANCE_Z: Final = 2.0
 """Standard deviations of a count that are taken off it before it is called a burst."""
 MIN_PEAKS: Final = 6
@@ -72,6 +76,8 @@ class Due:
     base: float
     """That the fleet was planned for."""
     peak: float = 0.0
+    highest: tuple[float, ...] = ()
+    """Demand that replicas would have been held for, by how long they are held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +115,7 @@ class History:
     peaks: tuple[Peak, ...] = ()
     """By the ten minutes in which they were planned for, of a day."""
     rises: Rises = FIRST
+    held: Held = NOTHING_HELD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +147,12 @@ def noted(history: History, note: Note) -> History:
     A clock that was set back begins anew.
     """
     if history.recent and note.at_s < history.recent[-1][0]:
-        history = History(pattern=history.pattern, scores=history.scores, rises=history.rises)
+        history = History(
+            pattern=history.pattern,
+            scores=history.scores,
+            rises=history.rises,
+            held=history.held,
+        )
     peak = note.peak
     due = tuple(replace(each, peak=max(each.peak, peak)) for each in history.due)
     history = replace(history, due=due)
@@ -156,8 +168,9 @@ def _with_note(history: History, note: Note) -> History:
     new = Due(
         noted_s=at_s,
         due_s=at_s + note.lead_s,
-        forecasts=dict(_forecasts(history, at_s, rate, note.lead_s)),
+        forecasts=_forecasts(history, at_s, rate, note.lead_s),
         base=note.planned,
+        highest=highest(history.recent, history.pattern, at_s=at_s, lead_s=note.lead_s),
     )
     return replace(history, due=(*history.due, new))
 
@@ -170,6 +183,7 @@ def rescaled(history: History, factor: float) -> History:
             forecasts={name: factor * value for name, value in each.forecasts.items()},
             base=factor * each.base,
             peak=factor * each.peak,
+            highest=tuple(factor * value for value in each.highest),
         )
         for each in history.due
     )
@@ -179,6 +193,7 @@ def rescaled(history: History, factor: float) -> History:
         pattern={at: (factor * mean, count) for at, (mean, count) in history.pattern.items()},
         due=tuple(due),
         peaks=tuple(replace(each, demand=factor * each.demand) for each in history.peaks),
+        held=tuple((factor * short, factor * over) for short, over in history.held),
     )
 
 
@@ -195,7 +210,8 @@ def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tu
 
 def _settled(history: History, note: Note) -> History:
     """Score the forecasts whose time has come, and keep by how much demand exceeded the plan."""
-    scores, peaks, rises = dict(history.scores), history.peaks, history.rises
+    scores, peaks = dict(history.scores), history.peaks
+    rises, held = history.rises, history.held
     came = [each for each in history.due if each.due_s <= note.at_s]
     for each in came:
         if note.at_s - each.due_s > LATEST_S:
@@ -204,6 +220,7 @@ def _settled(history: History, note: Note) -> History:
             scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
         rises = with_rise(rises, note.sure / each.base - 1) if each.base else rises
+        held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
     if not came:
         return history
     oldest = int((note.at_s - DAY_S) // BIN_S)
@@ -211,6 +228,7 @@ def _settled(history: History, note: Note) -> History:
         history,
         scores=scores,
         rises=rises,
+        held=held,
         peaks=tuple(each for each in peaks if each.bin >= oldest),
         due=tuple(each for each in history.due if each.due_s > note.at_s),
     )
@@ -237,76 +255,31 @@ def _with_peak(peaks: tuple[Peak, ...], due: Due, *, stays: float) -> tuple[Peak
 
 def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> Forecast:
     """Return what is expected after ``lead_s``: the last value, if nothing does better."""
-    ways = dict(_forecasts(history, at_s, demand, lead_s))
+    ways = _forecasts(history, at_s, demand, lead_s)
     last = history.scores.get(LAST, Score())
     known = {
         name: score
         for name in ways
         if (score := history.scores.get(name, Score())).weight >= MIN_SCORED
     }
-    best = min(known, key=lambda name: known[name].mean, default=LAST)
-    if best == LAST or known[best].mean > BETTER * last.mean:
-        return Forecast(demand=demand, origin=LAST)
-    gain = 1 - known[best].mean / last.mean if last.mean else 0.0
-    origin = f"{best}, which missed {gain:.0%} less than the last value did"
-    return Forecast(demand=ways[best], origin=origin)
+    # It never tells of less, so loses less than a trend does while demand falls: which is no merit.
+    others = [name for name in known if name != RISE]
+    best = min(others, key=lambda name: known[name].mean, default=LAST)
+    if best != LAST and known[best].mean <= BETTER * last.mean:
+        gain = 1 - known[best].mean / last.mean if last.mean else 0.0
+        origin = f"{best}, which missed {gain:.0%} less than the last value did"
+        return Forecast(demand=ways[best], origin=origin)
+    has_misled = RISE in known and known[RISE].mean > last.mean
+    if ways.get(RISE, 0.0) > demand and not has_misled:
+        return Forecast(demand=ways[RISE], origin=RISE)
+    return Forecast(demand=demand, origin=LAST)
 
 
-def _forecasts(
-    history: History, at_s: float, demand: float, lead_s: float
-) -> Iterable[tuple[str, float]]:
-    """Yield what each way that has what it takes comes to."""
-    for name, way in WAYS.items():
-        found = way(history, at_s, demand, lead_s)
-        if found is not None:
-            yield name, max(0.0, found)
-
-
-def _last(_: History, __: float, demand: float, ___: float) -> float:
-    return demand
-
-
-def _trend(history: History, at_s: float, demand: float, lead_s: float) -> float | None:
-    """Go on by the slope of least squares over the last ten minutes, or a lead if that is more."""
-    since_s = at_s - max(TREND_S, lead_s)
-    points = [each for each in history.recent if each[0] >= since_s]
-    if len(points) < TREND_S / NOTE_S / 2:
-        return None
-    mean_s = sum(at for at, _ in points) / len(points)
-    mean = sum(rate for _, rate in points) / len(points)
-    spread = sum((at - mean_s) ** 2 for at, _ in points)
-    slope = sum((at - mean_s) * (rate - mean) for at, rate in points) / spread
-    return min(demand + slope * lead_s, LARGEST_RISE * demand)
-
-
-def _before(period_s: float) -> Callable[[History, float, float, float], float | None]:
-    def way(history: History, at_s: float, demand: float, lead_s: float) -> float | None:
-        then = _pattern_at(history, at_s - period_s)
-        later = _pattern_at(history, at_s + lead_s - period_s)
-        if then is None or later is None:
-            return None
-        level = demand / then if then else 1.0
-        return demand + (later - then) * min(max(level, 1 / LARGEST_RISE), LARGEST_RISE)
-
-    return way
-
-
-def _pattern_at(history: History, at_s: float) -> float | None:
-    """Return the demand at a time in the past, on the line between the middles of two bins."""
-    place = at_s / BIN_S - 0.5
-    low, share = math.floor(place), place - math.floor(place)
-    one, other = history.pattern.get(low), history.pattern.get(low + 1)
-    if one is None or other is None:
-        return None
-    return (1 - share) * one[0] + share * other[0]
-
-
-WAYS: Final[Mapping[str, Callable[[History, float, float, float], float | None]]] = {
-    LAST: _last,
-    "trend": _trend,
-    "the day before": _before(DAY_S),
-    "the week before": _before(WEEK_S),
-}
+def _forecasts(history: History, at_s: float, demand: float, lead_s: float) -> Mapping[str, float]:
+    seen = Seen(
+        recent=history.recent, pattern=history.pattern, at_s=at_s, demand=demand, lead_s=lead_s
+    )
+    return dict(forecasts(seen))
 
 
 def reserve(history: History, *, quantile: float) -> float:

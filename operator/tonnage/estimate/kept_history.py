@@ -1,8 +1,9 @@
 """The history of demand as it is kept for the next process: some 3 KiB of text for an object.
 
-Kept are the mean demand by ten minutes of eight days, the peaks of one, and the record of the
-forecasts. Notes of the last hour and forecasts that are not due yet are not: after a restart they
-are of another time. A bin that has not ended is left out, and one that nobody noted is missing.
+Kept are the mean demand by ten minutes of eight days, the peaks of one, and the records of
+forecasts, of rises and of what holding replicas would have cost. Notes of the last hour and
+forecasts that are not due yet are not: after a restart they are of another time. A bin that has not
+ended is left out, and one that nobody noted is missing.
 
 A figure is two letters, a step on a scale of 4,094 from a ten-thousandth of a replica to ten
 thousand, each 0.45 % above the last: so no text can tell of a demand that cannot be. Whether what
@@ -15,18 +16,10 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Final
 
-from tonnage.estimate.forecast import (
-    BIN_S,
-    DAY_S,
-    FORGET_S,
-    NOTE_S,
-    PATTERN_S,
-    WAYS,
-    History,
-    Peak,
-    Score,
-    reserve,
-)
+from tonnage.estimate.forecast import FORGET_S, PATTERN_S, History, Peak, Score, reserve
+from tonnage.estimate.headroom import FIRST, Rises, headroom
+from tonnage.estimate.holding import NOTHING_HELD, Held, held_starts
+from tonnage.estimate.ways import BIN_S, DAY_S, NOTE_S, WAYS
 from tonnage.units import HOUR_S
 
 ALPHABET: Final = ascii_uppercase + ascii_lowercase + digits + "-_"
@@ -50,6 +43,9 @@ CHANCE_Z: Final = 4.0
 RESERVE_CHANGE: Final = 0.1
 QUANTILE: Final = 0.95
 """At which reserves are compared."""
+HEADROOM_CHANGE: Final = 0.04
+STRICT: Final = 0.99
+"""The quantile at which headroom is compared, and for how long replicas are held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +72,8 @@ class KeptHistory:
     planned: Row
     """What was, in the same bins."""
     scores: Mapping[str, Score]
+    rises: Rises = FIRST
+    held: Held = NOTHING_HELD
 
 
 def kept(history: History, *, unit: str, unit_requests_per_s: float, now_s: float) -> KeptHistory:
@@ -90,6 +88,8 @@ def kept(history: History, *, unit: str, unit_requests_per_s: float, now_s: floa
         peaks=row(_within({at: each.ratio for at, each in peaks.items()}, now_s, DAY_S)),
         planned=row(_within({at: each.demand for at, each in peaks.items()}, now_s, DAY_S)),
         scores={way: score for way, score in history.scores.items() if way in WAYS},
+        rises=tuple(history.rises),
+        held=tuple(history.held),
     )
 
 
@@ -106,6 +106,8 @@ def recalled(known: KeptHistory, *, now_s: float) -> History:
             for at, ratio in peaks.items()
             if at in planned
         ),
+        rises=known.rises,
+        held=known.held,
     )
 
 
@@ -121,7 +123,16 @@ def is_news(before: KeptHistory | None, after: KeptHistory) -> bool:
     expected = known.get(newest, next(iter(now.values()), 0.0))
     least = _least_change(expected, after.unit_requests_per_s)
     has_changed = any(abs(mean - expected) > least for at, mean in now.items() if at > newest)
-    return has_changed or abs(_reserve(after) - _reserve(before)) > RESERVE_CHANGE
+    is_reserve = abs(_reserve(after) - _reserve(before)) > RESERVE_CHANGE
+    return has_changed or is_reserve or _has_record_changed(before, after)
+
+
+def _has_record_changed(before: KeptHistory | None, after: KeptHistory) -> bool:
+    """Tell whether rises ask for another headroom, or replicas are to be held for another time."""
+    rises, held = (before.rises, before.held) if before else (FIRST, NOTHING_HELD)
+    rooms = [headroom(each, quantile=STRICT) for each in (rises, after.rises)]
+    starts = [held_starts(each, quantile=STRICT) for each in (held, after.held)]
+    return abs(rooms[0] - rooms[1]) > HEADROOM_CHANGE or starts[0] != starts[1]
 
 
 def _least_change(expected: float, unit_requests_per_s: float) -> float:

@@ -4,7 +4,10 @@ The form, of which ``kept_history`` says what the texts are::
 
     {"version": 1, "keptAt", "unit": memory key, "unitRequestsPerSecond",
      "means": {"first", "text"}, "peaks": {"first", "text"}, "planned": {"first", "text"},
-     "record": {WAY TO FORECAST: [loss, weight]}}
+     "record": {WAY TO FORECAST: [loss, weight]},
+     "rises": [weight of notes, by how far demand rose], "held": [[short, held for nothing], ...]}
+
+Those without ``rises`` and ``held`` were written before there were any.
 """
 
 from collections.abc import Mapping
@@ -20,7 +23,9 @@ from tonnage.estimate.checked import (
     name,
     positive,
 )
-from tonnage.estimate.forecast import WAYS, Score
+from tonnage.estimate.forecast import Score
+from tonnage.estimate.headroom import FIRST, FORGET_NOTES, Rises
+from tonnage.estimate.holding import NOTHING_HELD, Held
 from tonnage.estimate.kept_history import (
     LETTERS,
     MAX_BINS,
@@ -31,9 +36,12 @@ from tonnage.estimate.kept_history import (
     Row,
     figures,
 )
+from tonnage.estimate.ways import WAYS
 
 VERSION: Final = 1
 """Raised when the meaning of a figure changes. States that have no history are of any version."""
+MOST_NOTES: Final = 1.1 * FORGET_NOTES
+"""What the weight of notes comes to if none is missed, and a rounding."""
 
 
 def history_entry(known: KeptHistory) -> dict[str, Any]:
@@ -48,6 +56,8 @@ def history_entry(known: KeptHistory) -> dict[str, Any]:
         "record": {
             way: [figure(score.loss), figure(score.weight)] for way, score in known.scores.items()
         },
+        "rises": [figure(weight) for weight in known.rises],
+        "held": [[figure(short), figure(over)] for short, over in known.held],
     }
 
 
@@ -72,6 +82,8 @@ def read_history(entry: Any) -> KeptHistory:
         peaks=_row(entry["peaks"], MAX_PEAK_BINS),
         planned=_row(entry["planned"], MAX_PEAK_BINS),
         scores={name(way): _score(score) for way, score in record.items()},
+        rises=_rises(entry["rises"]) if "rises" in entry else FIRST,
+        held=_held(entry["held"]) if "held" in entry else NOTHING_HELD,
     )
     check(figures(known.peaks).keys() == figures(known.planned).keys())
     return known
@@ -94,4 +106,18 @@ def _score(entry: Any) -> Score:
     loss, weight = entry
     found = Score(loss=amount(loss), weight=positive(weight, MOST_WEIGHT))
     check(found.mean <= MOST)
+    return found
+
+
+def _rises(entry: Any) -> Rises:
+    check(isinstance(entry, list) and len(entry) == len(FIRST))
+    found = tuple(map(amount, entry))
+    check(sum(found) <= MOST_NOTES)
+    return found
+
+
+def _held(entry: Any) -> Held:
+    check(isinstance(entry, list) and len(entry) == len(NOTHING_HELD))
+    found = tuple((amount(short), amount(over)) for short, over in entry)
+    check(all(max(each) <= MOST_NOTES * MOST for each in found))
     return found

@@ -45,13 +45,20 @@ def walk_down(decision: Decision, situation: Situation) -> Decision:
         return decision.limited_to(current, *hold)
     highest = max((need for _, need in situation.recent_needs), default=current)
     if highest >= current:
-        window = format_s(situation.settings.scale_down_window_s)
-        message = f"{highest} were needed within the last {window}: {current} stay"
+        message = f"{highest} were needed within the last {_held_for(situation)}: {current} stay"
         return decision.limited_to(current, "Stabilizing", message)
     step = math.ceil(STEP_DOWN * current)
     message = f"from {current} by {step} at a time"
     least = max(decision.replicas, highest, current - step)
     return decision.limited_to(least, "WalkingDown", message)
+
+
+def _held_for(situation: Situation) -> str:
+    settings = situation.settings
+    told = format_s(settings.hold_s)
+    if settings.hold_s <= settings.scale_down_window_s:
+        return told
+    return f"{told}, in which demand has come back so often that holding costs less"
 
 
 def _hold_down(situation: Situation) -> tuple[str, str] | None:

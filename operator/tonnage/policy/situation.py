@@ -34,6 +34,9 @@ class PolicySettings:
     """The administrator's part of the policy."""
 
     scale_down_window_s: float
+    """The least time for which a lower need must have held before replicas are taken away."""
+    hold_s: float
+    """For which it must have held by what is known of this demand."""
     max_scale_up_replicas: int
     pace_s: float
     """Time in which the effect of a step shows in the rates."""
@@ -57,7 +60,7 @@ class Situation:
     need: Need
     metrics: Metrics
     recent_needs: tuple[tuple[float, int], ...]
-    """(time, replicas with margin) of the last window, this moment included."""
+    """(time, replicas with margin) as long as replicas are held, this moment included."""
     watching_since_s: float
     """Since when this process has seen the object."""
     lost_at_s: float | None

@@ -197,7 +197,7 @@ class TestScalingDown:
         found = assessed(state, memory=memory)
 
         assert found.decision.replicas == 3
-        assert [need for _, need in found.memory.recent_needs] == [2, 2]
+        assert found.memory.recent_needs == ((NOW_S, 2),)
 
     def test_waits_three_starts_where_these_take_long(self):
         # 3 * (200 s and a tick of 15 s) = 645 s.

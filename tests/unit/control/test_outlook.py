@@ -9,9 +9,10 @@ from tonnage.control.outlook import with_recalled
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, memory_key
-from tonnage.estimate.forecast import BIN_S, History
+from tonnage.estimate.forecast import History
 from tonnage.estimate.kept_history import kept
 from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.ways import BIN_S
 
 SIZING = a_sizing()
 UNIT = memory_key(SIZING.request, SIZING.flags)

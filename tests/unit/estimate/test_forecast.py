@@ -6,10 +6,6 @@ from dataclasses import replace
 import pytest
 
 from tonnage.estimate.forecast import (
-    BIN_S,
-    DAY_S,
-    LAST,
-    WEEK_S,
     Due,
     Forecast,
     History,
@@ -24,6 +20,7 @@ from tonnage.estimate.forecast import (
     usual,
     without_chance,
 )
+from tonnage.estimate.ways import BIN_S, DAY_S, LAST, RISE, WEEK_S
 
 START_S = 2000 * WEEK_S
 LEAD_S = 300.0
@@ -68,12 +65,63 @@ class TestForecast:
         def ramp(at_s):
             return 1 + at_s / 600
 
-        early, late = after(ramp, 20), after(ramp, 60)
+        late = after(ramp, 60)
 
-        assert told(early, 1200, 3.0).origin == LAST
         found = told(late, 3600, ramp(3600))
         assert found.demand == pytest.approx(7.5)
         assert found.origin == "trend, which missed 100% less than the last value did"
+
+    def test_goes_on_by_a_rise_that_lasts_before_there_is_any_record(self):
+        # One more in ten minutes: at least 0.3 in 5, a minute to either side of all times left out.
+        history = after(lambda at_s: 1 + at_s / 600, 20)
+
+        found = told(history, 1200, 3.0)
+
+        assert found.origin == RISE
+        assert found.demand == pytest.approx(3.3)
+
+    @pytest.mark.parametrize("minute", range(5, 40))
+    def test_does_not_go_on_by_a_jump_whenever_it_is_looked_at(self, minute):
+        # From 2 to 6, read as 4 in between.
+        def jump(at_s):
+            return 2.0 if at_s < 900 else 4.0 if at_s < 960 else 6.0
+
+        history = after(jump, minute)
+        rate = jump(60 * minute)
+
+        assert told(history, 60 * minute, rate) == Forecast(demand=rate, origin=LAST)
+
+    def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
+        # 3, 6 and 9: 3 in each half of 14 minutes.
+        def stages(at_s):
+            return 3.0 + 3.0 * (at_s // 360)
+
+        found = told(after(stages, 15), 840, 9.0, lead_s=600)
+
+        assert found.demand == pytest.approx(9 + 3 * 600 / 420)
+
+    def test_does_not_go_on_by_bursts_on_a_level_that_stays(self):
+        def bursty(at_s):
+            return 9.0 if at_s % 300 == 240 else 3.0
+
+        for minutes in range(10, 40):
+            history = after(bursty, minutes)
+            rate = bursty(60 * (minutes - 1))
+
+            assert told(history, 60 * (minutes - 1), rate).demand == rate
+
+    def test_of_a_rise_is_not_believed_where_it_has_misled(self):
+        history = after(lambda at_s: 1 + at_s / 600, 20)
+        bad = {LAST: Score(loss=50, weight=50), RISE: Score(loss=51, weight=50)}
+
+        assert told(replace(history, scores=bad), 1200, 3.0).origin == LAST
+
+    def test_of_a_trend_with_a_good_record_comes_before_a_rise_with_a_better_one(self):
+        good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=40, weight=50)}
+        better = {**good, RISE: Score(loss=10, weight=50)}
+        history = replace(after(lambda at_s: 1 + at_s / 600, 20), scores=better)
+
+        assert told(history, 1200, 3.0).origin.startswith("trend")
 
     def test_is_switched_off_where_the_trend_misleads(self):
         # Up and down every ten minutes: the trend is right never, the last value half of the time.
@@ -108,9 +156,9 @@ class TestForecast:
 
     def test_needs_a_record_of_half_an_hour(self):
         scores = {LAST: Score(loss=50, weight=29), "trend": Score(loss=0, weight=29)}
-        history = replace(after(lambda at_s: at_s, 15), scores=scores)
+        history = replace(after(lambda at_s: at_s, 9), scores=scores)
 
-        assert told(history, 900, 900.0).origin == LAST
+        assert told(history, 540, 540.0).origin == LAST
 
     def test_of_a_trend_is_three_times_what_comes_at_most(self):
         good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=1, weight=50)}

@@ -6,7 +6,7 @@ import pytest
 
 from measured_builders import a_posterior
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
-from tonnage.estimate.forecast import WAYS, Score
+from tonnage.estimate.forecast import Score
 from tonnage.estimate.keeping import (
     MAX_SHARD_BYTES,
     MAX_SHARED_BYTES,
@@ -20,6 +20,7 @@ from tonnage.estimate.keeping import (
 from tonnage.estimate.kept_history import MAX_BINS, MAX_PEAK_BINS, KeptHistory, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.estimate.stored import dump_objects, dump_shared
+from tonnage.estimate.ways import WAYS
 from tonnage.units import KIB, MIB
 
 SPEED = a_posterior(covariance=(0.01, 0.0, 0.0, 0.01, 0.0, 0.01), num_windows=10)

@@ -8,18 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import numbers
-from tonnage.estimate.forecast import (
-    BIN_S,
-    DAY_S,
-    LAST,
-    PATTERN_S,
-    WAYS,
-    WEEK_S,
-    History,
-    Peak,
-    Score,
-    forecast,
-)
+from tonnage.estimate.forecast import PATTERN_S, History, Peak, Score, forecast
 from tonnage.estimate.kept_history import (
     MOST,
     Row,
@@ -29,12 +18,19 @@ from tonnage.estimate.kept_history import (
     recalled,
     row,
 )
+from tonnage.estimate.ways import BIN_S, DAY_S, LAST, WAYS, WEEK_S
 
 NOW_S = 2000 * WEEK_S
 NOW = int(NOW_S // BIN_S)
 """The bin that has just begun."""
 A_DAY = int(DAY_S // BIN_S)
 RECORD = {LAST: Score(loss=50, weight=50), "the day before": Score(loss=1, weight=50)}
+
+
+WILD = (90.0, 0.0, 0.0, 0.0, 0.0, 30.0)
+"""A quarter of all notes stood more than 15 % above the plan."""
+RETURNS = ((100.0, 50.0), (0.0, 90.0), (0.0, 150.0), (0.0, 200.0))
+"""Who held for six starts was never short."""
 
 
 def a_pattern(*demands, until=NOW, notes=10):
@@ -91,9 +87,17 @@ class TestRow:
 
 class TestWhatIsKept:
     def test_are_the_means_the_peaks_and_the_record(self):
-        history = History(pattern=a_pattern(1.0, 2.0), peaks=peaks(1.5, 3.0), scores=RECORD)
+        history = History(
+            pattern=a_pattern(1.0, 2.0),
+            peaks=peaks(1.5, 3.0),
+            scores=RECORD,
+            rises=WILD,
+            held=RETURNS,
+        )
 
         again = recalled(keep(history), now_s=NOW_S)
+
+        assert (again.rises, again.held) == (WILD, RETURNS)
 
         assert means(again) == pytest.approx({NOW - 2: 1.0, NOW - 1: 2.0}, rel=0.0023)
         assert [each.bin for each in again.peaks] == [NOW - 2, NOW - 1]
@@ -211,6 +215,14 @@ class TestNews:
         assert is_news(keep(peaks=calm), keep(peaks=bursts))
         assert is_news(None, keep(peaks=bursts))
         assert not is_news(None, keep(peaks=calm))
+
+    def test_are_rises_that_ask_for_another_headroom(self):
+        assert is_news(None, keep(rises=WILD))
+        assert not is_news(keep(rises=WILD), keep(rises=WILD))
+
+    def test_is_a_demand_that_comes_back(self):
+        assert is_news(None, keep(held=RETURNS))
+        assert not is_news(keep(held=RETURNS), keep(held=RETURNS))
 
     def test_are_other_engines(self):
         pattern = a_pattern(3.0)

@@ -12,7 +12,9 @@ from measured_builders import a_posterior
 from strategies import numbers
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
 from tonnage.estimate.checked import CorruptedStateError, NewerStateError
-from tonnage.estimate.forecast import WAYS, Score
+from tonnage.estimate.forecast import Score
+from tonnage.estimate.headroom import FIRST
+from tonnage.estimate.holding import NOTHING_HELD
 from tonnage.estimate.kept_history import KeptHistory, Row, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import (
@@ -21,6 +23,7 @@ from tonnage.estimate.stored import (
     load_objects,
     load_shared,
 )
+from tonnage.estimate.ways import WAYS
 
 TEN_YEARS_S = 315_360_000
 UPPER = np.triu_indices(3)
@@ -133,6 +136,8 @@ def a_history(**changes):
         "peaks": {"first": 8, "text": "AB"},
         "planned": {"first": 8, "text": "gB"},
         "record": {"trend": [1.5, 30]},
+        "rises": [20, 0, 1.5, 0, 0, 4],
+        "held": [[2, 3], [1, 5], [0, 8], [0, 9.5]],
     }
     return entry | changes
 
@@ -239,6 +244,8 @@ class TestRoundTrip:
             peaks=Row(first=8, text="AB"),
             planned=Row(first=8, text="gB"),
             scores={"trend": Score(loss=1.5, weight=30)},
+            rises=(20.0, 0.0, 1.5, 0.0, 0.0, 4.0),
+            held=((2.0, 3.0), (1.0, 5.0), (0.0, 8.0), (0.0, 9.5)),
         )
 
         written = json.loads(dump_objects({"u": ObjectPosterior(demand=known)}))
@@ -299,6 +306,15 @@ class TestVersions:
 
         assert loaded.num_dropped == 0
         assert loaded.calibrations.objects["u"].demand is None
+
+    def test_a_history_from_before_rises_were_kept_reads_as_one_without_any(self):
+        older = a_history()
+        del older["rises"], older["held"]
+        loaded = load_objects(json.dumps({"version": 3, "objects": {"u": an_object(demand=older)}}))
+        known = loaded.calibrations.objects["u"].demand
+
+        assert loaded.num_dropped == 0
+        assert (known.rises, known.held) == (FIRST, NOTHING_HELD)
 
     def test_a_later_one_of_a_history_is_told_apart(self):
         with pytest.raises(NewerStateError, match=r"history of version 2, .* up to 1"):
@@ -491,11 +507,28 @@ class TestAHistoryThatIsDropped:
             # More than twelve hours of notes weigh, and a mean loss of more than any fleet.
             {"trend": [1, 722]},
             {"trend": [10_001 * 30, 30]},
-            {str(way): [1, 30] for way in range(5)},
+            {str(way): [1, 30] for way in range(6)},
         ],
     )
     def test_has_a_record_that_cannot_be(self, record):
         assert self.dropped(a_shard(record=record))
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"rises": None},
+            {"rises": [1, 0, 0, 0, 0]},
+            {"rises": [-1, 0, 0, 0, 0, 0]},
+            {"rises": [1585, 0, 0, 0, 0, 0]},  # more than a tenth above a day of minutes
+            {"held": None},
+            {"held": [[1, 2]] * 3},
+            {"held": [[1, 2, 3]] * 4},
+            {"held": [[1, -2]] * 4},
+            {"held": [[float("nan"), 2]] * 4},
+        ],
+    )
+    def test_has_rises_or_holding_that_cannot_be(self, changes):
+        assert self.dropped(a_shard(**changes))
 
     @given(json_values)
     def test_is_anything_else(self, entry):
