@@ -93,9 +93,14 @@ def _create(cluster: Cluster, nodes: Sequence[GpuNode]) -> None:
     file = folder / "kind.yaml"
     made = configuration(nodes, audit=audit, pod_range=lane.next_pod_range(), bare=lane.is_bare)
     file.write_text(yaml.safe_dump(made, sort_keys=False))
-    command: list[str | Path] = [lane.kind, "create", "cluster", "--name", cluster.name, "--config", file,
-               "--kubeconfig", cluster.plane.kubeconfig, "--image", lane.node_image]  # fmt: skip
-    run([*command, "--quiet"], environment=lane.docker.environment)
+    run(
+        [
+            lane.kind, "create", "cluster", "--quiet", "--name", cluster.name,
+            "--image", lane.node_image, "--config", file,
+            "--kubeconfig", cluster.plane.kubeconfig,
+        ],
+        environment=lane.docker.environment,
+    )  # fmt: skip
 
 
 def configuration(

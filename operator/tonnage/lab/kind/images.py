@@ -99,6 +99,8 @@ def _debian_options() -> list[str]:
         "--variant=minbase",
         '--aptopt=APT::Sandbox::User "root"',
         '--aptopt=APT::Install-Recommends "false"',
+        "--include=usr-is-merged",  # else usrmerge, which takes 50 MB of Perl
+        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
         *(f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in left_out),
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
         '--customize-hook=rm -rf "$1"/var/cache/apt/*',

@@ -1,5 +1,6 @@
 """The lane: Docker that answers, a node image and kind; and a machine left as it was found."""
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -124,22 +125,47 @@ def engine(folder: Path, *, step: Step = silent) -> Iterator[Docker]:
     folder.mkdir(parents=True, exist_ok=True)
     with _left_as_found(folder):
         if (running := users_own()).answers():
-            with _without_network(running):
+            with _without_network(running, was_there=_has_network(running)):
                 yield running
         else:
-            with docker.own(folder, step=step) as own, _without_network(own):
+            with (
+                _alone(folder),
+                docker.own(folder, step=step) as own,
+                _without_network(own, was_there=False),
+            ):
                 yield own
 
 
 @contextmanager
-def _without_network(engine: Docker) -> Iterator[None]:
+def _alone(folder: Path) -> Iterator[None]:
+    """Refuse a second lane in the same folder: Docker's data is for one Docker.
+
+    Raises:
+        LabError: there is another.
+    """
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LabError(f"another kind lane runs in {folder}") from error
+        yield
+
+
+@contextmanager
+def _without_network(engine: Docker, *, was_there: bool) -> Iterator[None]:
     """Take away kind's network, unless it was there: its bridge would outlive Docker."""
-    was_there = _has_network(engine)
     try:
         yield
     finally:
         if not was_there and _has_network(engine):
+            _delete_clusters(engine)
             engine("network", "rm", NETWORK)
+
+
+def _delete_clusters(engine: Docker) -> None:
+    """Remove the nodes of clusters that nobody deleted: only a killed lane leaves some."""
+    if nodes := engine("ps", "--all", "--quiet", "--filter", f"network={NETWORK}").split():
+        engine("rm", "--force", "--volumes", *nodes)
 
 
 def _has_network(engine: Docker) -> bool:
