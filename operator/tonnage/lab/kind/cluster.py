@@ -13,11 +13,12 @@ import yaml
 from tonnage.lab.controlplane import AUDIT_POLICY, ControlPlane
 from tonnage.lab.kind.lane import Lane
 from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import ProcessGroup, run
+from tonnage.lab.processes import ProcessGroup, run, wait_until
 from tonnage.lab.progress import Step, silent
 from tonnage.lab.site import GpuNode
 
 READY_TIMEOUT: Final = "180s"
+RANGE_TIMEOUT_S: Final = 60.0
 _AUDIT: Final = "/etc/kubernetes/audit"
 _AUDIT_LOGS: Final = "/var/log/kubernetes"
 _CNI_FILE: Final = "/etc/cni/net.d/10-tonnage.conflist"
@@ -164,7 +165,13 @@ def _connect(cluster: Cluster) -> None:
     What kindnetd does on published images: the node's own pod range in its CNI configuration,
     and a route to every other node's.
     """
-    ways = list(_ways(cluster))
+    wait_until(
+        lambda: all("podCIDR" in each["spec"] for each in _node_objects(cluster)),
+        what="every node has a range of pods",
+        timeout_s=RANGE_TIMEOUT_S,
+        needs={},
+    )
+    ways = _ways(cluster)
     for node, own_range, _ in ways:
         if cluster.lane.is_bare:
             text = json.dumps(_cni(own_range))
@@ -184,8 +191,12 @@ def _ways(cluster: Cluster) -> list[tuple[str, str, str]]:
             each["spec"]["podCIDR"],
             next(a["address"] for a in each["status"]["addresses"] if a["type"] == "InternalIP"),
         )
-        for each in cluster.plane.kubectl.get("nodes")["items"]
+        for each in _node_objects(cluster)
     ]
+
+
+def _node_objects(cluster: Cluster) -> list[dict[str, Any]]:
+    return list(cluster.plane.kubectl.get("nodes")["items"])
 
 
 def _cni(pod_range: str) -> Mapping[str, Any]:

@@ -68,7 +68,7 @@ class Docker:
             environment={**self.environment, "DOCKER_BUILDKIT": "1"},
         )
 
-    def copy_images(self, images: Sequence[str], node: str) -> None:
+    def copy_images(self, images: Sequence[str], node: str, *options: str) -> None:
         """Copy images into the containerd of a node.
 
         Raises:
@@ -76,7 +76,7 @@ class Docker:
         """
         environment = {**os.environ, **self.environment}
         importing = ["ctr", "--namespace=k8s.io", "images", "import", "--all-platforms",
-                     "--digests", "-"]  # fmt: skip
+                     "--digests", *options, "-"]  # fmt: skip
         with subprocess.Popen(
             [self.program, "save", *images], stdout=subprocess.PIPE, env=environment
         ) as saving:

@@ -93,7 +93,7 @@ def preload(docker: Docker, image: str, wanted: list[str], tag: str, digest: str
         wait_until(
             lambda: _answers(docker, made), what="containerd answers", timeout_s=60, needs={}
         )
-        docker.copy_images(wanted, made)
+        docker.copy_images(wanted, made, "--no-unpack")  # an overlay on an overlay cannot
         docker("exec", made, "pkill", "containerd")
         time.sleep(1)  # it closes its store
         changes = (f"ENTRYPOINT {json.dumps(_ENTRY_POINT)}", "CMD []",
