@@ -17,13 +17,13 @@ HERE = Path(__file__).parent
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """These come first: later ones share a lane that stays open."""
-    if kind_lab.ON_KIND:
+    if kind_lab.on_kind():
         items.sort(key=lambda item: not item.path.is_relative_to(HERE))
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.kind)
-            if kind_lab.PROBLEM:
-                item.add_marker(pytest.mark.skip(reason=kind_lab.PROBLEM))
+            if problem := kind_lab.problem():
+                item.add_marker(pytest.mark.skip(reason=problem))
 
 
 @pytest.fixture(scope="session")

@@ -46,8 +46,10 @@ NAME = "llama"
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 POLL_S = 0.1
 
-PROBLEM = kind_lab.PROBLEM if kind_lab.ON_KIND else obstacle()
-pytestmark = [pytest.mark.lab, pytest.mark.skipif(PROBLEM is not None, reason=str(PROBLEM))]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
+]
 
 QUICK_TRUTH: Mapping[str, Any] = {
     "kv_tokens": 262_144,
@@ -383,7 +385,7 @@ def a_site(
 @contextmanager
 def a_site_of(folder: Path, programs: Mapping[str, Path], config: SiteConfig) -> Iterator[Site]:
     """Start what a configuration says, and stop it in the end."""
-    opened = kind_lab.a_plane if kind_lab.ON_KIND else _a_plane
+    opened = kind_lab.a_plane if kind_lab.on_kind() else _a_plane
     with opened(folder, programs, config) as (plane, url, hand):
         client = load_client(str(plane.kubeconfig))
         try:
