@@ -7,6 +7,7 @@ import pytest
 from site_lab import NAME, a_model, a_site_of, a_tenant, until
 from tonnage.lab import site
 from tonnage.lab.site import NAMESPACE
+from tonnage.manifests.pod import HTTP_PORT
 
 FETCH = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).status)"
 
@@ -37,7 +38,7 @@ def test_the_operator_is_a_pod_like_any_other(standard_site):
 
 
 def test_an_engine_is_reached_by_the_name_of_its_service(standard_site, tenant):
-    url = f"http://{NAME}.{tenant.namespace}.svc/health"
+    url = f"http://{NAME}.{tenant.namespace}.svc:{HTTP_PORT}/health"
     said = standard_site.plane.kubectl(
         "exec", "-n", NAMESPACE, "deployment/tonnage", "--", "python", "-c", FETCH, url
     )

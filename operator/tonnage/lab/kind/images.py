@@ -147,7 +147,7 @@ def sources_digest(root: Path, base: str) -> str:
     """Return a name for what the operator's image is built from."""
     listed = run(["git", "-C", root, "ls-files", "-z", "--cached", "--others",
                   "--exclude-standard", "operator", "deploy", "crds", "charts", "pyproject.toml",
-                  "constraints.txt"])  # fmt: skip
+                  "constraints.txt", ":!*.md", ":!*.png"])  # fmt: skip
     return digest(base, *(root / name for name in sorted(listed.split("\0")) if name))
 
 
