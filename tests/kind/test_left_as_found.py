@@ -10,10 +10,11 @@ import pytest
 from tonnage.lab.kind import machine
 
 PROGRAM = """
-import sys, tempfile, time
+import signal, sys, tempfile, time
 from pathlib import Path
 from tonnage.lab.kind import cluster, lane
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
 with lane.opened() as found, tempfile.TemporaryDirectory() as folder:
     made = cluster.start(found, Path(folder))
     try:

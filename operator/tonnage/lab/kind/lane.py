@@ -123,22 +123,18 @@ def opened(folder: Path | None = None, *, step: Step = silent) -> Iterator[Lane]
 def engine(folder: Path, *, step: Step = silent) -> Iterator[Docker]:
     """Yield the Docker that answers, else one of our own; leave the machine as it was."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _left_as_found(folder):
+    with _alone(folder), _left_as_found(folder):
         if (running := users_own()).answers():
             with _without_network(running, was_there=_has_network(running)):
                 yield running
         else:
-            with (
-                _alone(folder),
-                docker.own(folder, step=step) as own,
-                _without_network(own, was_there=False),
-            ):
+            with docker.own(folder, step=step) as own, _without_network(own, was_there=False):
                 yield own
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Refuse a second lane in the same folder: Docker's data is for one Docker.
+    """Refuse a second lane in the same folder: at its end it would undo what the first needs.
 
     Raises:
         LabError: there is another.
