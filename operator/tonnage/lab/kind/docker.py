@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tonnage.lab.kind import capped_runc
-from tonnage.lab.processes import LabError, ProcessGroup, run
+from tonnage.lab.processes import LabError, ProcessGroup, run, wait_until
 from tonnage.lab.progress import Step, silent
 
 START_TIMEOUT_S: Final = 60.0
@@ -129,6 +129,7 @@ def own(lane: Path, *, step: Step = silent) -> Iterator[Docker]:
     """
     (lane / "run").mkdir(parents=True, exist_ok=True)
     docker = Docker(program=client(), socket=own_socket(lane))
+    _outlive(lane / "run" / "docker.pid")
     group = ProcessGroup(logs=lane / "logs", grace_s={"dockerd": GRACE_S})
     with group.stopped_on_failure(), step("starting Docker"):
         group.start("dockerd", ["dockerd", *_flags(lane)])
@@ -145,6 +146,19 @@ def own(lane: Path, *, step: Step = silent) -> Iterator[Docker]:
             _remove_containers(docker)
         finally:
             group.stop_all()
+
+
+def _outlive(pid_file: Path) -> None:
+    """Wait for the end of a Docker that was killed a moment ago: the next one would refuse."""
+    if pid_file.is_file():
+        name = Path("/proc") / pid_file.read_text().strip() / "comm"
+        wait_until(
+            lambda: not (name.is_file() and name.read_text().startswith("dockerd")),
+            what="an earlier Docker ends",
+            timeout_s=GRACE_S,
+            needs={},
+        )
+        pid_file.unlink()
 
 
 def _remove_containers(docker: Docker) -> None:
