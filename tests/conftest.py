@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite generated files")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let ``-m kind`` take clusters of kind wherever a test wants one."""
+    if config.getoption("-m") == "kind":
+        os.environ["TONNAGE_CLUSTER"] = "kind"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""The image's recipe fits the repository and the chart. No test builds it."""
+"""The image's recipe fits the repository and the chart. The kind lane builds it."""
 
 import re
 import tomllib

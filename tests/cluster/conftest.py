@@ -1,6 +1,5 @@
 """One control plane for the session, one namespace for each test."""
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +7,24 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import kind_lab
 from site_lab import Site, Tenant, a_quick_site, a_tenant
-from tonnage.lab import assets, controlplane, kind, kwok
+from tonnage.lab import assets, controlplane, kwok
 from tonnage.lab.controlplane import ControlPlane
 from tonnage.lab.kubectl import Kubectl
 from tonnage.lab.progress import on_console
 
 CRDS = Path(__file__).parents[2] / "crds"
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs on our own control plane runs on kind, in its lane."""
+    if kind_lab.on_kind():
+        for item in items:
+            if item.path.is_relative_to(HERE):
+                item.add_marker(pytest.mark.kind)
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +39,14 @@ def programs(pytestconfig: pytest.Config) -> dict[str, Path]:
 def control_plane(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[ControlPlane]:
-    """A control plane with the CRDs of this repository: our own, or `TONNAGE_CLUSTER=kind`."""
+    """A control plane with the CRDs of this repository: our own, or kind's with ``-m kind``."""
     folder = tmp_path_factory.mktemp("control-plane")
-    if os.environ.get("TONNAGE_CLUSTER") == "kind":
-        cluster = kind.start(folder, crds=CRDS)
-    else:
-        found = request.getfixturevalue("programs")
-        cluster = controlplane.start(folder, programs=found, crds=CRDS)
+    if kind_lab.on_kind():
+        with kind_lab.a_cluster(folder) as made:
+            yield made.plane
+        return
+    found = request.getfixturevalue("programs")
+    cluster = controlplane.start(folder, programs=found, crds=CRDS)
     yield cluster
     cluster.stop()
 
@@ -58,8 +69,6 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def kwok_plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with KWOK beside it: nodes made by `kwok.gpu_node` become Ready."""
-    if control_plane.audit_log is None:
-        pytest.skip("KWOK is installed into kind by hand, see deploy/kind/README.md")
     kwok.start(control_plane)
     return control_plane
 

@@ -6,10 +6,8 @@ audit log: whatever the operator was refused fails the tests that used the site.
 
 import json
 import math
-import os
 import random
 import re
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +21,8 @@ import pytest
 import requests
 import yaml
 
+import kind_lab
+from operator_hand import Hand, process_hand
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -46,11 +46,9 @@ NAME = "llama"
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 POLL_S = 0.1
 
-ON_KIND = "a site is a control plane of its own, with the pod runner: not made on kind"
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
-    pytest.mark.skipif(os.environ.get("TONNAGE_CLUSTER") == "kind", reason=ON_KIND),
 ]
 
 QUICK_TRUTH: Mapping[str, Any] = {
@@ -152,6 +150,7 @@ class Site:
     prometheus_url: str
     api: KubeApi
     """As an administrator."""
+    hand: Hand
 
     def requests(self, *, user: str | None = None, since_s: float = 0) -> list[Request]:
         """Return what the API server answered, in the order of the answers."""
@@ -194,25 +193,24 @@ class Site:
 
     def operator_log(self) -> str:
         """Return what every pod of the operator said so far."""
-        folder = self.plane.folder / "runner" / "state" / "logs" / NAMESPACE
-        return "".join(path.read_text() for path in sorted(folder.glob("*/*.log")))
+        return self.hand.log()
 
     def num_ticks(self) -> int:
         """Return how often the operator that runs now has decided."""
         values = yaml.safe_load((self.plane.folder / "values.yaml").read_text())
+        (pod,) = self.operator_pods()
         with requests.Session() as session:
             session.trust_env = False
-            url = f"http://127.0.0.1:{values['settings']['probePort']}/metrics"
-            text = session.get(url, timeout=10).text
+            host, port = self.hand.address(pod), values["settings"]["probePort"]
+            text = session.get(f"http://{host}:{port}/metrics", timeout=10).text
         (line,) = re.findall(r"(?m)^tonnage_tick_seconds_count (\S+)$", text)
         return int(float(line))
 
     def kill_operator(self) -> int:
         """Kill the operator's process as a crash would; return how often it had restarted."""
         state = self.operator_state()
-        outer = int(state["containerID"].removeprefix("process://"))
-        children = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
-        os.kill(int(children[0]), signal.SIGKILL)
+        (pod,) = self.operator_pods()
+        self.hand.kill(pod)
         return int(state["restartCount"])
 
     def stop_operator(self) -> None:
@@ -387,15 +385,25 @@ def a_site(
 @contextmanager
 def a_site_of(folder: Path, programs: Mapping[str, Path], config: SiteConfig) -> Iterator[Site]:
     """Start what a configuration says, and stop it in the end."""
+    opened = kind_lab.a_plane if kind_lab.on_kind() else _a_plane
+    with opened(folder, programs, config) as (plane, url, hand):
+        client = load_client(str(plane.kubeconfig))
+        try:
+            made = Site(plane=plane, prometheus_url=url, api=KubeApi(client), hand=hand)
+            yield made
+            assert made.refused() == []
+        finally:
+            client.close()
+
+
+@contextmanager
+def _a_plane(
+    folder: Path, programs: Mapping[str, Path], config: SiteConfig
+) -> Iterator[tuple[ControlPlane, str, Hand]]:
     plane = controlplane.start(folder, programs=programs, crds=CRDS)
-    client = load_client(str(plane.kubeconfig))
     try:
-        url = site.start(plane, config)
-        made = Site(plane=plane, prometheus_url=url, api=KubeApi(client))
-        yield made
-        assert made.refused() == []
+        yield plane, site.start(plane, config), process_hand(folder)
     finally:
-        client.close()
         plane.stop()
 
 

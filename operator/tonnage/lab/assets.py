@@ -49,6 +49,8 @@ class Tool:
     """Go module whose version is the program's."""
     stamps: tuple[str, ...] = ()
     """Go variables that tell the program its version; unset, it would deny having one."""
+    tags: str = ""
+    """Build tags, by commas."""
     use_path: bool = False
     debian_package: str | None = None
     must_contain: bytes = b""
@@ -57,7 +59,8 @@ class Tool:
     """Else only a test asks for it, and its module is with the tests."""
 
 
-def _kubernetes(command: str) -> Tool:
+def kubernetes(command: str, module: str = "controlplane") -> Tool:
+    """Return a program of Kubernetes, which a folder of wrapper modules holds."""
     values = (
         "gitMajor={major}", "gitMinor={minor}", "gitVersion={version}", "gitCommit={version}",
         "gitTreeState=clean", "buildDate=1970-01-01T00:00:00Z",
@@ -65,7 +68,7 @@ def _kubernetes(command: str) -> Tool:
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     return Tool(
         name=command,
-        module="controlplane",
+        module=module,
         package=f"k8s.io/kubernetes/cmd/{command}",
         versioned_by="k8s.io/kubernetes",
         stamps=tuple(f"{package}.{value}" for package in packages for value in values),
@@ -75,10 +78,10 @@ def _kubernetes(command: str) -> Tool:
 TOOLS: Final[Mapping[str, Tool]] = {
     tool.name: tool
     for tool in (
-        _kubernetes("kube-apiserver"),
-        _kubernetes("kube-controller-manager"),
-        _kubernetes("kube-scheduler"),
-        _kubernetes("kubectl"),
+        kubernetes("kube-apiserver"),
+        kubernetes("kube-controller-manager"),
+        kubernetes("kube-scheduler"),
+        kubernetes("kubectl"),
         Tool(
             name="etcd",
             module="controlplane",
@@ -174,9 +177,9 @@ def digest(sources: Path, go_release: str) -> str:
     return state.hexdigest()[:_NUM_DIGEST_CHARACTERS]
 
 
-def find(name: str, where: AssetPaths) -> Path | None:
+def find(name: str, where: AssetPaths, tools: Mapping[str, Tool] = TOOLS) -> Path | None:
     """Return a program that is already here."""
-    tool = TOOLS[name]
+    tool = tools[name]
     candidates = [where.programs / name]
     on_path = shutil.which(name) if tool.use_path else None
     if on_path is not None and _suits(tool, Path(on_path)):
@@ -195,7 +198,11 @@ def _suits(tool: Tool, path: Path) -> bool:
 
 
 def ensure(
-    names: Sequence[str] = OF_LAB, *, where: AssetPaths | None = None, step: Step = silent
+    names: Sequence[str] = OF_LAB,
+    *,
+    where: AssetPaths | None = None,
+    tools: Mapping[str, Tool] = TOOLS,
+    step: Step = silent,
 ) -> dict[str, Path]:
     """Return the paths of programs, built first where they are missing.
 
@@ -203,16 +210,16 @@ def ensure(
         LabError: one of them can neither be found nor built.
     """
     where = asset_paths() if where is None else where
-    if missing := [name for name in names if find(name, where) is None]:
+    if missing := [name for name in names if find(name, where, tools) is None]:
         with _only_builder(where, step):
             for name in missing:
-                _obtain(TOOLS[name], where, step)
+                _obtain(tools[name], where, step)
             toolchain.clean(where.scratch)
-    return {name: _found(name, where) for name in names}
+    return {name: _found(name, where, tools) for name in names}
 
 
-def _found(name: str, where: AssetPaths) -> Path:
-    path = find(name, where)
+def _found(name: str, where: AssetPaths, tools: Mapping[str, Tool]) -> Path:
+    path = find(name, where, tools)
     if path is None:
         raise LabError(f"{name} was built, but is not in {where.programs}")
     return path
@@ -233,7 +240,7 @@ def _only_builder(where: AssetPaths, step: Step) -> Iterator[None]:
 
 
 def _obtain(tool: Tool, where: AssetPaths, step: Step) -> None:
-    if find(tool.name, where) is not None:
+    if find(tool.name, where, {tool.name: tool}) is not None:
         return
     if _from_debian(tool, where, step):
         return
@@ -272,6 +279,8 @@ def stamp(tool: Tool, release: str) -> str:
 def _build(tool: Tool, where: AssetPaths, output: Path) -> None:
     go = toolchain.go(where.scratch)
     flags = ["-p", str(os.cpu_count() or 1), "-ldflags", stamp(tool, version(tool, where.sources))]
+    if tool.tags:
+        flags += ["-tags", tool.tags]
     run(
         ["nice", go, "build", *flags, "-o", output, tool.package],
         folder=where.sources / tool.module,

@@ -26,14 +26,19 @@ def unpack(package: str, folder: Path) -> None:
     for name in ("apt/lists/partial", "apt/cache/archives/partial"):
         (folder / name).mkdir(parents=True)
     sources = folder / "apt" / "sources.list"
-    sources.write_text(f"deb {_mirror()} {SUITE} main\n")
+    sources.write_text(f"deb {mirror()} {SUITE} main\n")
     options = _options(folder / "apt", sources)
     run(["apt-get", *options, "update"])
     run(["apt-get", *options, "download", package], folder=folder)
     run(["dpkg", "-x", *folder.glob("*.deb"), folder])
 
 
-def _mirror() -> str:
+def mirror() -> str:
+    """Return the address of the mirror that apt of this machine uses.
+
+    Raises:
+        LabError: there is no apt, or it knows none.
+    """
     if shutil.which("apt-get") is None:
         raise LabError("no apt-get on the PATH")
     for line in run(["apt-get", "indextargets", "--format", _FORMAT]).splitlines():

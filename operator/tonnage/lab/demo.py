@@ -17,9 +17,11 @@ from tonnage.cluster.kube import KubeApi, load_client
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.cluster.questions import QuerySet
 from tonnage.explain.words import explain
-from tonnage.lab import assets, controlplane, kind, site, state
+from tonnage.lab import assets, controlplane, site, state
 from tonnage.lab.controlplane import ControlPlane
 from tonnage.lab.dashboard import Stretch, draw_dashboard
+from tonnage.lab.kind import lane
+from tonnage.lab.kind import site as kind_site
 from tonnage.lab.load import LoadControl, Target, background_load
 from tonnage.lab.load_client import Lengths, RequestShape
 from tonnage.lab.load_endpoints import ServiceRef
@@ -29,6 +31,7 @@ from tonnage.lab.processes import wait_until
 from tonnage.lab.progress import Step, on_console
 from tonnage.lab.runner.__main__ import obstacle
 from tonnage.lab.sampler import Sample, Sources, Story, sampling
+from tonnage.lab.site import SiteConfig
 from tonnage.lab.stages import Engine, Example, Stage, set_up
 from tonnage.settings import Settings
 from tonnage.units import format_s
@@ -57,7 +60,8 @@ def run_demo(
 ) -> int:
     """Run the whole demo; return an exit status: 1 when this machine cannot run it."""
     console = Console()
-    if problem := obstacle():
+    on_kind = _is_on_kind(cluster, engine)
+    if problem := lane.obstacle() if on_kind else obstacle():
         console.print(f"The demo cannot run here: {problem}.")
         return 1
     began_s = time.monotonic()
@@ -66,15 +70,15 @@ def run_demo(
     _show_plan(console, stage)
     assets.ensure(step=step)
     config = replace(stage.config, scrape_interval_s=scrape_interval_s)
-    with _plane(cluster, keep, step) as plane:
-        url = site.start(plane, config, step=step)
+    with _on_kind(config, step) if on_kind else _on_processes(config, step, keep=keep) as made:
+        plane, url = made
         shown_from_s = time.time()
         _tell_story(console, stage, plane, url, pictures.story)
         if pictures.dashboard:
             stretch = Stretch(from_s=shown_from_s, to_s=time.time(), step_s=scrape_interval_s)
             draw_dashboard(pictures.dashboard, url, stretch)
             console.print(f"Dashboard: {pictures.dashboard}")
-        if keep:
+        if keep and not on_kind:
             console.print(f"The lab stays: export KUBECONFIG={plane.kubeconfig}")
             console.print("Stop it with: tonnage lab down")
     console.print(f"Done in {format_s(time.monotonic() - began_s)}.")
@@ -89,20 +93,32 @@ def _show_plan(console: Console, stage: Stage) -> None:
     console.print()
 
 
+def _is_on_kind(cluster: str, engine: Engine) -> bool:
+    """Tell where the demo runs; ``auto`` takes kind where nothing has to be pulled for it."""
+    if cluster == "auto":
+        return engine is Engine.EMULATOR and kind_site.suits_by_itself()
+    return cluster == "kind"
+
+
 @contextmanager
-def _plane(cluster: str, keep: bool, step: Step) -> Iterator[ControlPlane]:
-    """Start a cluster; whatever happens, nothing of it stays unless it was asked to."""
-    crds = assets.packaged("crds", "crds")
+def _on_kind(config: SiteConfig, step: Step) -> Iterator[tuple[ControlPlane, str]]:
+    with kind_site.opened(config, assets.packaged("crds", "crds"), step=step) as (made, url):
+        yield made.plane, url
+
+
+@contextmanager
+def _on_processes(
+    config: SiteConfig, step: Step, *, keep: bool
+) -> Iterator[tuple[ControlPlane, str]]:
+    """Start the lab; whatever happens, nothing of it stays unless it was asked to."""
     if keep:
-        yield _kept(step)
+        plane = _kept(step)
+        yield plane, site.start(plane, config, step=step)
         return
     with tempfile.TemporaryDirectory(prefix="tonnage-demo-") as folder:
-        if cluster == "kind":
-            plane = kind.start(Path(folder), crds=crds)
-        else:
-            plane = controlplane.start(Path(folder), crds=crds, step=step)
+        plane = controlplane.start(Path(folder), crds=assets.packaged("crds", "crds"), step=step)
         try:
-            yield plane
+            yield plane, site.start(plane, config, step=step)
         finally:
             with step("stopping everything"):
                 plane.stop()

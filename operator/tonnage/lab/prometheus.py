@@ -56,12 +56,13 @@ def _flags(configuration: Path, storage: Path, port: int) -> list[str]:
     ]
 
 
-def scrape_configuration(kubeconfig: Path, scrape_interval_s: int) -> dict[str, object]:
+def scrape_configuration(kubeconfig: Path | None, scrape_interval_s: int) -> dict[str, object]:
     """Return a configuration for the pods of managed Deployments, and for the operator's own.
 
     A target is a container port named ``http`` of a pod that carries the watch label, or that of
     the chart. Series of engines get ``namespace`` and ``pod``, which is what the operator joins
-    them by; those of the operator keep the namespace that they name.
+    them by; those of the operator keep the namespace that they name. Without a kubeconfig,
+    Prometheus is a pod and uses its own account.
     """
     return {
         "global": {
@@ -76,13 +77,14 @@ def scrape_configuration(kubeconfig: Path, scrape_interval_s: int) -> dict[str, 
     }
 
 
-def _job(name: str, kubeconfig: Path, labels: Mapping[str, str]) -> dict[str, object]:
+def _job(name: str, kubeconfig: Path | None, labels: Mapping[str, str]) -> dict[str, object]:
     """Return what scrapes the pods with some labels."""
     pod = "__meta_kubernetes_pod"
+    access = {} if kubeconfig is None else {"kubeconfig_file": str(kubeconfig)}
     return {
         "job_name": name,
         "metrics_path": "/metrics",
-        "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
+        "kubernetes_sd_configs": [{"role": "pod"} | access],
         "relabel_configs": [
             *(_keep(f"{pod}_label_{label}", value) for label, value in labels.items()),
             _keep(f"{pod}_container_port_name", "http"),

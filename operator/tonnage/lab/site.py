@@ -156,12 +156,17 @@ def install_operator(
     prometheus_url: str,
     config: SiteConfig,
     *,
+    on_host: bool = True,
     step: Step = silent,
 ) -> None:
-    """Install the chart, as a user would, and wait until the operator is Ready."""
+    """Install the chart, as a user would, and wait until the operator is Ready.
+
+    ``on_host``: in the network of the machine, where its Prometheus is; else a pod like others.
+    """
     helm = assets.ensure(["helm"], step=step)["helm"]
     values = plane.folder / "values.yaml"
-    values.write_text(yaml.safe_dump(_chart_values(prometheus_url, config), sort_keys=False))
+    given = _chart_values(prometheus_url, config) | (_on_host() if on_host else {})
+    values.write_text(yaml.safe_dump(given, sort_keys=False))
     chart = assets.packaged("charts", "charts") / "tonnage"
     with step("installing the operator"):
         run(
@@ -188,12 +193,15 @@ def _chart_values(prometheus_url: str, config: SiteConfig) -> dict[str, Any]:
     return {
         "image": {"repository": "tonnage/operator", "tag": "lab"},
         "crds": {"install": False},  # there before the controllers started, see controlplane.py
-        "hostNetwork": True,
         "affinity": None,
-        "nodeSelector": {"nvidia.com/gpu.present": "true"},  # the nodes whose pods are processes
         "settings": settings | dict(config.settings),
         "gpuClasses": dict(config.gpu_classes),
     }
+
+
+def _on_host() -> dict[str, Any]:
+    """Return what takes the operator to the nodes whose pods are processes of this machine."""
+    return {"hostNetwork": True, "nodeSelector": {"nvidia.com/gpu.present": "true"}}
 
 
 def operator_is_ready(kubectl: Kubectl) -> bool:

@@ -168,7 +168,10 @@ def test_an_infeasible_target_says_what_can_be_reached():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("gpu: H200", "gpu: H20O"), "hardware.gpu 'H20O' is not in the catalogue (near: H20, H200, GH200); known: A10"),
+        (
+            ("gpu: H200", "gpu: H20O"),
+            "hardware.gpu 'H20O' is not in the catalogue (near: H20, H200, GH200); known: A10",
+        ),
         (("70B-Instruct", "70B-Instrukt"), "(near: meta-llama/Llama-3.3-70B-Instruct"),
         (('"0.33"', '"0.5"'), "engine.version 0.5: vLLM before 0.11 is not supported"),
     ],

@@ -128,10 +128,12 @@ def build() -> None:
 @click.option("--keep/--no-keep", default=False, help="Keep the cluster running afterwards.")
 @click.option(
     "--cluster",
-    type=click.Choice(["local", "kind"]),
+    type=click.Choice(["auto", "local", "kind"]),
     default="local",
     show_default=True,
-    help="kind needs Docker.",
+    help="local: processes of this machine. kind: needs Docker and root, and a checkout of the "
+    "sources to build images from; --keep does not apply. auto: kind where Docker answers and "
+    "has a node image, else local.",
 )
 @click.option(
     "--scrape-interval",

@@ -1,0 +1,99 @@
+"""Clusters of kind for tests: with ``-m kind``, or ``TONNAGE_CLUSTER=kind``."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operator_hand import Hand
+from tonnage.lab.controlplane import ControlPlane
+from tonnage.lab.kind import cluster, lane
+from tonnage.lab.kind import site as kind_site
+from tonnage.lab.kind.cluster import Cluster
+from tonnage.lab.kind.lane import Lane
+from tonnage.lab.site import NAMESPACE, SiteConfig
+
+CRDS = Path(__file__).parents[2] / "crds"
+
+
+def on_kind() -> bool:
+    """Tell whether clusters are to be of kind; ``-m kind`` sets the variable."""
+    return os.environ.get("TONNAGE_CLUSTER") == "kind"
+
+
+@cache
+def problem() -> str | None:
+    """Return why no test of the lane can run; None if they can."""
+    return lane.obstacle() if on_kind() else "only with -m kind"
+
+
+class Shared:
+    """One lane for all clusters that run at the same time: it opens once and closes once."""
+
+    def __init__(self) -> None:
+        self.num_users = 0
+        self.stack = ExitStack()
+        self.lane: Lane | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[Lane]:
+        if found := problem():
+            pytest.skip(found)
+        if self.lane is None:
+            self.lane = self.stack.enter_context(lane.opened())
+        self.num_users += 1
+        try:
+            yield self.lane
+        finally:
+            self.num_users -= 1
+            if self.num_users == 0:
+                self.lane = None
+                self.stack.close()
+
+
+SHARED = Shared()
+
+
+@contextmanager
+def a_cluster(folder: Path, **how: Any) -> Iterator[Cluster]:
+    """Create a cluster with the CRDs of this repository, and delete it in the end."""
+    with SHARED.opened() as found:
+        made = cluster.start(found, folder, crds=CRDS, **how)
+        try:
+            yield made
+        finally:
+            made.plane.stop()
+
+
+@contextmanager
+def a_plane(
+    folder: Path, _: Mapping[str, Path], config: SiteConfig
+) -> Iterator[tuple[ControlPlane, str, Hand]]:
+    """Yield a cluster with a whole site on it, Prometheus' address, and a hand."""
+    with a_cluster(folder, nodes=config.nodes) as made:
+        yield made.plane, kind_site.start(made, config), kind_hand(made)
+
+
+def kind_hand(made: Cluster) -> Hand:
+    """Return the hand of an operator that runs as a container in a node."""
+
+    def log() -> str:
+        command = f"cat /var/log/pods/{NAMESPACE}_*/*/*.log 2>/dev/null || true"
+        lines = (line for node in made.nodes() for line in _lines(made, node, command))
+        return "".join(f"{line.split(' ', 3)[3]}\n" for line in lines if line.count(" ") > 2)
+
+    def kill(pod: dict[str, Any]) -> None:
+        (state,) = pod["status"]["containerStatuses"]
+        found = state["containerID"].removeprefix("containerd://")
+        command = ("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal", "SIGKILL", found)
+        made.on_node(pod["spec"]["nodeName"], *command)
+
+    return Hand(log=log, address=lambda pod: pod["status"]["podIP"], kill=kill)
+
+
+def _lines(made: Cluster, node: str, command: str) -> list[str]:
+    return made.on_node(node, "sh", "-c", command).splitlines()
