@@ -53,7 +53,7 @@ def together(*fractions: float) -> float:
     """Return the fraction by which several independent errors are off together.
 
     >>> round(together(0.15, 0.2), 3)
-    0.259
+    0.258
     """
     return math.expm1(math.hypot(*(math.log1p(each) for each in fractions)))
 

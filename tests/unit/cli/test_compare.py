@@ -302,7 +302,7 @@ class TestTheCommand:
             ((a_config_map(),), [], "- holds 0"),
             ((manifest(("H200", "{}")),), [], "spec.hardware.gpu"),
             ((manifest(("gpu: H200", "gpu: H20O")),), [], "UnknownGpu: hardware.gpu 'H20O'"),
-            ((LLAMA,), ["--gpu", "H100,X1"], "--gpu 'X1' is not in the catalogue; known: A100"),
+            ((LLAMA,), ["--gpu", "H100,X1"], "--gpu 'X1' is not in the catalogue; known: A10"),
             ((LLAMA,), ["--gpu", ","], "--gpu '' is not in the catalogue"),
             ((LLAMA,), ["--html", "-", "-o", "json"], "both print to standard output"),
             ((LLAMA,), ["--requests-per-second", "nan"], "--requests-per-second"),

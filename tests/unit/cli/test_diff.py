@@ -44,7 +44,7 @@ class TestFiles:
         [found] = figures(diff(llama(), llama(LONGER), "-o", "json"))["objects"]
 
         assert found["kind"] == "changed"
-        assert found["podsRolled"] == 5
+        assert found["podsRolled"] == 4
         assert found["causes"] == ["spec.contextLength"]
         assert found["podChanges"] == [
             {
@@ -59,9 +59,9 @@ class TestFiles:
         [found] = content["objects"]
 
         assert (found["podsRolled"], found["podChanges"]) == (0, [])
-        assert (found["before"]["replicas"], found["after"]["replicas"]) == (5, 7)
-        assert content["usdPerHour"]["before"] == round(5 * EACH_USD, 2)
-        assert content["usdPerHour"]["after"] == round(7 * EACH_USD, 2)
+        assert (found["before"]["replicas"], found["after"]["replicas"]) == (4, 6)
+        assert content["usdPerHour"]["before"] == round(4 * EACH_USD, 2)
+        assert content["usdPerHour"]["after"] == round(6 * EACH_USD, 2)
         assert set(found["after"]["latencies"]) == {"TTFT p95", "TPOT p95"}
 
     def test_an_slo_with_which_the_flags_stay_replaces_no_pod(self, diff):
@@ -74,11 +74,11 @@ class TestFiles:
         text = diff(llama(), llama(LONGER, BUSIER)).stdout
 
         assert text.startswith(
-            "### Tonnage: 1 of 1 ModelDeployment changes, 5 pods are replaced, "
-            "79.10 → 110.74 USD per hour\n"
+            "### Tonnage: 1 of 1 ModelDeployment changes, 4 pods are replaced, "
+            "63.28 → 94.92 USD per hour\n"
         )
-        assert "| serving/llama-70b | changed | **5** | 5 → 7 | 53 | 79.10 → 110.74 |" in text
-        assert "5 pods are replaced, because of spec.contextLength:" in text
+        assert "| serving/llama-70b | changed | **4** | 4 → 6 | 61 | 63.28 → 94.92 |" in text
+        assert "4 pods are replaced, because of spec.contextLength:" in text
         assert "args --max-model-len: 8192 → 16384" in text
 
     def test_nothing_changed_says_so(self, diff):
@@ -106,7 +106,7 @@ class TestFiles:
         result = diff("", llama())
 
         assert result.exit_code == 0
-        assert "| serving/llama-70b | added | 0 | - → 5 |" in result.stdout
+        assert "| serving/llama-70b | added | 0 | - → 4 |" in result.stdout
 
     def test_a_scale_target_is_never_rolled(self, diff):
         def with_target(*changes):
@@ -129,7 +129,7 @@ class TestFiles:
 
 
 class TestBudget:
-    @pytest.mark.parametrize(("most", "code"), [("110.74", 0), ("110.73", 7)])
+    @pytest.mark.parametrize(("most", "code"), [("94.92", 0), ("94.91", 7)])
     def test_is_kept_to_the_cent(self, diff, most, code):
         result = diff(llama(), llama(BUSIER), "--max-usd-per-hour", most)
 
@@ -139,7 +139,7 @@ class TestBudget:
     def test_counts_all_objects_together(self, diff):
         two = llama() + "---\n" + llama(("name: llama-70b", "name: other"))
 
-        assert diff(two, two, "--max-usd-per-hour", "158").exit_code == 7  # 2 * 79.10
+        assert diff(two, two, "--max-usd-per-hour", "126").exit_code == 7  # 2 * 63.28
 
     def test_a_class_without_a_price_is_over_any(self, diff):
         # The catalogue has no price for it.
@@ -164,13 +164,13 @@ class TestRefused:
 
         assert result.exit_code == 2
         assert "**Cannot be served** (DoesNotFit)" in result.stdout
-        assert "79.10 → ? USD per hour" in result.stdout
+        assert "63.28 → ? USD per hour" in result.stdout
 
     def test_too_few_replicas_are_exit_code_2(self, diff):
         result = diff(llama(), llama(("maxReplicas: 8", "maxReplicas: 3")))
 
         assert result.exit_code == 2
-        assert "5 replicas are needed, 3 are allowed" in result.stdout
+        assert "4 replicas are needed, 3 are allowed" in result.stdout
 
     @pytest.mark.parametrize("arguments", [["one"], ["a", "b", "c"], ["a", "b", "--from-cluster"]])
     def test_the_wrong_number_of_files_is_a_usage_error(self, arguments):
@@ -259,7 +259,7 @@ class TestFromACluster:
 
         [found] = figures(against(answers, llama(change), "-o", "json"))["objects"]
 
-        assert (found["before"]["replicas"] > 5) == is_slower
+        assert (found["before"]["replicas"] > 4) == is_slower
 
     def test_an_object_that_the_cluster_lacks_is_new(self, against):
         [found] = figures(against({}, llama(), "-o", "json"))["objects"]
@@ -274,7 +274,7 @@ class TestFromACluster:
 
         result = against(answers, llama(LONGER), "-o", "json")
 
-        assert figures(result)["objects"][0]["podsRolled"] == 5
+        assert figures(result)["objects"][0]["podsRolled"] == 4
         assert "told from the specs alone" in result.stderr
 
     def test_a_manifest_without_a_namespace_is_meant_for_that_of_the_context(self, against):

@@ -97,8 +97,8 @@ def test_a_page_tells_the_chain_the_batches_and_the_origin_of_each_input(page):
     assert questions[5] == "6. What does it cost?"
     assert ["arrivals", "Poisson, through a Service", "guessed"] in rows
     assert ["contextLength", "8192 tokens", "given"] in rows
-    assert [row[-1] for row in rows if "load line (" in row[-1]] == ["load line (TTFT)"]
-    assert ["limited by", "TimeToFirstToken"] in rows
+    assert [row[-1] for row in rows if "load line (" in row[-1]] == ["load line (TPOT)"]
+    assert ["limited by", "TimePerOutputToken"] in rows
 
 
 def test_the_parts_of_the_memory_are_listed_with_their_ranges(page):

@@ -23,7 +23,7 @@ def test_prints_what_the_operator_would_apply():
 
     assert result.exit_code == 0
     assert [each["kind"] for each in manifests(result)] == ["Deployment", "Service", "PodMonitor"]
-    assert result.stdout.startswith("# serving/llama-70b: 5 replicas of 2 GPUs (TP2) on H200")
+    assert result.stdout.startswith("# serving/llama-70b: 4 replicas of 2 GPUs (TP2) on H200")
 
 
 def test_replicas_and_an_owner_that_no_file_has_are_left_out():
@@ -54,7 +54,7 @@ def test_the_serve_line_is_what_the_container_runs():
     [container] = manifests(render(llama()))[0]["spec"]["template"]["spec"]["containers"]
 
     assert shlex.split(line) == ["vllm", "serve", *container["args"]]
-    assert "--max-num-seqs 53" in line
+    assert "--max-num-seqs 61" in line
 
 
 def test_as_json_it_is_one_list():

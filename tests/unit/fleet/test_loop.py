@@ -317,7 +317,7 @@ class TestCalibration:
         [entry] = state["speed"]["serving"].values()
         # Two prompts of 4,000 tokens in each second: most of a step is theirs.
         prior = a_sizing().request.speed.prefill_efficiency
-        assert entry["prefillEfficiency"] == pytest.approx(prior / 1.1, rel=0.03)
+        assert entry["prefillEfficiency"] == pytest.approx(prior / 1.1, rel=0.04)
         assert entry["numWindows"] > 10
         assert [entry["kvTokens"] for entry in state["memory"]["serving"].values()] == [600_000]
 
@@ -377,10 +377,11 @@ class TestHistory:
         [known] = loop.memory.objects.values()
         return known.history
 
-    def test_of_a_load_that_stays_is_never_written(self):
+    def test_of_a_load_that_stays_is_written_when_headroom_is_known_to_be_needless(self):
         loop, world = self.at_rest()
 
-        assert self.lived(loop, world, hours=3, load=1) == []
+        assert len(self.lived(loop, world, hours=3, load=1)) <= 1
+        assert self.lived(loop, world, hours=2, load=1) == []
         assert len(self.history(loop).pattern) > 3 * 6
 
     def test_of_a_load_that_changes_is_written_once_an_hour_at_most(self):
