@@ -356,6 +356,8 @@ def test_a_service_of_somebody_else_is_left_alone(family: Family):
         "spec": {"ports": [{"port": 80}]},
     }
     made = family.api.create(SERVICES.path(family.namespace), copy.deepcopy(theirs))
-    family.write()
+
+    with pytest.raises(NoPathError, match="llama is not ours"):
+        family.write()
 
     assert family.versions()["Service"] == made["metadata"]["resourceVersion"]

@@ -134,6 +134,8 @@ optional:
   product_labels: slice
   has_bf16: bool
   generation: string
+  is_unified: bool
+  memory_kind: string
   tdp_watts: float64
   price: map
   sources: slice
