@@ -27,7 +27,7 @@ _DELTA_NET_DEFAULTS: Mapping[str, object] = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
-_MAMBA_NAMES: Mapping[str, str] = {
+MAMBA_NAMES: Mapping[str, str] = {
     "mamba_num_heads": "mamba_n_heads",
     "mamba_head_dim": "mamba_d_head",
     "n_groups": "mamba_n_groups",
@@ -172,14 +172,14 @@ _NEMOTRON_H = Architecture(
 HYBRID: Mapping[str, Architecture] = {
     "bamba": Architecture(
         attention=state.bamba_mixers,
-        names=_MAMBA_NAMES,
+        names=MAMBA_NAMES,
         module_names={"state_attention": "mamba", "dense_ffn": "feed_forward"},
         understands=frozenset({"mamba_d_state"}),
     ),
     "granitemoehybrid": Architecture(
         attention=state.granite_mixers,
         ffn=state.granite_blocks,
-        names=_MAMBA_NAMES,
+        names=MAMBA_NAMES,
         module_names={
             "state_attention": "mamba",
             "dense_ffn": "shared_mlp",

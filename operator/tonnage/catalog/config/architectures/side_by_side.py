@@ -1,23 +1,12 @@
 """Kinds of model that mix attention with states in ways of their own, and Step-3 and Mllama."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
+from tonnage.catalog.config.architectures.hybrid import MAMBA_NAMES
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.layers import ffn
 from tonnage.catalog.config.layers import side_by_side as mixes
 
-_MAMBA_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "mamba_num_heads": "mamba_n_heads",
-        "mamba_head_dim": "mamba_d_head",
-        "n_groups": "mamba_n_groups",
-        "ssm_state_size": "mamba_d_state",
-        "conv_kernel": "mamba_d_conv",
-        "use_conv_bias": "mamba_conv_bias",
-        "use_bias": "mamba_proj_bias",
-    }
-)
 _MINIMAX_TEXT = Architecture(
     attention=mixes.lightning_with_some_attention,
     ffn=ffn.all_experts,
@@ -30,7 +19,7 @@ SIDE_BY_SIDE: Mapping[str, Architecture] = {
         attention=mixes.attention_and_mamba,
         ffn=mixes.dense_in_every_second,
         num_norms=1,
-        names=_MAMBA_NAMES,
+        names=MAMBA_NAMES,
         module_names={"state_attention": "mamba", "dense_ffn": "feed_forward"},
         understands=frozenset({"mamba_d_state"}),
     ),
