@@ -203,12 +203,12 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
 def _remember_need(found: Assessment, wanted: Need, fleet: Fleet, hold_s: float) -> ObjectMemory:
     """Add this moment to the window that scaling down looks at: what a later one tops is left out.
 
-    A need that stands on missing data proves nothing: what is there counts as needed. After a
-    gap without ticks the window begins anew.
+    A need that stands on missing data proves nothing: what is there counts as needed. The window
+    begins with the first decision, however late that comes, and anew after a gap without ticks.
     """
     memory, settings = found.memory, fleet.settings
     recent = memory.recent_needs
-    if recent and fleet.now_s - recent[-1][0] > GAP_TICKS * settings.tick_s:
+    if not recent or fleet.now_s - recent[-1][0] > GAP_TICKS * settings.tick_s:
         memory, recent = replace(memory, since_s=fleet.now_s), ()
     needed = wanted.replicas_with_margin
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:

@@ -4,6 +4,7 @@ It needs no promise to be judged, so it holds under overload too, where a step t
 expresses would else go unseen until what waits is served.
 """
 
+import math
 from statistics import median
 from typing import NamedTuple
 
@@ -28,10 +29,12 @@ class Served(NamedTuple):
 
 
 def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Served | None:
-    """Return what the replica in the middle serves of those at which requests waited all along.
+    """Return what the replica in the middle serves, if requests waited at it all along.
 
-    None where there is no such replica. Answers that have become longer end later: what counts is
-    the larger of the requests that end and of the tokens that are made, over those of a request.
+    One at which none waited, or of which that is not known, may serve more than any: a slow pod
+    among them says nothing of the others. None where the one in the middle is such. Answers that
+    have become longer end later: what counts is the larger of the requests that end and of the
+    tokens that are made, over those of a request.
     """
     interval_s = fleet.settings.scrape_interval_s
     window_s = ATTAINMENT_SCRAPES * interval_s
@@ -40,17 +43,12 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Served | 
     for each in found.state.engines:
         if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
             by_pod.setdefault(each.pod, []).append(_served_per_s(each, chosen, window_s))
-    told = [[each for each in rates if each is not None] for rates in by_pod.values()]
-    whole = [
-        sum(some)
-        for some, rates in zip(told, by_pod.values(), strict=True)
-        if len(some) == len(rates)
+    most = [
+        sum(math.inf if each is None else each for each in by_pod.get(pod, [None])) for pod in warm
     ]
-    if not whole:
-        return None
-    each_per_s = median(whole)
+    each_per_s = median(most) if most else math.inf
     number = each_per_s * window_s
-    return Served(each_per_s, number) if number >= MIN_REQUESTS else None
+    return Served(each_per_s, number) if MIN_REQUESTS <= number < math.inf else None
 
 
 def _served_per_s(each: EngineSamples, chosen: Chosen, window_s: float) -> float | None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
-from tonnage.control.blackout import blackout_of
+from tonnage.control.blackout import blackouts
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.contest import Fate
 from tonnage.control.learning import learn_from, observation
@@ -28,7 +28,7 @@ from tonnage.control.state import (
 from tonnage.control.status import recalled, report
 from tonnage.control.template import drift
 from tonnage.control.turns import searched_in_turn
-from tonnage.control.writes import Carried, Writes, carried_out, writes_for
+from tonnage.control.writes import Carried, Writes, carried_out, may_act, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
@@ -177,19 +177,27 @@ def assess_fleet(
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
         for state in searched_in_turn(fleet.models, known)
     }
-    blackout = blackout_of(sizings.values())
-    sizings = {uid: replace(each, blackout=blackout) for uid, each in sizings.items()}
+    dark = blackouts(sizings.values())
+    sizings = {
+        uid: replace(each, blackout=dark.get(each.state.view.namespace))
+        for uid, each in sizings.items()
+    }
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = any(is_rolling(each, fleet) for each in sizings.values())
     for state in in_turn(fleet.models, known):
         uid = state.view.uid
         each = _decided(sizings[uid], fleet, free, uncounted, is_rolling=rolling)
-        rolling = rolling or bool(each.changes)
+        rolling = rolling or _begins_to_roll(each, fleet)
         if free is not None:
             free -= growth_gpus(each, fleet)
         found[uid] = each
     return tuple(found[state.view.uid] for state in fleet.models)
+
+
+def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether pods are about to be replaced: not where nothing is written, or was refused."""
+    return bool(found.changes) and may_act(found, fleet) and not found.memory.write_problem
 
 
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:

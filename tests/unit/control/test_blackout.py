@@ -5,18 +5,19 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_deployment_body, a_fleet, a_manifest, a_memory, a_model, a_state
-from tonnage.control.blackout import LEAST_OBJECTS, ONCE_S
+from tonnage.control.blackout import LEAST_OBJECTS, ONCE_S, blackouts
 from tonnage.control.conditions import conditions
 from tonnage.control.tick import assess_fleet
 from tonnage.policy.need import Traffic
 
+RECOMMEND = {"mode": "Recommend", "minReplicas": 1, "maxReplicas": 16}
 MUCH = 6.0
 """Times what one replica serves: more than the two that run."""
 
 
-def an_object(name, *, load=MUCH, is_blind=False):
+def an_object(name, *, load=MUCH, is_blind=False, **spec):
     live = a_deployment_body(a_model(name))
-    state = a_state(a_manifest(name), live=live, load=load)
+    state = a_state(a_manifest(name, **spec), live=live, load=load)
     return replace(state, engines=()) if is_blind else state
 
 
@@ -82,6 +83,36 @@ class TestManyAtOnce:
         )
 
         assert min(replicas(found)) > 2
+
+
+class TestNamespaces:
+    """Of (namespace, blind?) for each object, told by what the loop remembers."""
+
+    def dark(self, *objects):
+        found = [
+            replace(
+                each,
+                state=replace(each.state, view=replace(each.state.view, namespace=namespace)),
+                memory=replace(each.memory, blind_since_s=NOW_S if is_blind else None),
+            )
+            for each, (namespace, is_blind) in zip(
+                assessed([an_object(f"m{k}") for k in range(len(objects))]), objects, strict=True
+            )
+        ]
+        return set(blackouts(found))
+
+    def test_the_blind_of_one_hold_nothing_of_another(self):
+        assert self.dark(*[("theirs", True)] * 3, *[("ours", False)] * 3) == {"theirs"}
+
+    def test_where_half_of_them_went_blind_all_are_held(self):
+        objects = [("a", True), ("b", True), ("b", True), ("c", False)]
+
+        assert self.dark(*objects) == {"a", "b", "c"}
+
+    def test_objects_that_only_look_on_do_not_count(self):
+        watchers = [an_object(f"m{k}", is_blind=True, scaling=RECOMMEND) for k in range(3)]
+
+        assert not blackouts(assessed(watchers))
 
 
 def test_an_object_that_tells_its_traffic_again_is_blind_no_longer():
