@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.state import ACTING, DeploymentView, Fleet, ModelState
-from tonnage.manifests.names import ADOPT_LABEL
+from tonnage.manifests.names import ADOPT_LABEL, selector
 
 
 def as_owned(fleet: Fleet) -> Fleet:
@@ -37,19 +37,30 @@ def _is_own(state: ModelState, live: DeploymentView) -> bool:
 
 
 def is_adopted(state: ModelState, live: DeploymentView | None) -> bool:
-    """Tell whether a Deployment that nobody controls was handed over, to an object that acts."""
+    """Tell whether a Deployment that nobody controls was handed over, to an object that acts.
+
+    One with other labels in its selector can never be ours: that cannot be changed.
+    """
     model = state.model
     if live is None or not isinstance(model, ModelDeployment) or model.spec.scale_target:
         return False
-    is_free = live.owner_uid is None and live.adopt == state.view.uid
+    is_free = live.owner_uid is None and live.adopt == state.view.uid and _selects(live)
     return is_free and model.spec.scaling.mode in ACTING
+
+
+def _selects(live: DeploymentView) -> bool:
+    return live.selector == frozenset(selector(live.name).items())
 
 
 def conflict_written(live: DeploymentView, uid: str) -> str:
     """Say whose Deployment stands in the way, and how it could become ours."""
     if live.owner is not None:
         return f"Deployment {live.name} is controlled by {live.owner}, not by this ModelDeployment"
-    return (
-        f"Deployment {live.name} exists and is not owned by this ModelDeployment; to hand it over: "
-        f"label it {ADOPT_LABEL}={uid}"
-    )
+    said = f"Deployment {live.name} exists and is not owned by this ModelDeployment"
+    if not _selects(live):
+        wanted = ",".join(f"{key}={value}" for key, value in selector(live.name).items())
+        return (
+            f"{said}; it cannot be handed over, since its selector is not {wanted}: scale it by "
+            "spec.scaleTarget, or delete it"
+        )
+    return f"{said}; to hand it over: label it {ADOPT_LABEL}={uid}"

@@ -103,6 +103,8 @@ class DeploymentView:
     """Kind and name of its controller."""
     adopt: str | None = None
     """UID of the ModelDeployment that it is handed over to."""
+    selector: frozenset[tuple[str, str]] = frozenset()
+    """Labels of the pods that it counts as its own; nobody can change them."""
     rendered: str | None = None
     """Digest of the pod template as we wrote it, as we recorded it."""
     made_from: str | None = None

@@ -197,6 +197,8 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
     if is_down and not is_stuck and (found.changes or deployment.is_rolling):
         return None  # no scale-down during a rollout
+    if _owns_children(found) and deployment.owner_uid != found.state.view.uid:
+        return None  # adopted first
     return Scale(
         deployment=deployment.name,
         uid=deployment.uid,

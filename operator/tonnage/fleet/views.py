@@ -101,6 +101,7 @@ def deployment_view(body: Object) -> DeploymentView:
         owner_uid=_controller_uid(metadata),
         owner=_controller(metadata),
         adopt=(metadata.get("labels") or {}).get(ADOPT_LABEL),
+        selector=frozenset(((spec.get("selector") or {}).get("matchLabels") or {}).items()),
         is_opted_in=own and template_labels.get(MANAGED_LABEL) == "true",
         replicas=spec.get("replicas", 1),
         generation=metadata.get("generation", 0),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import (
+    NOW_S,
     a_deployment_body,
     a_fleet,
     a_manifest,
@@ -109,6 +110,43 @@ class TestAdoption:
 
         assert writes.template is None
         assert conditions["Ready"].reason == "NameConflict"
+
+    def test_of_what_can_never_be_ours_is_refused_with_what_can_be_done(self):
+        state = self.orphan()
+        other = replace(state.deployment, selector=frozenset({("app", "llama")}))
+
+        writes, conditions = told(replace(state, deployment=other))
+
+        assert (writes.template, writes.scale) == (None, None)
+        assert "its selector is not tonnage.dev/managed=true" in conditions["Ready"].message
+        assert "spec.scaleTarget" in conditions["Ready"].message
+
+    def test_comes_before_replicas_move(self):
+        state = self.orphan()
+        busy = replace(state, engines=a_state(load=6.0).engines)
+
+        writes, _ = told(busy)
+
+        assert writes.template is not None
+        assert writes.scale is None
+
+    def test_begins_the_window_in_which_nothing_is_taken_away(self):
+        foreign = a_state(
+            replicas=8, live=a_deployment_body(replicas=8, ownerReferences=[]), load=0.5
+        )
+        state = self.orphan()
+        ours = replace(
+            state,
+            deployment=replace(state.deployment, replicas=8, owner_uid="uid-of-llama"),
+            engines=foreign.engines,
+            pods=foreign.pods,
+        )
+        before = tick(a_fleet(foreign), Memory())
+
+        outcome = tick(a_fleet(ours, now_s=NOW_S + 40_000), before.memory)
+
+        assert outcome.found[0].decision.replicas == 8
+        assert outcome.found[0].decision.reasons[-1].code == "JustStarted"
 
     def test_takes_the_right_to_write_templates(self):
         _, conditions = told(self.orphan(), settings={"mode": "scaleOnly"})

@@ -251,6 +251,18 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
 
         assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
 
+    def test_are_most_of_them_not_one_slow_pod(self):
+        queued = a_busy_state(load=0.5, late=0.0, waiting=200, pods=self.WARM)
+        (slow, other) = (
+            replace(each, token_gaps_per_s=0.5 * GOODPUT * 999) for each in queued.engines
+        )
+        (idle, _) = a_busy_state(load=0.6, late=0.0, waiting=0, pods=self.WARM).engines
+        well = replace(idle, pod=other.pod)
+
+        found = after(replace(queued, engines=(slow, well)))
+
+        assert found.posterior.goodput_factor == 1
+
     def test_are_not_those_at_which_few_wait(self):
         assert self.seen(load=0.5, waiting=3).posterior.goodput_factor == 1
 
