@@ -185,6 +185,40 @@ class TestPrices:
         assert "H100 has several rates: choose with --rate spot or reserved" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("model=foo", "model: 'foo' is no mapping"),
+        ("scaling=3", "scaling: '3' is no mapping"),
+        ("demand=4", "demand: '4' is no mapping"),
+    ],
+)
+def test_a_value_where_fields_belong_is_bad_input(change, expected):
+    result = run("plan", *LINE[:4], "--set", change)
+
+    assert result.exit_code == 3
+    assert expected in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("listed", "options", "expected"),
+    [
+        ("H100: {spot: 2.0}", ["--rate", "spott"], "no class has a rate spott"),
+        ("H100: {spot: 0}", ["--rate", "spot"], "H100.spot: '0' is no price"),
+        ("H100: {}", [], "H100 has no price"),
+        ("H100: 2.0", ["--currency", "eu<ro"], "--currency: 'eu<ro' is no currency"),
+    ],
+)
+def test_a_price_that_is_none_is_bad_input(tmp_path, listed, options, expected):
+    path = tmp_path / "prices.yaml"
+    path.write_text(listed)
+
+    result = run("compare", *LINE, "--prices", str(path), *options)
+
+    assert result.exit_code == 3
+    assert expected in " ".join(result.output.split())
+
+
 class TestForms:
     @pytest.mark.parametrize("command", ["plan", "compare"])
     def test_csv_and_markdown_hold_the_same_row(self, command):

@@ -220,7 +220,7 @@ def _tokens(_: click.Context, __: click.Parameter, value: str | None) -> int | N
         return None
     if value in FORMATS:
         raise click.BadParameter(f"{value} is a format: write -o {value}; this counts tokens")
-    if not value.isdigit() or int(value) == 0:
+    if not (value.isascii() and value.isdecimal()) or int(value) == 0:
         raise click.BadParameter(f"{value!r} is not a number of tokens")
     return int(value)
 

@@ -64,7 +64,10 @@ def changed(resource: Resource, changes: tuple[Change, ...]) -> Asked:
     """
     if not changes:
         return Asked(resource=resource)
-    spec = _spec_with(dict(resource.content.get("spec") or {}), changes)
+    before = resource.content.get("spec") or {}
+    _check_mappings({"spec": before}, ("spec",))
+    spec = _spec_with(dict(before), changes)
+    _check_mappings(spec, ("demand",))
     guessed = set(_guessed_lengths(spec))
     return Asked(
         resource=replace(resource, content={**resource.content, "spec": spec}),
@@ -75,6 +78,7 @@ def changed(resource: Resource, changes: tuple[Change, ...]) -> Asked:
 def made(changes: tuple[Change, ...]) -> Asked:
     """Return a ModelDeployment that is made of options alone, with what it needs beside them."""
     spec = _spec_with({"engine": {}, "scaling": {}}, changes)
+    _check_mappings(spec, ("model", "demand", "scaling", "engine"))
     guessed = {*_guessed_lengths(spec), *_guessed_engine(spec), *_guessed_context(spec)}
     spec["scaling"].setdefault("maxReplicas", MOST_REPLICAS)
     content = {
@@ -87,6 +91,18 @@ def made(changes: tuple[Change, ...]) -> Asked:
     return Asked(
         resource=Resource(source=OPTIONS, line=0, content=content), guessed=frozenset(guessed)
     )
+
+
+def _check_mappings(content: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+    """Refuse a value where fields belong, before any is read or filled in.
+
+    Raises:
+        ManifestError: with the field and the value.
+    """
+    for field in fields:
+        value = content.get(field)
+        if value is not None and not isinstance(value, Mapping):
+            raise ManifestError(f"{field}: {str(value)[:40]!r} is no mapping: it has fields")
 
 
 _ORDER: Final = ("model", "hardware", "contextLength", "slo", "demand", "scaling", "engine")

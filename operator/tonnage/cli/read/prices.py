@@ -1,7 +1,7 @@
 """A buyer's own prices over those of the catalogue: single ones, or a whole list from a file."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -41,7 +41,10 @@ def priced(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
     try:
         listed, currency = _listed(prices)
         single = dict(_single(each) for each in prices.single)
-        found = {find_gpu(name, gpus).name: price for name, price in (*listed, *single.items())}
+        named = [(find_gpu(name, gpus).name, each) for name, each in (*listed, *single.items())]
+        found = {name: each for name, each in named if each is not None}
+        if prices.currency is not None:
+            _check_currency(prices.currency, where="--currency")
     except (CatalogError, ManifestError) as error:
         raise Failure(str(error).replace("hardware.gpu", "price of")) from error
     currency = prices.currency or currency or USD
@@ -73,21 +76,23 @@ def _single(text: str) -> tuple[str, _Amount]:
     return name.strip(), _Amount(per_hour=_positive(amount, where=f"--price {text}"))
 
 
-def _listed(prices: Prices) -> tuple[Iterable[tuple[str, _Amount]], str | None]:
-    """Return the prices of the file, and its currency."""
+def _listed(prices: Prices) -> tuple[list[tuple[str, _Amount | None]], str | None]:
+    """Return the prices of the file, None where a class has no such rate, and its currency."""
     if prices.file is None:
         if prices.rate is not None:
             raise ManifestError("--rate chooses among the rates of --prices FILE: give that too")
-        return (), None
+        return [], None
     content, currency = dict(_content(prices.file)), None
     if CURRENCY in content:
         currency = str(content.pop(CURRENCY))
         _check_currency(currency, where=f"{prices.file}: {CURRENCY}")
     found = [
-        (name, amount)
+        (name, _amount(value, prices.rate, where=f"{prices.file}: {name}"))
         for name, value in content.items()
-        if (amount := _amount(value, prices.rate, where=f"{prices.file}: {name}"))
     ]
+    if all(each is None for _, each in found):
+        asked = f"no class has a rate {prices.rate}" if prices.rate else "no class has a price"
+        raise ManifestError(f"{prices.file}: {asked}")
     return found, currency
 
 
@@ -108,7 +113,11 @@ def _amount(value: object, rate: str | None, *, where: str) -> _Amount | None:
         return _Amount(per_hour=_positive(value, where=where)) if rate is None else None
     if rate is not None:
         found = value.get(rate)
-        return found and _Amount(per_hour=_positive(found, where=f"{where}.{rate}"), rate=rate)
+        if found is None:
+            return None
+        return _Amount(per_hour=_positive(found, where=f"{where}.{rate}"), rate=rate)
+    if not value:
+        raise ManifestError(f"{where} has no price")
     if len(value) != 1:
         raise ManifestError(f"{where} has several rates: choose with --rate {' or '.join(value)}")
     [(only, amount)] = value.items()

@@ -121,15 +121,22 @@ def opened(folder: Path | None = None, *, step: Step = silent) -> Iterator[Lane]
 
 @contextmanager
 def engine(folder: Path, *, step: Step = silent) -> Iterator[Docker]:
-    """Yield the Docker that answers, else one of our own; leave the machine as it was."""
+    """Yield the Docker that answers, else one of our own, after which the machine is as it was.
+
+    Of a Docker of somebody else's only the lane's clusters are deleted, by those who made them:
+    whose the bridges, networks and settings are that came meanwhile cannot be told.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder), _left_as_found(folder):
+    with _alone(folder):
         if (running := users_own()).answers():
-            with _without_network(running, was_there=_has_network(running)):
-                yield running
-        else:
-            with docker.own(folder, step=step) as own, _without_network(own, was_there=False):
-                yield own
+            yield running
+            return
+        with (
+            _left_as_found(folder),
+            docker.own(folder, step=step) as own,
+            _without_network(own),
+        ):
+            yield own
 
 
 @contextmanager
@@ -148,12 +155,12 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _without_network(engine: Docker, *, was_there: bool) -> Iterator[None]:
-    """Take away kind's network, unless it was there: its bridge would outlive Docker."""
+def _without_network(engine: Docker) -> Iterator[None]:
+    """Take away kind's network: its bridge would outlive Docker."""
     try:
         yield
     finally:
-        if not was_there and _has_network(engine):
+        if _has_network(engine):
             _delete_clusters(engine)
             engine("network", "rm", NETWORK)
 
