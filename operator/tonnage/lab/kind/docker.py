@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -162,8 +162,15 @@ def _outlive(pid_file: Path) -> None:
 
 
 def _remove_containers(docker: Docker) -> None:
-    if containers := docker("ps", "--all", "--quiet").split():
-        docker("rm", "--force", "--volumes", *containers)
+    """Remove all. One whose removal an interrupt cut off is refused until that has ended."""
+
+    def are_gone() -> bool:
+        if left := docker("ps", "--all", "--quiet").split():
+            with suppress(LabError):
+                docker("rm", "--force", "--volumes", *left)
+        return not docker("ps", "--all", "--quiet").strip()
+
+    wait_until(are_gone, what="all containers are removed", timeout_s=GRACE_S, needs={})
 
 
 def _flags(lane: Path) -> list[str]:
