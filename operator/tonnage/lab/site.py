@@ -24,7 +24,7 @@ NAMESPACE: Final = "tonnage-system"
 VLLM_IMAGE: Final = "vllm/vllm-openai:.*"
 OPERATOR_REPOSITORY: Final = ".*/operator"
 HIDDEN_EFFICIENCY: Final = 0.60
-"""Of the emulated engines' bandwidth; the prior says 0.83, so the first plan is too hopeful."""
+"""Of the emulated engines' bandwidth; the prior says 0.82, so the first plan is too hopeful."""
 NODE_TIMEOUT_S: Final = 60.0
 OPERATOR_TIMEOUT_S: Final = 90.0
 
