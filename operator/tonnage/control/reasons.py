@@ -1,59 +1,172 @@
-"""Every reason that a condition or a decision can have: a label of a metric takes no other value.
+"""Every condition, and every reason that one or a decision can have, with what it says.
 
-Words of another's make, such as those of the API server, never get into a label: each new value is
-another series, and kept for as long as Prometheus keeps anything.
+A label of a metric takes no other value. Words of another's make, such as those of the API server,
+never get into a label: each new value is another series, and kept for as long as Prometheus keeps
+anything.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 OTHER: Final = "Other"
-_DECISIONS: Final = frozenset(
-    {
-        "ApprovalNeeded", "AwaitingTraffic", "Backlog", "Demand", "DrainTooShort", "FleetBlind",
-        "Forecast",
-        "GPUBudget", "GPUsUncounted", "Headroom", "InsufficientGPU", "JustStarted", "MaxNumSeqs",
-        "MaxReplicas", "MetricsMissing", "MinReplicas", "NoDemand", "Pacing", "PromisesJudged",
-        "QuotaExceeded", "ReplicaLost", "Reserve", "Schedule", "SpeedInDoubt", "Stabilizing",
-        "StepCap", "WalkingDown",
-    }
-)  # fmt: skip
-_CONDITIONS: Final = frozenset(
-    {
-        "ApprovalMalformed", "ApprovalStale", "AsPlanned", "AsPublished", "AsWritten",
-        "BudgetExceeded", "BudgetUncounted", "ConflictingScaler", "ConflictingWriter",
-        "ConstantOutOfRange", "CostExceeded", "FarFromEstimate", "FasterThanPossible",
-        "FasterThanPublished", "InsufficientResources", "Met", "MinimumReady", "Missed",
-        "MoreThanMemory", "NoNodeFits", "NoReport", "NoTraffic", "NoTrafficPath", "NotBusy",
-        "NotDeployed", "NothingToApprove", "ParkedAtZero", "Paused", "PlanApproved", "PlanInvalid",
-        "PlanPending", "Planned", "PodSecurityRefused", "PodsFailing", "PodsRefused",
-        "PodsWouldRoll", "PriorityClassMissing", "RecommendOnly", "RollingOut", "RolloutStuck",
-        "RuntimeClassMissing", "Scaling", "Scheduled", "ScrapedInPart", "SlowPod",
-        "SlowerThanPublished", "SpecPending", "StatusOnly", "Stored", "TemplateEdited",
-        "VolumeUnavailable", "WaitingForReplicas", "WithinBounds", "WriteRefused",
-        "WrittenOtherwise",
-    }
-)  # fmt: skip
-_STORAGE: Final = frozenset(
-    {"Corrupted", "EntriesDropped", "NewerVersion", "Unreadable", "WriteFailed"}
-)
-_METRICS: Final = frozenset(
-    {
-        "BadAnswer", "MetricsIncomplete", "MetricsPartial", "NoReplicaYet",
-        "PrometheusUnreachable", "QueryRefused", "QueryTimeout", "QueryTooLarge",
-        "ResponseTooLarge", "Scraped", "ScrapesLeftOut",
-    }
-)  # fmt: skip
-_REFUSALS: Final = frozenset(
-    {
-        "Catalog", "Checkpoint", "ConflictingOwner", "ContextTooLong", "DoesNotFit",
-        "EngineVersionUnknown", "FlagsUnknown", "InternalError", "InvalidKvCache",
-        "InvalidParallelism", "InvalidSpec", "InvalidSpeculation", "MissingFigure", "ModelConfig",
-        "ModelConfigMissing", "NameConflict", "NamespaceUnreadable", "NotServable",
-        "RunningSpecUnknown", "SLOInfeasible", "Sizing", "TargetNotAllowed",
-        "UnknownArchitecture", "UnknownGpu", "UnknownModel", "UnsupportedEngine",
-    }
-)  # fmt: skip
-REASONS: Final = _DECISIONS | _CONDITIONS | _STORAGE | _METRICS | _REFUSALS
+CONDITIONS: Final[Mapping[str, str]] = {
+    "Ready": "minReplicas replicas are Ready and made from the present spec",
+    "Reconciling": "present while a change of the spec is carried out; scaling never sets it",
+    "Stalled": "present while nothing goes on without a person",
+    "PlanValid": "the spec can be planned, and its SLO kept",
+    "MetricsAvailable": "Prometheus answers what decisions need",
+    "CapacityAvailable": "no pod waits for a GPU, and no budget stops growth",
+    "ScalingActive": "Tonnage writes the number of replicas",
+    "ScalingLimited": "a bound keeps the number of replicas from the need",
+    "SLOMet": "the share of requests within their limits is what the SLO promises",
+    "SpeedPlausible": "what engines show of their speed lies within what is published and possible",
+    "KVCapacityAsPlanned": "the caches that engines report are as large as estimated",
+    "Approved": "no plan waits for a person (mode Approve)",
+    "Drifted": "somebody else changed the pod template",
+    "CalibrationStored": "what was learned is kept over restarts",
+}
+_DECISIONS: Final[Mapping[str, str]] = {
+    "ApprovalNeeded": "more replicas would cost more than approvalAboveUsdPerHour",
+    "AwaitingTraffic": "no traffic has come yet: the fleet stays as spec.demand asks, for a while",
+    "Backlog": "requests wait, and so many replicas drain them in time",
+    "Demand": "the measured, else the expected, demand asks for so many replicas",
+    "DrainTooShort": "the longest answers take longer than a leaving replica has: they are cut off",
+    "FleetBlind": "what a decision needs is not seen: replicas stay",
+    "Forecast": "so much demand is expected when a replica that is asked for now is Ready",
+    "GPUBudget": "the fleet's GPU budget leaves no more",
+    "GPUsUncounted": "the fleet's GPUs cannot be counted, so nothing grows",
+    "Headroom": "more replicas for what demand rises above the forecast within a start",
+    "InsufficientGPU": "no node has GPUs free for more pods",
+    "JustStarted": "the operator began to watch not long ago: no replica is taken away yet",
+    "MaxNumSeqs": "another max-num-seqs would serve more, by what is measured",
+    "MaxReplicas": "more are needed than maxReplicas allows",
+    "MetricsMissing": "metrics are missing, so the fleet does not shrink",
+    "MinReplicas": "fewer are needed than minReplicas",
+    "NoDemand": "no demand is given and none was seen: minReplicas",
+    "Pacing": "replicas changed a moment ago, and the effect is awaited",
+    "PromisesJudged": "kept and broken promises moved the factor on the goodput",
+    "QuotaExceeded": "a ResourceQuota refuses more pods",
+    "ReplicaLost": "a replica was lost, so none is taken away",
+    "Reserve": "more replicas for bursts that are over before one could be Ready",
+    "Schedule": "a known event of scaling.schedules",
+    "SpeedInDoubt": "planned for the slow end of the range that the evidence leaves",
+    "Stabilizing": "more were needed not long ago, so none is taken away yet",
+    "StepCap": "one decision adds no more than settings.maxScaleUpReplicas",
+    "WalkingDown": "replicas go a quarter of the fleet at a time",
+}
+_OF_CONDITIONS: Final[Mapping[str, str]] = {
+    "ApprovalMalformed": "the annotation tonnage.dev/approve is no digest of a plan",
+    "ApprovalStale": "the annotation tonnage.dev/approve agrees to another plan",
+    "AsPlanned": "engines report caches as large as estimated",
+    "AsPublished": "speed is within what is published of such engines",
+    "AsWritten": "the pod template is as Tonnage wrote it",
+    "BudgetExceeded": "the fleet's GPU budget leaves no more",
+    "BudgetUncounted": "the fleet's GPUs cannot be counted, so nothing grows",
+    "ConflictingScaler": "an autoscaler scales the same Deployment: one of them must go",
+    "ConflictingWriter": "another writer sets replicas or template over and over: left alone",
+    "ConstantOutOfRange": "a learned constant is beyond what is believable",
+    "CostExceeded": "the plan costs more than approvalAboveUsdPerHour, and waits for approval",
+    "FarFromEstimate": "engines report caches far from the estimate: look for flags or neighbours",
+    "FasterThanPossible": "more bandwidth or FLOP/s than the GPU class has: is it another class?",
+    "FasterThanPublished": "faster than is published of such engines",
+    "InsufficientResources": "no node has the CPU, memory or other resources that the pods ask for",
+    "Met": "every SLO target is met",
+    "MinimumReady": "minReplicas replicas are Ready",
+    "Missed": "fewer requests are within a limit than its percentile promises",
+    "MoreThanMemory": "engines report a cache larger than the memory of the GPU class",
+    "NoNodeFits": "no node takes the pods: taints, labels or topology",
+    "NoReport": "no replica reports its KV cache",
+    "NoTraffic": "no finished requests to judge",
+    "NoTrafficPath": "the Service that leads to the engines is not ours, or cannot be written",
+    "NotBusy": "no replica has been busy for long enough to be judged",
+    "NotDeployed": "no Deployment exists yet",
+    "NothingToApprove": "no plan waits",
+    "ParkedAtZero": "somebody set the Deployment to 0: it stays there until the spec changes",
+    "Paused": "mode is Paused: status only, the plan frozen",
+    "PlanApproved": "the plan that waited is carried out",
+    "PlanInvalid": "there is no plan: see PlanValid",
+    "PlanPending": "a search for the plan is due; what runs is kept until then",
+    "Planned": "the plan is in status.plan",
+    "PodSecurityRefused": "Pod Security of the namespace refuses the pods",
+    "PodsFailing": "containers crash or cannot start",
+    "PodsRefused": "the API server refuses the pods: the message says why",
+    "PodsWouldRoll": "the plan replaces pods, and waits for approval",
+    "PriorityClassMissing": "the PriorityClass of spec.pods does not exist",
+    "RecommendOnly": "mode is Recommend: status only",
+    "RollingOut": "the Deployment is being brought to the spec",
+    "RolloutStuck": "the rollout makes no progress",
+    "RuntimeClassMissing": "the RuntimeClass of spec.pods does not exist",
+    "Scaling": "replicas follow the plan",
+    "Scheduled": "no pod waits for a GPU",
+    "ScrapedInPart": "queries without which decisions can be made lack an answer",
+    "SlowPod": "one pod takes much longer than the others for the same step: look at its node",
+    "SlowerThanPublished": "slower than is published of such engines",
+    "SpecPending": "the Deployment does not yet follow the spec",
+    "StatusOnly": "no Deployment exists, and the mode makes none",
+    "Stored": "what is learned is kept over restarts",
+    "TemplateEdited": "somebody wrote fields of the pod template that Tonnage does not",
+    "VolumeUnavailable": "a claim or a volume of the pods is not there",
+    "WaitingForReplicas": "fewer than minReplicas are Ready so far",
+    "WithinBounds": "the need is within every bound",
+    "WriteRefused": "the API server refuses what Tonnage writes",
+    "WrittenOtherwise": "another version or other settings of Tonnage wrote the template",
+}
+_STORAGE: Final[Mapping[str, str]] = {
+    "Corrupted": "what was kept cannot be read; a copy was put aside",
+    "EntriesDropped": "entries with figures that cannot be were left out",
+    "NewerVersion": "a later version wrote it: it is not overwritten, and learning stays in memory",
+    "Unreadable": "the API server did not hand out what was kept",
+    "WriteFailed": "what was learned could not be written",
+}
+_METRICS: Final[Mapping[str, str]] = {
+    "BadAnswer": "Prometheus answered with something else than a result",
+    "MetricsIncomplete": "pods that are Ready have no fresh series of something that is needed",
+    "MetricsPartial": "a part of what Prometheus asks did not answer",
+    "NoReplicaYet": "no replica has been Ready for long enough to be scraped",
+    "PrometheusUnreachable": "Prometheus cannot be reached",
+    "QueryRefused": "Prometheus refuses a query",
+    "QueryTimeout": "Prometheus did not answer within a tick",
+    "QueryTooLarge": "an answer has more series than are read",
+    "ResponseTooLarge": "an answer has more bytes than are read",
+    "Scraped": "the pods report",
+    "ScrapesLeftOut": "scrapes that cannot be true are left out",
+}
+_REFUSALS: Final[Mapping[str, str]] = {
+    "Catalog": "a figure of the catalogue, or of the administrator's classes, cannot be used",
+    "Checkpoint": "the headers of the checkpoint do not fit its configuration",
+    "ConflictingOwner": "an older ModelDeployment scales the same Deployment",
+    "ContextTooLong": "the model was not made for so long a context",
+    "DoesNotFit": "the weights and one request of the full length exceed the memory",
+    "EngineVersionUnknown": "neither engine.version nor the image's tag says a version of vLLM",
+    "FlagsUnknown": "the flags that run cannot be read",
+    "InternalError": "a bug of ours: see the operator's log",
+    "InvalidKvCache": "the engine has no such KV cache for this model or class",
+    "InvalidParallelism": "the model cannot be split over so many GPUs",
+    "InvalidSpec": "the spec breaks a rule: the message names the field",
+    "InvalidSpeculation": "engine.speculative does not fit the model",
+    "MissingFigure": "no source states a figure that the plan needs",
+    "ModelConfig": "the config.json has what no rule reads, or lacks what is needed",
+    "ModelConfigMissing": "the ConfigMap of spec.model.config, or its key, is not there",
+    "NameConflict": "a Deployment of that name is not ours",
+    "NamespaceUnreadable": "what runs in the namespace cannot be read: it stays as it is",
+    "NotServable": "a plan exists that the operator cannot carry out",
+    "RunningSpecUnknown": "what the running pods were made from is not recorded (mode Approve)",
+    "SLOInfeasible": "no number of replicas keeps the SLO",
+    "Sizing": "the sizing refuses for a reason without a name of its own",
+    "TargetNotAllowed": "the scale target lacks its owner's label, or belongs to another",
+    "UnknownArchitecture": "the architecture is not understood, so it is not priced",
+    "UnknownGpu": "the catalogue has no such GPU class",
+    "UnknownModel": "the catalogue has no such model: give its config.json",
+    "UnsupportedEngine": "no rules for this version of vLLM",
+}
+MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Decisions": _DECISIONS,
+    "Conditions": _OF_CONDITIONS,
+    "Refusals": _REFUSALS,
+    "Metrics": _METRICS,
+    "Storage": _STORAGE,
+}
+REASONS: Final = frozenset().union(*MEANINGS.values())
 
 
 def bounded(reason: str) -> str:
