@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 # What is compiled on installation, where there is a C compiler: installed anew when it changes.
 COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.pxd) deploy/hatch_build.py
 
-.PHONY: help demo test lint unit crds clean
+.PHONY: help demo test lint unit crds site clean
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -33,6 +33,9 @@ unit: $(VENV)/.dev  ## The tests that need no cluster
 crds: $(VENV)/.dev  ## Write the CRD anew from the types
 	$(BIN)/tonnage crd > crds/modeldeployments.tonnage.dev.yaml
 	cp crds/modeldeployments.tonnage.dev.yaml charts/tonnage/files/
+
+site: $(VENV)/.dev  ## Build the documentation into build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f deploy/site/mkdocs.yml
 
 clean:  ## Remove the virtual environment, and what was compiled for it
 	rm -rf $(VENV) operator/tonnage/engine/*.so

@@ -1,4 +1,4 @@
-"""What the README shows is what the program prints."""
+"""What the README shows is what the program prints, and where Markdown leads to is there."""
 
 import re
 from pathlib import Path
@@ -6,17 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from doc_blocks import SITE, blocks, commands, pages
 from tonnage.cli.commands.app import program
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-EXAMPLE = ROOT / "deploy/examples/llama-3.3-70b-h200.yaml"
-
-
-def printed(*arguments):
-    result = CliRunner().invoke(program, [str(each) for each in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output.rstrip() + "\n"
+LINK = re.compile(r"\]\((?!\w+:)([^)#]+)")
+SHOWN_LINES = 18
+"""Of the plan: up to where the reasons begin."""
 
 
 @pytest.fixture
@@ -34,21 +31,26 @@ def shown(request):
     return check
 
 
-def test_the_plan_in_the_readme_is_what_is_printed(shown):
-    plan = printed("plan", "-f", EXAMPLE).partition("\nWhat it stands on")[0]
+def test_the_plan_in_the_readme_is_what_its_command_prints(shown):
+    [words] = [
+        each
+        for block in blocks(README)
+        for each in commands(block)
+        if each[:2] == ["tonnage", "plan"]
+    ]
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(program, words[1:])
+    lines = result.stdout.splitlines()[:SHOWN_LINES]
 
-    shown("plan", f"```text\n{plan.rstrip()}\n```\n")
+    assert result.exit_code == 0, result.output
+    shown("plan", "\n".join(["```text", *map(str.rstrip, lines), "```", ""]))
 
 
-def test_the_gpu_table_in_the_readme_is_the_catalogue(shown):
-    lines = printed("catalog", "gpus", "-o", "markdown").splitlines()
-    without_sources = [line.rsplit("|", 2)[0] + "|" for line in lines]
+@pytest.mark.parametrize(
+    "path",
+    [each for each in pages() if not each.is_relative_to(SITE)],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_every_file_that_a_page_of_the_repository_links_to_exists(path):
+    links = LINK.findall(path.read_text())
 
-    shown("gpus", "\n".join(without_sources) + "\n")
-
-
-def test_every_file_that_the_readme_links_to_exists():
-    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
-
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [link for link in links if not (path.parent / link).exists()] == []

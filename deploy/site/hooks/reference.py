@@ -1,0 +1,170 @@
+"""The reference, written from the code."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import click
+import yaml
+from click.testing import CliRunner
+from fields import cell, spec_page, status_page, table
+from repository import LIST, ROOT, decisions_page
+
+from tonnage.cli.commands.app import program
+from tonnage.control.reasons import CONDITIONS, MEANINGS
+from tonnage.control.series import FAMILIES
+from tonnage.explain.glossary import GLOSSARY
+from tonnage.fleet.exporter import FLEET_FAMILIES, INTERNAL_ERRORS
+from tonnage.settings import Settings
+
+CHART: Final = ROOT / "charts/tonnage"
+GPUS: Final = """Memory is what the driver reports, peaks are dense, links are one direction per
+GPU, rent is a public on-demand price: set your own. A figure that no source states is missing, and
+a plan that would need it is refused. `tonnage catalog gpus --sources` prints the sources with their
+titles and links."""
+MODELS: Final = """Shapes are counted from the `config.json` of each model. The certainty says
+whether that file was seen, or written down from the published architecture and checked by the
+number of parameters. A model that is not here is sized from its own `config.json`."""
+
+
+REASONS: Final = """A condition has a type, a status and a reason; a decision has reasons too. They
+stand in `kubectl describe`, in Events, in `tonnage explain`, and in the label `reason` of metrics.
+The message beside a reason has the numbers."""
+
+
+def output_of(arguments: list[str]) -> str:
+    """Return what a command prints; a command that fails ends the build."""
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(program, arguments, catch_exceptions=False)
+    if result.exit_code not in {0, 2}:
+        raise RuntimeError(f"tonnage {' '.join(arguments)}: {result.output}")
+    return result.stdout
+
+
+def command_page() -> str:
+    """Return every command with its options: the help that it prints itself."""
+    context = click.Context(program, info_name="tonnage")
+    lines = ["# Command line", "", "What `--help` says of each command.", ""]
+    return "\n".join([*lines, *_command(context, depth=2)])
+
+
+def _command(context: click.Context, depth: int) -> Iterator[str]:
+    command = context.command
+    formatter = context.make_formatter()
+    command.format_usage(context, formatter)
+    command.format_help_text(context, formatter)
+    yield from (f"{'#' * depth} {context.command_path}", "", "```text")
+    yield from (formatter.getvalue().rstrip(), "```", "")
+    yield from table(("option", "what it does"), _options(context))
+    yield ""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None and not inner.hidden:
+                yield from _command(click.Context(inner, context, name), min(depth + 1, 3))
+
+
+def _options(context: click.Context) -> Iterator[tuple[str, str]]:
+    for each in context.command.get_params(context):
+        if record := each.get_help_record(context):
+            yield f"`{record[0]}`", record[1]
+
+
+def settings_page() -> str:
+    """Return the settings with their defaults and the text that stands under each."""
+    schema = Settings.model_json_schema(by_alias=True)
+    required = schema["required"]
+    rows = (
+        (
+            f"`{name}`",
+            "required" if name in required else f"`{_default(field.get('default'))}`",
+            field.get("description", "").replace("\n\n", " "),
+        )
+        for name, field in schema["properties"].items()
+    )
+    lines = ["# Settings", "", "The chart has them under `settings`; a time is in seconds.", ""]
+    return "\n".join([*lines, *table(("setting", "default", "what it is"), rows)]) + "\n"
+
+
+def _default(value: object) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+
+
+def chart_page() -> str:
+    """Return the values of the chart, which say themselves what they are."""
+    values = (CHART / "values.yaml").read_text()
+    return f"# Values of the chart\n\n```yaml\n{values}```\n"
+
+
+def metrics_page() -> str:
+    """Return the operator's own metrics and the chart's alerts on them."""
+    objects = (
+        (
+            f"`{name}{'_total' * each.is_counter}`",
+            ", ".join(f"`{label}`" for label in each.labels),
+            each.text,
+        )
+        for name, each in FAMILIES.items()
+    )
+    fleet = FLEET_FAMILIES | {"tonnage_internal_errors_total": INTERNAL_ERRORS}
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "On `/metrics` of the port `settings.probePort`. Labels take values from closed sets.",
+            "",
+            "## Of each ModelDeployment",
+            "",
+            "All have the labels `namespace` and `name` of the object.",
+            "",
+            *table(("metric", "further labels", "what it is"), objects),
+            "",
+            "## Of the operator",
+            "",
+            *table(("metric", "what it is"), ((f"`{k}`", text) for k, text in fleet.items())),
+            "",
+        ]
+    )
+
+
+def reasons_page() -> str:
+    """Return every reason that a condition or a decision can have."""
+    told = {"Types of conditions": CONDITIONS} | {
+        f"Reasons: {title}": meanings for title, meanings in MEANINGS.items()
+    }
+    lines = ["# Conditions and reasons", "", REASONS, ""]
+    for title, meanings in told.items():
+        rows = ((f"`{name}`", meaning) for name, meaning in meanings.items())
+        lines += [f"## {title}", "", *table(("name", "what it says"), rows), ""]
+    return "\n".join(lines)
+
+
+def _catalogue(title: str, kind: str, intro: str) -> str:
+    """Return a table of the catalogue, sources left to the command."""
+    lines = output_of(["catalog", kind, "-o", "markdown"]).splitlines()
+    rows = "\n".join(line.rsplit("|", 2)[0] + "|" for line in lines)
+    return f"# {title}\n\n{intro}\n\n{rows}\n"
+
+
+def glossary_page() -> str:
+    lines = ["# Words", "", "`tonnage explain --glossary` prints the same.", ""]
+    rows = ((f"**{name}**", each.meaning, _code(each.vllm)) for name, each in GLOSSARY.items())
+    return "\n".join([*lines, *table(("term", "meaning", "vLLM calls it"), rows)]) + "\n"
+
+
+def _code(text: str) -> str:
+    return cell(text) and f"`{text}`"
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "reference/spec.md": spec_page,
+    "reference/status.md": status_page,
+    "reference/command-line.md": command_page,
+    "reference/settings.md": settings_page,
+    "reference/chart.md": chart_page,
+    "reference/metrics.md": metrics_page,
+    "reference/reasons.md": reasons_page,
+    "reference/gpus.md": lambda: _catalogue("GPU classes", "gpus", GPUS),
+    "reference/models.md": lambda: _catalogue("Models", "models", MODELS),
+    "reference/glossary.md": glossary_page,
+    LIST: decisions_page,
+}
+"""Pages that are written at each build."""
