@@ -66,3 +66,22 @@ def test_a_table_fits_a_wide_screen(command):
     lines = run("catalog", command, COLUMNS="160").stdout.splitlines()
 
     assert max(map(len, lines)) <= 160
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_on_a_narrow_screen_no_figure_is_broken(width):
+    lines = run("catalog", "gpus", COLUMNS=str(width)).stdout.splitlines()
+    shown = [line.split() for line in lines if line.startswith("RTX-PRO-6000 ")]
+    whole = rows(run("catalog", "gpus", "-o", "markdown").stdout)
+    [row] = [row for row in whole if row[0] == "RTX-PRO-6000"]
+
+    assert max(map(len, lines)) <= width
+    assert [cell for part in shown for cell in part[1:]] == row[1:-1]
+
+
+def test_a_long_name_goes_on_in_the_next_line_beside_its_figures():
+    lines = run("catalog", "models", "--match", "llama-3.1-70b", COLUMNS="60").stdout.splitlines()
+    start = next(k for k, line in enumerate(lines) if line.startswith("meta-llama/Llama-3.1"))
+
+    assert lines[start].split()[1:] == ["70.6", "70.6", "80"]
+    assert lines[start].split()[0] + lines[start + 1] == "meta-llama/Llama-3.1-70B"

@@ -40,3 +40,11 @@ def test_help_says_where_it_is():
 
 def test_every_word_of_a_page_is_in_it():
     assert set(WORDS) <= set(GLOSSARY)
+
+
+def test_names_of_the_engine_are_whole_on_a_narrow_screen():
+    lines = run("explain", "--glossary", COLUMNS="60").stdout.splitlines()
+    text = "".join(line.strip() for line in lines)
+
+    assert max(map(len, lines)) <= 60
+    assert "vllm:spec_decode_num_accepted_tokens_per_pos_total" in text

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich import box
-from rich.table import Table
 
 from tonnage.catalog.gpu import CatalogError, Gpu, sources
 from tonnage.catalog.models import built_in_model, model_names, model_origin
@@ -16,6 +14,7 @@ from tonnage.cli.commands.forms import NUMBER, written
 from tonnage.cli.commands.options import output_option
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
+from tonnage.cli.text.parts import parts
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import KV_ELEMENT_BYTES
@@ -147,19 +146,18 @@ def _figures(shape: ModelShape) -> tuple[str, ...]:
 def _print(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, form: str, has_sources: bool
 ) -> None:
+    cells = [dict(zip(columns, row, strict=True)) for row in rows]
     if form != "text":
-        cells = [dict(zip(columns, row, strict=True)) for row in rows]
         click.echo(written([_valued(row) for row in cells], form, rows=cells))
         return
-    if not has_sources:
-        *columns, _ = columns
-        rows = [row[:-1] for row in rows]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="left" if name in WORDS else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    show(output(is_wide=True), table)
+    first, *_, last = columns
+    left_out = () if has_sources else (last,)
+    shown = [{name: row[name] for name in columns if name not in left_out} for row in cells]
+    console = output(is_wide=True)
+    for number, table in enumerate(parts(shown, names=[first], words=WORDS, console=console)):
+        if number:
+            console.print()
+        show(console, table)
 
 
 def _valued(row: Mapping[str, str]) -> dict[str, Any]:

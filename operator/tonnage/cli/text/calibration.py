@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +12,7 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.cli.answers.calibrating import typical_error
 from tonnage.cli.answers.replayed import QUANTILES, Latencies, Replayed
 from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM
+from tonnage.cli.text.figures import DIM, heading
 from tonnage.estimate.calibration_file import CalibrationFile
 from tonnage.units import format_s, significant
 
@@ -26,7 +25,7 @@ def calibration(
 ) -> RenderableType:
     """Return the whole result; ``prior``: what held before."""
     parts: list[RenderableType] = [
-        Rule(Text(str(file.key), style="bold"), align="left", style=DIM),
+        heading(str(file.key)),
         Text(_headline(file), style="green"),
         Text(),
         _indented(_constants(file, prior)),

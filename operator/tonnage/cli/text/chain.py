@@ -5,16 +5,15 @@ from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.answers.chain import Object, block, objects
 from tonnage.cli.console import printable
+from tonnage.cli.text.figures import DIM, heading
 from tonnage.units import format_s, significant
 
 INDENT: Final = 3
-DIM: Final = "dim"
 NOTHING: Final = "nothing yet"
 MEASURED: Final = {
     "requestsPerSecond": "requests/s",
@@ -70,11 +69,11 @@ def explained(links: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _title(links: Mapping[str, Any]) -> Rule:
+def _title(links: Mapping[str, Any]) -> RenderableType:
     metadata = links["metadata"]
     name = f"{metadata['namespace']}/{metadata['name']}"
     title = f"{name}: {links['model']} on {links['gpu']}, mode {links['mode']}"
-    return Rule(Text(printable(title), style="bold"), align="left", style=DIM)
+    return heading(printable(title))
 
 
 def _headline(links: Mapping[str, Any]) -> Text:

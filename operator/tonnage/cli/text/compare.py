@@ -1,6 +1,7 @@
 """GPU classes compared, as text for a person: the ranking, then the aspects of each class."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from typing import Final
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -27,8 +28,11 @@ from tonnage.cli.answers.compare_words import (
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import DIM, batch_table, heading
+from tonnage.cli.text.parts import parts
 from tonnage.cli.text.plan import INDENT
 from tonnage.sizing.compare import Choice
+
+NAMES: Final = ("#", CLASS)
 
 
 def compared(found: Compared, console: Console) -> Iterator[RenderableType]:
@@ -67,34 +71,10 @@ def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
 
 
 def _tables(rows: list[dict[str, str]], console: Console) -> Iterator[RenderableType]:
-    """Yield one table where there is room for it, else several of as many columns as there is."""
-    left = list(RANKING) if rows else []
-    is_first = True
-    while left:
-        shown = [left.pop(0)]
-        while left and _fits([*shown, left[0]], rows, console):
-            shown.append(left.pop(0))
-        yield Padding(_table(shown, rows), (0 if is_first else 1, 0, 0, 0))
-        is_first = False
-
-
-def _fits(columns: Sequence[str], rows: list[dict[str, str]], console: Console) -> bool:
-    return console.measure(_table(columns, rows)).maximum + INDENT <= console.width
-
-
-def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-        header_style="bold",
-    )
-    for name in ("#", CLASS, *columns):
-        table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[name] for name in ("#", CLASS, *columns)))
-    return table
+    shown = [{name: row[name] for name in (*NAMES, *RANKING)} for row in rows]
+    found = parts(shown, names=NAMES, words=WORDS, console=console, indent=INDENT)
+    for number, table in enumerate(found):
+        yield Padding(table, (1 if number else 0, 0, 0, 0))
 
 
 def _refused(found: Compared) -> Table:

@@ -14,7 +14,7 @@ def terms(entries: Iterable[Mapping[str, str]]) -> RenderableType:
     """Lay out terms and meanings; what vLLM calls it is on a line of its own."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")
     for entry in entries:
         meaning = Text(entry["meaning"])
         if "vllm" in entry:

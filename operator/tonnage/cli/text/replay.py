@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from rich import box
 from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +22,7 @@ from tonnage.cli.answers.replay_words import (
 )
 from tonnage.cli.answers.replays import Fared, Replays
 from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM
+from tonnage.cli.text.figures import DIM, heading
 from tonnage.cli.text.plan import INDENT
 
 
@@ -31,7 +30,7 @@ def replayed(found: Replays, console: Console) -> Iterator[RenderableType]:
     """Yield the parts of the answer, as wide as the console."""
     deployment, question = found.deployment, found.question
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id}"
-    yield Rule(Text(f"{name}, {printable(question.source)}", style="bold"), align="left", style=DIM)
+    yield heading(f"{name}, {printable(question.source)}")
     for case, fared in found.by_case():
         color = "green" if is_kept(fared, question.target) else "red"
         yield Text(headline(fared, question.target), style=color)

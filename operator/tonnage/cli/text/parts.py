@@ -1,0 +1,71 @@
+"""A table in as many parts as the screen is narrow: a figure is neither cut nor broken."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+UNBOUNDED: Final = 10_000
+"""Characters: a table is asked how wide it would like to be."""
+
+
+def parts(
+    rows: Sequence[Mapping[str, str]],
+    *,
+    names: Sequence[str],
+    words: Collection[str],
+    console: Console,
+    indent: int = 0,
+) -> Iterator[Table]:
+    """Yield one table where there is room for it, else several of as many columns as there is.
+
+    ``names``: columns of what a row is about, which every part begins with; ``words``: columns that
+    are no numbers.
+    """
+
+    def table(columns: Sequence[str]) -> Table:
+        return _table(rows, names, columns, words=words, most=console.width // 3)
+
+    left = [name for name in (rows[0] if rows else ()) if name not in names]
+    while left:
+        shown = [left.pop(0)]
+        while left and _fits(table([*shown, left[0]]), console, indent):
+            shown.append(left.pop(0))
+        yield table(shown)
+
+
+def _fits(table: Table, console: Console, indent: int) -> bool:
+    unbounded = console.options.update(max_width=UNBOUNDED)
+    return console.measure(table, options=unbounded).maximum + indent <= console.width
+
+
+def _table(
+    rows: Sequence[Mapping[str, str]],
+    names: Sequence[str],
+    columns: Sequence[str],
+    *,
+    words: Collection[str],
+    most: int,
+) -> Table:
+    """Return a part; ``most``: characters of a name in one line."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+    )
+    for name in (*names, *columns):
+        is_word = name in words
+        table.add_column(
+            name,
+            justify="left" if is_word else "right",
+            no_wrap=not is_word,
+            overflow="fold",
+            max_width=most if name in names else None,
+        )
+    for row in rows:
+        table.add_row(*(row[name] for name in (*names, *columns)))
+    return table
