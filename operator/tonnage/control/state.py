@@ -337,6 +337,8 @@ class ObjectMemory:
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
     counted: Counted = ()
     """Arrivals by window, for their burstiness."""
+    burst_at_s: float | None = None
+    """When the newest window last held a burst."""
     arrival_scv: float | None = None
     """That plans are asked with; None: that of the spec."""
     better_asked: BetterAsked | None = None
