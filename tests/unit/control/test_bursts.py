@@ -1,4 +1,4 @@
-"""Bursts among what is counted of arrivals."""
+"""The reserve for bursts: what it stands on, and what was late although it was there."""
 
 import math
 from dataclasses import replace
@@ -16,6 +16,7 @@ from fleet_builders import (
     assessed,
     engines_at,
 )
+from tonnage.estimate.burst_factor import FIRST, BurstTally
 from tonnage.estimate.burstiness import CountedWindow
 from tonnage.estimate.forecast import History, Peak
 from tonnage.estimate.metrics import WINDOWS
@@ -78,3 +79,52 @@ class TestBurstsCounted:
         memory = after(a_bursty_state(load=USUAL), burst_at_s=NOW_S - ago_s).memory
 
         assert len(memory.counted) == counted
+
+
+class TestLateInBursts:
+    def test_raises_the_reserve_and_not_what_a_replica_takes(self):
+        posterior = after(a_bursty_state(late=0.4)).memory.posterior
+
+        assert posterior.burst_factor > FIRST
+        assert posterior.goodput_factor == 1
+
+    def test_says_nothing_where_the_reserve_was_not_there(self):
+        # Two and a half times one half of a replica's worth: one replica does not serve that.
+        state = a_bursty_state(load=USUAL, late=0.4, replicas=1)
+
+        memory = after(state, burst_at_s=NOW_S - 60).memory
+
+        assert memory.posterior.burst_factor is None
+        assert memory.posterior.goodput_factor == 1
+        assert memory.burst_tally.late == {"TTFT p95": 0}
+
+    def test_is_of_a_burst_as_long_as_latencies_are_told(self):
+        calm = a_bursty_state(load=USUAL, late=0.4)
+
+        assert after(calm, burst_at_s=NOW_S - 119).memory.posterior.burst_factor > FIRST
+        assert after(calm, burst_at_s=NOW_S - 121).memory.posterior.burst_factor is None
+
+    def test_is_judged_against_all_that_came_since(self):
+        tally = BurstTally(late={}, allowed={"TTFT p95": 1e6})
+
+        assert (
+            after(a_bursty_state(late=0.4), burst_tally=tally).memory.posterior.burst_factor < FIRST
+        )
+
+
+class TestReserve:
+    def test_is_told_with_what_it_stands_on(self):
+        found = after(a_bursty_state(load=USUAL, replicas=1))
+
+        reason = next(each for each in found.need.reasons if each.code == "Reserve")
+        assert "2.0 times what usually comes, as in the last day" in reason.message
+        assert "1.5 times that above it, as is assumed" in reason.message
+
+    def test_grows_with_what_was_late(self):
+        state = a_bursty_state(load=USUAL, replicas=1)
+        known = a_memory(state).posterior
+
+        before = after(state, posterior=replace(known, burst_factor=1.0)).need.replicas
+        grown = after(state, posterior=replace(known, burst_factor=3.0)).need.replicas
+
+        assert grown > before
