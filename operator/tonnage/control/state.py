@@ -11,6 +11,7 @@ from tonnage.catalog.shape import ModelShape
 from tonnage.control.answers import Answers
 from tonnage.control.contest import Rivals
 from tonnage.estimate.belief import Asked, Belief
+from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.calibration_file import Identity
@@ -337,6 +338,10 @@ class ObjectMemory:
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
     counted: Counted = ()
     """Arrivals by window, for their burstiness."""
+    burst_at_s: float | None = None
+    """When the newest window last held a burst."""
+    burst_tally: BurstTally = field(default_factory=BurstTally)
+    """Requests late in bursts since the factor on these last moved."""
     arrival_scv: float | None = None
     """That plans are asked with; None: that of the spec."""
     better_asked: BetterAsked | None = None

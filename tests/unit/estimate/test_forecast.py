@@ -235,10 +235,20 @@ class TestReserve:
 
         assert reserve(history, quantile=0.99) == 0
 
-    def test_is_none_before_an_hour(self):
-        history = after(lambda _: 1.0, 50, peak=self.bursty)
+    def test_is_kept_from_the_second_burst_on(self):
+        # At 5 and 15 minutes; a lead of five minutes after each is it known to have been a burst.
+        assert reserve(after(lambda _: 1.0, 14, peak=self.bursty), quantile=0.95) == 0
+        assert reserve(after(lambda _: 1.0, 21, peak=self.bursty), quantile=0.95) == 2.0
 
-        assert reserve(history, quantile=0.95) == 0
+    def test_takes_a_burst_that_many_leads_hold_for_one(self):
+        # Half an hour of leads holds it.
+        history = History()
+        for minute in range(120):
+            shown = 9.0 if minute == 50 else 1.0
+            history = noted(history, a_note(60 * minute, 1.0, peak=shown, lead_s=1800))
+
+        assert max(each.ratio for each in history.peaks) == 9
+        assert reserve(history, quantile=0.99) == 0
 
     def test_leaves_as_many_requests_in_higher_bursts_as_the_promise_allows(self):
         # 100 bins of 600 s at 1/s; four of them with a burst of 4, six with one of 2. At 99 % 600
