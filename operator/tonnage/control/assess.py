@@ -182,7 +182,11 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
     demand, last = found.traffics.demand, found.memory.traffic
     if demand is not None:
-        traffic = Traffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting)
+        traffic = Traffic(
+            requests_per_s=demand.requests_per_s,
+            standard_error_per_s=demand.standard_error_per_s,
+            waiting=demand.waiting,
+        )
     elif last is not None:
         traffic = replace(last, origin="last measured")
     else:
