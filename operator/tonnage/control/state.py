@@ -274,6 +274,8 @@ class ObjectMemory:
     uid: str
     since_s: float
     recent_needs: tuple[tuple[float, int], ...] = ()
+    needs_told_with: Asked | None = None
+    """Engines that they are told in: the fastest that those of today were believed to be."""
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
     loading_pods: frozenset[str] = frozenset()
