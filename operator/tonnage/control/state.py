@@ -251,6 +251,8 @@ class BetterAsked:
     at_s: float
     flags: Flags
     """That run."""
+    asked: Asked
+    """Of the engines that run."""
     sizing: Sizing | None
     """None: none would."""
 
