@@ -252,6 +252,8 @@ class BetterAsked:
     at_s: float
     flags: Flags
     """That run."""
+    asked: Asked
+    """Of the engines that run."""
     sizing: Sizing | None
     """None: none would."""
 
@@ -275,6 +277,8 @@ class ObjectMemory:
     uid: str
     since_s: float
     recent_needs: tuple[tuple[float, int], ...] = ()
+    needs_told_with: Asked | None = None
+    """Engines that they are told in: the fastest that those of today were believed to be."""
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
     loading_pods: frozenset[str] = frozenset()

@@ -43,6 +43,8 @@ from tonnage.units import HOUR_S
 
 LATEST_S: Final = 2 * NOTE_S
 """After its time, at which a forecast can still be scored: after a gap it is about another hour."""
+SEEN_S: Final = 2 * NOTE_S
+"""In which a jump is counted in full: until then a part of it is taken for the demand."""
 RECENT_S: Final = HOUR_S
 """That single notes are kept."""
 PATTERN_S: Final = WEEK_S + DAY_S
@@ -224,7 +226,7 @@ def _settled(history: History, note: Note) -> History:
         for name, forecast in each.forecasts.items():
             scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
-        rises = with_rise(rises, note.sure / each.base - 1) if each.base else rises
+        rises = _with_rise(rises, history, each, sure=note.sure)
         held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
     if not came:
         return history
@@ -237,6 +239,15 @@ def _settled(history: History, note: Note) -> History:
         peaks=tuple(each for each in peaks if each.bin >= oldest),
         due=tuple(each for each in history.due if each.due_s > note.at_s),
     )
+
+
+def _with_rise(rises: Rises, history: History, due: Due, *, sure: float) -> Rises:
+    if not due.base:
+        return rises
+    since_s = due.noted_s - SEEN_S
+    seen = [rate for at_s, rate in history.recent if since_s <= at_s <= due.noted_s]
+    least = min(seen, default=due.base)
+    return with_rise(rises, sure / due.base - 1, risen=sure / least - 1 if least else math.inf)
 
 
 def _scored(score: Score, missed: float) -> Score:

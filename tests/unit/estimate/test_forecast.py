@@ -91,6 +91,18 @@ class TestForecast:
 
         assert told(history, 60 * minute, rate) == Forecast(demand=rate, origin=LAST)
 
+    def test_keeps_no_headroom_for_a_jump_that_was_planned_for_in_its_midst(self):
+        # Planned for 5 on the way from 2 to 6: a fifth more came, and it was the jump. From 4 to
+        # 5 and 6 it would have been a rise.
+        def above_plan(before):
+            def rate(at_s):
+                return before if at_s < 900 else 5.0 if at_s < 960 else 6.0
+
+            return sum(after(rate, 40).rises[3:])
+
+        assert above_plan(2.0) == 0.0
+        assert above_plan(4.0) > 0.9
+
     def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
         # 3, 6 and 9: 3 in each half of 14 minutes.
         def stages(at_s):
