@@ -160,14 +160,20 @@ def a_window(model, posterior):
         gap_s=0.0,
         num_gaps=20_000,
         step=step,
+        num_variance=0.0,
         prefill_s=None,
         num_prefills=20,
         prefill_step=step,
         prompts=PromptShape(
-            new_tokens=4000, context_tokens=2000, scv=0, most_tokens=8192, chunks=1
+            new_tokens=4000,
+            context_tokens=2000,
+            scv=0,
+            most_tokens=8192,
+            chunks=1,
+            answer_tokens=250,
         ),
         prompt_tokens_per_s=0,
-        is_full=False,
+        full_share=0.0,
     )
     truth = replace(model, constants=constants_of(posterior, model.constants))
     return replace(window, gap_s=predicted_gap_s(truth, window))
