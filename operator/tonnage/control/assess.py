@@ -6,7 +6,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.approval import until_approved, within_cost, without_unapproved
-from tonnage.control.believed import doubt_reasons
+from tonnage.control.believed import cache_reasons, doubt_reasons
 from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
@@ -170,6 +170,7 @@ def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: F
     wanted = raised(_need_for_demand(found, chosen, fleet), chosen.capacity, events)
     said = (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
+        *cache_reasons(chosen.sizing.request),
         *factor_reasons(found.memory, chosen.goodput_factor),
         *slots_reasons(chosen),
         *drain_reasons(found, chosen),

@@ -10,11 +10,10 @@ OTHER: Final = "Other"
 _DECISIONS: Final = frozenset(
     {
         "ApprovalNeeded", "AwaitingTraffic", "Backlog", "Demand", "DrainTooShort", "FleetBlind",
-        "Forecast",
-        "GPUBudget", "GPUsUncounted", "Headroom", "InsufficientGPU", "JustStarted", "MaxNumSeqs",
-        "MaxReplicas", "MetricsMissing", "MinReplicas", "NoDemand", "Pacing", "PromisesJudged",
-        "QuotaExceeded", "ReplicaLost", "Reserve", "Schedule", "SpeedInDoubt", "Stabilizing",
-        "StepCap", "WalkingDown",
+        "Forecast", "GPUBudget", "GPUsUncounted", "Headroom", "InsufficientGPU", "JustStarted",
+        "KVCacheCalibrated", "MaxNumSeqs", "MaxReplicas", "MetricsMissing", "MinReplicas",
+        "NoDemand", "Pacing", "PromisesJudged", "QuotaExceeded", "ReplicaLost", "Reserve",
+        "Schedule", "SpeedInDoubt", "Stabilizing", "StepCap", "WalkingDown",
     }
 )  # fmt: skip
 _CONDITIONS: Final = frozenset(

@@ -14,12 +14,12 @@ from tonnage.estimate.belief import Asked, Belief
 from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
-from tonnage.estimate.calibration_file import Identity
+from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.demand import MeasuredDemand
 from tonnage.estimate.forecast import History
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
-from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.track import Readings
@@ -187,7 +187,7 @@ class Fleet:
     """(reason, message) of each query that failed, by its name, or by query@namespace."""
     partial: frozenset[str] = frozenset()
     """Queries, named as above, whose answers are not whole: they may raise, never lower."""
-    calibration_files: Mapping[Identity, SpeedPosterior] = field(default_factory=dict)
+    calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     """What ``tonnage calibrate`` found, by the identity of its key: a better prior."""
     clock_skew_s: float | None = None
     """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
