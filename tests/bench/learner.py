@@ -41,7 +41,7 @@ from tonnage.sizing.serving.flags import trial_of
 from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.load_line import state_at
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import mixed_step
+from tonnage.sizing.serving.steady import mean_step
 
 MINUTES = (0, 5, 15, 60)
 CHANGE_S, AFTER_CHANGE = 1800.0, (-1, 5, 15, 30)
@@ -136,8 +136,8 @@ class Known:
         believed = with_speed(self.sizing.replica, constants_of(found, self.prior))
         workload = self.sizing.request.workload
         state = state_at(self.truth, workload, self.load_requests_per_s)
-        beside = mixed_step(workload, state.num_decoding, state.prefill_tokens_per_step)
-        step = believed.model.step(beside).total_s / self.truth.model.step(beside).total_s
+        met = mean_step(self.truth, workload, state.num_decoding)
+        step = believed.model.step(met).total_s / self.truth.model.step(met).total_s
         served = goodput(
             trial_of(self.sizing.request, believed),
             self.goodput_requests_per_s,

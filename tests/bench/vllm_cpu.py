@@ -3,6 +3,7 @@
     python tests/bench/vllm_cpu.py latency
     python tests/bench/vllm_cpu.py latency --url http://ADDRESS:PORT --gpu-class core.toml
     python tests/bench/vllm_cpu.py slots --values 4,8,12,16,24 --rates 1.5,2,2.5
+    python tests/bench/vllm_cpu.py learned --minutes 5,15 --keep FOLDER
 
 Without ``--url`` a core is probed and an engine started on it; this program stays off that core.
 ``--status FILE``: the object as ``kubectl get mdep -o json`` prints it, whose
@@ -15,6 +16,11 @@ whom waits for an answer; then prompts of several lengths alone on an idle engin
 ``slots``: one engine with more slots than any value. Requests of a Poisson process wait at the
 client, first come first served, while as many are out as the value says: so does an engine with
 that ``--max-num-seqs``, and none has to be started for each.
+
+``learned``: the lab with its operator, Prometheus and one engine as a pod; traffic whose rate and
+lengths vary; then the latencies of ``latency`` against what the operator's own calibration says of
+them before the traffic and after some minutes of it. The objects of those times stay in a folder,
+for ``--status``.
 """
 
 import asyncio
@@ -26,200 +32,46 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from random import Random
-from statistics import median
+from typing import Any
 
-import aiohttp
 import click
 import requests
+import vllm_cpu_lab
 import yaml
+from rich.console import Console
+from vllm_cpu_figures import (
+    Bench,
+    Figure,
+    decode_figures,
+    in_words,
+    loop_figures,
+    prompt_figures,
+    through_slots,
+    together,
+    with_learned,
+)
 
 from tonnage.api.objects import parse_model_deployment
-from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu, read_gpu
 from tonnage.lab import cpu_class, vllm_cpu, vllm_site
-from tonnage.lab.load_client import Client, Lengths, RequestShape
-from tonnage.lab.load_endpoints import Endpoint, Endpoints
-from tonnage.lab.load_records import RequestRecord, attainment, quantile
-from tonnage.sizing.parallelism.draft import rank_of
+from tonnage.lab.load import LoadControl
+from tonnage.lab.load_records import attainment, quantile
+from tonnage.lab.progress import on_console
 from tonnage.sizing.plan import size
-from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
-from tonnage.sizing.serving.closed_loop import closed_loop
-from tonnage.sizing.serving.flags import replica_under
+from tonnage.sizing.request import SizingRequest, ask, look_up
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import steady_state
-from tonnage.sizing.serving.ttft import serving_s, typical_ttft_s
-from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths as PlannedLengths
 from tonnage.sizing.workload import Slo, Target, Workload
 
 BATCHES = "1,2,4,8,16"
-SHORT_PROMPT = 16
 READY_S = 600.0
 SLOTS = 32
 WARM_UP = 3
-LEAST_OF_USER = 2
-LONGEST = 1024
-IDLE = 1e-6
-LEARNED = {
-    "bandwidth_efficiency": "bandwidthEfficiency",
-    "prefill_efficiency": "prefillEfficiency",
-    "compute_efficiency": "computeEfficiency",
-}
-OVERHEAD = ("per_step_s", "per_kernel_s", "per_scaled_product_s", "per_sequence_s",
-            "per_all_reduce_s", "per_experts_block_s", "per_cached_head_s")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """An endpoint, and what Tonnage holds of it."""
-
-    url: str
-    model: str
-    request: SizingRequest
-
-    def replica(self, max_num_seqs: int) -> Replica:
-        flags = Flags(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=2048,
-            gpu_memory_utilization=0.92,
-            parallelism=Parallelism(),
-        )
-        return replica_under(self.request, rank_of(self.request, flags.parallelism), flags)
-
-    def shape(self, prompt: Lengths, output: Lengths, seed: int = 0) -> RequestShape:
-        return RequestShape(model=self.model, prompt=prompt, output=output, seed=seed)
-
-    async def ask(self, shape: RequestShape, session: aiohttp.ClientSession) -> Client:
-        host, _, port = self.url.removeprefix("http://").partition(":")
-        endpoint = Endpoint(address=host, port=int(port), pod="engine")
-        return Client(session, Endpoints(ready=[endpoint]), shape)
-
-
-def differing(mean_tokens: int) -> Lengths:
-    """Return lengths as a plan takes outputs to be, of which only the mean is known."""
-    return Lengths(mean_tokens=mean_tokens, exponential=True, maximum_tokens=LONGEST)
-
-
-def a_session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-
-
-async def together(bench: Bench, *, number: int, prompt: int, output: int) -> list[RequestRecord]:
-    """Send so many equal requests at once."""
-    shape = bench.shape(Lengths(mean_tokens=prompt), Lengths(mean_tokens=output))
-    async with a_session() as session:
-        client = await bench.ask(shape, session)
-        return await asyncio.gather(*(client.send(time.time()) for _ in range(number)))
-
-
-async def users(
-    bench: Bench, *, number: int, prompt: int, output: int, seconds: float
-) -> list[RequestRecord]:
-    """Let users ask again and again, and leave out what each got first.
-
-    Outputs differ in length, or all users would ask at the same moments for ever.
-    """
-    shape = bench.shape(Lengths(mean_tokens=prompt), differing(output))
-    ends_s = time.time() + seconds
-
-    async def user(client: Client) -> list[RequestRecord]:
-        found = [await client.send(time.time())]
-        while time.time() < ends_s or len(found) <= LEAST_OF_USER:
-            found.append(await client.send(time.time()))
-        return found[1:]
-
-    async with a_session() as session:
-        client = await bench.ask(shape, session)
-        kept = await asyncio.gather(*(user(client) for _ in range(number)))
-    return [record for each in kept for record in each]
-
-
-async def through_slots(  # noqa: PLR0913
-    bench: Bench, *, slots: int, rate: float, prompt: int, output: int, seconds: float
-) -> list[RequestRecord]:
-    """Send a Poisson process through so many slots; same arrivals and lengths for each."""
-    generator, free = Random(7), asyncio.Semaphore(slots)  # noqa: S311
-    shape = bench.shape(Lengths(mean_tokens=prompt), differing(output))
-
-    async def one(client: Client, due_s: float) -> RequestRecord:
-        async with free:
-            return await client.send(due_s)
-
-    async with a_session() as session, asyncio.TaskGroup() as group:
-        client = await bench.ask(shape, session)
-        began_s = due_s = time.time()
-        sent = []
-        while due_s < began_s + seconds:
-            due_s += generator.expovariate(rate)
-            await asyncio.sleep(max(0.0, due_s - time.time()))
-            sent.append(group.create_task(one(client, due_s)))
-    return [each.result() for each in sent]
-
-
-def middle(records: Sequence[RequestRecord], name: str) -> float:
-    """Return the median of a latency; failures are errors of the bench."""
-    failed = [each.error for each in records if not each.is_complete]
-    if failed:
-        raise click.ClickException(f"{len(failed)} of {len(records)} requests failed: {failed[0]}")
-    return median(value for each in records if (value := getattr(each, name)) is not None)
-
-
-def row(kind: str, number: int, predicted_s: float, measured_s: float) -> str:
-    off = predicted_s / measured_s - 1
-    return f"{kind:26}{number:6d}{predicted_s:12.4f}{measured_s:12.4f}{off:+9.1%}"
-
-
-def decode_rows(bench: Bench, batches: Sequence[int], output: int) -> Iterator[str]:
-    """Batches that decode together."""
-    model = bench.replica(SLOTS).model
-    for number in batches:
-        records = asyncio.run(together(bench, number=number, prompt=SHORT_PROMPT, output=output))
-        step = Step(num_sequences=number, context_tokens=number * (SHORT_PROMPT + output / 2))
-        yield row("TPOT, decode", number, model.step(step).total_s, middle(records, "tpot_s"))
-
-
-def loop_rows(
-    bench: Bench, batches: Sequence[int], prompt: int, output: int, seconds: float
-) -> Iterator[str]:
-    """Closed loops."""
-    workload = Workload(prompt=PlannedLengths(mean_tokens=prompt), output_tokens=output)
-    replica = bench.replica(SLOTS)
-    for number in batches:
-        records = asyncio.run(
-            users(bench, number=number, prompt=prompt, output=output, seconds=seconds)
-        )
-        planned = closed_loop(replica, workload, number)
-        yield row("TPOT, users", number, planned.tpot_s, middle(records, "tpot_s"))
-        yield row("TTFT, users", number, planned.ttft_s, middle(records, "ttft_s"))
-
-
-def prompt_rows(bench: Bench, prompts: Sequence[int]) -> Iterator[str]:
-    """Prompts alone."""
-    replica = bench.replica(SLOTS)
-    for prompt in prompts:
-        workload = fixed(prompt, 2)
-        idle = steady_state(replica, workload, IDLE)
-        planned_s = typical_ttft_s(replica, workload, idle) + serving_s(replica, 1, prompt)
-        records = [
-            record
-            for _ in range(5)
-            for record in asyncio.run(together(bench, number=1, prompt=prompt, output=2))
-        ]
-        yield row("TTFT, alone, by prompt", prompt, planned_s, middle(records, "ttft_s"))
-
-
-def fixed(prompt: int, output: int) -> Workload:
-    return Workload(
-        prompt=PlannedLengths(mean_tokens=prompt),
-        output_tokens=output,
-        output_second_moment=float(output**2),
-    )
 
 
 def planned(request: SizingRequest, *, prompt: int, output: int, ttft: float, tpot: float) -> str:
@@ -236,22 +88,6 @@ def planned(request: SizingRequest, *, prompt: int, output: int, ttft: float, tp
         f"planned: max-num-seqs {sizing.flags.max_num_seqs}, goodput "
         f"{sizing.goodput_requests_per_s:.2f}/s ({sizing.limited_by})"
     )
-
-
-def learned(constants: SpeedConstants, path: Path | None) -> SpeedConstants:
-    """Return the constants with what an object's ``status.calibration`` says in their place.
-
-    A factor on overhead is one on all constants that are times.
-    """
-    if path is None:
-        return constants
-    found = json.loads(path.read_text())["status"]["calibration"]
-    values = {name: found.get(key) for name, key in LEARNED.items()}
-    factor = found.get("overheadFactor", 1.0)
-    values |= {name: factor * getattr(constants, name) for name in OVERHEAD}
-    changes = {name: value for name, value in values.items() if value is not None}
-    click.echo(f"learned: {', '.join(f'{name} {value:.4g}' for name, value in changes.items())}")
-    return replace(constants, **changes)
 
 
 @contextmanager
@@ -300,11 +136,27 @@ def wait_for(url: str, engine: subprocess.Popen[bytes], log: Path) -> None:
     raise click.ClickException(f"the engine did not start:\n{log.read_text()[-2000:]}")
 
 
-def the_request(gpu: Gpu, status: Path | None) -> SizingRequest:
+def the_request(gpu: Gpu) -> SizingRequest:
     spec = parse_model_deployment(yaml.safe_load(vllm_site.MANIFEST.read_text())).spec
     config = vllm_site.MODEL_CONFIG.read_text()
-    request = ask(spec, look_up(spec, {gpu.name: gpu}, model_config=config))
-    return replace(request, speed=learned(request.speed, status))
+    return ask(spec, look_up(spec, {gpu.name: gpu}, model_config=config))
+
+
+def believing(request: SizingRequest, found: Mapping[str, Any]) -> SizingRequest:
+    """Return the request with what an object has learned."""
+    return replace(request, speed=with_learned(request.speed, found["status"]["calibration"]))
+
+
+def heading(names: Sequence[str]) -> str:
+    columns = "".join(f"{name:>12}{'off':>9}" for name in names)
+    return f"{'':26}{'number':>6}{'measured s':>12}{columns}"
+
+
+def line(figure: Figure, replicas: Sequence[Replica]) -> str:
+    """Say what was measured, and beside it what each replica predicts."""
+    predicted = [figure.predicted_s(each) for each in replicas]
+    columns = "".join(f"{each:12.4f}{each / figure.measured_s - 1:+9.1%}" for each in predicted)
+    return f"{figure.kind:26}{figure.number:6d}{figure.measured_s:12.4f}{columns}"
 
 
 @contextmanager
@@ -322,7 +174,11 @@ def a_bench(
         click.echo(f"probe: {figures}")
         gpu = vllm_site.site_of(python, figures, num_cores=len(cores)).gpu
     model = yaml.safe_load(vllm_site.MANIFEST.read_text())["spec"]["model"]["id"]
-    request = the_request(gpu, status)
+    request = the_request(gpu)
+    if status is not None:
+        found = json.loads(status.read_text())
+        click.echo(f"learned: {in_words(found['status']['calibration'])}")
+        request = believing(request, found)
     if url is not None:
         yield Bench(url=url, model=model, request=request)
         return
@@ -372,13 +228,14 @@ def latency(  # noqa: PLR0913
 ) -> None:
     """TPOT and TTFT by batch."""
     with a_bench(url, gpu_class, status, core) as bench:
-        click.echo(f"{'':26}{'number':>6}{'predicted s':>12}{'measured s':>12}{'off':>9}")
-        for line in prompt_rows(bench, prompts):
-            click.echo(line)
-        for line in decode_rows(bench, batches, output):
-            click.echo(line)
-        for line in loop_rows(bench, batches, prompt, output, seconds):
-            click.echo(line)
+        click.echo(heading(["prior" if status is None else "learned"]))
+        replica = bench.replica(SLOTS)
+        for figure in chain(
+            prompt_figures(bench, prompts),
+            decode_figures(bench, batches, output),
+            loop_figures(bench, batches, prompt, output, seconds),
+        ):
+            click.echo(line(figure, [replica]))
 
 
 @main.command()
@@ -428,6 +285,66 @@ def slots(  # noqa: PLR0913
                     f"{first:6.2f} s  {each_s:6.3f} s"
                 )
                 sys.stdout.flush()
+
+
+@main.command(name="learned")
+@CORE
+@click.option("--minutes", callback=numbers(float), default="5,15", show_default=True)
+@click.option("--batches", callback=numbers(int), default=BATCHES)
+@click.option("--prompts", callback=numbers(int), default="32,128,512")
+@click.option("--prompt", default=32, show_default=True)
+@click.option("--output", default=64, show_default=True)
+@click.option("--seconds", default=30.0, show_default=True, help="Of each closed loop.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), required=True)
+def after_traffic(  # noqa: PLR0913
+    *,
+    core: int,
+    minutes: list[float],
+    batches: list[int],
+    prompts: list[int],
+    prompt: int,
+    output: int,
+    seconds: float,
+    keep: Path,
+) -> None:
+    """What the operator's learner makes of it in some minutes of traffic."""
+    keep.mkdir(parents=True, exist_ok=True)
+    cores = sorted(os.sched_getaffinity(0))
+    its_core = cores[-1 - core]
+    real = vllm_cpu_lab.one_engine(its_core)
+    (keep / "core.toml").write_text(cpu_class.as_toml(real.gpu))
+    click.echo((keep / "core.toml").read_text())
+    os.sched_setaffinity(0, set(cores) - {its_core})
+    with vllm_cpu_lab.a_lab(real, on_console(Console())) as lab:
+        kept = watched(lab, minutes)
+        for name, found in kept.items():
+            (keep / f"{name.replace(' ', '-')}.json").write_text(json.dumps(found))
+            click.echo(f"{name}: {in_words(found['status']['calibration'])}")
+        asked = [believing(the_request(real.gpu), found) for found in kept.values()]
+        model = real.manifest["spec"]["model"]["id"]
+        benches = [Bench(url=lab.engine_url, model=model, request=each) for each in asked]
+        slots = kept["prior"]["status"]["plan"]["maxNumSeqs"]
+        replicas = [each.replica(slots) for each in benches]
+        fitting = [each for each in batches if each <= slots]
+        click.echo(heading(list(kept)))
+        for figure in chain(
+            prompt_figures(benches[0], prompts),
+            decode_figures(benches[0], fitting, output),
+            loop_figures(benches[0], fitting, prompt, output, seconds),
+        ):
+            click.echo(line(figure, replicas))
+
+
+def watched(lab: vllm_cpu_lab.Lab, minutes: Sequence[float]) -> dict[str, dict[str, Any]]:
+    """Return the object before any traffic, and after so many minutes of it."""
+    kept, control = {"prior": lab.object()}, LoadControl()
+    planned = lab.real.sizing.kv_tokens
+    click.echo(f"KV tokens: {planned:.0f} planned, {lab.reported_kv_tokens} reported")
+    traffic = vllm_cpu_lab.mixed_traffic(lab, minutes, control)
+    kept |= {f"{number:g} min": found for number, found in zip(minutes, traffic, strict=True)}
+    failed = sum(not each.is_complete for each in control.records)
+    click.echo(f"traffic: {len(control.records)} requests, {failed} failed")
+    return kept
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
     TONNAGE_REAL_VLLM=1 pytest tests/cluster/test_real_vllm.py
 
-``tonnage lab demo --engine vllm`` installs it. One engine on one core: about two minutes.
+``tonnage lab demo --engine vllm`` installs it. One engine on one core, then two: five minutes.
 """
 
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ READY_S = 900.0
 NUM_REQUESTS = 8
 PROMPT_TOKENS = 160
 """More than one block of the cache, which on a CPU has 128 tokens."""
+TOO_MUCH = 4
+"""Times the example's rate, which is 0.4 of what one replica is planned to serve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,22 @@ class Served:
         return float(series["value"][1])
 
 
+def load_on(
+    real: vllm_site.RealSite, tenant: Tenant, control: LoadControl, *, prompt: float, output: float
+) -> AbstractContextManager[LoadControl]:
+    """Return a load on the Service of the example."""
+    target = Target(
+        kubeconfig=tenant.site.plane.kubeconfig,
+        service=ServiceRef(namespace=tenant.namespace, name=real.manifest["metadata"]["name"]),
+    )
+    shape = RequestShape(
+        model=real.manifest["spec"]["model"]["id"],
+        prompt=Lengths(mean_tokens=prompt),
+        output=Lengths(mean_tokens=output),
+    )
+    return background_load(target, shape, control)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, programs: dict[str, Path]) -> Iterator[Served]:
     real = vllm_site.prepare()
@@ -64,16 +83,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, programs: dict[str, Path]) 
         tenant.apply(dict(real.model_config_map), dict(real.manifest))
         until(lambda: tenant.num_ready(name), "the first replica is Ready", timeout_s=READY_S)
         control = LoadControl(num_users=2)
-        target = Target(
-            kubeconfig=made.plane.kubeconfig,
-            service=ServiceRef(namespace=tenant.namespace, name=name),
-        )
-        shape = RequestShape(
-            model=real.manifest["spec"]["model"]["id"],
-            prompt=Lengths(mean_tokens=PROMPT_TOKENS),
-            output=Lengths(mean_tokens=8),
-        )
-        with background_load(target, shape, control):
+        with load_on(real, tenant, control, prompt=PROMPT_TOKENS, output=8):
             until(lambda: len(control.records) >= NUM_REQUESTS, "requests end", timeout_s=READY_S)
         time.sleep(2 * real.config.scrape_interval_s)
         yield Served(real=real, tenant=tenant, records=control.records)
@@ -102,3 +112,22 @@ def test_the_operator_measures_it(served):
 
     assert served.tenant.condition("PlanValid", name)["status"] == "True"
     assert served.tenant.condition("MetricsAvailable", name)["status"] == "True"
+
+
+def test_more_than_one_replica_serves_takes_a_second_one_and_no_request_fails(served):
+    demand = served.real.manifest["spec"]["demand"]
+    name = served.real.manifest["metadata"]["name"]
+    control = LoadControl(requests_per_s=TOO_MUCH * float(demand["requestsPerSecond"]))
+    lengths = {key: demand[f"{key}Tokens"]["mean"] for key in ("prompt", "output")}
+    assert served.tenant.num_ready(name) == 1
+
+    with load_on(served.real, served.tenant, control, **lengths):
+        until(
+            lambda: len({each.pod for each in control.records if each.is_complete}) == 2,
+            "two replicas have answered",
+            timeout_s=READY_S,
+            told=lambda: served.tenant.told(name),
+        )
+
+    assert served.tenant.num_ready(name) == 2
+    assert [each.error for each in control.records if not each.is_complete] == []

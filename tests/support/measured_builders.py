@@ -86,7 +86,14 @@ def with_efficiency(machine, bandwidth_efficiency):
     return replace(machine, constants=constants)
 
 
-PROMPTS = PromptShape(new_tokens=2000, context_tokens=1000, scv=0.5, most_tokens=8192, chunks=1)
+PROMPTS = PromptShape(
+    new_tokens=2000,
+    context_tokens=1000,
+    scv=0.5,
+    most_tokens=8192,
+    chunks=1,
+    answer_tokens=250,
+)
 """Of 2,000 tokens in the mean, each computed in one step."""
 
 

@@ -6,11 +6,12 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.approval import until_approved, within_cost, without_unapproved
-from tonnage.control.believed import doubt_reasons
+from tonnage.control.believed import cache_reasons, doubt_reasons
 from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
 from tonnage.control.measure import measure_traffic, observe_engines
+from tonnage.control.needed import remember_need
 from tonnage.control.outlook import (
     events_of,
     held_s,
@@ -46,14 +47,12 @@ from tonnage.manifests.children import NotServableError, spec_digest
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
-from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
+from tonnage.policy.situation import Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
-GAP_TICKS = 4
-"""Without a tick for so many intervals, the window is not known to be quiet."""
 
 
 def assess(
@@ -153,7 +152,7 @@ def decided(
     found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
     wanted = _need(found, chosen, events, fleet)
     hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
-    found = replace(found, memory=_remember_need(found, wanted, fleet, hold_s))
+    found = replace(found, memory=remember_need(found, chosen.belief, wanted, fleet, hold_s))
     situation = _situation(found, chosen, wanted, fleet, free_gpus)
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
@@ -171,6 +170,7 @@ def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: F
     wanted = raised(_need_for_demand(found, chosen, fleet), chosen.capacity, events)
     said = (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
+        *cache_reasons(chosen.sizing.request),
         *factor_reasons(found.memory, chosen.goodput_factor),
         *slots_reasons(chosen),
         *drain_reasons(found, chosen),
@@ -182,7 +182,11 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
     demand, last = found.traffics.demand, found.memory.traffic
     if demand is not None:
-        traffic = Traffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting)
+        traffic = Traffic(
+            requests_per_s=demand.requests_per_s,
+            standard_error_per_s=demand.standard_error_per_s,
+            waiting=demand.waiting,
+        )
     elif last is not None:
         traffic = replace(last, origin="last measured")
     else:
@@ -198,23 +202,6 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
         outlook=outlook_of(traffic.requests_per_s, chosen, memory, fleet) if demand else None,
         supply=supply_of(found.state, memory, fleet) if demand else NO_LEAD,
     )
-
-
-def _remember_need(found: Assessment, wanted: Need, fleet: Fleet, hold_s: float) -> ObjectMemory:
-    """Add this moment to the window that scaling down looks at: what a later one tops is left out.
-
-    A need that stands on missing data proves nothing: what is there counts as needed. The window
-    begins with the first decision, however late that comes, and anew after a gap without ticks.
-    """
-    memory, settings = found.memory, fleet.settings
-    recent = memory.recent_needs
-    if not recent or fleet.now_s - recent[-1][0] > GAP_TICKS * settings.tick_s:
-        memory, recent = replace(memory, since_s=fleet.now_s), ()
-    needed = wanted.replicas_with_margin
-    if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
-        needed = max(needed, found.state.deployment.replicas)
-    kept = [each for each in recent if fleet.now_s - each[0] < hold_s and each[1] > needed]
-    return replace(memory, recent_needs=(*kept, (fleet.now_s, needed)))
 
 
 def _check_budget(

@@ -7,11 +7,11 @@ from tonnage.api.status import Reason
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.estimate.belief import BAND, Belief, asked_now
 from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
-from tonnage.estimate.calibration_file import key_of
+from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
 from tonnage.estimate.learner import aged, prior_posterior, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.sizing.nearby import APART
-from tonnage.sizing.provenance import Origin, replaced, speed_input
+from tonnage.sizing.provenance import Figure, Origin, cache_input, replaced, speed_input
 from tonnage.sizing.request import Flags, SizingRequest, spread_of
 from tonnage.units import nearest
 
@@ -38,7 +38,8 @@ def belief(
     namespaces say.
     """
     key = speed_key(request, flags) if flags else ""
-    tested = _tested(request, flags, fleet)
+    test = load_test(request, flags, fleet)
+    tested = test.speed if test else None
     prior, widest = _priors(request, key, tested, fleet)
     held = beliefs(state, fleet)
     known = held.own_speed(key) if tested else held.speed(key)
@@ -56,7 +57,7 @@ def belief(
     )
 
 
-def _tested(request: SizingRequest, flags: Flags | None, fleet: Fleet) -> SpeedPosterior | None:
+def load_test(request: SizingRequest, flags: Flags | None, fleet: Fleet) -> LoadTest | None:
     """Return what a load test found of engines with these flags."""
     if flags is None or not fleet.calibration_files:
         return None
@@ -121,18 +122,42 @@ def _load_test(held: Belief) -> str:
     """Name the load test that all of a belief stands on; empty: there is none, or more."""
     if held.calibrated_at_s is None:
         return ""
-    return f"measured by calibrate, {datetime.fromtimestamp(held.calibrated_at_s, UTC):%Y-%m-%d}"
+    return _by_calibrate(held.calibrated_at_s)
 
 
-def kv_tokens(
+def _by_calibrate(measured_at_s: float) -> str:
+    return f"measured by calibrate, {datetime.fromtimestamp(measured_at_s, UTC):%Y-%m-%d}"
+
+
+def with_known_cache(
     request: SizingRequest, flags: Flags, state: ModelState, fleet: Fleet, memory: ObjectMemory
-) -> float | None:
-    """Return what engines reported of their cache: this object's own, else of this key."""
-    key, own = memory_key(request, flags), memory.posterior
+) -> SizingRequest:
+    """Return the request with these flags and the cache that engines were seen to have with them.
+
+    This object's own report stands above those of its namespace, these above a load test of
+    such an engine, and that above other namespaces.
+    """
+    request, key = replace(request, flags=flags), memory_key(request, flags)
+    held, own = beliefs(state, fleet), memory.posterior
     if own.kv_tokens is not None and own.memory_key == key:
-        return own.kv_tokens
-    entry = beliefs(state, fleet).memory(key)
-    return entry.kv_tokens if entry else None
+        return replace(request, measured_kv_tokens=own.kv_tokens)
+    test = load_test(request, flags, fleet)
+    tokens = reported_kv_tokens(test.cache, request, flags) if test else None
+    if test is not None and tokens is not None and held.own_memory(key) is None:
+        told = cache_input(tokens, remark=_by_calibrate(test.speed.learned_at_s))
+        return replace(request, measured_kv_tokens=tokens, inputs=(*request.inputs, told))
+    entry = held.memory(key)
+    return replace(request, measured_kv_tokens=entry.kv_tokens if entry else None)
+
+
+def cache_reasons(request: SizingRequest) -> tuple[Reason, ...]:
+    """Say that the plan stands on the cache of a load test, until its own engines report theirs."""
+    told = (each for each in request.inputs if each.figure is Figure.KV_CACHE)
+    return tuple(
+        Reason(code="KVCacheCalibrated", message=f"KV cache: {each.value}")
+        for each in told
+        if each.origin is Origin.MEASURED
+    )
 
 
 def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:

@@ -1,5 +1,6 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
+import math
 from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
@@ -9,7 +10,7 @@ from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
-from tonnage.estimate.belief import SETTLED_S
+from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
 from tonnage.manifests.children import flags_from_annotation, spec_digest
@@ -90,21 +91,30 @@ def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
     """Return the plan with another max-num-seqs that measured constants favour, if one is known.
 
     Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
+    What was found stays while they move by no more than the band in which plans ask the same.
     """
     flags, held, now_s = found.sizing.flags, found.belief, question.fleet.now_s
     settled_s = now_s - held.asked.since_s
     is_due = held.posterior.num_windows >= MIN_WINDOWS and settled_s >= SETTLED_S
-    if not (is_due or (found.problem and held.is_measured)):
-        return None
+    may_ask = is_due or (found.problem is not None and held.is_measured)
     last = question.memory.better_asked
-    known = last if last is not None and last.flags == flags else None
-    if known is not None and now_s - known.at_s < ASKED_AGAIN_S:
+    known = last if last is not None and last.flags == flags and _still_asks(held, last) else None
+    if known is not None and not (may_ask and now_s - known.at_s >= ASKED_AGAIN_S):
         is_worth_it = known.sizing is not None and _is_worth_it(found, known.sizing)
         return known if is_worth_it else replace(known, sizing=None)
+    if not may_ask:
+        return None
     try:
-        return BetterAsked(at_s=now_s, flags=flags, sizing=_better_slots(question, found))
+        better = _better_slots(question, found)
+        return BetterAsked(at_s=now_s, flags=flags, asked=held.asked, sizing=better)
     except SearchAbandonedError:
         return known  # what serves the demand was answered: this can wait
+
+
+def _still_asks(held: Belief, last: BetterAsked) -> bool:
+    """Tell whether a plan would be asked with much the same constants as this one was."""
+    is_same_engine = held.asked.key == last.asked.key
+    return is_same_engine and abs(math.log(held.asked.step_ratio_to(last.asked))) <= BAND
 
 
 def _is_worth_it(found: Chosen, best: Sizing) -> bool:

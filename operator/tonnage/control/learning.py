@@ -102,9 +102,9 @@ def believable_range(sizing: Sizing) -> tuple[float, float]:
     What runs holds at least one request, whatever the estimate.
     """
     least = float(sizing.request.context_tokens)
-    pool, spread = sizing.budget.kv_pool_bytes, sizing.budget.kv_pool_spread_bytes
+    budget = sizing.budget
     each_bytes = sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
-    low, high = ((pool + side * spread) / each_bytes for side in (-1, 1))
+    low, high = budget.kv_pool_low_bytes / each_bytes, budget.kv_pool_high_bytes / each_bytes
     return max(least, low) / KV_BAND, max(least, high) * KV_BAND
 
 

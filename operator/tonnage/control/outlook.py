@@ -4,6 +4,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tonnage.control.bursts import (
+    burst_factor,
+    burst_share,
+    promised_quantile,
+    reserved_requests_per_s,
+)
 from tonnage.control.pending import is_given_up
 from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
 from tonnage.estimate.calibration import memory_key
@@ -15,8 +21,6 @@ from tonnage.estimate.forecast import (
     forecast,
     noted,
     rescaled,
-    reserve,
-    usual,
     without_chance,
 )
 from tonnage.estimate.headroom import headroom
@@ -33,8 +37,6 @@ from tonnage.units import format_s
 
 OVERDUE_SHARE = 0.25
 """Of a start, that a pod which takes longer than others did is given again and again."""
-DEFAULT_QUANTILE = 0.95
-"""Of promises, for a reserve where there are none."""
 
 
 def lead_s(memory: ObjectMemory, settings: Settings) -> float:
@@ -61,7 +63,7 @@ def scale_down_window_s(memory: ObjectMemory, settings: Settings) -> float:
 
 def held_s(memory: ObjectMemory, sizing: Sizing, settings: Settings) -> float:
     """Return the same, or longer where demand is known to come back."""
-    starts = held_starts(memory.history.held, quantile=_quantile(sizing))
+    starts = held_starts(memory.history.held, quantile=promised_quantile(sizing))
     return max(scale_down_window_s(memory, settings), starts * lead_s(memory, settings))
 
 
@@ -170,20 +172,21 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(memory, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(memory, requests_per_s / most, lead, fleet)
-    kept = reserve(memory.history, quantile=_quantile(sizing))
     usd = usd_per_hour_per_gpu(sizing.request.gpu)
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
-        headroom=headroom(memory.history.rises, quantile=_quantile(sizing)),
-        burst_requests_per_s=(1 + kept) * (usual(memory.history) or 0.0) * most if kept else 0.0,
-        burst_origin=f"{1 + kept:.1f} times what usually comes, as in the last day, over within "
-        f"the {format_s(lead)} that a start takes",
+        headroom=headroom(memory.history.rises, quantile=promised_quantile(sizing)),
+        burst_requests_per_s=reserved_requests_per_s(memory, sizing),
+        burst_origin=_burst_origin(memory, sizing, lead),
         usd_per_replica_hour=None if usd is None else usd * sizing.flags.parallelism.num_gpus,
     )
 
 
-def _quantile(sizing: Sizing) -> float:
-    slo = sizing.request.slo
-    targets: Iterable[float] = (each.quantile for each in (*slo.ttft, *slo.tpot))
-    return max(targets, default=DEFAULT_QUANTILE)
+def _burst_origin(memory: ObjectMemory, sizing: Sizing, lead: float) -> str:
+    share, factor = burst_share(memory, sizing), burst_factor(memory)
+    stands_on = "as is assumed" if memory.posterior.burst_factor is None else "by what was late"
+    return (
+        f"{1 + share:.1f} times what usually comes, as in the last day, over within the "
+        f"{format_s(lead)} that a start takes; {factor:.2g} times that above it, {stands_on}"
+    )

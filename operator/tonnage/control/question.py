@@ -6,7 +6,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
-from tonnage.control.believed import asked_with, belief, kv_tokens, near_posterior
+from tonnage.control.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.state import BadConfig, Fleet, ModelState, ObjectMemory
 from tonnage.control.steady import lengths_of, near_lengths
 from tonnage.estimate.belief import Belief
@@ -93,8 +93,7 @@ class Question:
     ) -> SizingRequest:
         """Return the request with what is believed of the engines, and the flags that stay."""
         if flags is not None:
-            known = kv_tokens(self.request, flags, self.state, self.fleet, self.memory)
-            request = replace(request, flags=flags, measured_kv_tokens=known)
+            request = with_known_cache(request, flags, self.state, self.fleet, self.memory)
         return asked_with(request, held, posterior)
 
     def _near(self, held: Belief, posterior: SpeedPosterior) -> SpeedPosterior:

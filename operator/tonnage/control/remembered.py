@@ -37,6 +37,7 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         stepped=(min(memory.stepped[0], now_s), memory.stepped[1]) if memory.stepped else None,
         judged_at_s=min(memory.judged_at_s, now_s),
         overloaded_at_s=past(memory.overloaded_at_s),
+        burst_at_s=past(memory.burst_at_s),
         drained_by_s=None,
         served_since_s=past(memory.served_since_s),
         blind_since_s=past(memory.blind_since_s),
@@ -138,19 +139,23 @@ def _with_arrivals(
 ) -> ObjectMemory:
     """Count what came since the last window; regular arrivals today promise none tomorrow.
 
-    Windows in which replicas came or went count others than the rest.
+    Windows in which replicas came or went count others than the rest. So do those that hold a
+    burst, for which there is the reserve, and those beside it, that may hold its edge.
     """
+    count = traffics.demand.newest if traffics.demand else None
+    if count is None or traffics.metrics is not Metrics.COMPLETE:
+        return memory
+    if _is_burst(memory, count):
+        since_s = fleet.now_s - count.seconds
+        clear = tuple(each for each in memory.counted if each.at_s <= since_s)
+        return replace(memory, counted=clear, burst_at_s=fleet.now_s)
+    is_beside = memory.burst_at_s is not None and fleet.now_s - count.seconds < memory.burst_at_s
     model, interval_s = state.model, fleet.settings.scrape_interval_s
     ready_s = max((pod.ready_at_s or fleet.now_s for pod in state.pods), default=fleet.now_s)
     changed_s = max(ready_s, memory.vanished_at_s, memory.stepped[0] if memory.stepped else 0.0)
     is_whole = fleet.now_s - changed_s > (WINDOWS[0] + 1) * interval_s
-    if not (is_whole and traffics.metrics is Metrics.COMPLETE):
+    if is_beside or not is_whole or not isinstance(model, ModelDeployment):
         return memory
-    if not isinstance(model, ModelDeployment):
-        return memory
-    count = traffics.demand.newest if traffics.demand else None
-    if count is None or _is_burst(memory, count):
-        return memory  # the reserve is for it
     counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
     given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
     believed = given if memory.arrival_scv is None else memory.arrival_scv

@@ -11,14 +11,15 @@ from tonnage.catalog.shape import ModelShape
 from tonnage.control.answers import Answers
 from tonnage.control.contest import Rivals
 from tonnage.estimate.belief import Asked, Belief
+from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
-from tonnage.estimate.calibration_file import Identity
+from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.demand import MeasuredDemand
 from tonnage.estimate.forecast import History
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
-from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.track import Readings
@@ -186,7 +187,7 @@ class Fleet:
     """(reason, message) of each query that failed, by its name, or by query@namespace."""
     partial: frozenset[str] = frozenset()
     """Queries, named as above, whose answers are not whole: they may raise, never lower."""
-    calibration_files: Mapping[Identity, SpeedPosterior] = field(default_factory=dict)
+    calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     """What ``tonnage calibrate`` found, by the identity of its key: a better prior."""
     clock_skew_s: float | None = None
     """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
@@ -251,6 +252,8 @@ class BetterAsked:
     at_s: float
     flags: Flags
     """That run."""
+    asked: Asked
+    """Of the engines that run."""
     sizing: Sizing | None
     """None: none would."""
 
@@ -274,6 +277,8 @@ class ObjectMemory:
     uid: str
     since_s: float
     recent_needs: tuple[tuple[float, int], ...] = ()
+    needs_told_with: Asked | None = None
+    """Engines that they are told in: the fastest that those of today were believed to be."""
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
     loading_pods: frozenset[str] = frozenset()
@@ -337,6 +342,10 @@ class ObjectMemory:
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
     counted: Counted = ()
     """Arrivals by window, for their burstiness."""
+    burst_at_s: float | None = None
+    """When the newest window last held a burst."""
+    burst_tally: BurstTally = field(default_factory=BurstTally)
+    """Requests late in bursts since the factor on these last moved."""
     arrival_scv: float | None = None
     """That plans are asked with; None: that of the spec."""
     better_asked: BetterAsked | None = None

@@ -8,8 +8,8 @@ return. Objects with like traffic so ask the same.
 What that can cost: lengths of prompts or of answers that are 3 % too short give a goodput that is
 1 to 3 % too high, and all of them at once, with the cached share, 4 to 6 % (8B and 70B models on
 H100 and H200, 0 to 80 % cached); an efficiency that is 3 % too high, 1 to 5 %. Where few slots run,
-a search says less than that: its standard error is 5 % there. The margin that scaling down leaves
-is wider.
+a search says less than that: its standard error is 5 % there. Scaling down leaves 3 % for it; what
+more is lost shows in promises.
 """
 
 from functools import partial

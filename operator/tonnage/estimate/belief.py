@@ -28,6 +28,10 @@ class Asked:
     slow: SpeedPosterior
     since_s: float
 
+    def step_ratio_to(self, other: "Asked") -> float:
+        """Return the time of a typical step as it is planned with, over that of another plan."""
+        return math.exp(_log_step(self.slow, other.slow))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:

@@ -68,6 +68,10 @@ class Beliefs:
     def memory(self, key: str) -> MemoryReport | None:
         return memory_for(self.calibrations, self.namespace, key, corroborating=self.corroborating)
 
+    def own_memory(self, key: str) -> MemoryReport | None:
+        """Return what engines of this namespace have reported themselves."""
+        return self.calibrations.memory.get(Scope(self.namespace, key))
+
 
 def speed_for(
     calibrations: Calibrations, namespace: str, key: str, *, corroborating: int

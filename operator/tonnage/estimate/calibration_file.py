@@ -5,7 +5,7 @@ digest that does not match.
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 from tonnage.api.base import ApiModel
 from tonnage.estimate.covariance import repaired
 from tonnage.estimate.posterior import COVARIANCES, SpeedPosterior
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
 
 VERSION: Final = 1
@@ -23,6 +23,8 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 LATEST_S: Final = 253_402_300_799.0
 """The last second that a date of four digits can tell."""
+SAME_UTILIZATION: Final = 0.001
+"""By which two shares of a GPU's memory are the same as written."""
 Efficiency = Annotated[float, Field(gt=0, le=1)]
 Identity = tuple[object, ...]
 """What two keys of the same engine have in common."""
@@ -157,6 +159,35 @@ class CalibrationFile(ApiModel):
     """The engine's own figures were there to check what clients saw."""
     remarks: tuple[str, ...] = ()
     validation: Validation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTest:
+    """What the operator takes from a file."""
+
+    speed: SpeedPosterior
+    cache: ReportedCache | None
+
+
+def load_test_of(file: CalibrationFile) -> LoadTest:
+    return LoadTest(speed=speed_posterior_of(file), cache=file.cache)
+
+
+def reported_kv_tokens(
+    cache: ReportedCache | None, request: SizingRequest, flags: Flags
+) -> float | None:
+    """Return the tokens of one rank that an engine with these flags has, as one of its kind said.
+
+    Only where that was started for the same longest request and share of the memory. Its
+    max-num-seqs, of which it takes memory too, nobody told. None: it does not say.
+    """
+    is_given = flags.kv_cache_bytes is not None or flags.num_gpu_blocks is not None
+    if cache is None or is_given or cache.max_model_len != request.context_tokens:
+        return None
+    utilization = cache.gpu_memory_utilization
+    if utilization is None or abs(utilization - flags.gpu_memory_utilization) > SAME_UTILIZATION:
+        return None
+    return cache.tokens
 
 
 def key_of(request: SizingRequest, parallelism: Parallelism) -> CalibrationKey:

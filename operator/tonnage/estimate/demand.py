@@ -9,9 +9,11 @@ from tonnage.estimate.samples import ArrivalWindow, EngineSamples
 
 EXTRAPOLATED_SCRAPES = 1.1
 """How far Prometheus extrapolates to the end of a window, before it takes a series to end."""
-MAX_RELATIVE_ERROR = 0.03
-"""Standard error of a rate that is good enough: of 1,100 requests, where they come by chance."""
-SIGNIFICANT = 2.5
+MAX_RELATIVE_ERROR = 0.01
+"""Standard error of a rate that is good enough: of 10,000 requests, where they come by chance. The
+highest of an hour's counts is two or three errors above the mean, and stays for some starts: at 3 %
+that was a replica in ten."""
+SIGNIFICANT = 3.0
 """Standard deviations by which a shorter window must differ to be believed."""
 
 

@@ -43,6 +43,8 @@ from tonnage.units import HOUR_S
 
 LATEST_S: Final = 2 * NOTE_S
 """After its time, at which a forecast can still be scored: after a gap it is about another hour."""
+SEEN_S: Final = 2 * NOTE_S
+"""In which a jump is counted in full: until then a part of it is taken for the demand."""
 RECENT_S: Final = HOUR_S
 """That single notes are kept."""
 PATTERN_S: Final = WEEK_S + DAY_S
@@ -56,14 +58,14 @@ BETTER: Final = 0.9
 """Of the loss of the last value: what another way has to stay below."""
 CHANCE_Z: Final = 2.0
 """Standard deviations of a count that are taken off it before it is called a burst."""
-MIN_PEAKS: Final = 6
-"""Bins in the record, before any reserve is kept."""
+MIN_USUAL: Final = 6
+"""Notes, before it is known what usually comes."""
 LEAST_PEAK: Final = 1.1
 """Below, a peak is what chance makes of a rate that wavers."""
 BURST: Final = 1.5
 """Times what usually comes."""
-RECURS: Final = 3
-"""Bins that show a burst that high: one burst may show in two."""
+RECURS: Final = 2
+"""Bins that show a burst that high, before it is expected again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class Due:
     base: float
     """That the fleet was planned for."""
     peak: float = 0.0
+    peak_s: float = 0.0
+    """When that was seen."""
     highest: tuple[float, ...] = ()
     """Demand that replicas would have been held for, by how long they are held."""
 
@@ -94,7 +98,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """How far demand rose above what was planned for, and fell again, in the leads of one bin."""
+    """How far demand rose in one bin above what was planned for a lead before, and fell again."""
 
     bin: int
     ratio: float
@@ -113,7 +117,7 @@ class History:
     due: tuple[Due, ...] = ()
     scores: Mapping[str, Score] = field(default_factory=dict)
     peaks: tuple[Peak, ...] = ()
-    """By the ten minutes in which they were planned for, of a day."""
+    """By the ten minutes in which they were seen, of a day."""
     rises: Rises = FIRST
     held: Held = NOTHING_HELD
 
@@ -153,8 +157,10 @@ def noted(history: History, note: Note) -> History:
             rises=history.rises,
             held=history.held,
         )
-    peak = note.peak
-    due = tuple(replace(each, peak=max(each.peak, peak)) for each in history.due)
+    due = tuple(
+        replace(each, peak=note.peak, peak_s=note.at_s) if note.peak > each.peak else each
+        for each in history.due
+    )
     history = replace(history, due=due)
     if history.recent and note.at_s - history.recent[-1][0] < NOTE_S:
         return history
@@ -170,6 +176,7 @@ def _with_note(history: History, note: Note) -> History:
         due_s=at_s + note.lead_s,
         forecasts=_forecasts(history, at_s, rate, note.lead_s),
         base=note.planned,
+        peak_s=at_s,
         highest=highest(history.recent, history.pattern, at_s=at_s, lead_s=note.lead_s),
     )
     return replace(history, due=(*history.due, new))
@@ -219,7 +226,7 @@ def _settled(history: History, note: Note) -> History:
         for name, forecast in each.forecasts.items():
             scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
-        rises = with_rise(rises, note.sure / each.base - 1) if each.base else rises
+        rises = _with_rise(rises, history, each, sure=note.sure)
         held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
     if not came:
         return history
@@ -234,6 +241,15 @@ def _settled(history: History, note: Note) -> History:
     )
 
 
+def _with_rise(rises: Rises, history: History, due: Due, *, sure: float) -> Rises:
+    if not due.base:
+        return rises
+    since_s = due.noted_s - SEEN_S
+    seen = [rate for at_s, rate in history.recent if since_s <= at_s <= due.noted_s]
+    least = min(seen, default=due.base)
+    return with_rise(rises, sure / due.base - 1, risen=sure / least - 1 if least else math.inf)
+
+
 def _scored(score: Score, missed: float) -> Score:
     loss = UNDER * missed if missed > 0 else (UNDER - 1) * missed
     kept = math.exp(-NOTE_S / FORGET_S)
@@ -241,16 +257,19 @@ def _scored(score: Score, missed: float) -> Score:
 
 
 def _with_peak(peaks: tuple[Peak, ...], due: Due, *, stays: float) -> tuple[Peak, ...]:
-    """Return the record with one more lead; ``stays``: the requests/s at its end."""
+    """Return the record with one more lead; ``stays``: the requests/s at its end.
+
+    Many leads hold the same burst: it is kept in the bin in which it was seen.
+    """
     base = max(due.base, stays)
     if base <= 0:
         return peaks
-    new = Peak(bin=int(due.noted_s // BIN_S), ratio=due.peak / base, demand=base)
-    if not peaks or peaks[-1].bin != new.bin:
+    new = Peak(bin=int(due.peak_s // BIN_S), ratio=due.peak / base, demand=base)
+    if not peaks or peaks[-1].bin < new.bin:
         return (*peaks, new)
     last = peaks[-1]
     highest = max(last.ratio, new.ratio), max(last.demand, base)
-    return (*peaks[:-1], replace(new, ratio=highest[0], demand=highest[1]))
+    return (*peaks[:-1], replace(last, ratio=highest[0], demand=highest[1]))
 
 
 def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> Forecast:
@@ -288,7 +307,7 @@ def reserve(history: History, *, quantile: float) -> float:
     ``quantile``: of the promise; the requests of a burst count for a note's time at its height.
     """
     peaks = sorted(history.peaks, key=lambda each: each.ratio, reverse=True)
-    if len(peaks) < MIN_PEAKS:
+    if len(peaks) < RECURS:
         return 0.0
     left = (1 - quantile) * sum(each.demand for each in peaks) * BIN_S
     ratio = 1.0
@@ -302,7 +321,7 @@ def reserve(history: History, *, quantile: float) -> float:
 
 def usual(history: History) -> float | None:
     """Return the demand that usually comes: bursts leave a median alone; None: not known."""
-    if len(history.recent) < MIN_PEAKS:
+    if len(history.recent) < MIN_USUAL:
         return None
     since_s = history.recent[-1][0] - TREND_S
     return median(rate for at_s, rate in history.recent if at_s >= since_s)

@@ -5,7 +5,9 @@ is soon used up. So it is noted each minute by how much demand stands above what
 start ago. The headroom is the least that few enough notes exceed: as few as the promise allows to
 be late. Where forecasts come true there is none.
 
-What rises by more than half is a jump: no headroom pays for it.
+What rises by more than half is a jump: no headroom pays for it. A jump is seen in the midst, too: a
+rate is counted over a minute or more, so a plan may be made for half of it. How far demand rises is
+therefore told from before the plan as well.
 """
 
 import math
@@ -29,12 +31,13 @@ Rises = Sequence[float]
 """Weight of the notes up to each edge, and of those above the last."""
 
 
-def with_rise(rises: Rises, share: float) -> Rises:
+def with_rise(rises: Rises, share: float, *, risen: float) -> Rises:
     """Return the record with one more note.
 
-    ``share``: of demand above what was planned for; below 0 where less came.
+    ``share``: of demand above what was planned for; below 0 where less came. ``risen``: above the
+    least demand of the minutes until it was planned, in which a jump may have begun.
     """
-    if share > JUMP:
+    if share > 0 and max(share, risen) > JUMP:
         return rises
     kept = math.exp(-1 / FORGET_NOTES)
     found = [kept * weight for weight in rises]

@@ -82,6 +82,7 @@ def _memory_moved(before: MemoryReport, after: MemoryReport) -> bool:
 def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
     return (
         is_material(before.goodput_factor, after.goodput_factor)
+        or _optional_moved(before.burst_factor, after.burst_factor)
         or _evidence_moved(before.num_judged, after.num_judged, ENOUGH_REQUESTS)
         or _optional_moved(before.cold_start_s, after.cold_start_s)
         or _optional_moved(before.kv_tokens, after.kv_tokens)

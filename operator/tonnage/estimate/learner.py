@@ -39,6 +39,9 @@ DRIFT_PER_HOUR: Vector = (0.04, 0.03, 0.04)
 """Deviation that an hour adds to what was known: 4 % after one hour, 20 % after a day."""
 NOISE = 0.02
 """Of a mean gap that the formula predicts from a window, as a share of it."""
+WINDOW_ERROR = 0.01
+"""Least doubt of a step, however many windows told it: by so much what the formula says of an hour
+of windows with the engine's very constants differs from what they show."""
 PREFILL_NOISE = 0.04
 COMPANY_NOISE = 0.25
 """Of a prefill, times the share of prompts in a step: who else is in it is not known."""
@@ -114,7 +117,8 @@ def deviation_of_step(posterior: SpeedPosterior) -> float:
 
     With what no constants explain: that is known to be there, but not at which load.
     """
-    return math.hypot(_deviation_by_constants(posterior), posterior.misfit)
+    by_constants = max(WINDOW_ERROR, _deviation_by_constants(posterior))
+    return math.hypot(by_constants, posterior.misfit)
 
 
 def _deviation_by_constants(posterior: SpeedPosterior) -> float:

@@ -65,6 +65,8 @@ class ObjectPosterior:
     num_judged: float = 0.0
     """Requests that the factor stands on."""
     judged_at_s: float = 0.0
+    burst_factor: float | None = None
+    """What was late in bursts says of these: times what counts tell above the usual."""
     cold_start_s: float | None = None
     """Mean from created to Ready of its own pods."""
     cold_start_deviation_s: float = 0.0

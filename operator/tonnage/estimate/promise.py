@@ -26,7 +26,9 @@ CLUMPS = 3.0
 DEVIATIONS = 2.0
 """Of what is expected by chance, that late requests must differ by."""
 NEARLY_BROKEN = 0.8
-"""Of the late requests that are allowed: with fewer, nothing is lowered."""
+"""Of the late requests that are allowed: what exceeds that by no more than chance lowers nothing.
+Some requests are late at any load, as short answers are into which a long prompt falls: more than
+the power of the load says, and kept promises all the same."""
 HIGH_LOAD = 0.85
 """Of what the replicas are believed to serve: below, that promises are kept proves nothing."""
 OVERLOAD = 1.05
@@ -178,7 +180,8 @@ def _step(tally: Tally, name: str, load: float, power: float) -> float:
     """Return the step of the factor's logarithm that the evidence asks for; 0: it may be chance."""
     late, expected = tally.late[name], tally.expected[name]
     score = (late - expected) / math.sqrt(CLUMPS * max(1.0, expected))
-    if score > DEVIATIONS and late > NEARLY_BROKEN * tally.allowed[name]:
+    broken = NEARLY_BROKEN * tally.allowed[name]
+    if score > DEVIATIONS and late > broken + math.sqrt(CLUMPS * broken):
         return -min(LARGEST_DOWN, math.log(late / max(expected, 0.5)) / power)
     if score < -DEVIATIONS and load > HIGH_LOAD:
         return min(LARGEST_UP, UP_GAIN * math.log(expected / (late + 1.0)) / power)

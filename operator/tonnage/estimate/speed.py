@@ -6,6 +6,13 @@ decode as a time average meets them, and itself beside: with arrivals at random 
 ``n * P(n) / t(n) = token rate * P(n - 1)`` for any step time ``t(n)``. So the mean gap between
 tokens is the time of a step with ``mean decoding + 1`` sequences and the prompt tokens that arrive
 in it, idle time or not. The mean decoding is itself the sum of all gaps per second.
+
+That one beside is what those decoding vary by: over a long time as much as they are. Where answers
+last as long as the window, most of that lies between windows, and a window shows its own mean.
+
+The prompt tokens that a sequence meets arrived from the step of its own prompt on, which lasts
+longer than others, until the last but one: some more than in the mean step. Where all slots are
+taken none arrive but those that follow an end, and its own slot has none to follow.
 """
 
 import math
@@ -27,10 +34,10 @@ MIN_GAPS = 100
 MIN_PREFILLS = 3
 POINTS = 32
 """Of a distribution of lengths at which steps are counted."""
+SHORT = 1e-3
 LEVEL_DEVIATIONS, LEVEL_SHARE = 2.5, 0.1
 """By which those running may differ from one end of a window to the other: of the difference of two
 Poisson numbers, and of their mean."""
-FULL = 0.9
 MOST_OVER_SLOTS = 1.25
 """Mean decoding over the slots that the engine has: beyond, the counters cannot be right."""
 
@@ -49,6 +56,8 @@ class PromptShape:
     """Of one step."""
     chunks: float
     """Steps that the prompts take, in the mean, alone."""
+    answer_tokens: float
+    """Of the answer to one, in the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,8 @@ class BusyWindow:
     num_gaps: float
     step: Step
     """That the mean token is made in."""
+    num_variance: float
+    """Of the sequences that decode on one rank, within the window."""
     prefill_s: float | None
     """From scheduled to first token, in the mean of finished requests."""
     num_prefills: float
@@ -68,8 +79,8 @@ class BusyWindow:
     prompts: PromptShape
     prompt_tokens_per_s: float
     """That are computed."""
-    is_full: bool
-    """Nearly all slots were taken: prompts come as others end, not as they arrive."""
+    full_share: float
+    """Of prompts that find all slots taken: they begin as others end, not as they arrive."""
 
 
 def busy_window(
@@ -90,28 +101,75 @@ def busy_window(
     if not gaps or not gap_s_per_s or prefill is None or gaps * window_s < MIN_GAPS:
         return None
     decoding, slots = gap_s_per_s, flags.max_num_seqs
+    prefilling = samples.prefill_s_per_s or 0.0
     if not _is_possible(samples, slots) or not _is_level(samples, slots, window_s):
         return None
     gap_s, ranks = gap_s_per_s / gaps, flags.parallelism.data
     chunk = min(prompts.new_tokens, prompts.most_tokens)
+    varied = varied_share(window_s, prompts.answer_tokens * gap_s)
     beside = _step(decoding * ranks, context_tokens, prompts)
-    company = prefill * gap_s * ranks
+    prefill_s = _prefill_s(samples, window_s)
+    full_share = waiting_share(decoding + prefilling, slots)
+    more = _more_company(prompts, prefill * ranks, (prefill_s or gap_s) - gap_s, full_share)
+    company = max(0.0, prefill * gap_s * ranks + more)
     return BusyWindow(
         gap_s=gap_s,
         num_gaps=gaps * window_s,
         step=replace(
-            _step((decoding + 1) * ranks, context_tokens, prompts),
+            _step(max(1.0, decoding + varied) * ranks, context_tokens, prompts),
             prefill_tokens=company,
             prefill_chunk_tokens=chunk,
             prefill_ranks=ranks_together(company / chunk, ranks),
         ),
-        prefill_s=_prefill_s(samples, window_s),
+        num_variance=varied * decoding,
+        prefill_s=prefill_s,
         num_prefills=(samples.prefills_per_s or 0.0) * window_s,
         prefill_step=replace(beside, prefill_tokens=chunk, prefill_ranks=1),
         prompts=prompts,
         prompt_tokens_per_s=prefill,
-        is_full=decoding > FULL * slots,
+        full_share=full_share,
     )
+
+
+def _more_company(
+    prompts: PromptShape, prompt_tokens_per_s: float, longer_s: float, full_share: float
+) -> float:
+    """Return the prompt tokens by which the mean token's step holds more than come in such a time.
+
+    ``longer_s``: that the steps of a sequence's own prompt take longer than the mean one.
+    """
+    came = prompt_tokens_per_s * max(0.0, longer_s)
+    followed = full_share * prompts.new_tokens if prompt_tokens_per_s else 0.0
+    return (came - followed) / max(1.0, prompts.answer_tokens - 1)
+
+
+def varied_share(window_s: float, lasting_s: float) -> float:
+    """Return the share of a variance that lies within windows, of what forgets in such a time.
+
+    With ``x = window / lasting``: ``1 - 2 / x^2 * (x - 1 + exp(-x))``, the variance less that of
+    the mean over a window, for a correlation that falls off as ``exp(-t / lasting)``.
+
+    >>> round(varied_share(60.0, 0.6), 2), round(varied_share(60.0, 60.0), 2)
+    (0.98, 0.26)
+    """
+    x = window_s / lasting_s
+    if x < SHORT:
+        return x / 3  # to which it tends; the difference below would be lost in rounding
+    return 1 - 2 / x**2 * (x - 1 + math.exp(-x))
+
+
+def waiting_share(num_running: float, slots: int) -> float:
+    """Return the share of arrivals by chance that find all slots taken: Erlang's C formula.
+
+    >>> round(waiting_share(2.0, 3), 3), waiting_share(3.0, 3)
+    (0.444, 1.0)
+    """
+    if num_running >= slots:
+        return 1.0
+    blocked = 1.0
+    for number in range(1, slots + 1):
+        blocked = num_running * blocked / (number + num_running * blocked)
+    return blocked / (1 - num_running / slots * (1 - blocked))
 
 
 def _step(num_sequences: float, context_tokens: float, prompts: PromptShape) -> Step:
@@ -160,18 +218,25 @@ def _prefill_s(samples: EngineSamples, window_s: float) -> float | None:
 def predicted_gap_s(model: StepTimeModel, window: BusyWindow) -> float:
     """Return the time of the mean token's step; a line in those decoding, unless experts bend it.
 
-    Then it is the mean of two numbers decoding that have the mean and variance of a Poisson one.
+    Then it is the mean of two numbers decoding with the mean and the variance of those met.
     """
     if not model.shard.experts:
         return model.step(window.step).total_s
     ranks = model.shard.parallelism.data
-    others = window.step.num_sequences / ranks - 1
-    apart = math.sqrt(others)
-    low, high = (others - apart, others + apart) if others >= 1 else (0.0, others + 1)
-    above = (others - low) / (high - low)
-    return (1 - above) * _step_s(model, window, ranks * (1 + low)) + above * _step_s(
-        model, window, ranks * (1 + high)
+    mean = window.step.num_sequences / ranks
+    low, high = _two_numbers(mean, window.num_variance)
+    above = (mean - low) / (high - low) if high > low else 0.0
+    return (1 - above) * _step_s(model, window, ranks * low) + above * _step_s(
+        model, window, ranks * high
     )
+
+
+def _two_numbers(mean: float, variance: float) -> tuple[float, float]:
+    """Return two numbers, none below 1, of which some mixture has this mean and variance."""
+    apart = math.sqrt(variance)
+    if mean - apart >= 1:
+        return mean - apart, mean + apart
+    return 1.0, mean + variance / (mean - 1) if mean > 1 else 1.0
 
 
 def _step_s(model: StepTimeModel, window: BusyWindow, num_sequences: float) -> float:
@@ -193,7 +258,7 @@ def predicted_prefill_s(model: StepTimeModel, window: BusyWindow) -> float:
     token_s = (held_s - bare_s) / step.prefill_tokens
     own_s = token_s * prompts.new_tokens
     prompts_per_s = window.prompt_tokens_per_s / prompts.new_tokens
-    longer_s = 0.0 if window.is_full else prompts_per_s * own_s**2 * (1 + prompts.scv)
+    longer_s = (1 - window.full_share) * prompts_per_s * own_s**2 * (1 + prompts.scv)
     company = window.prompt_tokens_per_s * (window.gap_s + longer_s)
     steps = prompts.chunks + company / prompts.most_tokens
     return steps * bare_s + own_s + token_s * company
@@ -261,4 +326,5 @@ def prompt_shape(workload: Workload, *, max_batched_tokens: int) -> PromptShape:
         scv=workload.prompt.scv,
         most_tokens=max_batched_tokens,
         chunks=fmean(max(1, math.ceil(computed * each / max_batched_tokens)) for each in lengths),
+        answer_tokens=workload.output_tokens,
     )

@@ -14,7 +14,7 @@ and a shard of what belongs to one object each::
     {"version": 3,
      "objects": {UID: {"goodputFactor", "numJudged", "judgedAt", "coldStartSeconds",
                        "coldStartDeviationSeconds", "numStarts", "memoryKey", "kvTokens",
-                       "slotsMovedAt", "demand": see stored_history}}}
+                       "slotsMovedAt", "burstFactor", "demand": see stored_history}}}
 
 Times are in unix seconds. What is not known is left out. Figures have six significant digits, and
 covariances nine: near-singular ones lose their definiteness to less.
@@ -182,11 +182,12 @@ class _Reader:
     def of_object(self, entry: Any) -> ObjectPosterior:
         check(isinstance(entry, dict))
         cold_start, pool = entry.get("coldStartSeconds"), entry.get("kvTokens")
-        moved_at_s = entry.get("slotsMovedAt")
+        moved_at_s, bursts = entry.get("slotsMovedAt"), entry.get("burstFactor")
         return ObjectPosterior(
             goodput_factor=positive(entry["goodputFactor"], LARGEST_FACTOR),
             num_judged=amount(entry["numJudged"]),
             judged_at_s=amount(entry["judgedAt"]),
+            burst_factor=None if bursts is None else positive(bursts, LARGEST_FACTOR),
             cold_start_s=None if cold_start is None else amount(cold_start),
             cold_start_deviation_s=amount(entry["coldStartDeviationSeconds"]),
             num_starts=count(entry["numStarts"]),
@@ -278,6 +279,8 @@ def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
     }
     if posterior.cold_start_s is not None:
         known["coldStartSeconds"] = figure(posterior.cold_start_s)
+    if posterior.burst_factor is not None:
+        known["burstFactor"] = figure(posterior.burst_factor)
     if posterior.kv_tokens is not None:
         known["kvTokens"] = figure(posterior.kv_tokens)
     if posterior.slots_moved_at_s is not None:

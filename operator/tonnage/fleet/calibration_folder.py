@@ -9,17 +9,17 @@ from tonnage.estimate.calibration_file import (
     CalibrationFile,
     CalibrationFileError,
     Identity,
+    LoadTest,
     load,
-    speed_posterior_of,
+    load_test_of,
 )
-from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.units import MIB
 
 LOG = logging.getLogger("tonnage.calibrations")
 MAX_BYTES: Final = MIB
 
 
-def read_calibrations(folder: Path) -> Mapping[Identity, SpeedPosterior]:
+def read_calibrations(folder: Path) -> Mapping[Identity, LoadTest]:
     """Return what the ``*.json`` of a folder say, by the identity of their keys.
 
     What cannot be read is named in the log and left out: without it the catalogue's prior stands.
@@ -39,7 +39,7 @@ def read_calibrations(folder: Path) -> Mapping[Identity, SpeedPosterior]:
         found[file.key.identity] = newer
     for path, file in found.values():
         LOG.info("file=%s measured=%s is the prior of %s", path, file.date, file.key)
-    return {identity: speed_posterior_of(file) for identity, (_, file) in found.items()}
+    return {identity: load_test_of(file) for identity, (_, file) in found.items()}
 
 
 def _readable(paths: Iterable[Path]) -> Iterable[tuple[Path, CalibrationFile]]:

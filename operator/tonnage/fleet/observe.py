@@ -11,9 +11,8 @@ from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.cluster.questions import Answers
 from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.calibration_file import Identity
+from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.metrics import queries
-from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.estimate.samples import Scrape, join
 from tonnage.fleet.manifests import Manifests
 from tonnage.fleet.model_configs import ModelConfigs, place_of
@@ -52,7 +51,7 @@ class Observer:
     settings: Settings
     gpus: Mapping[str, Gpu]
     has_pod_monitors: bool
-    calibration_files: Mapping[Identity, SpeedPosterior] = field(default_factory=dict)
+    calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """Deployments that the writer met and no watch shows, since they lack our label."""
     tell: Callable[[Answers], None] = _untold

@@ -18,6 +18,9 @@ MODEL_CONFIG: Final = "TONNAGE_LAB_MODEL_CONFIG"
 KV_SPACE_GIB: Final = "TONNAGE_LAB_KV_SPACE_GIB"
 GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
 """The 'GPUs' of a container, as the pod runner numbers them: each stands for a core."""
+CORES: Final = "TONNAGE_LAB_CORES"
+"""Those that stand for GPUs, such as ``2,3``; without it all that the container may run on. So the
+lab can keep off the core of an engine that is measured."""
 ADDED: Final = ("--skip-tokenizer-init",)
 """A configuration has no tokenizer beside it: prompts are token ids."""
 
@@ -47,7 +50,8 @@ def launch(
 ) -> Launch:
     """Return how to start the engine.
 
-    ``vllm``: the program. ``cores``: that this process may run on. ``scratch``: for the model.
+    ``vllm``: the program. ``cores``: that this process may run on, where none are chosen.
+    ``scratch``: for the model.
 
     Raises:
         EntryError: no model, or not one GPU that stands for a core there is.
@@ -56,7 +60,8 @@ def launch(
         raise EntryError("the first argument must be the model")
     model, *flags = arguments
     folder = scratch / model
-    core = core_of(environment.get(GPUS, ""), cores)
+    chosen = environment.get(CORES)
+    core = core_of(environment.get(GPUS, ""), cores_in(chosen) if chosen else cores)
     return Launch(
         argv=(vllm, "serve", str(folder), *flags, *_missing(ADDED, flags)),
         environment={
@@ -84,6 +89,18 @@ def core_of(gpus: str, cores: Collection[int]) -> int:
     if number >= len(last_first):
         raise EntryError(f"GPU {number} has no core: there are {len(last_first)}")
     return last_first[number]
+
+
+def cores_in(text: str) -> set[int]:
+    """Read a list of cores.
+
+    Raises:
+        EntryError: it is none.
+    """
+    try:
+        return {int(each) for each in text.split(",")}
+    except ValueError as error:
+        raise EntryError(f"{CORES} must be numbers between commas, not {text!r}") from error
 
 
 def _missing(wanted: Sequence[str], flags: Sequence[str]) -> list[str]:

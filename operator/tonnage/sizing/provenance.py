@@ -192,6 +192,13 @@ def speed_input(speed: SpeedConstants, origin: Origin, *, remark: str = "") -> I
     return Input(figure=Figure.SPEED, value=value, origin=origin)
 
 
+def cache_input(tokens: float, *, remark: str = "") -> Input:
+    """Return the cache of a rank as an engine reported it. ``remark``: which one did."""
+    value = f"{tokens:,.0f} tokens of a rank"
+    value = f"{value}, {remark}" if remark else value
+    return Input(figure=Figure.KV_CACHE, value=value, origin=Origin.MEASURED)
+
+
 def textbook_speed_input() -> Input:
     """Return what replaces the speed's constants in napkin arithmetic."""
     return _given(Figure.TEXTBOOK_SPEED, "1, no overhead")

@@ -127,7 +127,7 @@ class TestAMeasuredObject:
         fresh = planned(known=learned(learned_at_s=a_fleet().now_s))
         old = planned(known=learned(learned_at_s=a_fleet().now_s - 30 * 86_400))
 
-        assert fresh.chosen.belief.deviation_fraction < 0.01
+        assert fresh.chosen.belief.deviation_fraction == pytest.approx(0.01)
         assert old.chosen.belief.deviation_fraction > 0.05
 
     def test_of_an_older_state_is_a_prior_that_was_moved(self):

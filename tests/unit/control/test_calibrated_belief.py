@@ -7,10 +7,10 @@ import pytest
 from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed
 from measured_builders import a_posterior
 from tonnage.api.status import Reason
-from tonnage.control.believed import asked_with, belief, doubt_reasons
+from tonnage.control.believed import asked_with, belief, doubt_reasons, with_known_cache
 from tonnage.control.learning import learn_from, observation
-from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
-from tonnage.estimate.calibration_file import key_of
+from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
+from tonnage.estimate.calibration_file import LoadTest, ReportedCache, key_of
 from tonnage.estimate.learner import (
     PodWindow,
     constants_of,
@@ -18,6 +18,7 @@ from tonnage.estimate.learner import (
     prior_posterior,
     slow_end,
 )
+from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.estimate.speed import BusyWindow, PromptShape, predicted_gap_s
 from tonnage.sizing.provenance import Figure, Origin
 from tonnage.sizing.request import spread_of
@@ -51,7 +52,11 @@ def held_with(files=None, *, flags=FLAGS, speed=None):
 
 
 def files_for(split=FLAGS.parallelism, request=REQUEST):
-    return {key_of(request, split).identity: TESTED}
+    return as_tested(TESTED, split, request)
+
+
+def as_tested(speed, split=FLAGS.parallelism, request=REQUEST, cache=None):
+    return {key_of(request, split).identity: LoadTest(speed=speed, cache=cache)}
 
 
 def means(posterior):
@@ -91,7 +96,7 @@ def test_its_inputs_say_by_what_and_when_it_was_measured():
 
 def test_the_reason_for_a_margin_names_it_too():
     doubtful = replace(TESTED, covariance=(0.0, 0.0, 0.0, 0.01, 0.0, 0.0))
-    held = held_with(dict.fromkeys(files_for(), doubtful))
+    held = held_with(as_tested(doubtful))
 
     [reason] = doubt_reasons(held, share=SHARE)
 
@@ -110,7 +115,7 @@ def test_it_does_not_age():
 
 def test_what_it_left_open_is_no_more_in_doubt_than_without_it():
     vague = replace(TESTED, covariance=(1e-4, 0.0, 0.0, 1e-4, 0.0, 9.0))
-    held = held_with(dict.fromkeys(files_for(), vague))
+    held = held_with(as_tested(vague))
 
     assert held.posterior.variances == pytest.approx((1e-4, 1e-4, PRIOR.covariance[5]))
 
@@ -160,14 +165,20 @@ def a_window(model, posterior):
         gap_s=0.0,
         num_gaps=20_000,
         step=step,
+        num_variance=0.0,
         prefill_s=None,
         num_prefills=20,
         prefill_step=step,
         prompts=PromptShape(
-            new_tokens=4000, context_tokens=2000, scv=0, most_tokens=8192, chunks=1
+            new_tokens=4000,
+            context_tokens=2000,
+            scv=0,
+            most_tokens=8192,
+            chunks=1,
+            answer_tokens=250,
         ),
         prompt_tokens_per_s=0,
-        is_full=False,
+        full_share=0.0,
     )
     truth = replace(model, constants=constants_of(posterior, model.constants))
     return replace(window, gap_s=predicted_gap_s(truth, window))
@@ -213,3 +224,55 @@ def test_old_evidence_is_no_more_in_doubt_than_the_file_alone():
 
     assert means(held.posterior) == pytest.approx(means(own))
     assert held.deviation_fraction == pytest.approx(deviation_of_step(TESTED))
+
+
+CACHE = ReportedCache(
+    tokens=400_000.0,
+    max_model_len=REQUEST.context_tokens,
+    gpu_memory_utilization=FLAGS.gpu_memory_utilization,
+)
+MEMORY_KEY = memory_key(REQUEST, FLAGS)
+
+
+def cache_known(*, own=None, reports=(), flags=FLAGS):
+    """KV tokens that an object plans with whose engine was tested; own: what it reports itself."""
+    state = a_state()
+    files = as_tested(TESTED, cache=CACHE)
+    known = {Scope(name, MEMORY_KEY): MemoryReport(kv_tokens=tokens) for name, tokens in reports}
+    fleet = a_fleet(state, calibration_files=files, calibrations=Calibrations(memory=known))
+    mine = ObjectPosterior(kv_tokens=own, memory_key=MEMORY_KEY if own else "")
+    memory = a_memory(state, posterior=mine)
+    return with_known_cache(REQUEST, flags, state, fleet, memory).measured_kv_tokens
+
+
+class TestTheCacheOfALoadTest:
+    def test_is_planned_with_until_engines_report(self):
+        assert cache_known() == 400_000
+
+    def test_stands_below_what_the_object_and_its_namespace_reported(self):
+        assert cache_known(own=390_000) == 390_000
+        assert cache_known(reports=[(MINE, 380_000)]) == 380_000
+
+    def test_stands_above_what_other_namespaces_say(self):
+        assert cache_known(reports=[(name, 300_000) for name in ("b", "c", EVERYONE)]) == 400_000
+
+    def test_is_none_of_an_engine_with_another_share_of_the_memory(self):
+        assert cache_known(flags=replace(FLAGS, gpu_memory_utilization=0.5)) is None
+
+    def test_moves_the_plan_and_says_so(self):
+        found = self.planned(CACHE)
+
+        assert found.chosen.sizing.kv_tokens == pytest.approx(400_000, rel=0.05)
+        [message] = [r.message for r in found.decision.reasons if r.code == "KVCacheCalibrated"]
+        assert message == ("KV cache: 400,000 tokens of a rank, measured by calibrate, 2025-10-04")
+
+    def test_without_one_is_not_spoken_of(self):
+        found = self.planned(None)
+
+        assert found.chosen.sizing.request.measured_kv_tokens is None
+        assert "KVCacheCalibrated" not in {each.code for each in found.decision.reasons}
+
+    def planned(self, cache):
+        state = a_state(engines=())
+        fleet = a_fleet(state, calibration_files=as_tested(TESTED, cache=cache))
+        return assessed(state, fleet=fleet)

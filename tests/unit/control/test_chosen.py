@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import (
+    NOW_S,
     a_deployment_body,
     a_fleet,
     a_manifest,
@@ -448,3 +449,41 @@ def test_the_image_and_the_flags_are_part_of_the_key():
     keys = {speed_key(s.request, s.flags) for s in (a_sizing(), a_sizing(eager))}
 
     assert len(keys) == 2
+
+
+class TestABetterNumberOfSlots:
+    """Few slots run; more are found to gain when the constants have stood for ten minutes."""
+
+    RUNS = replace(CHOSEN, max_num_seqs=20)
+
+    def after(self, seconds, before=None, *, bandwidth_efficiency=0.7):
+        state = a_state(live=running(self.RUNS))
+        scope = Scope(EVERYONE, speed_key(a_sizing().request, self.RUNS))
+        learned = a_posterior(
+            bandwidth_efficiency=bandwidth_efficiency,
+            covariance=(0.0,) * 6,
+            learned_at_s=NOW_S + seconds,
+        )
+        known = Calibrations(speed={scope: learned})
+        fleet = a_fleet(state, now_s=NOW_S + seconds, calibrations=known)
+        return assessed(state, fleet=fleet, memory=before.memory if before else None)
+
+    def test_is_asked_for_once_the_constants_have_stood(self):
+        first = self.after(0)
+
+        assert first.chosen.better_slots is None
+        assert self.after(599, first).chosen.better_slots is None
+        assert self.after(600, first).chosen.better_slots.flags.max_num_seqs > 20
+
+    def test_stays_found_while_the_constants_move_a_little(self):
+        # 3 % of the bandwidth are 1.5 % of a step: more than plans that have stood bear.
+        found = self.after(600, self.after(0))
+        moved = self.after(700, found, bandwidth_efficiency=0.721)
+
+        assert moved.memory.asked_speed != found.memory.asked_speed
+        assert moved.chosen.better_slots == found.chosen.better_slots
+
+    def test_is_forgotten_with_constants_of_another_engine(self):
+        found = self.after(600, self.after(0))
+
+        assert self.after(700, found, bandwidth_efficiency=0.5).chosen.better_slots is None

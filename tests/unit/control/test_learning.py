@@ -21,6 +21,7 @@ from tonnage.control.learning import learn_from, observation, own_kv_tokens
 from tonnage.control.measure import observe_engines, reported_kv_tokens
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.learner import constants_of
+from tonnage.estimate.speed import varied_share
 from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
@@ -34,11 +35,19 @@ WINDOW_S = 60
 DECODING, CONTEXT = 24, 5000
 
 
+def the_step(slower=1.0):
+    """A token meets the 24 that decode in the mean, and one more as far as these vary."""
+    time, answer_tokens = None, SIZING.request.workload.output_tokens
+    for _ in range(30):
+        lasting_s = answer_tokens * slower * (time.total_s if time else 0.02)
+        met = DECODING + varied_share(WINDOW_S, lasting_s)
+        time = SIZING.replica.model.step(Step(num_sequences=met, context_tokens=met * CONTEXT))
+    return time
+
+
 def a_busy_engine(pod="a", *, slower=1.0, **changes):
     """An engine without new prompts, whose steps take so many times what the prior says."""
-    # A token meets the 24 that decode in the mean, and is one itself.
-    work = Step(num_sequences=DECODING + 1, context_tokens=(DECODING + 1) * CONTEXT)
-    step_s = slower * SIZING.replica.model.step(work).total_s
+    step_s = slower * the_step(slower).total_s
     busy = {
         "running": DECODING,
         "mean_running": DECODING,
@@ -361,8 +370,7 @@ class TestObserved:
     def test_step_time_and_utilization_are_means_over_busy_engines(self):
         seen = self.observed(a_busy_engine("a"), a_busy_engine("b", token_gaps_per_s=0))
 
-        work = Step(num_sequences=DECODING + 1, context_tokens=(DECODING + 1) * CONTEXT)
-        step = SIZING.replica.model.step(work)
+        step = the_step()
         assert seen.step_s == pytest.approx(step.total_s)
         bandwidth = SIZING.replica.model.speeds.memory_bytes_per_s
         assert seen.mbu == pytest.approx(step.decode_bytes / step.total_s / bandwidth)

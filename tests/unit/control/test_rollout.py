@@ -43,7 +43,8 @@ def an_object(*, gain=0.2, slots=50, running=None, memory=None, mode="Auto", **c
         flags=replace(flags, max_num_seqs=slots),
         goodput=replace(sizing.goodput, requests_per_s=(1 + gain) * sizing.goodput.requests_per_s),
     )
-    asked = BetterAsked(at_s=NOW_S, flags=flags, sizing=better)
+    held = found.chosen.belief.asked
+    asked = BetterAsked(at_s=NOW_S, flags=flags, asked=held, sizing=better)
     said = Reason(code="MaxNumSeqs", message="by what is measured, ...")
     return replace(
         found,

@@ -2,17 +2,21 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from calibration_builders import KEY, a_file
+from fleet_builders import a_sizing
 from tonnage.estimate.calibration_file import (
     CalibrationFileError,
+    ReportedCache,
     SplitKey,
     Validation,
     check_key,
     dump,
     load,
+    reported_kv_tokens,
     speed_posterior_of,
 )
 
@@ -49,6 +53,36 @@ def test_the_learner_can_start_from_it():
     assert posterior.covariance == (0.1, 0.0, 0.0, 0.2, 0.0, 0.3)
     assert (posterior.num_windows, posterior.num_steps) == (2, 400)
     assert posterior.learned_at_s == 1.7e9
+
+
+FLAGS = a_sizing().flags
+REQUEST = a_sizing().request
+CACHE = ReportedCache(
+    tokens=400_000.0,
+    max_model_len=REQUEST.context_tokens,
+    gpu_memory_utilization=FLAGS.gpu_memory_utilization,
+)
+
+
+def test_an_engine_started_alike_has_the_cache_that_the_tested_one_reported():
+    assert reported_kv_tokens(CACHE, REQUEST, FLAGS) == 400_000
+
+
+@pytest.mark.parametrize(
+    ("cache", "flags"),
+    [
+        (None, {}),
+        ({"max_model_len": REQUEST.context_tokens + 1}, {}),
+        ({"gpu_memory_utilization": None}, {}),
+        ({"gpu_memory_utilization": FLAGS.gpu_memory_utilization - 0.01}, {}),
+        ({}, {"kv_cache_bytes": 10**10}),
+        ({}, {"num_gpu_blocks": 1000}),
+    ],
+)
+def test_of_an_engine_started_otherwise_a_test_says_no_cache(cache, flags):
+    told = None if cache is None else CACHE.model_copy(update=cache)
+
+    assert reported_kv_tokens(told, REQUEST, replace(FLAGS, **flags)) is None
 
 
 @pytest.mark.parametrize(

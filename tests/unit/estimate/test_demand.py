@@ -156,11 +156,11 @@ class TestWindow:
     @pytest.mark.parametrize(
         ("rate", "seconds"),
         [
-            # 3 % of standard error take 1,111 requests.
-            (25.0, 45),
-            (24.0, 105),
-            (10.0, 285),
-            (3.0, 885),
+            # 1 % of standard error takes 10,000 requests.
+            (223.0, 45),
+            (222.0, 105),
+            (95.0, 285),
+            (35.0, 885),
             (0.01, 885),
         ],
     )
@@ -171,19 +171,19 @@ class TestWindow:
         assert demand.requests_per_s == pytest.approx(rate)
 
     def test_has_a_standard_error_that_follows_from_the_requests(self):
-        demand = measure_demand([an_engine(completions_per_s=30)])
+        demand = measure_demand([an_engine(completions_per_s=300)])
 
-        assert demand.standard_error_per_s == pytest.approx(math.sqrt(30 * 45) / 45)
+        assert demand.standard_error_per_s == pytest.approx(math.sqrt(300 * 45) / 45)
 
     def test_is_longer_where_requests_come_in_bursts(self):
-        # Four times the variance: 4,444 requests for the same error.
-        demand = measure_demand([an_engine(completions_per_s=30)], dispersion=4)
+        # Four times the variance: 40,000 requests for the same error.
+        demand = measure_demand([an_engine(completions_per_s=300)], dispersion=4)
 
         assert demand.window_s == 285
-        assert demand.standard_error_per_s == pytest.approx(math.sqrt(4 * 30 * 285) / 285)
+        assert demand.standard_error_per_s == pytest.approx(math.sqrt(4 * 300 * 285) / 285)
 
     def test_counts_the_requests_of_all_engines(self):
-        engines = [an_engine(pod, completions_per_s=2.5) for pod in "abcdefghij"]
+        engines = [an_engine(pod, completions_per_s=25) for pod in "abcdefghij"]
 
         assert measure_demand(engines).window_s == 45
 
@@ -217,7 +217,7 @@ class TestWindow:
         assert measure_demand([an_engine(completions_per_s=0.1)], longest_s=0).window_s == 45
 
     def test_that_no_answer_came_for_is_left_out(self):
-        others = {scrapes: 30.0 for scrapes in WINDOWS if scrapes != 4}
+        others = {scrapes: 300.0 for scrapes in WINDOWS if scrapes != 4}
 
         demand = measure_demand([an_engine_with(others)])
 
@@ -225,8 +225,8 @@ class TestWindow:
         assert demand.is_complete
 
     def test_in_which_growth_is_missing_is_left_out(self):
-        blind = ArrivalWindow(completions_per_s=30)
-        samples = an_engine(completions_per_s=30)
+        blind = ArrivalWindow(completions_per_s=300)
+        samples = an_engine(completions_per_s=300)
 
         demand = measure_demand([an_engine(arrivals=dict(samples.arrivals) | {4: blind})])
 
@@ -262,7 +262,7 @@ class TestNewest:
         assert demand.newest.per_s == pytest.approx(0.1)
 
     def test_is_missing_and_not_none_arriving_where_its_query_failed(self):
-        others = {scrapes: 30.0 for scrapes in WINDOWS if scrapes != 4}
+        others = {scrapes: 300.0 for scrapes in WINDOWS if scrapes != 4}
 
         assert measure_demand([an_engine_with(others)]).newest is None
 

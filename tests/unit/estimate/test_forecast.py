@@ -91,6 +91,18 @@ class TestForecast:
 
         assert told(history, 60 * minute, rate) == Forecast(demand=rate, origin=LAST)
 
+    def test_keeps_no_headroom_for_a_jump_that_was_planned_for_in_its_midst(self):
+        # Planned for 5 on the way from 2 to 6: a fifth more came, and it was the jump. From 4 to
+        # 5 and 6 it would have been a rise.
+        def above_plan(before):
+            def rate(at_s):
+                return before if at_s < 900 else 5.0 if at_s < 960 else 6.0
+
+            return sum(after(rate, 40).rises[3:])
+
+        assert above_plan(2.0) == 0.0
+        assert above_plan(4.0) > 0.9
+
     def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
         # 3, 6 and 9: 3 in each half of 14 minutes.
         def stages(at_s):
@@ -235,10 +247,20 @@ class TestReserve:
 
         assert reserve(history, quantile=0.99) == 0
 
-    def test_is_none_before_an_hour(self):
-        history = after(lambda _: 1.0, 50, peak=self.bursty)
+    def test_is_kept_from_the_second_burst_on(self):
+        # At 5 and 15 minutes; a lead of five minutes after each is it known to have been a burst.
+        assert reserve(after(lambda _: 1.0, 14, peak=self.bursty), quantile=0.95) == 0
+        assert reserve(after(lambda _: 1.0, 21, peak=self.bursty), quantile=0.95) == 2.0
 
-        assert reserve(history, quantile=0.95) == 0
+    def test_takes_a_burst_that_many_leads_hold_for_one(self):
+        # Half an hour of leads holds it.
+        history = History()
+        for minute in range(120):
+            shown = 9.0 if minute == 50 else 1.0
+            history = noted(history, a_note(60 * minute, 1.0, peak=shown, lead_s=1800))
+
+        assert max(each.ratio for each in history.peaks) == 9
+        assert reserve(history, quantile=0.99) == 0
 
     def test_leaves_as_many_requests_in_higher_bursts_as_the_promise_allows(self):
         # 100 bins of 600 s at 1/s; four of them with a burst of 4, six with one of 2. At 99 % 600

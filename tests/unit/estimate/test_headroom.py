@@ -3,10 +3,10 @@
 from tonnage.estimate.headroom import EDGES, FIRST, headroom, with_rise
 
 
-def after(*shares, times=1, rises=FIRST):
+def after(*shares, times=1, rises=FIRST, risen=0.0):
     for _ in range(times):
         for share in shares:
-            rises = with_rise(rises, share)
+            rises = with_rise(rises, share, risen=risen)
     return rises
 
 
@@ -36,6 +36,16 @@ def test_it_is_the_edge_above_the_rises_and_no_more_than_the_last():
 
 def test_a_jump_is_no_matter_of_headroom():
     assert after(2.0) == FIRST
+
+
+def test_a_jump_that_was_half_seen_when_it_was_planned_for_is_none_either():
+    # From 2 to 6, planned for 5: a fifth above that, and three times what came before.
+    assert after(0.2, risen=2.0) == FIRST
+    assert after(0.2, risen=0.4) != FIRST
+
+
+def test_a_plan_that_saw_a_jump_coming_counts_as_calm():
+    assert sum(after(0.0, risen=2.0)) > 30.9  # 30 before, a day's weight less of one
 
 
 def test_a_day_later_little_is_left():

@@ -107,6 +107,7 @@ class TestWhatIsWorthAWrite:
             {"goodput_factor": 0.92},
             {"num_judged": 500},
             {"num_judged": 10},
+            {"burst_factor": 1.6},
             {"cold_start_s": 62},
             {"cold_start_s": None},
             {"memory_key": "other"},

@@ -144,8 +144,8 @@ class TestConvergence:
         known = after([window] * 3)
 
         assert known.num_windows == 3
-        # 25 decode in the mean: the mean token meets a step of 26.
-        assert known.num_steps == pytest.approx(3 * window.num_gaps / 26)
+        # 25 decode in the mean: the mean token meets a step of nearly 26.
+        assert known.num_steps == pytest.approx(3 * window.num_gaps / 26, rel=0.01)
         assert known.learned_at_s == 3 * MINUTE_S
 
 

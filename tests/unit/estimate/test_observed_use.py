@@ -9,7 +9,12 @@ from tonnage.estimate.speed import BusyWindow, PromptShape, observed_mbu, observ
 from tonnage.sizing.step_time.step import Step
 
 PROMPTS = PromptShape(
-    new_tokens=2000.0, context_tokens=1000.0, scv=0.0, most_tokens=8192.0, chunks=1.0
+    new_tokens=2000.0,
+    context_tokens=1000.0,
+    scv=0.0,
+    most_tokens=8192.0,
+    chunks=1.0,
+    answer_tokens=250.0,
 )
 
 
@@ -19,12 +24,13 @@ def a_window(gap_s=0.04, **work):
         gap_s=gap_s,
         num_gaps=1000,
         step=step,
+        num_variance=0.0,
         prefill_s=None,
         num_prefills=0,
         prefill_step=step,
         prompts=PROMPTS,
         prompt_tokens_per_s=0.0,
-        is_full=False,
+        full_share=0.0,
     )
 
 

@@ -1,7 +1,9 @@
 """What a window of a busy engine says, and whether the formula says the same of that state."""
 
+import math
 from dataclasses import replace
 from functools import cache
+from statistics import fmean
 
 import pytest
 
@@ -29,8 +31,11 @@ from tonnage.estimate.speed import (
     with_speed,
 )
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Lengths, Workload
 
 DENSE, EXPERTS = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-30B-A3B"
+LONG_ANSWERS = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=2000), output_tokens=1500)
+LONG_PROMPTS = Workload(prompt=Lengths(mean_tokens=2500, p99_tokens=8000), output_tokens=80)
 LOADS = (0.2, 0.35, 0.5, 0.7, 0.9)
 
 
@@ -42,6 +47,12 @@ def served(name, load):
     runs = (Served(sizing, rate, until_s=700, seed=seed) for seed in range(1, 9))
     windows = (run.window(60, 660) for run in runs)
     return sizing.replica.model, next(each for each in windows if each)
+
+
+def mean_error(sizing, windows):
+    """Of the logarithm of the gaps that the formula says, over all windows that say something."""
+    model = sizing.replica.model
+    return fmean(math.log(predicted_gap_s(model, w) / w.gap_s) for w in windows if w)
 
 
 class TestAgainstTheEngineModel:
@@ -72,6 +83,23 @@ class TestAgainstTheEngineModel:
 
         assert predicted_prefill_s(model, window) == pytest.approx(window.prefill_s, rel=0.06)
 
+    def test_windows_as_long_as_answers_show_their_own_mean(self):
+        # With one more than decode in the mean, as over a long time, these are 2.5 % too long.
+        sizing = a_catalog_sizing(EXPERTS, workload=LONG_ANSWERS)
+        run = Served(sizing, 0.3 * sizing.goodput_requests_per_s, until_s=1300)
+        windows = [run.window(at, at + 60) for at in range(100, 1300, 60)]
+
+        assert mean_error(sizing, windows) == pytest.approx(0, abs=0.006)
+
+    @pytest.mark.parametrize("name", [DENSE, EXPERTS])
+    def test_a_sequence_meets_more_prompts_for_its_own_that_others_waited_for(self, name):
+        # Without these, 2 % too short.
+        sizing = a_catalog_sizing(name, workload=LONG_PROMPTS)
+        run = Served(sizing, 0.5 * sizing.goodput_requests_per_s, until_s=1300)
+        windows = [run.window(at, at + 60) for at in range(100, 1300, 60)]
+
+        assert mean_error(sizing, windows) == pytest.approx(0, abs=0.008)
+
     def test_a_batch_that_fills_is_refused(self):
         sizing = a_catalog_sizing(DENSE)
         run = Served(sizing, 0.9 * sizing.goodput_requests_per_s, until_s=200)
@@ -91,17 +119,20 @@ class TestAgainstTheEngineModel:
 class TestBusyWindow:
     def test_is_the_mean_gap_and_the_state_that_the_mean_token_meets(self):
         # 20 s of gaps in 500 gaps: 40 ms, of 20 who decode. 4,000 prompt tokens per second are 160
-        # in such a gap.
+        # in such a gap. Answers last 10 s, a sixth of the window: 1 - 2 / 36 * 5 = 0.722 of what
+        # those decoding vary by is within it. Of the 160 ms by which prefill takes longer than a
+        # step come 640 prompt tokens, over 249 gaps.
         window = window_of(an_engine(), context_tokens=3000)
 
         assert window.gap_s == pytest.approx(0.040)
         assert window.num_gaps == 500 * 60
-        assert window.step.num_sequences == 21
-        assert window.step.context_tokens == 21 * 3000
-        assert window.step.prefill_tokens == pytest.approx(160)
+        assert window.step.num_sequences == pytest.approx(20.722, abs=1e-3)
+        assert window.step.context_tokens == pytest.approx(20.722 * 3000, rel=1e-4)
+        assert window.num_variance == pytest.approx(14.44, abs=0.01)
+        assert window.step.prefill_tokens == pytest.approx(160 + 640 / 249)
         assert window.prefill_s == pytest.approx(0.2)
         assert window.num_prefills == 120
-        assert not window.is_full
+        assert window.full_share < 1e-9
 
     @pytest.mark.parametrize(
         "missing",
@@ -173,7 +204,7 @@ class TestBusyWindow:
             arrivals={BUSY_SCRAPES: growing},
         )
 
-        assert window_of(full).is_full
+        assert window_of(full).full_share > 0.85
 
     def test_that_nobody_can_tell_to_be_level_is_taken(self):
         assert window_of(an_engine(running=None))
@@ -184,9 +215,9 @@ class TestBusyWindow:
 
         window = window_of(an_engine(), flags=flags, context_tokens=3000)
 
-        assert window.step.num_sequences == 8 * 21
-        assert window.step.context_tokens == 8 * 21 * 3000
-        assert window.step.prefill_tokens == pytest.approx(8 * 160)
+        assert window.step.num_sequences == pytest.approx(8 * 20.722, rel=1e-4)
+        assert window.step.context_tokens == pytest.approx(8 * 20.722 * 3000, rel=1e-4)
+        assert window.step.prefill_tokens == pytest.approx(8 * (160 + 640 / 249))
 
 
 class TestThePromptShape:
@@ -202,12 +233,13 @@ class TestThePromptShape:
 
 class TestObserved:
     def test_mbu_is_bytes_over_time_over_bandwidth(self):
-        # 16 GB of weights and 21 * 2,000 tokens of 131,072 B in 10 ms, of 3 TB/s.
+        # 16 GB of weights and 20.92 * 2,000 tokens of 131,072 B in 10 ms, of 3 TB/s: answers last
+        # 2.5 s, a 24th of the window, within which lies 1 - 2 / 576 * 23 = 0.920 of what varies.
         samples = an_engine(token_gaps_per_s=2000, computed_prompt_tokens_per_s=0)
         window = window_of(samples, context_tokens=2000)
 
         assert observed_mbu(a_machine(), window) == pytest.approx(
-            (16e9 + 42_000 * 131_072) / (0.010 * 3e12)
+            (16e9 + (20 + 1 - 46 / 576) * 2000 * 131_072) / (0.010 * 3e12)
         )
 
     def test_mbu_counts_the_bytes_of_a_rank_and_not_of_the_replica(self):

@@ -63,6 +63,7 @@ objects = st.builds(
     goodput_factor=numbers(0.1, 5),
     num_judged=numbers(0, 1e9),
     judged_at_s=times,
+    burst_factor=st.none() | numbers(1, 3),
     cold_start_s=st.none() | numbers(0, 10_000),
     cold_start_deviation_s=numbers(0, 1000),
     num_starts=st.integers(0, 10**6),

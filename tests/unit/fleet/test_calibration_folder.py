@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from calibration_builders import KEY, a_file
-from tonnage.estimate.calibration_file import dump, speed_posterior_of
+from tonnage.estimate.calibration_file import dump, load_test_of
 from tonnage.fleet.calibration_folder import MAX_BYTES, read_calibrations
 
 OTHER = KEY.model_copy(update={"gpu": "H100"})
@@ -20,8 +20,8 @@ def test_files_are_found_by_the_identity_of_their_keys(tmp_path):
     found = read_calibrations(tmp_path)
 
     assert found == {
-        KEY.identity: speed_posterior_of(a_file()),
-        OTHER.identity: speed_posterior_of(a_file(key=OTHER, measured_at_s=5.0)),
+        KEY.identity: load_test_of(a_file()),
+        OTHER.identity: load_test_of(a_file(key=OTHER, measured_at_s=5.0)),
     }
 
 
@@ -68,6 +68,6 @@ def test_of_two_about_one_engine_the_one_measured_last_counts(tmp_path, caplog):
 
     [found] = read_calibrations(tmp_path).values()
 
-    assert found.learned_at_s == 30.0
+    assert found.speed.learned_at_s == 30.0
     assert f"file={tmp_path / 'a.json'} not used: {tmp_path / 'b.json'} is newer" in caplog.text
     assert f"file={tmp_path / 'c.json'} not used: {tmp_path / 'b.json'} is newer" in caplog.text

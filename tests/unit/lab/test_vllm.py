@@ -71,6 +71,16 @@ def test_each_replica_has_a_core_of_its_own_and_the_first_one_serves_others_long
     }
 
 
+def test_chosen_cores_stand_for_the_gpus_also_where_the_container_may_not_run_on_them():
+    assert a_launch("m", TONNAGE_LAB_CORES="7").core == 7
+    assert a_launch("m", TONNAGE_LAB_CORES="4,9", NVIDIA_VISIBLE_DEVICES="1").core == 4
+
+
+def test_cores_that_are_no_numbers_are_refused():
+    with pytest.raises(EntryError, match=r"TONNAGE_LAB_CORES must be numbers .* not '0-3'"):
+        a_launch("m", TONNAGE_LAB_CORES="0-3")
+
+
 @pytest.mark.parametrize(
     ("gpus", "message"),
     [

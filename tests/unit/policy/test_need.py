@@ -104,7 +104,7 @@ class TestReplicasInFlight:
         assert need(believed(), traffic, drain_s=60, supply=supply).replicas == 1
 
     def test_what_serves_a_queue_is_not_taken_away(self):
-        # 0.53 for what comes, with the margin, and 145 to be drained in a minute: 2.4 more.
+        # 0.515 for what comes, with the margin, and 145 to be drained in a minute: 2.4 more.
         traffic = Traffic(requests_per_s=0.5 * MOST, waiting=145 * MOST)
         supply = Supply(ready=8, due_s=(), lead_s=50)
 
@@ -178,14 +178,34 @@ class TestOutlook:
         assert [reason.code for reason in answer.reasons] == ["Demand"]
 
 
-def test_scaling_down_leaves_six_percent_of_room():
-    # 0.942 * 1.06 = 0.99852, and 0.945 * 1.06 = 1.0017.
-    assert needed(0.942 * EACH).replicas_with_margin == 1
-    assert needed(0.945 * EACH).replicas_with_margin == 2
+def test_scaling_down_leaves_three_percent_of_room():
+    # 0.97 * 1.03 = 0.9991, and 0.972 * 1.03 = 1.0012.
+    assert needed(0.97 * EACH).replicas_with_margin == 1
+    assert needed(0.972 * EACH).replicas_with_margin == 2
+
+
+class TestHeadroom:
+    def expecting(self, rate, *, error=0.0, headroom=0.05):
+        traffic = Traffic(requests_per_s=rate * EACH, standard_error_per_s=error * EACH)
+        outlook = Outlook(requests_per_s=rate * EACH, origin="last value", headroom=headroom)
+        supply = Supply(ready=4, due_s=(), lead_s=300)
+        return need(believed(), traffic, drain_s=60, outlook=outlook, supply=supply)
+
+    def test_is_room_enough_for_scaling_down(self):
+        # 3.78 * 1.05 = 3.97; with three percent on top it would be 4.09.
+        assert self.expecting(3.78).replicas_with_margin == 4
+
+    def test_is_not_kept_on_top_of_chance(self):
+        # 3.9 * 1.05 = 4.1. But 0.1 to either side is chance: (3.9 - 0.2) * 1.05 = 3.89.
+        assert self.expecting(3.9).replicas == 5
+        assert self.expecting(3.9, error=0.1).replicas == 4
+
+    def test_never_takes_from_what_was_counted(self):
+        assert self.expecting(4.1, error=0.5).replicas == 5
 
 
 def test_the_room_is_beside_the_backlog_and_not_for_it():
-    # 0.5 and a backlog of 0.49 or 0.46 in a minute are one replica; 0.53 and 0.49 are two.
+    # 0.5 and a backlog of 0.49 or 0.46 in a minute are one replica; 0.515 and 0.49 are two.
     assert needed(0.5 * MOST, waiting=0.49 * MOST * 60).replicas_with_margin == 2
     assert needed(0.5 * MOST, waiting=0.46 * MOST * 60).replicas_with_margin == 1
 

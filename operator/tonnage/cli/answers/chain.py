@@ -9,7 +9,9 @@ Object = Mapping[str, Any]
 
 SIZING_CODES: Final = frozenset({"Capacity", "Slots"})
 NEED_CODES: Final = frozenset({"Demand", "Backlog", "NoDemand"})
-LEARNED_CODES: Final = frozenset({"SpeedInDoubt", "PromisesJudged", "MaxNumSeqs"})
+LEARNED_CODES: Final = frozenset(
+    {"SpeedInDoubt", "KVCacheCalibrated", "PromisesJudged", "MaxNumSeqs"}
+)
 SIGNAL_CONDITIONS: Final = ("MetricsAvailable", "SLOMet")
 CORRECTION_CONDITIONS: Final = ("SpeedPlausible", "KVCapacityAsPlanned", "CalibrationStored")
 SIZING_CONDITIONS: Final = ("PlanValid",)

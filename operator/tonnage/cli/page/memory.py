@@ -91,11 +91,10 @@ def coloured(budget: MemoryBudget) -> list[tuple[Segment, str]]:
 
 def edge_range(budget: MemoryBudget) -> tuple[float, float] | None:
     """Return between which bytes the cache begins; None where that is too narrow to be seen."""
-    spread_bytes = budget.kv_pool_spread_bytes
-    if budget.kv_pool_bytes <= 0 or 2 * spread_bytes < LEAST_RANGE * budget.total_bytes:
+    low, high = budget.kv_pool_low_bytes, budget.kv_pool_high_bytes
+    if budget.kv_pool_bytes <= 0 or high - low < LEAST_RANGE * budget.total_bytes:
         return None
-    edge = budget.usable_bytes - budget.kv_pool_bytes
-    return max(0.0, edge - spread_bytes), edge + spread_bytes
+    return max(0.0, budget.usable_bytes - high), budget.usable_bytes - low
 
 
 def memory_figure(budget: MemoryBudget, screen: Screen) -> Figure:

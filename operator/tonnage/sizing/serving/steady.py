@@ -46,20 +46,26 @@ class SteadyState:
 
 def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> SteadyState:
     """Return the steady state with so many sequences decoding in the mean."""
+    step = mean_step(replica, workload, num_decoding)
+    time = replica.model.step(step)
     steps = steps_of_answer(replica, workload)
-    prefill = num_decoding * workload.new_prompt_tokens / steps
-    chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
-    step = mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk)
-    together = ranks_together(prefill / chunk, replica.model.dp_size) if chunk else None
-    time = replica.model.step(replace(step, prefill_ranks=together))
     return SteadyState(
         num_decoding=num_decoding,
         num_prefilling=num_running(replica, workload, num_decoding) - num_decoding,
-        prefill_tokens_per_step=prefill,
+        prefill_tokens_per_step=step.prefill_tokens,
         step=time,
         requests_per_s=num_decoding / (steps * time.total_s),
         tokens_per_step=replica.model.tokens_per_step,
     )
+
+
+def mean_step(replica: Replica, workload: Workload, num_decoding: float) -> Step:
+    """Return the mean of the steps with so many sequences decoding: some hold a whole prompt."""
+    prefill = num_decoding * workload.new_prompt_tokens / steps_of_answer(replica, workload)
+    chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
+    step = mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk)
+    together = ranks_together(prefill / chunk, replica.model.dp_size) if chunk else None
+    return replace(step, prefill_ranks=together)
 
 
 def steps_of_answer(replica: Replica, workload: Workload) -> float:

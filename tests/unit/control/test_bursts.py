@@ -1,0 +1,130 @@
+"""The reserve for bursts: what it stands on, and what was late although it was there."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_fleet,
+    a_memory,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    assessed,
+    engines_at,
+)
+from tonnage.estimate.burst_factor import FIRST, BurstTally
+from tonnage.estimate.burstiness import CountedWindow
+from tonnage.estimate.forecast import History, Peak
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.ways import BIN_S
+
+SIZING = a_sizing()
+GOODPUT = SIZING.goodput_requests_per_s
+USUAL = 0.5
+"""Replicas' worth that usually comes."""
+INF = math.inf
+
+
+def a_history(*, ratio=2.0):
+    """Half a replica's worth for ten minutes, and two bursts so many times as high."""
+    now = int(NOW_S // BIN_S)
+    recent = tuple((NOW_S - 60.0 * ago, USUAL) for ago in range(10, 0, -1))
+    peaks = tuple(Peak(bin=now - ago, ratio=ratio, demand=USUAL) for ago in (2, 1))
+    return History(recent=recent, peaks=peaks)
+
+
+def a_bursty_state(*, load=2.7, late=0.0, replicas=3):
+    """Replicas that get so many replicas' worth; of their requests so many miss a TTFT of 2 s."""
+    names = [chr(ord("a") + number) for number in range(replicas)]
+    rate = load * GOODPUT / replicas
+    engines = engines_at(load, names, ttft_within={2.0: (1 - late) * rate, INF: rate})
+    return a_state(
+        live=a_deployment_body(replicas=replicas),
+        pods=[a_pod_body(name) for name in names],
+        engines=engines,
+    )
+
+
+def after(state, **remembered):
+    known = replace(
+        a_memory(state),
+        history=a_history(),
+        history_unit="",
+        most_requests_per_s=SIZING.most_requests_per_s,
+        **remembered,
+    )
+    return assessed(state, memory=known, fleet=a_fleet(state))
+
+
+class TestBurstsCounted:
+    def test_are_left_out_of_the_burstiness_of_arrivals_with_what_may_hold_their_edge(self):
+        interval_s = a_fleet().settings.scrape_interval_s
+        seconds = (WINDOWS[0] - 1) * interval_s
+        clear, beside = (
+            CountedWindow(at_s=NOW_S - ago_s, count=30, seconds=seconds)
+            for ago_s in (seconds + 15, seconds - 15)
+        )
+
+        memory = after(a_bursty_state(), counted=(clear, beside)).memory
+
+        assert memory.counted == (clear,)
+        assert memory.burst_at_s == NOW_S
+
+    @pytest.mark.parametrize(("ago_s", "counted"), [(30, 0), (60, 1)])
+    def test_leave_out_the_next_window_that_overlaps_theirs(self, ago_s, counted):
+        memory = after(a_bursty_state(load=USUAL), burst_at_s=NOW_S - ago_s).memory
+
+        assert len(memory.counted) == counted
+
+
+class TestLateInBursts:
+    def test_raises_the_reserve_and_not_what_a_replica_takes(self):
+        posterior = after(a_bursty_state(late=0.4)).memory.posterior
+
+        assert posterior.burst_factor > FIRST
+        assert posterior.goodput_factor == 1
+
+    def test_says_nothing_where_the_reserve_was_not_there(self):
+        # Two and a half times one half of a replica's worth: one replica does not serve that.
+        state = a_bursty_state(load=USUAL, late=0.4, replicas=1)
+
+        memory = after(state, burst_at_s=NOW_S - 60).memory
+
+        assert memory.posterior.burst_factor is None
+        assert memory.posterior.goodput_factor == 1
+        assert memory.burst_tally.late == {"TTFT p95": 0}
+
+    def test_is_of_a_burst_as_long_as_latencies_are_told(self):
+        calm = a_bursty_state(load=USUAL, late=0.4)
+
+        assert after(calm, burst_at_s=NOW_S - 119).memory.posterior.burst_factor > FIRST
+        assert after(calm, burst_at_s=NOW_S - 121).memory.posterior.burst_factor is None
+
+    def test_is_judged_against_all_that_came_since(self):
+        tally = BurstTally(late={}, allowed={"TTFT p95": 1e6})
+
+        assert (
+            after(a_bursty_state(late=0.4), burst_tally=tally).memory.posterior.burst_factor < FIRST
+        )
+
+
+class TestReserve:
+    def test_is_told_with_what_it_stands_on(self):
+        found = after(a_bursty_state(load=USUAL, replicas=1))
+
+        reason = next(each for each in found.need.reasons if each.code == "Reserve")
+        assert "2.0 times what usually comes, as in the last day" in reason.message
+        assert "1.5 times that above it, as is assumed" in reason.message
+
+    def test_grows_with_what_was_late(self):
+        state = a_bursty_state(load=USUAL, replicas=1)
+        known = a_memory(state).posterior
+
+        before = after(state, posterior=replace(known, burst_factor=1.0)).need.replicas
+        grown = after(state, posterior=replace(known, burst_factor=3.0)).need.replicas
+
+        assert grown > before

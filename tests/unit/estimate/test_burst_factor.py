@@ -1,0 +1,78 @@
+"""What bursts take beyond their counts, by what was late in them."""
+
+import math
+
+import pytest
+
+from tonnage.estimate.burst_factor import (
+    FIRST,
+    FORGET_S,
+    HIGHEST,
+    LOWEST,
+    BurstTally,
+    BurstWindow,
+    factor_after,
+    tallied,
+)
+from tonnage.estimate.promise import LARGEST_DOWN, LARGEST_UP, Verdict
+
+
+def a_window(*, late, requests=1000, target="TTFT", is_burst=True, seconds=0.0):
+    verdict = Verdict(target=target, quantile=0.99, num_requests=requests, late=late)
+    return BurstWindow(verdicts=(verdict,), is_burst=is_burst, seconds=seconds)
+
+
+def after(*windows, factor=FIRST):
+    tally = BurstTally()
+    for window in windows:
+        tally = tallied(tally, window)
+    return factor_after(factor, tally)
+
+
+class TestFactor:
+    def test_grows_at_once_where_more_are_late_than_may_be(self):
+        # 200 of 1000, where 10 may be.
+        assert after(a_window(late=200)) == pytest.approx(FIRST * math.exp(LARGEST_DOWN))
+
+    def test_grows_by_less_where_little_more_are_late(self):
+        assert after(a_window(late=12)) == pytest.approx(FIRST * 1.2**0.25)
+
+    def test_stays_where_a_burst_is_late_and_all_requests_together_are_not(self):
+        # 40 late are 4 % of the burst, 0.8 % of all that came since the last.
+        calm = [a_window(late=0, is_burst=False)] * 4
+
+        assert after(*calm, a_window(late=40)) == FIRST
+        assert after(a_window(late=40)) > FIRST
+
+    def test_does_not_count_what_is_late_between_bursts(self):
+        assert after(a_window(late=500, is_burst=False), a_window(late=9)) == FIRST
+
+    def test_goes_back_slowly_where_a_replica_less_would_do(self):
+        calm = a_window(late=0, requests=5000, is_burst=False)
+
+        assert after(calm, a_window(late=3)) == pytest.approx(FIRST * math.exp(-LARGEST_UP))
+
+    def test_stays_where_too_few_came_to_tell(self):
+        assert after(a_window(late=0, requests=1900)) == FIRST
+
+    def test_follows_the_target_that_is_missed_most(self):
+        late, kept = a_window(late=100, target="TPOT"), a_window(late=0)
+
+        assert after(kept, late) == after(late) > FIRST
+
+    def test_stays_within_what_windows_of_scrapes_can_hide(self):
+        calm = a_window(late=0, requests=5000, is_burst=False)
+
+        assert after(a_window(late=900), factor=HIGHEST) == HIGHEST
+        assert after(calm, a_window(late=0), factor=LOWEST) == LOWEST
+
+    def test_stays_where_nothing_is_known(self):
+        assert factor_after(FIRST, BurstTally()) == FIRST
+
+
+def test_evidence_fades_within_a_day():
+    tally = tallied(BurstTally(), a_window(late=100))
+    later = tallied(tally, a_window(late=0, requests=0, seconds=FORGET_S))
+
+    assert later.late["TTFT"] == pytest.approx(100 / math.e)
+    assert later.allowed["TTFT"] == pytest.approx(10 / math.e)
