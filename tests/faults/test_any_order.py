@@ -25,6 +25,8 @@ from tonnage.settings import Settings
 
 SETTLING_TICKS = 45
 """Of a minute each: another writer is given half an hour of quiet, and then replicas go."""
+OUTAGE_TICKS = 15
+"""Of a minute each: longer than the window after which replicas go."""
 STEP = Settings.model_fields["max_scale_up_replicas"].default
 PASSIVE = ("Recommend", "Paused")
 
@@ -101,6 +103,14 @@ class TheCluster(RuleBasedStateMachine):
     @rule(load=st.sampled_from([0.0, 0.4, 1.6, 3.9, 50.0]))
     def the_load_changes(self, load):
         self.story.load = load
+
+    @rule(load=st.sampled_from([0.0, 0.4]))
+    def the_load_goes_and_prometheus_stops_for_long(self, load):
+        self.story.load = load
+        self.all_is_seen(60)
+        self.world.is_down = True
+        for _ in range(OUTAGE_TICKS):
+            self.all_is_seen(60)
 
     @rule()
     def prometheus_stops_or_comes_back(self):
