@@ -334,14 +334,17 @@ def test_objects_of_other_names_beside_it_are_not_its_own(kubectl: Kubectl, rele
     assert not may(kubectl, release.account, "update", "lease/other", *here)
 
 
-def test_a_deployment_is_made_by_server_side_apply_with_its_rights(
-    kubectl: Kubectl, release: Release
-):
+def an_engine(
+    name: str, *, owner: str | None = "ModelDeployment", uid: str = str(uuid.UUID(int=0))
+) -> dict[str, Any]:
+    """Return a Deployment that an object of this kind controls; None: nobody does."""
     labels = {"app": "engine"}
-    engine = {
+    by = {"apiVersion": "tonnage.dev/v1alpha1", "kind": owner, "name": name, "uid": uid}
+    return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "engine"},
+        "metadata": {"name": name}
+        | ({"ownerReferences": [by | {"controller": True}]} if owner else {}),
         "spec": {
             "selector": {"matchLabels": labels},
             "template": {
@@ -350,12 +353,82 @@ def test_a_deployment_is_made_by_server_side_apply_with_its_rights(
             },
         },
     }
-    in_served = ["-n", release.served, "--as", release.account]
 
-    kubectl("apply", "--server-side", *in_served, "-f", "-", text=json.dumps(engine))
+
+def apply_as(kubectl: Kubectl, release: Release, namespace: str, content: Any) -> None:
+    """Apply as the operator does, so that nothing stays."""
+    kubectl(
+        "apply", "--server-side", "--dry-run=server", "-n", namespace, "--as", release.account,
+        "-f", "-", text=json.dumps(content),
+    )  # fmt: skip
+
+
+def test_a_deployment_is_made_by_server_side_apply_with_its_rights(
+    kubectl: Kubectl, release: Release
+):
+    in_served = ["-n", release.served, "--as", release.account]
+    owner = json.dumps(manifest(("metadata.name", "engine")))
+    kubectl("create", "-n", release.served, "-f", "-", text=owner)
+    uid = kubectl.get("modeldeployment", "engine", "-n", release.served)["metadata"]["uid"]
+    engine = json.dumps(an_engine("engine", uid=uid))
+
+    kubectl("apply", "--server-side", *in_served, "-f", "-", text=engine)
     kubectl("scale", "deployment/engine", *in_served, "--replicas=3")
 
     assert kubectl.get("deployment", "engine", "-n", release.served)["spec"]["replicas"] == 3
+
+
+@pytest.fixture(scope="module")
+def held(control_plane, release: Release) -> Release:
+    """The release, once the policy for the operator's own account is in force."""
+
+    def is_held() -> bool:
+        try:
+            apply_as(control_plane.kubectl, release, release.served, an_engine("a", owner=None))
+        except LabError as error:
+            return "only what a ModelDeployment controls" in str(error)
+        return False
+
+    wait_until(is_held, what="the policy of its own is in force", timeout_s=60, needs={})
+    return release
+
+
+@pytest.mark.parametrize("owner", [None, "Deployment"])
+def test_the_operator_makes_nothing_that_no_model_deployment_controls(
+    kubectl: Kubectl, held: Release, owner: str | None
+):
+    apply_as(kubectl, held, held.served, an_engine("b"))
+
+    with pytest.raises(LabError, match="only what a ModelDeployment controls"):
+        apply_as(kubectl, held, held.served, an_engine("b", owner=owner))
+
+
+def test_the_operator_takes_over_what_was_handed_to_it_and_nothing_else(
+    kubectl: Kubectl, held: Release
+):
+    for name, labels in (("foreign", {}), ("handed-over", {"tonnage.dev/adopt": "uid"})):
+        foreign = an_engine(name, owner=None)
+        foreign["metadata"]["labels"] = labels
+        kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(foreign))
+    more = {"labels": {"touched": "yes"}}
+
+    def taken(name: str) -> Any:
+        ours = an_engine(name)
+        return ours | {"metadata": ours["metadata"] | more}
+
+    apply_as(kubectl, held, held.served, taken("handed-over"))
+    with pytest.raises(LabError, match="only what a ModelDeployment controls"):
+        apply_as(kubectl, held, held.served, taken("foreign"))
+
+
+def test_the_operator_writes_nothing_in_kube_system_whatever_its_rights(
+    kubectl: Kubectl, held: Release
+):
+    allow(kubectl, "kube-system", held.account, {"deployments.apps": "get,create,patch"})
+
+    with pytest.raises(LabError, match="nothing in the namespaces of the cluster itself"):
+        apply_as(kubectl, held, "kube-system", an_engine("c"))
+    kubectl("delete", "role,rolebinding", held.account, "-n", "kube-system")
 
 
 def test_the_chart_installs_cluster_wide_and_goes_without_a_trace(

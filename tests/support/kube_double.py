@@ -100,8 +100,7 @@ class KubeDouble:
     def create(self, path: str, body: Object) -> Object:
         with self._writing(Call(verb="create", path=path, body=body)):
             metadata = body["metadata"]
-            number = len(self.objects)
-            name = metadata.get("name") or f"{metadata['generateName']}{number}"
+            name = metadata.get("name") or f"{metadata['generateName']}{next(self._versions)}"
             if f"{path}/{name}" in self.objects:
                 raise ConflictError("it already exists", status=409)
             return self.put(f"{path}/{name}", body | {"metadata": metadata | {"name": name}})

@@ -108,7 +108,8 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = CLIENT_S
 
     def handle(self) -> None:
-        with contextlib.suppress(TimeoutError):
+        # Who says nothing, or goes in the midst of it, is no news either.
+        with contextlib.suppress(TimeoutError, ConnectionError):
             super().handle()
 
     def log_message(self, *_: Any) -> None:

@@ -1,5 +1,6 @@
 """What the probes say, also beside clients that say nothing."""
 
+import contextlib
 import socket
 
 import pytest
@@ -95,4 +96,27 @@ class TestServing:
     def test_a_client_that_says_nothing_holds_nobody_up(self, address):
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))):
+            assert ask(address, "/healthz") == (200, "ok")
+
+    @pytest.mark.parametrize(
+        ("head", "status"),
+        [
+            (b"GET /" + 70_000 * b"x" + b" HTTP/1.1\r\n\r\n", b"414"),
+            (b"GET /healthz HTTP/1.1\r\nX: " + 70_000 * b"x" + b"\r\n\r\n", b"431"),
+            (b"GET /healthz HTTP/1.1\r\n" + 200 * b"X: y\r\n" + b"\r\n", b"431"),
+        ],
+        ids=["path", "header", "headers"],
+    )
+    def test_a_head_without_end_is_refused(self, address, head, status):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(head)
+            assert connection.recv(64).split()[1] == status
+
+    def test_a_hundred_clients_that_say_nothing_hold_nobody_up(self, address):
+        host, port = address.removeprefix("http://").split(":")
+        with contextlib.ExitStack() as stack:
+            for _ in range(100):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+
             assert ask(address, "/healthz") == (200, "ok")

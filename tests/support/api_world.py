@@ -1,0 +1,148 @@
+"""A namespace on a real API server, and an operator that reaches it through a proxy that fails."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from api_proxy import ApiProxy, proxying
+from operator_process import OperatorProcess, an_operator
+from site_lab import a_model, until
+from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.lab.controlplane import ControlPlane
+
+CANARY = "secret"
+"""The token of the kubeconfig of http_double."""
+NAME = "llama"
+SLOW_S = 90
+"""In which anything is over on a busy machine."""
+
+Object = dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class ApiWorld:
+    """One namespace, and those who serve it."""
+
+    plane: ControlPlane
+    api: KubeApi
+    namespace: str
+    folder: Path
+    stack: ExitStack
+    settings: dict[str, Any] = field(default_factory=dict)
+    proxies: list[ApiProxy] = field(default_factory=list)
+    operators: list[OperatorProcess] = field(default_factory=list)
+
+    @property
+    def proxy(self) -> ApiProxy:
+        return self.proxies[0]
+
+    @property
+    def operator(self) -> OperatorProcess:
+        return self.operators[0]
+
+    def add_operator(self, **settings: Any) -> OperatorProcess:
+        """Start an operator behind a proxy of its own, as a user of its own."""
+        number = len(self.operators)
+        user = f"operator-{self.namespace}-{number}"
+        self.bind(user)
+        proxy = self.stack.enter_context(proxying(self.plane.kubeconfig, user=user))
+        folder = self.folder / str(number)
+        folder.mkdir()
+        made = self.stack.enter_context(
+            an_operator(
+                folder,
+                name=f"operator-{number}",
+                api_url=proxy.url,
+                **{"namespaces": (self.namespace,)} | self.settings | settings,
+            )
+        )
+        self.proxies.append(proxy)
+        self.operators.append(made)
+        return made
+
+    def bind(self, user: str) -> None:
+        self.plane.kubectl(
+            "create", "clusterrolebinding", user, "--clusterrole=cluster-admin", f"--user={user}"
+        )
+
+    def unbind(self, user: str) -> None:
+        self.plane.kubectl("delete", "clusterrolebinding", user, "--ignore-not-found")
+
+    def apply(self, *manifests: Object) -> None:
+        self.plane.kubectl.apply(
+            {**each, "metadata": {"namespace": self.namespace, **each["metadata"]}}
+            for each in manifests
+        )
+
+    def get(self, resource: Resource, name: str = NAME) -> Object | None:
+        return self.api.get(resource.path(self.namespace, name))
+
+    def change(self, **spec: Any) -> None:
+        path = MODEL_DEPLOYMENTS.path(self.namespace, NAME)
+        self.api.merge_patch(path, {"spec": spec}, manager="a-user")
+
+    def ask_for(self, replicas: int) -> None:
+        """The user asks for so many replicas at least."""
+        self.change(scaling={"minReplicas": replicas})
+
+    def replicas(self) -> int | None:
+        found = self.get(DEPLOYMENTS)
+        return found["spec"]["replicas"] if found else None
+
+    def condition(self, type_: str, name: str = NAME) -> Object:
+        status = (self.get(MODEL_DEPLOYMENTS, name) or {}).get("status") or {}
+        return next((c for c in status.get("conditions") or () if c["type"] == type_), {})
+
+    def until(self, ask: Any, what: str, *, timeout_s: float = SLOW_S) -> Any:
+        """Wait as a kubelet does: what ends is started again."""
+
+        def revived() -> Any:
+            for each in self.operators:
+                each.revive()
+            return ask()
+
+        return until(revived, what, timeout_s=timeout_s, told=self.told)
+
+    def until_replicas(self, number: int, *, timeout_s: float = SLOW_S) -> None:
+        self.until(lambda: self.replicas() == number, f"{number} replicas", timeout_s=timeout_s)
+
+    def told(self) -> str:
+        logs = "\n".join(each.log()[-3000:] for each in self.operators)
+        shown = [(p.method, p.path, p.status) for p in self.proxies[0].passed[-20:]]
+        return f"{self.get(MODEL_DEPLOYMENTS)}\n{shown}\n{logs}"
+
+    def begin(self, **spec: Any) -> None:
+        """Make an object of one replica, and wait until its Deployment stands there, at rest."""
+        self.apply(a_model(**spec))
+        self.until_replicas(1)
+        self.rest()
+
+    def rest(self, *, quiet_s: float = 3) -> None:
+        """Wait until nothing was written for some ticks."""
+        self.until(
+            lambda: not any(p.writes(since_s=time.time() - quiet_s) for p in self.proxies),
+            "nothing is written",
+        )
+
+    def scales(self, *, since_s: float = 0) -> list[int]:
+        """Return with what each write of replicas was answered."""
+        found = [each for proxy in self.proxies for each in proxy.writes(since_s=since_s)]
+        return [each.status for each in found if each.path.endswith("/scale")]
+
+
+@contextmanager
+def an_api_world(plane: ControlPlane, api: KubeApi, folder: Path) -> Iterator[ApiWorld]:
+    """Make a namespace with one operator; in the end no log has a traceback or a token."""
+    namespace = f"fault-{uuid.uuid4().hex[:8]}"
+    plane.kubectl("create", "namespace", namespace)
+    with ExitStack() as stack:
+        world = ApiWorld(plane=plane, api=api, namespace=namespace, folder=folder, stack=stack)
+        yield world
+    plane.kubectl("delete", "namespace", namespace, "--wait=false", "--ignore-not-found")
+    for each in world.operators:
+        world.unbind(f"operator-{namespace}-{world.operators.index(each)}")
+        assert CANARY not in each.log()

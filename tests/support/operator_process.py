@@ -1,0 +1,107 @@
+"""The operator as a process of this machine, which a test may kill, stop and start as a kubelet."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from http_double import a_kubeconfig
+from tonnage.lab.processes import free_ports
+
+QUICK = {"tickS": 1, "statusIntervalS": 1, "scaleDownWindowS": 3}
+
+
+@dataclass(kw_only=True)
+class OperatorProcess:
+    """What is started, again and again."""
+
+    folder: Path
+    name: str
+    port: int
+    num_starts: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    codes: list[int] = field(default_factory=list)
+    """With which the processes ended that ended by themselves."""
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def start(self) -> None:
+        settings, kubeconfig = self.folder / "settings.yaml", self.folder / "kubeconfig"
+        own = {"KUBECONFIG": str(kubeconfig), "POD_NAME": self.name}
+        command = [sys.executable, "-m", "tonnage", "run", "--config", str(settings)]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                command, env=os.environ | own, stdout=log, stderr=log
+            )
+        self.num_starts += 1
+
+    def revive(self) -> bool:
+        """Start it again where it has ended, as a kubelet does; tell whether it had."""
+        if self.process is None or self.process.poll() is None:
+            return False
+        self.codes.append(self.process.returncode)
+        self.start()
+        return True
+
+    def send(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+            self.process = None
+
+    def end(self, *, timeout_s: float) -> int:
+        """Ask it to end; return with what it did."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def probe(self, path: str) -> int:
+        """Return the status of a probe; 0 where nobody answers."""
+        with requests.Session() as session:
+            session.trust_env = False
+            try:
+                return session.get(f"http://127.0.0.1:{self.port}{path}", timeout=5).status_code
+            except requests.RequestException:
+                return 0
+
+
+@contextmanager
+def an_operator(
+    folder: Path, *, name: str, api_url: str, namespaces: tuple[str, ...], **settings: Any
+) -> Iterator[OperatorProcess]:
+    """Start one that serves these namespaces and keeps its Lease in the first of them."""
+    (port,) = free_ports(1)
+    (folder / "kubeconfig").write_text(a_kubeconfig(api_url))
+    told = QUICK | {
+        "prometheusUrl": "http://127.0.0.1:9",
+        "probePort": port,
+        "namespaces": list(namespaces),
+        "operatorNamespace": namespaces[0],
+    }
+    (folder / "settings.yaml").write_text(yaml.safe_dump(told | settings))
+    made = OperatorProcess(folder=folder, name=name, port=port)
+    made.start()
+    try:
+        yield made
+    finally:
+        if made.process is not None:
+            made.send(signal.SIGCONT)
+        made.kill()
