@@ -49,7 +49,7 @@ SET_ELSEWHERE = {
     "api-key": "pods.apiKeySecret sets it",
     "hf-token": "pods.huggingFaceTokenSecret sets it",
     "max-num-seqs": "Tonnage chooses it, by the SLO",
-    "max-num-batched-tokens": "Tonnage chooses it, by the SLO",
+    "max-num-batched-tokens": "engine.maxNumBatchedTokens sets it",
     "gpu-memory-utilization": "Tonnage keeps the default of the version",
     "kv-cache-memory-bytes": "Tonnage counts it",
     "enable-lora": "adapters are not planned for",

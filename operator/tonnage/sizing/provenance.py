@@ -39,6 +39,7 @@ class Figure(Enum):
     SLO = "SLO"
     LENGTHS = "lengths"
     SPECULATION = "speculation"
+    CHUNK = "max-num-batched-tokens"
     DEMAND = "demand"
     ARRIVALS = "arrivals"
     SCHEDULES = "schedules"
@@ -99,6 +100,8 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
     speculation = expected_speculation(spec)
     if speculation:
         yield _given(Figure.SPECULATION, str(speculation))
+    if spec.engine and spec.engine.max_num_batched_tokens:
+        yield _given(Figure.CHUNK, f"{spec.engine.max_num_batched_tokens} tokens per step")
     yield _given(Figure.DEMAND, _demand_written(spec.demand))
     yield _arrivals_input(spec)
     if spec.scaling.schedules:

@@ -85,6 +85,8 @@ class SizingRequest:
     """Among the user's own flags, those that move the cache in a known way."""
     speculation: Speculation | None = None
     """None: each step gives each sequence one token."""
+    max_num_batched_tokens: int | None = None
+    """As the spec has it: flags that are to be chosen have this. None: it is chosen too."""
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
@@ -176,6 +178,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
+        max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
     )
     request = with_prior(request)
     return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))

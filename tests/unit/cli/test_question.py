@@ -40,6 +40,20 @@ def said(result):
     return " ".join(result.stdout.split())
 
 
+def test_a_given_token_budget_decides_the_chunk_and_what_it_costs_is_told():
+    free, given = (
+        as_json(*LINE, *more) for more in ((), ("--set", "engine.maxNumBatchedTokens=64"))
+    )
+    inputs = {each["name"]: each for each in given["estimate"]["inputs"]}
+
+    assert (free["plan"]["maxNumBatchedTokens"], given["plan"]["maxNumBatchedTokens"]) == (8192, 64)
+    assert inputs["max-num-batched-tokens"]["origin"] == "given"
+    # a step decodes up to 64 sequences, and each chunk of a prompt reads all weights again
+    assert given["plan"]["maxNumSeqs"] <= 64
+    assert given["plan"]["replicas"] > free["plan"]["replicas"]
+    assert "engine.maxNumBatchedTokens left out" in {each["change"] for each in given["savings"]}
+
+
 class TestALine:
     def test_has_a_plan_without_a_file(self):
         result = run("plan", *LINE)

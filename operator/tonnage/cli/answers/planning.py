@@ -222,7 +222,7 @@ def _sized(request: SizingRequest, live: Live | None, between: Between) -> Sizin
 
     if live.is_current:
         return size_with(live.flags, True)
-    return resized(size_with, live.flags, num_gpus=request.num_gpus)
+    return resized(size_with, live.flags, request)
 
 
 def request_of(

@@ -133,6 +133,9 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
     if request.kv_format != "fp8":
         yield "model.kvCache: fp8", replace(request, kv_format="fp8")
     yield from _relaxed(sizing)
+    if request.max_num_batched_tokens:
+        chosen = replace(request, max_num_batched_tokens=None)
+        yield "engine.maxNumBatchedTokens left out", chosen
     if not request.workload.cached_fraction:
         cached = replace(request.workload, cached_fraction=CACHED_FRACTION)
         yield (
