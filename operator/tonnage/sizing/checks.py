@@ -82,9 +82,8 @@ def check_cache(request: SizingRequest) -> None:
         )
     if not request.engine.constants.cache.packs_blocks:
         raise UnsupportedEngineError(
-            f"engine.version {request.engine.minor}: vLLM does not serve "
-            f"{request.shape.name} before 0.20, and lays out its cache in a way that is not "
-            f"known here before {PACKED_SINCE}"
+            f"engine.version {request.engine.minor}: vLLM lays out the cache of "
+            f"{request.shape.name} in a way that is not known here before {PACKED_SINCE}"
         )
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
+from tonnage.catalog.engine_limits import board_refusals
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, Run, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
+from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
 from tonnage.catalog.speed_range import speed_spread
@@ -133,6 +135,7 @@ def look_up(
         shape = read_model_config(model_config, name=spec.model.id)
     shape = shape or built_in_model(spec.model.id)
     version = spec.engine.known_version if spec.engine else engine_version
+    _refuse_boards(spec.hardware.gpu, gpus, version or "")
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     _refuse_bf16(spec, gpu)
     return Known(
@@ -141,6 +144,14 @@ def look_up(
         engine=find_engine(version or ""),
         weights=shape.weight_format if weights == "auto" else WEIGHT_FORMATS[weights],
     )
+
+
+def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
+    """Refuse a name that means several boards, where the engine runs on none of them."""
+    boards = boards_named(name, gpus)
+    refused = [list(board_refusals(version, gpu)) for gpu in boards] if len(boards) > 1 else []
+    if refused and all(refused):
+        raise UnsupportedEngineError(f"engine.version {version}: {refused[0][-1]}")
 
 
 def _refuse_bf16(spec: Spec, gpu: Gpu) -> None:
