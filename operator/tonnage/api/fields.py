@@ -25,6 +25,7 @@ ALLOWED_FLAGS = (
     "generation-config",
     "limit-mm-per-prompt",
     "load-format",
+    "lora-modules",
     "performance-mode",
     "reasoning-parser",
     "safetensors-load-strategy",
@@ -52,7 +53,9 @@ SET_ELSEWHERE = {
     "max-num-batched-tokens": "engine.maxNumBatchedTokens sets it",
     "gpu-memory-utilization": "Tonnage keeps the default of the version",
     "kv-cache-memory-bytes": "Tonnage counts it",
-    "enable-lora": "adapters are not planned for",
+    "enable-lora": "model.adapters sets it",
+    "max-loras": "model.adapters sets it",
+    "max-lora-rank": "model.adapters sets it",
     "host": "the manifest sets it",
     "port": "the manifest sets it",
 }

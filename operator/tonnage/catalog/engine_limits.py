@@ -65,6 +65,11 @@ def _of_board(use: Use, capability: int) -> Iterator[str]:
         yield _lack(f"weights in {use.weights_name}", least, use.gpu, capability)
 
 
+def adapter_kinds(group: str) -> frozenset[str]:
+    """Return the kinds of model of a group of those whose LoRA adapters are counted."""
+    return frozenset(_limits()["adapters"][group])
+
+
 def board_refusals(engine_minor: str, gpu: Gpu) -> Iterator[str]:
     """Yield why a version does not run on a board at all, and up to which version one does.
 

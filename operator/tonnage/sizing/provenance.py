@@ -11,6 +11,7 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.expected import (
+    expected_adapters,
     expected_demand,
     expected_speculation,
     expected_workload,
@@ -38,6 +39,7 @@ class Figure(Enum):
     CONTEXT = "contextLength"
     SLO = "SLO"
     LENGTHS = "lengths"
+    ADAPTERS = "adapters"
     SPECULATION = "speculation"
     CHUNK = "max-num-batched-tokens"
     DEMAND = "demand"
@@ -97,6 +99,9 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
     yield _given(Figure.CONTEXT, f"{spec.context_length} tokens")
     yield _given(Figure.SLO, _targets_written(slo_of(spec)))
     yield lengths_input(expected_workload(spec), Origin.GIVEN if spec.demand else Origin.GUESSED)
+    adapters = expected_adapters(spec)
+    if adapters:
+        yield _given(Figure.ADAPTERS, str(adapters))
     speculation = expected_speculation(spec)
     if speculation:
         yield _given(Figure.SPECULATION, str(speculation))

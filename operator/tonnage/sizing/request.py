@@ -14,7 +14,9 @@ from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
 from tonnage.catalog.speed_range import speed_spread
+from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.expected import (
+    expected_adapters,
     expected_demand,
     expected_speculation,
     expected_workload,
@@ -87,6 +89,8 @@ class SizingRequest:
     """Among the user's own flags, those that move the cache in a known way."""
     speculation: Speculation | None = None
     """None: each step gives each sequence one token."""
+    adapters: Adapters | None = None
+    """None: LoRA is off."""
     max_num_batched_tokens: int | None = None
     """As the spec has it: flags that are to be chosen have this. None: it is chosen too."""
     is_textbook: bool = False
@@ -189,6 +193,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
+        adapters=expected_adapters(spec),
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
     )
     request = with_prior(request)
@@ -221,9 +226,10 @@ def with_prior(request: SizingRequest) -> SizingRequest:
 def _engine_digest(spec: Spec) -> str:
     if spec.engine is None:
         return ""
-    drafts = spec.engine.speculative
+    drafts, adapters = spec.engine.speculative, expected_adapters(spec)
     drafted = (drafts.method, str(drafts.tokens)) if drafts else ()
-    return digest_of((spec.engine.image or "", *spec.engine.args, *drafted))
+    adapted = (f"adapters {adapters}",) if adapters else ()
+    return digest_of((spec.engine.image or "", *spec.engine.args, *drafted, *adapted))
 
 
 def digest_of(parts: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ NOES: Final = {
     "SLOInfeasible": "the SLO targets are out of reach, with any number of replicas",
     "ContextTooLong": "the model was not made for so long a context",
     "CalibrationMismatch": "the calibration is of another engine",
+    "InvalidAdapters": "it cannot be served with such adapters, as far as is known",
     "InvalidParallelism": "it cannot be split over that many GPUs",
 }
 SAVING_NUMBERS: Final = ("GPUs", "saves")
