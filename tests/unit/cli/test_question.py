@@ -54,6 +54,28 @@ def test_a_given_token_budget_decides_the_chunk_and_what_it_costs_is_told():
     assert "engine.maxNumBatchedTokens left out" in {each["change"] for each in given["savings"]}
 
 
+def test_a_plan_says_on_request_where_its_figures_are_taken_from():
+    bare, cited = as_json(*LINE), as_json(*LINE, "--sources", "--price", "H100=2.10")
+    text = said(run("plan", *LINE, "--sources"))
+    found = {each["figure"]: each for each in cited["sources"]}
+
+    assert "sources" not in bare
+    assert {"GPU H100", "model meta-llama/Llama-3.1-8B-Instruct", "vLLM 0.33 memory", "speed"} <= (
+        found.keys()
+    )
+    assert found["price of H100"] == {"figure": "price of H100", "title": "given"}
+    assert "Sources GPU H100" in text
+    assert "price of H100 Amazon EC2 price list" in text
+
+
+def test_no_source_is_cut_on_a_narrow_screen():
+    result = run("plan", *LINE, "--sources", COLUMNS="60")
+    printed = result.stdout[result.stdout.index("Sources\n") :]
+
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 60
+
+
 class TestALine:
     def test_has_a_plan_without_a_file(self):
         result = run("plan", *LINE)
