@@ -76,6 +76,37 @@ def test_no_source_is_cut_on_a_narrow_screen():
     assert max(map(len, printed.splitlines())) <= 60
 
 
+SPLIT = (
+    "--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "H100", "--rps", "6",
+    "--prompt", "4000", "--output", "500", "--tpot", "50ms", "--ttft", "2s",
+    "--set", "model.weights=fp8",
+)  # fmt: skip
+
+
+def test_the_headline_of_a_plan_names_the_split_that_compare_takes():
+    text = said(run("plan", *SPLIT))
+    [chosen] = json.loads(run("compare", *SPLIT, "-o", "json").stdout)["classes"]
+    replicas, num_gpus = chosen["plan"]["replicas"], chosen["plan"]["gpusPerReplica"]
+    taken = as_json(*SPLIT, "--set", f"hardware.gpusPerReplica={num_gpus}")
+
+    assert f"; {replicas} replicas of {num_gpus} GPUs would take " in text
+    assert f"--set hardware.gpusPerReplica={num_gpus}" in text
+    assert taken["plan"]["replicas"] == replicas
+    assert not [each for each in taken["savings"] if "gpusPerReplica" in each["change"]]
+
+
+def test_a_plan_that_compare_agrees_with_names_no_other_split():
+    assert "would take" not in said(run("plan", *LINE))
+
+
+def test_at_capacity_every_target_is_kept():
+    found = as_json(*LINE)["atCapacity"]
+    [p95] = [each for each in found["latencies"] if each["percentile"] == "p95"]
+
+    assert p95["timeToFirstTokenSeconds"] <= 2
+    assert p95["timePerOutputTokenSeconds"] <= 0.05
+
+
 class TestALine:
     def test_has_a_plan_without_a_file(self):
         result = run("plan", *LINE)
