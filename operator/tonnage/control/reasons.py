@@ -46,9 +46,10 @@ _METRICS: Final = frozenset(
 _REFUSALS: Final = frozenset(
     {
         "Catalog", "Checkpoint", "ConflictingOwner", "ContextTooLong", "DoesNotFit",
-        "EngineVersionUnknown", "FlagsUnknown", "InternalError", "InvalidKvCache",
-        "InvalidParallelism", "InvalidSpec", "InvalidSpeculation", "MissingFigure", "ModelConfig",
-        "ModelConfigMissing", "NameConflict", "NamespaceUnreadable", "NotServable",
+        "EngineVersionUnknown", "FlagsUnknown", "InternalError", "InvalidAdapters",
+        "InvalidKvCache", "InvalidParallelism", "InvalidSpec", "InvalidSpeculation",
+        "MissingFigure", "ModelConfig", "ModelConfigMissing", "NameConflict",
+        "NamespaceUnreadable", "NotServable",
         "RunningSpecUnknown", "SLOInfeasible", "Sizing", "TargetNotAllowed",
         "UnknownArchitecture", "UnknownGpu", "UnknownModel", "UnsupportedEngine",
     }
