@@ -121,6 +121,9 @@ def _described(error: ErrorDetails, root: str) -> str:
         return f"{root}{path}: unknown field"
     if error["type"] == "string_pattern_mismatch" and "args" in error["loc"]:
         return f"{root}{path}: {_printable_text(flag_refusal(str(error['input'])))}"
+    if error["type"] == "string_pattern_mismatch" and error["loc"][-2:] == ("model", "id"):
+        shown = _shown(error["input"])
+        return f"{root}{path}: must be ORGANISATION/NAME, as on Hugging Face (read: {shown})"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
         return f"{root}{path}: {_quoting(str(error['loc'][-1]), error['input'])}"
     read = "" if isinstance(error["input"], Mapping) else f" (read: {_shown(error['input'])})"

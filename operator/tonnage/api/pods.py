@@ -61,6 +61,9 @@ class Engine(ApiModel):
     """Container image; absent: the vLLM release image of that version."""
     args: Annotated[tuple[Argument, ...], Field(max_length=32)] = ()
     """Further flags, one ``--flag=value`` each, from a list of allowed ones."""
+    max_num_batched_tokens: Annotated[int, Field(ge=32, le=1_048_576)] | None = None
+    """Tokens of one step, ``--max-num-batched-tokens``: prompts are read in chunks of as many.
+    Absent: the default of vLLM for the GPU, or another where that serves more."""
     speculative: Speculative | None = None
     """Absent: each step gives each sequence one token."""
 

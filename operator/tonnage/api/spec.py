@@ -29,6 +29,15 @@ class ConfigSource(ApiModel):
     config_map_key_ref: ConfigMapKey
 
 
+class Adapters(ApiModel):
+    """LoRA adapters. Buffers for them stand on every GPU, whether any is loaded or not."""
+
+    number: Annotated[int, Field(ge=1, le=256)]
+    """That one step may use, ``--max-loras``."""
+    rank: Literal[8, 16, 32, 64, 128, 256, 320, 512]
+    """The largest of theirs, ``--max-lora-rank``: smaller ones take as much."""
+
+
 class Model(ApiModel):
     """What is served."""
 
@@ -44,6 +53,8 @@ class Model(ApiModel):
     """Precision of the KV cache; auto is resolved and written into the manifest."""
     config: ConfigSource | None = None
     """A config.json for a model that the catalogue lacks."""
+    adapters: Adapters | None = None
+    """LoRA adapters that are served beside the model; absent: none can be."""
 
 
 class Hardware(ApiModel):

@@ -44,8 +44,12 @@ def refusals(use: Use) -> Iterator[str]:
 
 
 def _of_kind(use: Use) -> Iterator[str]:
+    asked = parse_version(use.engine_minor)
+    first = _limits()["first_version"].get(use.model_type)
+    if first and asked < parse_version(first):
+        yield f"vLLM serves models of the kind {use.model_type} from {first} on"
     last = _limits()["last_version"].get(use.model_type)
-    if last and parse_version(use.engine_minor) > parse_version(last):
+    if last and asked > parse_version(last):
         yield f"vLLM serves models of the kind {use.model_type} up to {last} only"
     if not use.gpu.has_bf16 and use.model_type in _limits()["float16"]["refused"]:
         yield (
@@ -55,17 +59,29 @@ def _of_kind(use: Use) -> Iterator[str]:
 
 
 def _of_board(use: Use, capability: int) -> Iterator[str]:
-    rules = [
-        rule
-        for rule in _limits()["boards"]
-        if parse_version(rule["since"]) <= parse_version(use.engine_minor)
-    ]
-    least = rules[-1]["least_capability"] if rules else 0
-    if capability < least:
-        yield _lack(f"vLLM {use.engine_minor}", least, use.gpu, capability)
+    yield from board_refusals(use.engine_minor, use.gpu)
     least = _limits()["weights"].get(use.weights_name, 0)
     if capability < least:
         yield _lack(f"weights in {use.weights_name}", least, use.gpu, capability)
+
+
+def adapter_kinds(group: str) -> frozenset[str]:
+    """Return the kinds of model of a group of those whose LoRA adapters are counted."""
+    return frozenset(_limits()["adapters"][group])
+
+
+def board_refusals(engine_minor: str, gpu: Gpu) -> Iterator[str]:
+    """Yield why a version does not run on a board at all, and up to which version one does.
+
+    Sources:
+        [vllm-source] docs/getting_started/installation/gpu.
+    """
+    capability = _limits()["generations"].get(gpu.generation)
+    asked = parse_version(engine_minor)
+    for rule in _limits()["boards"] if capability is not None else ():
+        if parse_version(rule["since"]) <= asked and capability < rule["least_capability"]:
+            lack = _lack(f"vLLM from {rule['since']} on", rule["least_capability"], gpu, capability)
+            yield f"{lack}; earlier versions run on it"
 
 
 def cache_refusal(use: Use) -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from tonnage.catalog.gpu_names import boards_named
+from tonnage.catalog.gpu_names import boards_named, old_board
 from tonnage.units import format_bytes
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
@@ -193,7 +193,10 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     """Look a class up by name, alias or node label, however it is spelled.
 
     Raises:
-        CatalogError: it is unknown, or means several; the message lists which.
+        CatalogError: it is unknown, means several, or is too old for vLLM; the message says which.
+
+    Sources:
+        [cuda-legacy-gpus]; [vllm-source] docs/getting_started/installation/gpu.
     """
     if name in gpus:
         return gpus[name]
@@ -203,6 +206,11 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     if found:
         boards = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in found)
         raise UnknownGpuError(f"hardware.gpu {name!r} means several boards: {boards}")
+    if old := old_board(name):
+        raise UnsupportedEngineError(
+            f"hardware.gpu {name!r}: every version of vLLM needs compute capability 7.0 or more, "
+            f"{old[0]} has {old[1]}"
+        )
     near = get_close_matches(name.upper(), gpus, n=3)
     hint = f" (near: {', '.join(near)})" if near else ""
     raise UnknownGpuError(

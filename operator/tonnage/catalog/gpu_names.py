@@ -1,7 +1,10 @@
 """Which boards a name may mean: classes, their aliases, node labels, and what logs print."""
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tonnage.units import GB
@@ -54,6 +57,22 @@ def boards_named(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
     if exact:
         return tuple(exact)
     return tuple(gpu for gpu in same_model(name, gpus) if _agrees(gpu, name))
+
+
+def old_board(name: str) -> tuple[str, str] | None:
+    """Return (board, its compute capability) where a name means one that no vLLM takes.
+
+    >>> old_board("Tesla P100-PCIE-16GB")
+    ('P100', '6.0')
+    """
+    asked = words(name)
+    return next((each for each in _old_boards().items() if words(each[0]) <= asked), None)
+
+
+@cache
+def _old_boards() -> Mapping[str, str]:
+    text = (Path(__file__).parent / "old_gpus.toml").read_text()
+    return dict(tomllib.loads(text)["capability"])
 
 
 def own_names(gpu: "Gpu") -> Iterable[str]:

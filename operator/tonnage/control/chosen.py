@@ -221,4 +221,4 @@ def _freely(question: Question, live: Flags | None) -> Sizing:
     def size(flags: Flags | None, run: bool) -> Sizing:
         return question.size(flags, run=run)
 
-    return resized(size, live, num_gpus=question.request.num_gpus)
+    return resized(size, live, question.request)

@@ -12,7 +12,8 @@ from tonnage.control.steady import lengths_of, near_lengths
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.manifests.arguments import without_capacity_flags
+from tonnage.manifests.arguments import argument_pairs, without_capacity_flags
+from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.provenance import (
@@ -129,9 +130,13 @@ def _expected(
     known = look_up(model.spec, fleet.gpus, shape=shape, engine_version=version)
     request = ask(model.spec, known)
     if model.spec.scale_target and state.deployment:
-        own = (state.deployment.image, *without_capacity_flags(state.deployment.arguments))
-        switches = switches_in(state.deployment.arguments)
-        request = replace(request, engine_digest=digest_of(own), switches=switches)
+        arguments = state.deployment.arguments
+        request = replace(
+            request,
+            engine_digest=digest_of((state.deployment.image, *without_capacity_flags(arguments))),
+            switches=switches_in(arguments),
+            adapters=running_adapters(request.shape, dict(argument_pairs(arguments))),
+        )
     if memory.arrival_scv is not None:
         request = _with_arrivals(request, memory.arrival_scv)
     return request

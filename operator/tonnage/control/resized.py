@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tonnage.sizing.errors import DoesNotFitError, SizingError
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import Flags
+from tonnage.sizing.request import Flags, SizingRequest
 
 GAIN_WORTH_A_RESTART = 0.05
 """A spec change keeps the running flags unless others raise a replica's capacity by more."""
@@ -12,15 +12,15 @@ SizeWith = Callable[[Flags | None, bool], Sizing]
 """Sizes a spec for engines with these flags; True: they run, and stay."""
 
 
-def resized(size: SizeWith, live: Flags | None, *, num_gpus: int | None) -> Sizing:
+def resized(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizing:
     """Choose flags for a spec that changed; those that run stay where others gain too little.
 
-    ``num_gpus``: of a replica, where the spec says so.
+    ``request``: of that spec; what it says of flags, those that run must have.
 
     Raises:
         SizingError, SearchAbandonedError: as sizing does.
     """
-    kept = _kept(size, live, num_gpus)
+    kept = _kept(size, live, request)
     try:
         first = size(None, False)
     except DoesNotFitError:
@@ -36,15 +36,20 @@ def resized(size: SizeWith, live: Flags | None, *, num_gpus: int | None) -> Sizi
     return best if worth_it else kept
 
 
-def _kept(size: SizeWith, live: Flags | None, num_gpus: int | None) -> Sizing | None:
+def _kept(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizing | None:
     """Return what the flags that run give a changed spec; None where they will not do.
 
     They have shown that what ran before fits, not what is asked now.
     """
-    if live is None or num_gpus not in {None, live.parallelism.num_gpus}:
+    if live is None or not _are_as_asked(live, request):
         return None
     try:
         kept = size(live, True)
     except SizingError:
         return None
     return None if kept.memory_doubt else kept
+
+
+def _are_as_asked(live: Flags, request: SizingRequest) -> bool:
+    has_size = request.num_gpus in {None, live.parallelism.num_gpus}
+    return has_size and request.max_num_batched_tokens in {None, live.max_num_batched_tokens}

@@ -67,6 +67,21 @@ def reached_targets(sizing: Sizing, served: Served) -> Iterator[tuple[str, str, 
             yield f"{name} {percentile}", written, format_s(target.limit_s)
 
 
+def _passed(sizing: Sizing, served: Served) -> Iterator[str]:
+    """Yield a word on targets that are passed at this rate.
+
+    What one replica serves is a rate whose own run keeps every target; what each of many serves
+    behind a router is read between fleets that were simulated.
+    """
+    slo = sizing.request.slo
+    late = [target for target in slo.ttft if served.at(target.quantile).ttft_s > target.limit_s]
+    slow = [
+        target for target in slo.tpot if (served.at(target.quantile).tpot_s or 0.0) > target.limit_s
+    ]
+    if late or slow:
+        yield "which is past a target by what the search for the rate leaves open"
+
+
 def latencies_written(sizing: Sizing, served: Served) -> Iterator[str]:
     """Yield each SLO target with the latency that is reached at its percentile."""
     for name, reached, target in reached_targets(sizing, served):
@@ -196,6 +211,7 @@ def _capacity_written(sizing: Sizing, sustained: float, replicas: int, found: Bi
     if not sizing.request.slo.is_offline:
         served = sizing.at(sustained, replicas)
         said += [f"{name} {reached}" for name, reached, _ in reached_targets(sizing, served)]
+        said += _passed(sizing, served)
     if found:
         each = found.usd_per_million_tokens
         said += [f"{each:.2f} {found.currency} per million output tokens"]

@@ -124,8 +124,23 @@ def _bottleneck(sizing: Sizing) -> Answer:
             "not hidden",
             f"beside that: {format_s(step.prefill_s)} prefill, {format_s(step.overhead_s)} "
             f"overhead, {format_s(step.communication_s)} between GPUs",
+            *_adapters(sizing),
             *_speculation(sizing),
         ),
+    )
+
+
+def _adapters(sizing: Sizing) -> Iterator[str]:
+    """Say what LoRA adapters add to a step, and that it is counted, not measured."""
+    share, state = sizing.shard.adapters, sizing.at_capacity
+    if share is None:
+        return
+    split = sizing.parallelism
+    touched = share.touched(max(1.0, state.num_decoding / (split.pipeline * split.data)))
+    yield (
+        f"adapters: a step reads {significant(touched)} of {share.number}, "
+        f"{format_bytes(share.each_bytes)} each, if requests choose among them at random; reads "
+        "and kernels are counted, no measurement is behind them"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.pods import Speculative
-from tonnage.api.spec import Spec
+from tonnage.api.spec import Adapters, Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.sizing.request import Flags
@@ -47,7 +47,8 @@ class Serving:
 def engine_arguments(spec: Spec, flags: Flags, serving: Serving) -> list[str]:
     """Return the arguments after ``vllm serve``. Every flag that decides capacity is explicit."""
     return [spec.model.id, *_model(spec, serving), *_capacity(spec, flags, serving),
-            *_operation(serving), *(spec.engine.args if spec.engine else ())]  # fmt: skip
+            *_adapters(spec.model.adapters), *_operation(serving),
+            *(spec.engine.args if spec.engine else ())]  # fmt: skip
 
 
 def _model(spec: Spec, serving: Serving) -> Iterator[str]:
@@ -84,6 +85,13 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield "--enable-expert-parallel"
     if spec.engine and spec.engine.speculative:
         yield from ("--speculative-config", _speculative_config(spec.engine.speculative))
+
+
+def _adapters(given: Adapters | None) -> Iterator[str]:
+    if given is not None:
+        yield "--enable-lora"
+        yield from ("--max-loras", str(given.number))
+        yield from ("--max-lora-rank", str(given.rank))
 
 
 def _speculative_config(given: Speculative) -> str:

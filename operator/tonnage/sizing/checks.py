@@ -5,7 +5,13 @@ from typing import Final
 from tonnage.catalog.engine_limits import Use, cache_refusal, refusals
 from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.catalog.shape import CompressedAttention, ModelShape
-from tonnage.sizing.errors import ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError
+from tonnage.sizing.adapters import check_adapters
+from tonnage.sizing.errors import (
+    ContextTooLongError,
+    InvalidAdaptersError,
+    InvalidKvCacheError,
+    InvalidSpeculationError,
+)
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.speculation import Speculation
 
@@ -16,13 +22,23 @@ def check_request(request: SizingRequest) -> None:
     """Refuse what no split can make up for.
 
     Raises:
-        ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError, UnsupportedEngineError.
+        ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError, InvalidAdaptersError,
+        UnsupportedEngineError.
+
+    Sources:
+        [vllm-source] docs/features (compatibility matrix): LoRA and speculative decoding.
     """
     check_context(request)
     check_engine(request)
     check_cache(request)
+    if request.adapters:
+        check_adapters(request.shape)
     if request.speculation:
         check_drafts(request.shape, request.speculation)
+    if request.adapters and request.speculation:
+        raise InvalidAdaptersError(
+            "model.adapters: vLLM does not combine LoRA with engine.speculative"
+        )
 
 
 def check_context(request: SizingRequest) -> None:
@@ -82,9 +98,8 @@ def check_cache(request: SizingRequest) -> None:
         )
     if not request.engine.constants.cache.packs_blocks:
         raise UnsupportedEngineError(
-            f"engine.version {request.engine.minor}: vLLM does not serve "
-            f"{request.shape.name} before 0.20, and lays out its cache in a way that is not "
-            f"known here before {PACKED_SINCE}"
+            f"engine.version {request.engine.minor}: vLLM lays out the cache of "
+            f"{request.shape.name} in a way that is not known here before {PACKED_SINCE}"
         )
 
 

@@ -6,7 +6,7 @@ one class takes the smallest split instead (decisions/0008), which is steadier w
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tonnage.catalog.gpu import CatalogError, Gpu
@@ -26,6 +26,7 @@ from tonnage.sizing.plan import (
     requests_per_s_asked,
     simulated,
     size,
+    size_with,
     staffed,
 )
 from tonnage.sizing.request import SizingRequest, on_gpu
@@ -81,14 +82,25 @@ class Selection:
     refused: tuple[RefusedClass, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is asked of a class whose engine was measured: of the split that was, no other."""
+
+    request: SizingRequest
+    parallelism: Parallelism
+
+
 def select(
     request: SizingRequest,
     gpus: Iterable[Gpu],
     *,
     min_replicas: int = 1,
+    measured: Mapping[str, Measured] | None = None,
     between: Between = nothing,
 ) -> Selection:
     """Put the request to every class; split, flags and what was measured are left open.
+
+    ``measured``: classes of which more is known, by name.
 
     The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
     """
@@ -96,8 +108,11 @@ def select(
     refused: list[RefusedClass] = []
     for gpu in gpus:
         try:
+            known = (measured or {}).get(gpu.name)
             choices.append(
-                best_choice(on_gpu(request, gpu), min_replicas=min_replicas, between=between)
+                _choice(size_with(known.request, known.parallelism, between=between), min_replicas)
+                if known
+                else best_choice(on_gpu(request, gpu), min_replicas=min_replicas, between=between)
             )
         except (SizingError, CatalogError) as error:
             reason = type(error).__name__.removesuffix("Error")

@@ -25,6 +25,10 @@ class InvalidSpeculationError(SizingError):
     """The engine cannot draft tokens in this way for this model."""
 
 
+class InvalidAdaptersError(SizingError):
+    """The engine has no adapters for this, or it is not known what they take."""
+
+
 class InvalidKvCacheError(SizingError):
     """The engine does not keep the cache of this model in the format that is asked for."""
 

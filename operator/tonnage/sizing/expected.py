@@ -2,6 +2,7 @@
 
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
+from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Demand, Lengths, Slo, Target, Workload
 from tonnage.units import DAY_S
@@ -58,6 +59,12 @@ def expected_speculation(spec: Spec) -> Speculation | None:
         num_draft_tokens=given.tokens,
         acceptance_rate=given.accepted_percent / PERCENT,
     )
+
+
+def expected_adapters(spec: Spec) -> Adapters | None:
+    """Return the slots for LoRA adapters; None: there are none."""
+    given = spec.model.adapters
+    return None if given is None else Adapters(number=given.number, rank=given.rank)
 
 
 def expected_demand(demand: DemandSpec | None) -> Demand:

@@ -11,6 +11,7 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.expected import (
+    expected_adapters,
     expected_demand,
     expected_speculation,
     expected_workload,
@@ -38,7 +39,9 @@ class Figure(Enum):
     CONTEXT = "contextLength"
     SLO = "SLO"
     LENGTHS = "lengths"
+    ADAPTERS = "adapters"
     SPECULATION = "speculation"
+    CHUNK = "max-num-batched-tokens"
     DEMAND = "demand"
     ARRIVALS = "arrivals"
     SCHEDULES = "schedules"
@@ -96,9 +99,14 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
     yield _given(Figure.CONTEXT, f"{spec.context_length} tokens")
     yield _given(Figure.SLO, _targets_written(slo_of(spec)))
     yield lengths_input(expected_workload(spec), Origin.GIVEN if spec.demand else Origin.GUESSED)
+    adapters = expected_adapters(spec)
+    if adapters:
+        yield _given(Figure.ADAPTERS, str(adapters))
     speculation = expected_speculation(spec)
     if speculation:
         yield _given(Figure.SPECULATION, str(speculation))
+    if spec.engine and spec.engine.max_num_batched_tokens:
+        yield _given(Figure.CHUNK, f"{spec.engine.max_num_batched_tokens} tokens per step")
     yield _given(Figure.DEMAND, _demand_written(spec.demand))
     yield _arrivals_input(spec)
     if spec.scaling.schedules:

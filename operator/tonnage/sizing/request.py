@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
+from tonnage.catalog.engine_limits import board_refusals
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, Run, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
+from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
 from tonnage.catalog.speed_range import speed_spread
+from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.expected import (
+    expected_adapters,
     expected_demand,
     expected_speculation,
     expected_workload,
@@ -85,6 +89,10 @@ class SizingRequest:
     """Among the user's own flags, those that move the cache in a known way."""
     speculation: Speculation | None = None
     """None: each step gives each sequence one token."""
+    adapters: Adapters | None = None
+    """None: LoRA is off."""
+    max_num_batched_tokens: int | None = None
+    """As the spec has it: flags that are to be chosen have this. None: it is chosen too."""
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
@@ -131,6 +139,7 @@ def look_up(
         shape = read_model_config(model_config, name=spec.model.id)
     shape = shape or built_in_model(spec.model.id)
     version = spec.engine.known_version if spec.engine else engine_version
+    _refuse_boards(spec.hardware.gpu, gpus, version or "")
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     _refuse_bf16(spec, gpu)
     return Known(
@@ -139,6 +148,14 @@ def look_up(
         engine=find_engine(version or ""),
         weights=shape.weight_format if weights == "auto" else WEIGHT_FORMATS[weights],
     )
+
+
+def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
+    """Refuse a name that means several boards, where the engine runs on none of them."""
+    boards = boards_named(name, gpus)
+    refused = [list(board_refusals(version, gpu)) for gpu in boards] if len(boards) > 1 else []
+    if refused and all(refused):
+        raise UnsupportedEngineError(f"engine.version {version}: {refused[0][-1]}")
 
 
 def _refuse_bf16(spec: Spec, gpu: Gpu) -> None:
@@ -176,6 +193,8 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         speculation=expected_speculation(spec),
+        adapters=expected_adapters(spec),
+        max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
     )
     request = with_prior(request)
     return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))
@@ -207,9 +226,10 @@ def with_prior(request: SizingRequest) -> SizingRequest:
 def _engine_digest(spec: Spec) -> str:
     if spec.engine is None:
         return ""
-    drafts = spec.engine.speculative
+    drafts, adapters = spec.engine.speculative, expected_adapters(spec)
     drafted = (drafts.method, str(drafts.tokens)) if drafts else ()
-    return digest_of((spec.engine.image or "", *spec.engine.args, *drafted))
+    adapted = (f"adapters {adapters}",) if adapters else ()
+    return digest_of((spec.engine.image or "", *spec.engine.args, *drafted, *adapted))
 
 
 def digest_of(parts: Iterable[str]) -> str:

@@ -26,7 +26,8 @@ def test_a_version_needs_a_capability() -> None:
 
     assert list(refusals(replace(volta, engine_minor="0.14"))) == []
     assert list(refusals(volta)) == [
-        "vLLM 0.33 needs compute capability 7.5, V100-16GB (volta) has 7.0"
+        "vLLM from 0.21 on needs compute capability 7.5, V100-16GB (volta) has 7.0; earlier "
+        "versions run on it"
     ]
 
 
@@ -64,6 +65,19 @@ def test_a_kind_that_was_given_up_is_refused_from_then_on() -> None:
     ]
 
 
+def test_a_kind_is_refused_before_the_version_that_it_came_with() -> None:
+    gemma = replace(USE, model_type="gemma4")
+
+    assert list(refusals(replace(gemma, engine_minor="0.19"))) == []
+    assert list(refusals(replace(gemma, engine_minor="0.18"))) == [
+        "vLLM serves models of the kind gemma4 from 0.19 on"
+    ]
+
+
+def test_a_kind_of_which_no_release_tells_has_no_first_version() -> None:
+    assert list(refusals(replace(USE, engine_minor="0.11"))) == []
+
+
 def test_what_float16_breaks_is_refused_where_there_is_nothing_else() -> None:
     gemma = replace(USE, model_type="gemma3", gpu=GPUS["T4"])
 
@@ -83,4 +97,5 @@ def test_the_file_names_known_generations_and_kinds() -> None:
     limits = tomllib.loads(LIMITS_FILE.read_text())
 
     assert {gpu.generation for gpu in GPUS.values()} <= set(limits["generations"])
-    assert {*limits["last_version"], *limits["float16"]["refused"]} <= set(UNDERSTOOD)
+    first = set(limits["first_version"]) - {"source"}
+    assert {*first, *limits["last_version"], *limits["float16"]["refused"]} <= set(UNDERSTOOD)

@@ -173,6 +173,12 @@ def test_another_size_or_variant_of_a_board_is_another_board(asked: str) -> None
     assert boards_named(asked, built_in_gpus()) == ()
 
 
+@pytest.mark.parametrize("asked", ["P100", "tesla-p100-pcie-16gb", "Tesla-P40", "M60", "K80"])
+def test_a_board_that_no_engine_takes_is_refused_with_the_rule(asked: str) -> None:
+    with pytest.raises(CatalogError, match=r"every version of vLLM needs compute capability 7\.0"):
+        find_gpu(asked, built_in_gpus())
+
+
 def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         CatalogError, match=r"hardware.gpu 'H-100' .* known: A10, A100-40GB, A100-80GB"

@@ -54,6 +54,15 @@ class TestFiles:
             }
         ]
 
+    def test_a_given_token_budget_replaces_every_pod_however_little_it_gains(self, diff):
+        given = ('{version: "0.33"}', '{version: "0.33", maxNumBatchedTokens: 6000}')
+        [found] = figures(diff(llama(), llama(given), "-o", "json"))["objects"]
+
+        assert found["podsRolled"] == 4
+        assert found["causes"] == ["spec.engine.maxNumBatchedTokens"]
+        changes = {each["field"]: (each["before"], each["after"]) for each in found["podChanges"]}
+        assert changes["spec.containers[vllm].args --max-num-batched-tokens"] == ("8192", "6000")
+
     def test_more_demand_adds_replicas_and_replaces_none(self, diff):
         content = figures(diff(llama(), llama(BUSIER), "-o", "json"))
         [found] = content["objects"]

@@ -173,6 +173,14 @@ def test_an_infeasible_target_says_what_can_be_reached():
             "hardware.gpu 'H20O' is not in the catalogue (near: H20, H200, GH200); known: A10",
         ),
         (("70B-Instruct", "70B-Instrukt"), "(near: meta-llama/Llama-3.3-70B-Instruct"),
+        (
+            ("gpu: H200", "gpu: V100"),
+            "engine.version 0.33: vLLM from 0.21 on needs compute capability 7.5, V100-16GB",
+        ),
+        (
+            ("gpu: H200", "gpu: P100"),
+            "'P100': every version of vLLM needs compute capability 7.0 or more, P100 has 6.0",
+        ),
         (('"0.33"', '"0.5"'), "engine.version 0.5: vLLM before 0.11 is not supported"),
     ],
 )
@@ -181,6 +189,20 @@ def test_what_is_unknown_is_said_with_what_is_known(change, expected):
 
     assert result.exit_code == 3
     assert expected in " ".join(result.stdout.split())
+
+
+def test_a_model_newer_than_its_engine_is_a_no_and_the_newest_engine_a_way_out():
+    old = llama(
+        ("meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3.5-9B"),
+        ("    gpusPerReplica: 2\n", ""),
+        ('"0.33"', '"0.16"'),
+    )
+    result = plan(old)
+
+    assert result.exit_code == 2
+    text = " ".join(result.stdout.split())
+    assert "engine.version 0.16: vLLM serves models of the kind qwen3_5 from 0.17 on" in text
+    assert 'engine.version: "0.33"' in text
 
 
 def test_a_number_of_gpus_that_is_no_split_is_a_no():

@@ -40,6 +40,73 @@ def said(result):
     return " ".join(result.stdout.split())
 
 
+def test_a_given_token_budget_decides_the_chunk_and_what_it_costs_is_told():
+    free, given = (
+        as_json(*LINE, *more) for more in ((), ("--set", "engine.maxNumBatchedTokens=64"))
+    )
+    inputs = {each["name"]: each for each in given["estimate"]["inputs"]}
+
+    assert (free["plan"]["maxNumBatchedTokens"], given["plan"]["maxNumBatchedTokens"]) == (8192, 64)
+    assert inputs["max-num-batched-tokens"]["origin"] == "given"
+    # a step decodes up to 64 sequences, and each chunk of a prompt reads all weights again
+    assert given["plan"]["maxNumSeqs"] <= 64
+    assert given["plan"]["replicas"] > free["plan"]["replicas"]
+    assert "engine.maxNumBatchedTokens left out" in {each["change"] for each in given["savings"]}
+
+
+def test_a_plan_says_on_request_where_its_figures_are_taken_from():
+    bare, cited = as_json(*LINE), as_json(*LINE, "--sources", "--price", "H100=2.10")
+    text = said(run("plan", *LINE, "--sources"))
+    found = {each["figure"]: each for each in cited["sources"]}
+
+    assert "sources" not in bare
+    assert {"GPU H100", "model meta-llama/Llama-3.1-8B-Instruct", "vLLM 0.33 memory", "speed"} <= (
+        found.keys()
+    )
+    assert found["price of H100"] == {"figure": "price of H100", "title": "given"}
+    assert "Sources GPU H100" in text
+    assert "price of H100 Amazon EC2 price list" in text
+
+
+def test_no_source_is_cut_on_a_narrow_screen():
+    result = run("plan", *LINE, "--sources", COLUMNS="60")
+    printed = result.stdout[result.stdout.index("Sources\n") :]
+
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 60
+
+
+SPLIT = (
+    "--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "H100", "--rps", "6",
+    "--prompt", "4000", "--output", "500", "--tpot", "50ms", "--ttft", "2s",
+    "--set", "model.weights=fp8",
+)  # fmt: skip
+
+
+def test_the_headline_of_a_plan_names_the_split_that_compare_takes():
+    text = said(run("plan", *SPLIT))
+    [chosen] = json.loads(run("compare", *SPLIT, "-o", "json").stdout)["classes"]
+    replicas, num_gpus = chosen["plan"]["replicas"], chosen["plan"]["gpusPerReplica"]
+    taken = as_json(*SPLIT, "--set", f"hardware.gpusPerReplica={num_gpus}")
+
+    assert f"; {replicas} replicas of {num_gpus} GPUs would take " in text
+    assert f"--set hardware.gpusPerReplica={num_gpus}" in text
+    assert taken["plan"]["replicas"] == replicas
+    assert not [each for each in taken["savings"] if "gpusPerReplica" in each["change"]]
+
+
+def test_a_plan_that_compare_agrees_with_names_no_other_split():
+    assert "would take" not in said(run("plan", *LINE))
+
+
+def test_at_capacity_every_target_is_kept():
+    found = as_json(*LINE)["atCapacity"]
+    [p95] = [each for each in found["latencies"] if each["percentile"] == "p95"]
+
+    assert p95["timeToFirstTokenSeconds"] <= 2
+    assert p95["timePerOutputTokenSeconds"] <= 0.05
+
+
 class TestALine:
     def test_has_a_plan_without_a_file(self):
         result = run("plan", *LINE)

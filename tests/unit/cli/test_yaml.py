@@ -25,7 +25,16 @@ ABUSE = {
     "byte order mark within": ("a: 1\n\ufeffb: 1\n", "f:2: a byte order mark"),
     "python object": ("a: !!python/object/apply:os.system [id]\n", "f:1: a: tag"),
     "own tag": ("a: !secret x\n", "f:1: a: tag !secret"),
-    "merge key": ("a:\n  <<: {b: 1}\n", "f:2: a: merge keys"),
+    "merge of text": ("a:\n  <<: b\n", "f:2: a: << takes a mapping, or a list of mappings"),
+    "merge of a list of texts": ("a:\n  <<: [b]\n", "f:2: a: << takes a mapping, or a list"),
+    "two merges": ("a:\n  <<: {b: 1}\n  <<: {c: 1}\n", "f:3: a.<<: stands twice, first in line 2"),
+    "merges of merges": (
+        "x0: &x0 {a: 1, b: 2}\n"
+        + "".join(
+            f"x{n}: &x{n}\n  l: [*x{n - 1}, *x{n - 1}]\n  <<: *x{n - 1}\n" for n in range(1, 40)
+        ),
+        f"more than {MAX_FIELDS} fields",
+    ),
     "key that is a list": ("? [a]\n: 1\n", "f:1: a key must be text"),
     "nul": ("a: \0\n", "control characters are not allowed"),
     "escape": ("a: \x1b[31m\n", "control characters are not allowed"),
@@ -77,6 +86,19 @@ def test_an_alias_is_what_it_stands_for():
     [document] = read_documents("a: &a {b: [1, 2]}\nc: *a\n", source="f")
 
     assert document.content == {"a": {"b": [1, 2]}, "c": {"b": [1, 2]}}
+
+
+def test_a_merge_key_brings_the_fields_that_do_not_stand_there():
+    [document] = read_documents(
+        "base: &a {b: 1, c: 2}\nmore: &m {c: 3, d: 4}\n"
+        "one: {<<: *a, c: 5}\nboth:\n  c: 6\n  <<: [*m, *a]\nquoted: {'<<': 7}\n",
+        source="f",
+    )
+
+    assert document.content["one"] == {"b": 1, "c": 5}
+    assert document.content["both"] == {"b": 1, "c": 6, "d": 4}
+    assert document.content["quoted"] == {"<<": 7}
+    assert (document.lines["both.c"], document.lines["both.d"]) == (5, 6)
 
 
 def test_a_byte_order_mark_before_the_text_is_skipped():

@@ -25,6 +25,7 @@ from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_k
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport
 from tonnage.manifests.children import spec_digest, write_flags
+from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.plan import size
 from tonnage.sizing.split import Parallelism
 
@@ -231,6 +232,15 @@ class TestAChangedSpec:
 
         assert found.sizing.flags.parallelism.num_gpus == 4
 
+    def test_of_the_token_budget_is_obeyed_whatever_is_gained(self):
+        engine = {"version": "0.33", "maxNumBatchedTokens": 6000}
+        given = a_manifest(engine=engine, generation=2)
+
+        found = assessed(a_state(given, live=a_deployment_body()))
+
+        assert found.sizing.flags.max_num_batched_tokens == 6000
+        assert found.template is not None
+
     @pytest.mark.parametrize(
         "change",
         [
@@ -298,6 +308,16 @@ class TestAScaleTarget:
         assert found.sizing.flags.kv_cache_bytes == 10_737_418_240
         assert found.sizing.kv_tokens_range == (found.sizing.kv_tokens, found.sizing.kv_tokens)
         assert found.sizing.kv_tokens == 65_536  # of 163,840 bytes on each GPU
+
+    def test_has_the_adapters_that_its_arguments_give(self):
+        flags = ["--max-num-seqs=40", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
+        lora = ["--enable-lora", "--max-loras=8", "--max-lora-rank=64"]
+        adapted, bare = (
+            assessed(a_target_state(a_target([*flags, *more]))).sizing for more in (lora, [])
+        )
+
+        assert adapted.request.adapters == Adapters(number=8, rank=64)
+        assert adapted.budget.kv_pool_bytes < bare.budget.kv_pool_bytes
 
     @pytest.mark.parametrize("arguments", [[], ["--max-num-seqs=40"], ["sh", "-c", "vllm serve"]])
     def test_that_does_not_say_its_flags_is_refused(self, arguments):

@@ -19,6 +19,7 @@ from tonnage.manifests.arguments import (
     without_capacity_flags,
 )
 from tonnage.manifests.children import deployment, flags_from_annotation, write_flags
+from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 
@@ -113,6 +114,13 @@ class TestWriting:
         assert json.loads(config) == {"method": "mtp", "num_speculative_tokens": 2}
         assert as_read(written)
         assert "--speculative-config" not in arguments()
+
+    def test_slots_for_adapters_are_said_in_the_engines_own_words(self):
+        model = {"id": "meta-llama/Llama-3.3-70B-Instruct", "adapters": {"number": 4, "rank": 32}}
+        written = arguments(a_model(model=model))
+
+        assert as_read(written).adapters == Adapters(number=4, rank=32)
+        assert "--enable-lora" not in arguments()
 
     def test_experts_are_spread_over_data_parallel_ranks(self):
         ranks = replace(SOME, parallelism=Parallelism(data=8))

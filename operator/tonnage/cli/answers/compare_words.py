@@ -99,6 +99,11 @@ def notes(found: Compared) -> Iterator[str]:
             f"left out, for far more GPUs or replicas over several nodes: {len(found.left_out)} "
             f"({others}); --gpu NAME shows one"
         )
+    if found.measured:
+        yield (
+            f"{', '.join(found.measured)}: with constants of a load test, on the split that was "
+            "measured; others with those of the catalogue"
+        )
     if doubt := doubtful_winner(found):
         yield doubt
     if names := too_close(found):

@@ -1,22 +1,26 @@
 """GPU classes compared for one ModelDeployment: what was asked of which, and the answer as data."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
-from tonnage.cli.answers.planning import code_of, identity
+from tonnage.cli.answers.planning import as_measured, code_of, identity
+from tonnage.cli.answers.reported_cache import with_reported_cache
+from tonnage.estimate.calibration_file import CalibrationFile, CalibrationFileError
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.choosing import aspects
 from tonnage.explain.report import estimate_status, plan_status, rounded
 from tonnage.explain.validation import unconfirmed
-from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
+from tonnage.sizing.checks import check_request
+from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, select
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import size
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.plan import size, size_with
+from tonnage.sizing.request import SizingRequest, on_gpu
+from tonnage.sizing.split import Parallelism
 
 TOO_MANY: Final = 50
 """Times the GPUs of the class that takes the fewest."""
@@ -38,6 +42,8 @@ class Compared:
     over several nodes, which nothing here can run yet."""
     are_named: bool
     """Somebody asked for these classes; without that all are compared."""
+    measured: tuple[str, ...] = ()
+    """Classes that are answered with constants of a load test."""
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
@@ -72,17 +78,42 @@ class Compared:
         }
 
 
-def compare_classes(
+def measured_classes(
+    request: SizingRequest, gpus: Iterable[Gpu], calibrations: Iterable[CalibrationFile]
+) -> dict[str, Measured]:
+    """Return what the classes are asked whose engines were measured, by name.
+
+    Raises:
+        CalibrationFileError: one is of another model, engine or format, of a class that is not
+            compared, or of one that another is of too.
+        SizingError, CatalogError: what was measured will not do for the request.
+    """
+    classes, found = {gpu.name: gpu for gpu in gpus}, dict[str, Measured]()
+    for file in calibrations:
+        name = file.key.gpu
+        if name not in classes or name in found:
+            why = "another calibration is of it too" if name in found else "it is not compared"
+            raise CalibrationFileError(f"the calibration is of GPU class {name}: {why}")
+        asked = as_measured(on_gpu(request, classes[name]), file)
+        split = Parallelism(**file.key.parallelism.model_dump(by_alias=False))
+        check_request(asked)
+        reported = with_reported_cache(asked, size_with(asked, split), file)
+        found[name] = Measured(request=reported or asked, parallelism=split)
+    return found
+
+
+def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     deployment: ModelDeployment,
     request: SizingRequest,
     gpus: Iterable[Gpu],
     *,
     are_named: bool,
     is_written: bool = True,
+    measured: Mapping[str, Measured] | None = None,
 ) -> Compared:
     """Put the request to every class, and answer the manifest as it stands, if there is one."""
     fewest = deployment.spec.scaling.min_replicas
-    selection = select(request, gpus, min_replicas=fewest)
+    selection = select(request, gpus, min_replicas=fewest, measured=measured)
     left_out = () if are_named else unsaleable(selection.choices)
     kept = tuple(each for each in selection.choices if each not in left_out)
     return Compared(
@@ -90,8 +121,9 @@ def compare_classes(
         request=request,
         selection=replace(selection, choices=kept),
         left_out=left_out,
-        as_written=_written(request, fewest) if is_written else None,
+        as_written=_written(request, fewest, measured or {}) if is_written else None,
         are_named=are_named,
+        measured=tuple(sorted(measured or {})),
     )
 
 
@@ -107,9 +139,16 @@ def unsaleable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     return found if len(found) < len(choices) else ()
 
 
-def _written(request: SizingRequest, min_replicas: int) -> Choice | RefusedClass:
+def _written(
+    request: SizingRequest, min_replicas: int, measured: Mapping[str, Measured]
+) -> Choice | RefusedClass:
+    """Answer the manifest as it stands: with what was measured, where that is of its split."""
+    known = measured.get(request.gpu.name)
+    is_known = known is not None and request.num_gpus in {None, known.parallelism.num_gpus}
     try:
-        sizing = size(request)
+        sizing = (
+            size_with(known.request, known.parallelism) if known and is_known else size(request)
+        )
     except (SizingError, CatalogError) as error:
         return RefusedClass(gpu=request.gpu, reason=code_of(error), message=str(error))
     return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))

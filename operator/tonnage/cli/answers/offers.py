@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tonnage.api.spec import Scaling
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
+from tonnage.catalog.engine import find_engine, newest_version, parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.at_demand import cost_figures
@@ -47,6 +48,7 @@ def offers(
     """Return the changes with which the request has an answer, the cheapest first."""
     request = replace(request, flags=None)
     found = [
+        *_newer_engine(request, between),
         *_other_numbers(request, between),
         *_smaller(request, between),
         *_other_gpus(request, gpus, between),
@@ -82,6 +84,14 @@ def _try(request: SizingRequest, between: Between) -> Sizing | None:
         return size(request, between=between)
     except (SizingError, CatalogError):
         return None
+
+
+def _newer_engine(request: SizingRequest, between: Between) -> Iterator[Offer]:
+    """Yield the newest version that is known, where an older one is asked for."""
+    newest = newest_version()
+    if parse_version(request.engine.minor) < parse_version(newest):
+        changed = with_prior(replace(request, engine=find_engine(newest)))
+        yield from _offer(changed, f'engine.version: "{newest}"', between)
 
 
 def _other_numbers(request: SizingRequest, between: Between) -> Iterator[Offer]:

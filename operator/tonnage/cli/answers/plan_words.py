@@ -22,6 +22,7 @@ NOES: Final = {
     "SLOInfeasible": "the SLO targets are out of reach, with any number of replicas",
     "ContextTooLong": "the model was not made for so long a context",
     "CalibrationMismatch": "the calibration is of another engine",
+    "InvalidAdapters": "it cannot be served with such adapters, as far as is known",
     "InvalidParallelism": "it cannot be split over that many GPUs",
 }
 SAVING_NUMBERS: Final = ("GPUs", "saves")
@@ -74,9 +75,26 @@ def headline(answer: Planned) -> str:
         rate = significant(requests_per_s_asked(sizing) or 0.0)
         return (
             f"{rate} requests/s need {counted(sizing.replicas, 'replica')}, maxReplicas allows "
-            f"{answer.replicas}: {line}"
+            f"{answer.replicas}: {line}{_cheaper_split(answer)}"
         )
-    return line
+    return f"{line}{_cheaper_split(answer)}"
+
+
+def _cheaper_split(answer: Planned) -> str:
+    """Name the split that takes fewer GPUs, which ``compare`` chooses; a plan takes the smallest.
+
+    A plan is for a fleet that runs: another split restarts it (decisions/0008).
+    """
+    other = next((each for each in answer.savings if each.is_split), None)
+    if other is None:
+        return ""
+    num_gpus = other.sizing.parallelism.num_gpus
+    doubt = "" if other.is_sure else ", closer than sure"
+    return (
+        f"; {counted(other.replicas, 'replica')} of {counted(num_gpus, 'GPU')} would take "
+        f"{counted(other.num_fewer_gpus, 'GPU')} fewer{doubt}: --set "
+        f"hardware.gpusPerReplica={num_gpus}"
+    )
 
 
 def verdict(answer: Planned | Refused) -> str:

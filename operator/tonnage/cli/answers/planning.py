@@ -28,6 +28,8 @@ from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import with_speed
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
+from tonnage.manifests.arguments import argument_pairs
+from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
 from tonnage.sizing.provenance import (
@@ -222,7 +224,7 @@ def _sized(request: SizingRequest, live: Live | None, between: Between) -> Sizin
 
     if live.is_current:
         return size_with(live.flags, True)
-    return resized(size_with, live.flags, num_gpus=request.num_gpus)
+    return resized(size_with, live.flags, request)
 
 
 def request_of(
@@ -297,6 +299,7 @@ def _request(
         request,
         flags=target.flags(default_utilization=default),
         switches=switches_in(target.arguments),
+        adapters=running_adapters(request.shape, dict(argument_pairs(target.arguments))),
     )
 
 

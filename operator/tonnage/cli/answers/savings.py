@@ -31,6 +31,7 @@ CACHED_FRACTION: Final = 0.5
 CONTEXT_STEP_TOKENS: Final = 512
 ROOM: Final = 1.5
 """What a shorter context leaves over the mean request."""
+SIZE_FIELD: Final = "hardware.gpusPerReplica"
 SLO_FIELDS: Final = {"TimePerOutputToken": "tpot", "TimeToFirstToken": "ttft"}
 SPEC_FIELDS: Final = {"tpot": "timePerOutputToken", "ttft": "timeToFirstToken"}
 
@@ -45,6 +46,8 @@ class Saving:
     num_fewer_gpus: int
     is_sure: bool
     """It would save as much were the engine slower by what the estimate of its speed leaves."""
+    is_split: bool = False
+    """The same spec on another number of GPUs per replica, which ``compare`` would choose."""
 
     @property
     def num_gpus(self) -> int:
@@ -95,6 +98,7 @@ def _saving(change: str, other: Sizing, num_gpus: int, min_replicas: int) -> Sav
     slower = other.sustained_requests_per_s(replicas) / (1 + spread_of(other.request))
     return Saving(
         change=change,
+        is_split=change.startswith(SIZE_FIELD),
         sizing=other,
         replicas=replicas,
         num_fewer_gpus=num_gpus - replicas * other.parallelism.num_gpus,
@@ -112,7 +116,7 @@ def _answers(
             other = best_choice(free, min_replicas=min_replicas, between=between).sizing
             if other.parallelism != sizing.parallelism:
                 each = other.parallelism
-                yield f"hardware.gpusPerReplica: {each.num_gpus} ({each})", other
+                yield f"{SIZE_FIELD}: {each.num_gpus} ({each})", other
     except (SizingError, CatalogError):
         pass  # the splits that are left will not do; the plan's own does
     for change, changed in _changes(sizing):
@@ -133,6 +137,9 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
     if request.kv_format != "fp8":
         yield "model.kvCache: fp8", replace(request, kv_format="fp8")
     yield from _relaxed(sizing)
+    if request.max_num_batched_tokens:
+        chosen = replace(request, max_num_batched_tokens=None)
+        yield "engine.maxNumBatchedTokens left out", chosen
     if not request.workload.cached_fraction:
         cached = replace(request.workload, cached_fraction=CACHED_FRACTION)
         yield (

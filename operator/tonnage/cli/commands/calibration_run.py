@@ -187,7 +187,11 @@ def _replayed(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> Replaye
     options, request = plan.options, plan.subject.request
     page = seen.page
     utilization = page.gpu_memory_utilization if page else None
-    batched = options.max_num_batched_tokens or default_batched_tokens(request.gpu)
+    batched = (
+        options.max_num_batched_tokens
+        or request.max_num_batched_tokens
+        or default_batched_tokens(request.gpu)
+    )
     seqs = min(options.max_num_seqs or DEFAULT_SEQS, batched)
     flags = Flags(
         max_num_seqs=seqs,

@@ -2,19 +2,21 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import click
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.answers.comparing import Compared, compare_classes
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.cli.answers.comparing import Compared, compare_classes, measured_classes
 from tonnage.cli.answers.patience import watched
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
 from tonnage.cli.commands.forms import written
-from tonnage.cli.commands.options import html_option, output_option
+from tonnage.cli.commands.options import calibrations_option, html_option, output_option
 from tonnage.cli.commands.question import (
     Asking,
     Beside,
@@ -32,11 +34,15 @@ from tonnage.cli.commands.writing import (
     write_page,
 )
 from tonnage.cli.console import NO, OK, Failure, complain, output, show
+from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.manifest import parse
 from tonnage.cli.read.references import target_of
 from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.compare import compared
+from tonnage.estimate.calibration_file import CalibrationFileError
+from tonnage.sizing.compare import Measured
+from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import SizingRequest
 
 HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
@@ -54,6 +60,7 @@ Examples:
   tonnage compare -f model.yaml                                   all classes
   tonnage compare -f model.yaml --gpu H100,H200,L40S              only these, with all details
   tonnage compare -f model.yaml --prices prices.yaml --rate spot  your own prices
+  tonnage compare -f model.yaml --calibration calibration.json    constants measured by calibrate
   tonnage compare -f model.yaml --html compare.html               an HTML page with charts
   tonnage compare -f model.yaml -o json | jq '.classes[0].plan'
 
@@ -66,7 +73,12 @@ Exit codes: 0 a class can serve it; 2 none can; 3 invalid input; 1 unexpected er
 @question_options
 @output_option
 @html_option
-def compare(*, question: Question, form: str, page_file: str | None) -> None:
+@calibrations_option
+def compare(
+    *, question: Question, form: str, page_file: str | None, calibration_files: tuple[Path, ...]
+) -> None:
+    if question.textbook and calibration_files:
+        raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
     check_page(page_file, form)
     terms = terms_of(question)
     named = named_classes(question.classes, terms.gpus) if question.classes else []
@@ -80,6 +92,7 @@ def compare(*, question: Question, form: str, page_file: str | None) -> None:
         watched(gpus, clock=time.monotonic, tell=progress.tell, begin=progress.begin),
         are_named=bool(named),
         is_written=bool(question.names),
+        measured=_measured(request, gpus, calibration_files),
     )
     if page_file is not None:
         from tonnage.cli.page.compare import compare_page  # noqa: PLC0415  (needs an extra)
@@ -109,6 +122,15 @@ def _request(
     except (CatalogError, TargetError) as error:
         raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
     return deployment, request
+
+
+def _measured(
+    request: SizingRequest, gpus: Sequence[Gpu], files: tuple[Path, ...]
+) -> dict[str, Measured]:
+    try:
+        return measured_classes(request, gpus, map(read_calibration, files))
+    except (CalibrationFileError, SizingError, CatalogError) as error:
+        raise Failure(f"--calibration: {code_of(error)}: {error}") from error
 
 
 def _print(found: Compared, form: str) -> None:

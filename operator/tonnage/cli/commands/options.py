@@ -108,6 +108,15 @@ calibration_option: Final = click.option(
     metavar="FILE",
     help="Constants that 'tonnage calibrate' measured, instead of those of the catalogue.",
 )
+calibrations_option: Final = click.option(
+    "--calibration",
+    "calibration_files",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    multiple=True,
+    help="Constants that 'tonnage calibrate' measured on one of the classes, instead of those of "
+    "the catalogue; may be repeated.",
+)
 requests_per_second_option: Final = click.option(
     "--requests-per-second",
     "requests_per_s",

@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -35,7 +35,8 @@ from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.manifest import Resource, parse
 from tonnage.cli.read.references import target_of
 from tonnage.cli.read.strict_yaml import ManifestError
-from tonnage.cli.text.plan import answered
+from tonnage.cli.text.plan import answered, sources_of
+from tonnage.explain.sources import cited
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 from tonnage.sizing.provenance import Figure
@@ -60,6 +61,7 @@ Examples:
   tonnage plan -f model.yaml --hub                         the same, fetched from Hugging Face
   tonnage plan -f model.yaml --checkpoint DIR              exact weight sizes from safetensors
   tonnage plan -f model.yaml --calibration calibration.json  constants measured by calibrate
+  tonnage plan -f model.yaml --sources                     where every figure is taken from
   tonnage plan -f models/ --html plan.html                 an HTML page with charts
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
@@ -82,12 +84,16 @@ DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 @output_option
 @html_option
 @calibration_option
+@click.option(
+    "--sources", "has_sources", is_flag=True, help="Say where every figure is taken from."
+)
 def plan(
     *,
     question: Question,
     form: str,
     page_file: str | None,
     calibration_file: Path | None,
+    has_sources: bool,
 ) -> None:
     if question.textbook and calibration_file is not None:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
@@ -110,7 +116,7 @@ def plan(
 
         write_page(page_file, plan_page(answers))
     if page_file != "-":
-        _print(answers, form)
+        _print(answers, form, has_sources=has_sources)
     is_broken = bool(asked.manifests.problems) or len(answers) < len(asked.numbered)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
@@ -167,16 +173,25 @@ def _remark_on(planned: Planned) -> None:
         remark(f"Note: {identified(planned)}: the operator cannot run it: {found.message}")
 
 
-def _print(answers: list[Planned | Refused], form: str) -> None:
+def _print(answers: list[Planned | Refused], form: str, *, has_sources: bool) -> None:
     if form == "text":
         console = output()
         for number, each in enumerate(answers):
             if number:
                 console.print()
             show(console, answered(each, is_ascii=console.options.ascii_only, width=console.width))
+            if has_sources and isinstance(each, Planned):
+                show(console, sources_of(each))
         return
     for each in answers:
         if isinstance(each, Refused):
             complain(f"{identified(each)}: {each.message}")
     rows = [plan_row(each) for each in answers]
-    click.echo(written([each.to_dict() for each in answers], form, rows=rows))
+    click.echo(written([_data(each, has_sources=has_sources) for each in answers], form, rows=rows))
+
+
+def _data(answer: Planned | Refused, *, has_sources: bool) -> dict[str, Any]:
+    if not has_sources or isinstance(answer, Refused):
+        return answer.to_dict()
+    sources = [each.to_dict() for each in cited(answer.sizing.request)]
+    return {**answer.to_dict(), "sources": sources}

@@ -147,6 +147,8 @@ def _rate(requests_per_s: float | None) -> int | str | None:
     if requests_per_s is None:
         return None
     written = f"{requests_per_s:.{DECIMALS}f}".rstrip("0").rstrip(".")
+    if written == "0":
+        raise Failure(f"--rps {requests_per_s:g}: a spec has {DECIMALS} decimals of it at most")
     return int(written) if written.isdigit() else written
 
 

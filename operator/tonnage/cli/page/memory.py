@@ -24,13 +24,14 @@ from tonnage.units import GIB, format_bytes
 
 COLORS: Final = {
     "weights": "#3a67ad",
+    "adapters": "#7a6bb5",
     "activations": "#a34b8b",
     "runtime": "#b98608",
     "CUDA graphs": "#2a8599",
     CACHE: "#2f7d4c",
     UNUSED: FAINT,
 }
-OTHER_COLORS: Final = ("#c25b4e", "#7a6bb5", "#6b6b6b")
+OTHER_COLORS: Final = ("#c25b4e", "#6b6b6b")
 LEAST_RANGE: Final = 0.008
 """Of the bar: the range of an edge that is shorter cannot be seen."""
 HEIGHT_PX: Final = 165

@@ -1,7 +1,7 @@
 """A YAML reader for files from strangers: strict, bounded, and with the line of every field.
 
 Values are built from the parser's events, so that nothing is expanded or built before it was
-looked at. Refused: merge keys, tags, duplicate keys and deep nesting. What an alias stands for
+looked at. Refused: tags, duplicate keys and deep nesting. What an alias or a merge key stands for
 counts each time that it stands, so that a short file cannot mean a long one. A plain
 scalar that YAML readers disagree on (``on``, ``012``, ``1e3``) is kept as text and put on record
 as a doubt; whether it matters is for the caller to say.
@@ -201,22 +201,37 @@ class _Builder:
 
     def _mapping(self, path: tuple[str, ...]) -> dict[str, Any]:
         content: dict[str, Any] = {}
+        merged: dict[str, Any] | None = None
         while not isinstance(event := next(self.events), MappingEndEvent):
             key = self._key(event, path)
-            if key in content:
+            if key in content or (_is_merge(event) and merged is not None):
                 first = self.lines[".".join((*path, key))]
                 self._refuse(event, (*path, key), f"stands twice, first in line {first}")
             self.lines[".".join((*path, key))] = _line(event)
-            content[key] = self.value(next(self.events), (*path, key))
-        return content
+            value = self.value(next(self.events), (*path, key))
+            if _is_merge(event):
+                merged = self._merged(event, path, value)
+            else:
+                content[key] = value
+        return {**(merged or {}), **content}
 
     def _key(self, event: Event, path: tuple[str, ...]) -> str:
         self._check(event, path)
         if not isinstance(event, ScalarEvent):
             self._refuse(event, path, "a key must be text")
-        if event.value == "<<" and event.implicit[0]:
-            self._refuse(event, path, "merge keys (<<) are not allowed; write the fields out")
         return str(event.value)
+
+    def _merged(self, event: Event, path: tuple[str, ...], value: object) -> dict[str, Any]:
+        """Return the fields that ``<<`` brings: of several mappings the first that has one wins."""
+        sources = value if isinstance(value, list) else [value]
+        found: dict[str, Any] = {}
+        for source in reversed(sources):
+            if not isinstance(source, dict):
+                self._refuse(event, path, "<< takes a mapping, or a list of mappings")
+            found |= source
+        for key in found:
+            self.lines.setdefault(".".join((*path, key)), _line(event))
+        return found
 
     def _sequence(self, path: tuple[str, ...]) -> list[Any]:
         content: list[Any] = []
@@ -234,6 +249,11 @@ class _Builder:
                 self.doubts.append(doubt)
                 return text
         return _plain(text)
+
+
+def _is_merge(event: Event) -> bool:
+    """Tell whether a key is a plain ``<<``: quoted it is a name like any other."""
+    return isinstance(event, ScalarEvent) and event.value == "<<" and bool(event.implicit[0])
 
 
 def _plain(text: str) -> object:

@@ -27,6 +27,7 @@ EDGE_NOTE: Final = "KV cache begins, 9 times in 10"
 DIM: Final = "dim"
 MARKS: Final = {
     "weights": ("█", "W", "blue"),
+    "adapters": ("▧", "L", "bright_blue"),
     "activations": ("▓", "A", "magenta"),
     "runtime": ("▒", "R", "yellow"),
     "CUDA graphs": ("░", "G", "cyan"),

@@ -26,6 +26,7 @@ from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.console import WIDEST, printable
 from tonnage.cli.text.figures import DIM, batch_table, heading, memory_bar
 from tonnage.explain.at_demand import demand_rows
+from tonnage.explain.sources import cited
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
@@ -101,6 +102,18 @@ def _inputs(sizing: Sizing) -> RenderableType:
     for name, value, origin in inputs(sizing):
         grid.add_row(name, value, Text(origin, style=ORIGIN_STYLE.get(origin, "")))
     return Padding(grid, (0, 0, 0, INDENT), expand=False)
+
+
+def sources_of(answer: Planned) -> RenderableType:
+    """Return what the figures of a plan are taken from."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(2):
+        grid.add_column(overflow="fold")
+    for each in cited(answer.sizing.request):
+        said = " - ".join(part for part in (each.title, each.quote, each.where) if part)
+        grid.add_row(each.figure, Text(said, style=DIM))
+    indented = Padding(grid, (0, 0, 0, INDENT), expand=False)
+    return Group(Text(), Text("Sources", style="bold"), indented)
 
 
 def _summary(answer: Planned) -> RenderableType:

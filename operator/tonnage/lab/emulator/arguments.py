@@ -9,6 +9,7 @@ from typing import Final
 
 from tonnage.lab.emulator.buckets import parse_custom
 from tonnage.lab.emulator.flags import BOOLEANS, SWITCHES, VALUED
+from tonnage.sizing.adapters import DEFAULT_NUMBER, DEFAULT_RANK, Adapters
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
 
 DTYPES: Final = ("auto", "bfloat16", "float", "float16", "float32", "half")
@@ -59,6 +60,7 @@ class Arguments:
     """``--scheduler-reserve-full-isl``."""
     enable_mfu_metrics: bool = False
     shutdown_timeout_s: float = 0.0
+    adapters: Adapters | None = None
     speculation: Drafting | None = None
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
@@ -172,6 +174,9 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     serve.add_argument("--quantization", "-q")
     serve.add_argument("--speculative-config", "-sc", type=_drafting)
+    _add_boolean(serve, "enable-lora", default=False)
+    serve.add_argument("--max-loras", type=positive, default=DEFAULT_NUMBER)
+    serve.add_argument("--max-lora-rank", type=positive, default=DEFAULT_RANK)
     _add_boolean(serve, "enable-expert-parallel", "-ep", default=False)
     _add_boolean(serve, "enable-prefix-caching", default=True)
 
@@ -223,6 +228,9 @@ def parse(argv: Sequence[str]) -> Arguments:
         admits_whole_prompts=read.scheduler_reserve_full_isl,
         enable_mfu_metrics=read.enable_mfu_metrics,
         shutdown_timeout_s=read.shutdown_timeout,
+        adapters=Adapters(number=read.max_loras, rank=read.max_lora_rank)
+        if read.enable_lora
+        else None,
         speculation=read.speculative_config,
         custom_buckets=read.custom_histogram_buckets,
     )

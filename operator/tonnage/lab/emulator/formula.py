@@ -14,6 +14,7 @@ from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine.step_costs import StepCosts
 from tonnage.lab.emulator.arguments import Arguments
 from tonnage.manifests.names import API_VERSION
+from tonnage.sizing.adapters import are_counted
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.serving.flags import replica_under
@@ -47,7 +48,10 @@ def _request(gpu: str, arguments: Arguments, acceptance_rate: float) -> SizingRe
     spec = parse_model_deployment(manifest).spec
     request = ask(spec, look_up(spec, {gpu: find_gpu(gpu, built_in_gpus())}))
     return replace(
-        request, flags=flags(arguments), speculation=speculation(arguments, acceptance_rate)
+        request,
+        flags=flags(arguments),
+        speculation=speculation(arguments, acceptance_rate),
+        adapters=arguments.adapters if are_counted(request.shape) else None,
     )
 
 

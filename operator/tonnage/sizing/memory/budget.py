@@ -48,7 +48,10 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
         return MemoryBudget(
             total_bytes=gpu.nominal_memory_bytes,
             utilization_fraction=flags.gpu_memory_utilization,
-            parts=(BudgetPart(name="weights", num_bytes=shard.weights_bytes),),
+            parts=(
+                BudgetPart(name="weights", num_bytes=shard.weights_bytes),
+                *_adapters(shard),
+            ),
             given_pool=given_pool(request, shard, flags),
         )
     parts = budget_parts(
@@ -152,6 +155,7 @@ def budget_parts(
     """
     return (
         _weights(shape, shard),
+        *_adapters(shard),
         _activations(shape, flags, memory),
         _fitted("runtime", _runtime(flags.parallelism, memory, has_nvlink=has_nvlink)),
         _fitted(GRAPHS, memory.graphs_bytes),
@@ -173,6 +177,22 @@ def _weights(shape: ModelShape, shard: Shard) -> BudgetPart:
         spread_bytes=_weights_spread_bytes(shape, shard),
         less_bytes=padding,
         cause="experts that are not padded" if padding else "",
+    )
+
+
+def _adapters(shard: Shard) -> tuple[BudgetPart, ...]:
+    """Return the slots for LoRA adapters; whether the vocabulary has some is not always known."""
+    share = shard.adapters
+    if share is None:
+        return ()
+    doubtful_bytes = share.number * share.doubtful_bytes
+    return (
+        BudgetPart(
+            name="adapters",
+            num_bytes=share.resident_bytes,
+            more_bytes=doubtful_bytes,
+            cause="adapters of the vocabulary, which some models have" if doubtful_bytes else "",
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from tonnage.catalog.shape import (
     StateAttention,
 )
 from tonnage.sizing.errors import InvalidParallelismError
+from tonnage.sizing.parallelism.adapters import with_adapters
 from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.parallelism.shard import Shard, shard_of
 from tonnage.sizing.request import SizingRequest
@@ -62,12 +63,14 @@ def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallel
 
 
 def rank_of(request: SizingRequest, parallelism: Parallelism) -> Shard:
-    """Return what one rank of a split holds and works on, draft layers included.
+    """Return what one rank of a split holds and works on, draft layers and adapters included.
 
     Raises:
         InvalidParallelismError: drafts in a pipeline.
     """
     target = _shard(request, request.shape, parallelism)
+    if request.adapters:
+        target = with_adapters(target, request.shape, request.adapters)
     if request.speculation is None:
         return target
     if parallelism.pipeline > 1:

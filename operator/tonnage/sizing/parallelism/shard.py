@@ -44,6 +44,32 @@ class ExpertShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterShare:
+    """The slots for LoRA adapters on one rank."""
+
+    number: int
+    each_bytes: float
+    """Of one slot, beside the layers."""
+    vocabulary_bytes: float = 0.0
+    """Of one slot, beside the embedding and the logits."""
+    doubtful_bytes: float = 0.0
+    """The same where it is not known whether the engine allocates it."""
+
+    @property
+    def resident_bytes(self) -> float:
+        return self.number * (self.each_bytes + self.vocabulary_bytes)
+
+    def touched(self, num_sequences: float) -> float:
+        """Return how many adapters so many sequences use, each of which picks one at random.
+
+        >>> round(AdapterShare(number=8, each_bytes=1.0).touched(8), 2)
+        5.25
+        """
+        missed: float = (1 - 1 / self.number) ** num_sequences
+        return self.number * (1 - missed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """What one rank of one pipeline stage holds, reads and computes.
 
@@ -78,6 +104,7 @@ class Shard:
     num_moe_layers: int = 0
     hidden_size: int = 0
     parallelism: Parallelism = field(default_factory=Parallelism)
+    adapters: AdapterShare | None = None
     draft: "Shard | None" = None
     """What one further pass of a draft layer reads and computes. None: nothing drafts."""
 

@@ -96,6 +96,8 @@ class FlagSearch:
         return best
 
     def _other_budget(self, best: Chosen) -> Chosen:
+        if self._request.max_num_batched_tokens is not None:
+            return best
         for tokens in BUDGETS_TOKENS:
             rate = best.goodput.requests_per_s
             verified = best.replica.model.tokens_verified
@@ -223,7 +225,8 @@ def _flags(request: SizingRequest, parallelism: Parallelism, max_num_seqs: int) 
     utilization = request.engine.constants.gpu_memory_utilization
     return Flags(
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=default_batched_tokens(request.gpu),
+        max_num_batched_tokens=request.max_num_batched_tokens
+        or default_batched_tokens(request.gpu),
         gpu_memory_utilization=1.0 if request.is_textbook else utilization,
         parallelism=parallelism,
     )

@@ -41,6 +41,8 @@ LARGE_ERROR: Final = 0.025
 PER_SLOT: Final = 4
 """Requests beside those for each that a replica runs at once: the batch has to fill and drain."""
 STEPS: Final = 60
+LAST_STEPS: Final = 8
+"""Down from where the line between two runs crosses, to a rate whose own run keeps every target."""
 LOWEST: Final = 1e-4
 """Of the first guess: no rate below it is worth a replica."""
 STEEP: Final = 6.0
@@ -196,8 +198,14 @@ class _Search:
         return known
 
     def goodput(self, guess: float) -> Goodput:
-        """Return the rate at which the excess crosses zero; nothing where it is never below."""
+        """Return the rate at which the excess crosses zero; nothing where it is never below.
+
+        Short runs rank flags and splits. A rate that is told has a run of its own that keeps every
+        target: close to saturation half a percent of it is a quarter of a TTFT.
+        """
         rate = self._highest(guess)
+        if rate and self._length in {Length.FULL, Length.LONG}:
+            rate = self._kept(rate)
         if not rate:
             return NOTHING
         near = min(self._points, key=lambda tried: abs(math.log(tried / rate)))
@@ -248,6 +256,19 @@ class _Search:
                 return 0.0
         share = at_low / (at_low - at_high) if at_low < 0 < at_high else 0.0
         return low * (high / low) ** share if high else low
+
+    def _kept(self, rate: float) -> float:
+        """Return the rate, or one little below it, whose own run keeps every target."""
+        close = CLOSE[self._length]
+        for step in range(LAST_STEPS):
+            near = [tried for tried, excess in self._points.items() if excess <= 0]
+            best = max((tried for tried in near if tried <= rate), default=0.0)
+            if best >= rate * math.exp(-close * (1 + step) / 4):
+                return best
+            if self._excess(rate) <= 0:
+                return rate
+            rate *= math.exp(-close * (1 + step) / 4)
+        return max((tried for tried, excess in self._points.items() if excess <= 0), default=0.0)
 
     def _stride(self, excess: float, step: int) -> float:
         """Return how far to go, in a logarithm of the rate: the further the longer it takes."""

@@ -262,7 +262,8 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
 
     Pipeline stages cut the batch into as many microbatches, and one round passes them all, so
     the stage's time counts once per stage. A step with prompts takes no less than the host needs to
-    launch it. With speculation each sequence has several tokens in
+    launch it. Of adapters a step reads those of its decoding sequences, each of which has one at
+    random. With speculation each sequence has several tokens in
     the step: they share the reads of its cache, not the work. Data-parallel ranks each hold their
     share of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be the
     mean one, but for prefill that only some have: those compute and send all of it, and routed
@@ -299,6 +300,9 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
     flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
     unpacked_bytes = _unpacked_bytes(shard, constants, weights_bytes)
+    if shard.adapters:
+        read_bytes = shard.adapters.touched(sequences) * shard.adapters.each_bytes
+        weights_bytes, unpacked_bytes = weights_bytes + read_bytes, unpacked_bytes + read_bytes
     weights_s = stages * unpacked_bytes / bytes_per_s
     cache_s = stages * kv_bytes / (bytes_per_s * constants.cache_bandwidth_factor)
     products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s

@@ -123,6 +123,15 @@ class TestTheRate:
         assert outcome_at(trial, 0.96 * rate, length=Length.MEDIUM).ratio <= 1
         assert outcome_at(trial, 1.1 * rate, length=Length.MEDIUM).ratio > 1
 
+    @pytest.mark.parametrize("ttft_s", [0.3, 0.5, 1.0, 2.0])
+    @pytest.mark.parametrize("slots", [8, 64])
+    def test_that_is_told_is_of_a_run_that_keeps_every_target(self, slots, ttft_s):
+        trial = a_trial(replica=a_replica(max_num_seqs=slots), slo=an_slo(ttft_s=ttft_s, tpot_s=1))
+        found = searched(trial, length=Length.FULL)
+
+        assert found.requests_per_s > 0
+        assert found.outcome.ratio <= 1
+
     def test_does_not_exceed_the_fluid_bound_by_more_than_its_doubt(self):
         trial = a_trial()
 

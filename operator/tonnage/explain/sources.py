@@ -1,0 +1,85 @@
+"""Where the figures of a plan are taken from: boards, prices, models, versions, constants."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tonnage.catalog.gpu import CatalogError, Gpu, Source, sources
+from tonnage.catalog.models import built_in_model, model_origin
+from tonnage.sizing.provenance import Figure, Origin
+from tonnage.sizing.request import SizingRequest
+
+GIVEN: Final = "given"
+CONSTANTS: Final = {
+    "cache and flags": ("vllm-source",),
+    "memory": ("kv-logs",),
+}
+SPEED: Final = ("serving-measurements", "kernel-tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cited:
+    """One figure, or a kind of them, and the work that it is taken from."""
+
+    figure: str
+    title: str
+    where: str = ""
+    quote: str = ""
+    """What stands there."""
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what is known of it."""
+        fields = (("where", self.where), ("quote", self.quote))
+        known = {name: value for name, value in fields if value}
+        return {"figure": self.figure, "title": self.title, **known}
+
+
+def cited(request: SizingRequest) -> tuple[Cited, ...]:
+    """Return the sources of all that was looked up for a request, in the order of the plan."""
+    return (*_of_gpu(request.gpu), *_of_model(request), *_of_engine(request))
+
+
+def _of_gpu(gpu: Gpu) -> Iterator[Cited]:
+    figure = f"GPU {gpu.name}"
+    yield from (_quoted(figure, source) for source in gpu.sources)
+    if not gpu.sources:
+        yield Cited(figure=figure, title=GIVEN)
+    if gpu.price.source:
+        yield _quoted(f"price of {gpu.name}", gpu.price.source)
+    elif gpu.price.rent_usd_per_hour or gpu.price.purchase_usd:
+        yield Cited(figure=f"price of {gpu.name}", title=GIVEN)
+
+
+def _quoted(figure: str, source: Source) -> Cited:
+    return _known(figure, source.key, quote=source.quote)
+
+
+def _known(figure: str, key: str, *, quote: str = "") -> Cited:
+    known = sources().get(key)  # classes of an administrator's own may cite what is not listed
+    if known is None:
+        return Cited(figure=figure, title=key, quote=quote)
+    return Cited(figure=figure, title=known["title"], where=known["where"], quote=quote)
+
+
+def _of_model(request: SizingRequest) -> Iterator[Cited]:
+    shape = request.shape
+    figure = f"model {shape.name}"
+    try:
+        is_built_in = built_in_model(shape.name).digest == shape.digest
+    except CatalogError:
+        is_built_in = False
+    if not is_built_in:
+        yield Cited(figure=figure, title="the config.json that was given")
+        return
+    origin = model_origin(shape.name)
+    yield Cited(figure=figure, title=origin.source, quote=origin.certainty)
+
+
+def _of_engine(request: SizingRequest) -> Iterator[Cited]:
+    for figure, keys in CONSTANTS.items():
+        yield from (_known(f"vLLM {request.engine.minor} {figure}", key) for key in keys)
+    origins = {each.origin for each in request.inputs if each.figure is Figure.SPEED}
+    if Origin.MEASURED in origins:
+        yield Cited(figure="speed", title="measured")
+    elif not request.is_textbook:
+        yield from (_known("speed", key) for key in SPEED)
