@@ -59,7 +59,10 @@ class UnannouncedError(HeldBackError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Carries writes out. ``may_write`` is asked right before each: a lost Lease stops them."""
+    """Carries writes out. ``may_write`` is asked right before each attempt at one.
+
+    What replaces or removes pods is asked for too: is it still the object that was decided on?
+    """
 
     kube: KubeApi
     may_write: Callable[[], bool]
@@ -107,49 +110,64 @@ class Writer:
         if not self.may_write():
             raise HeldBackError("the Lease was lost: nothing is written")
 
+    @property
+    def led(self) -> KubeApi:
+        """Return the API server to write to while we lead."""
+        return self.kube.fenced(lambda _: self.check_lead())
+
+    def _current(self, writes: Writes) -> KubeApi:
+        """Return the API server to write to while we lead and the spec is the one decided on.
+
+        It was looked at right before the first attempt; each further one comes seconds later.
+        """
+
+        def fence(attempt: int) -> None:
+            if attempt > 1:
+                self._check_current(writes)
+            self.check_lead()
+
+        return self.kube.fenced(fence)
+
     def _scale(self, writes: Writes) -> None:
         if writes.scale is not None:
-            self._check_current(writes)
             self._move(writes, writes.scale)
 
     def _move(self, writes: Writes, scale: Scale) -> None:
         """Write replicas through ``/scale``; other fields may change at the same time.
 
         Raises:
+            HeldBackError: the object is not the one any more that was decided on.
             StaleError: another number stands there, or ever another version.
         """
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
         for attempt in range(SCALE_ATTEMPTS):
+            self._check_current(writes)
             live = self.kube.get(path)
             if live is None or _seen(live) != (scale.uid, scale.seen):
                 raise StaleError(f"does not ask for {scale.seen} replicas any more: decided anew")
             for cost in scale.costs if attempt == 0 else ():
                 self._mark(writes, cost)
+            version = live["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": scale.replicas}}
             try:
-                self._write_scale(path, live["metadata"]["resourceVersion"], scale.replicas)
+                self._current(writes).merge_patch(path, body, manager=SCALE_MANAGER)
             except ConflictError:
                 continue
             LOG.info("object=%s replicas=%d->%d", writes.label, scale.seen, scale.replicas)
             return
         raise StaleError(f"changed {SCALE_ATTEMPTS} times while replicas were written")
 
-    def _write_scale(self, path: str, version: str, replicas: int) -> None:
-        self.check_lead()
-        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
-        self.kube.merge_patch(path, body, manager=SCALE_MANAGER)
-
     def _mark(self, writes: Writes, cost: PodCost) -> None:
         """Write what a pod costs; where that fails, another pod goes, and that is all."""
-        self.check_lead()
         annotations = {DELETION_COST_ANNOTATION: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         try:
-            self.kube.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
+            self.led.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
         except KubernetesError as error:
             LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
 
     def _check_current(self, writes: Writes) -> None:
-        """Before replicas or pods change: is the object still the one that was decided on?
+        """Ask whether the object is still the one that was decided on.
 
         Raises:
             HeldBackError: it is gone, or another.
@@ -173,9 +191,9 @@ class Writer:
         return apply
 
     def _template(self, writes: Writes) -> None:
-        if writes.template is not None:
+        if writes.template is not None or writes.check_children:
             self._check_current(writes)
-        self._children.protect(writes)
+        self._children(writes).protect(writes)
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)
 
@@ -184,21 +202,20 @@ class Writer:
 
         def publish(writes: Writes) -> None:
             if writes.uid not in held:
-                self._children.publish(writes)
+                self._children(writes).publish(writes)
 
         return publish
 
-    @property
-    def _children(self) -> Children:
-        return Children(kube=self.kube, check_lead=self.check_lead, site=self.site)
+    def _children(self, writes: Writes) -> Children:
+        return Children(kube=self._current(writes), site=self.site)
 
     def _apply_deployment(self, writes: Writes, template: Manifest) -> None:
         """Create without force, or update what is provably ours."""
         path = DEPLOYMENTS.path(writes.namespace, writes.name)
         live = self.kube.get(path)
-        self.check_lead()
+        kube = self._current(writes)
         if live is None:
-            made = self.kube.apply(path, template, manager=MANAGER, force=False)
+            made = kube.apply(path, template, manager=MANAGER, force=False)
             LOG.info("object=%s created Deployment", writes.label)
             self._move_first(writes, made["metadata"]["uid"])
             return
@@ -206,10 +223,10 @@ class Writer:
             self.taken_names.add((writes.namespace, writes.name))
             raise HeldBackError(f"Deployment {writes.label} is not ours: it is left alone")
         if writes.creates:
-            self._show_again(path, live)
+            _show_again(kube, path, live)
             return
         pinned = template | {"metadata": template["metadata"] | {"uid": live["metadata"]["uid"]}}
-        self.kube.apply(path, pinned, manager=MANAGER, force=True)
+        kube.apply(path, pinned, manager=MANAGER, force=True)
         LOG.info("object=%s applied template", writes.label)
 
     def _move_first(self, writes: Writes, uid: str) -> None:
@@ -219,16 +236,6 @@ class Writer:
             first = Scale(deployment=writes.name, uid=uid, seen=1, replicas=wanted)
             with suppress(StaleError):
                 self._move(writes, first)
-
-    def _show_again(self, path: str, live: Manifest) -> None:
-        """Label ours again: without the label no watch shows it, nor the flags that it runs with.
-
-        What was to be applied was made without them: nothing but the label is written.
-        """
-        if (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true":
-            return  # just made: the watch will show it
-        metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
-        self.kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
 
     def _announce(self, writes: Writes) -> None:
         """Say that pods are about to be replaced before the first of them is."""
@@ -242,7 +249,6 @@ class Writer:
     def _write_status(self, writes: Writes) -> None:
         if writes.status is None:
             return
-        self.check_lead()
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -250,7 +256,18 @@ class Writer:
             "status": writes.status.to_dict(),
         }
         path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
-        self.kube.apply(path, body, manager=MANAGER, force=True)
+        self.led.apply(path, body, manager=MANAGER, force=True)
+
+
+def _show_again(kube: KubeApi, path: str, live: Manifest) -> None:
+    """Label ours again: without the label no watch shows it, nor the flags that it runs with.
+
+    What was to be applied was made without them: nothing but the label is written.
+    """
+    if (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true":
+        return  # just made: the watch will show it
+    metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
+    kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
 
 
 def _is_handed_over(live: Manifest, writes: Writes) -> bool:
@@ -288,9 +305,8 @@ def _seen(live: Manifest) -> tuple[str, int]:
 def _posting(writer: Writer, now: str) -> Callable[[Writes], None]:
     def post(writes: Writes) -> None:
         for happening in writes.happenings:
-            writer.check_lead()
             body = _event(writes, happening, now)
-            writer.kube.create(EVENTS.path(writes.namespace), body)
+            writer.led.create(EVENTS.path(writes.namespace), body)
 
     return post
 

@@ -121,6 +121,22 @@ class TestScaling:
 
         assert live_replicas(kube) == 5
 
+    def test_is_not_tried_again_once_the_object_is_paused(self):
+        kube = a_kube(replicas=2)
+
+        def paused_meanwhile(verb, path):
+            if verb == "patch":
+                kube.fail = lambda verb, path: None
+                kube.put(PLACE, kube.objects[PLACE])
+                body = a_manifest(scaling={"mode": "Paused", "maxReplicas": 8})
+                body["metadata"]["generation"] = 2
+                kube.put(OBJECT, body)
+
+        kube.fail = paused_meanwhile
+        act(kube, asking(scale=a_scale(2, 5), generation=1))
+
+        assert live_replicas(kube) == 2
+
     def test_gives_up_until_the_next_tick_after_three_conflicts(self):
         kube = a_kube(replicas=2)
 
