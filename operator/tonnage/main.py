@@ -30,6 +30,7 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import Heartbeat, serve
+from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
@@ -121,7 +122,12 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     """Put the loop together."""
     folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
     site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
-    writer = Writer(kube=kube, may_write=leadership.is_leader, site=site)
+    writer = Writer(
+        kube=kube,
+        may_write=leadership.is_leader,
+        site=site,
+        limiter=Limiter(per_s=settings.writes_per_s),
+    )
     observer = Observer(
         kube=kube,
         ask=Prometheus(settings).ask,
@@ -177,7 +183,7 @@ def keep_deciding(
             heartbeat.failed_ticks.inc()
             LOG.exception("tick failed on an internal error")
         stop.wait(SHORTEST_TICK_S)
-        interval_s = loop.settings.tick_s if leads else SHORTEST_TICK_S
+        interval_s = loop.pause_s() if leads else SHORTEST_TICK_S
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
 
 

@@ -268,6 +268,17 @@ class Departed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """When what the API server refused is tried again."""
+
+    generation: int
+    """Of the spec: another one is tried at once."""
+    times: int
+    """That it was refused, in a row."""
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMemory:
     """What is remembered of one object between ticks. Losing it costs patience, never safety."""
 
@@ -356,6 +367,8 @@ class ObjectMemory:
     """What the API server said to the last write of the template, if it refused it."""
     no_path: str | None = None
     """Why no request comes to the replicas, whatever they can serve."""
+    retry: Retry | None = None
+    """Of template and children; None: they were not refused."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""

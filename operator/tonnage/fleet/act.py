@@ -20,11 +20,13 @@ from tonnage.cluster.kube import (
     PODS,
     KubeApi,
 )
+from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
 from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Carried, Scale, Writes
+from tonnage.control.writes import Scale, Writes
 from tonnage.fleet.children import Children, NoPathError, controller_uid
+from tonnage.fleet.limiter import Limiter
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
     ADOPT_LABEL,
@@ -39,6 +41,8 @@ from tonnage.manifests.names import (
 LOG = logging.getLogger("tonnage.act")
 NUM_WRITERS = 4
 SCALE_ATTEMPTS = 3
+Failures = Mapping[str, WorldError]
+"""Of one phase, by UID of the object."""
 
 
 class StaleError(HeldBackError):
@@ -67,27 +71,36 @@ class Writer:
     kube: KubeApi
     may_write: Callable[[], bool]
     site: Site
+    limiter: Limiter = field(default_factory=Limiter)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
     def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
-        todo = list(all_writes)
+        asked = [writes for writes in all_writes if writes.scale or writes.num_limited]
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
 
-            def run(phase: Callable[[Writes], None]) -> list[WorldError | None]:
-                return list(pool.map(lambda writes: self._guarded(phase, writes), todo))
+            def run(phase: Callable[[Writes], None], some: Iterable[Writes]) -> Failures:
+                todo = list(some)
+                said = pool.map(lambda writes: self._guarded(phase, writes), todo)
+                return {each.uid: error for each, error in zip(todo, said, strict=True) if error}
 
-            said = [run(self._scale), run(self._announce)]
-            unsaid = {
-                writes.uid: error for writes, error in zip(todo, said[-1], strict=True) if error
-            }
-            said.append(run(self._templating(unsaid)))
-            held = {writes.uid for writes, error in zip(todo, said[-1], strict=True) if error}
-            said += [run(self._publishing(held)), run(self._status)]
-            list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
-        carried = zip(todo, map(_carried, *said), strict=True)
-        return {writes.uid: each for writes, each in carried if each != Carried()}
+            scaled = run(self._scale, (writes for writes in asked if writes.scale))
+            todo = self.limiter.admitted(asked)
+            announced = run(self._announce, (writes for writes in todo if writes.rolls))
+            applied = run(self._templating(announced), todo)
+            published = run(self._publish, (each for each in todo if each.uid not in applied))
+            told = run(self._status, todo)
+            undone = scaled.keys() | applied.keys()
+            run(self._posting(undone, now), (writes for writes in todo if writes.happenings))
+        phases = (scaled, announced, applied, published, told)
+        self.limiter.note(error for phase in phases for error in phase.values())
+        tried = {writes.uid for writes in todo}
+        carried = {
+            uid: _carried(*(phase.get(uid) for phase in phases), is_held=uid not in tried)
+            for uid in (writes.uid for writes in asked)
+        }
+        return {uid: each for uid, each in carried.items() if each != Carried()}
 
     def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
         """Run one object's phase; return the world's failure, which stays with that object."""
@@ -111,7 +124,7 @@ class Writer:
             raise HeldBackError("the Lease was lost: nothing is written")
 
     @property
-    def led(self) -> KubeApi:
+    def _led(self) -> KubeApi:
         """Return the API server to write to while we lead."""
         return self.kube.fenced(lambda _: self.check_lead())
 
@@ -162,7 +175,7 @@ class Writer:
         annotations = {DELETION_COST_ANNOTATION: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         try:
-            self.led.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
+            self._led.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
         except KubernetesError as error:
             LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
 
@@ -197,14 +210,8 @@ class Writer:
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)
 
-    def _publishing(self, held: Container[str]) -> Callable[[Writes], None]:
-        """Return the phase that brings Services: not of objects whose pods are held back."""
-
-        def publish(writes: Writes) -> None:
-            if writes.uid not in held:
-                self._children(writes).publish(writes)
-
-        return publish
+    def _publish(self, writes: Writes) -> None:
+        self._children(writes).publish(writes)
 
     def _children(self, writes: Writes) -> Children:
         return Children(kube=self._current(writes), site=self.site)
@@ -239,8 +246,18 @@ class Writer:
 
     def _announce(self, writes: Writes) -> None:
         """Say that pods are about to be replaced before the first of them is."""
-        if writes.rolls:
-            self._write_status(writes)
+        self._write_status(writes)
+
+    def _posting(self, undone: Container[str], now: str) -> Callable[[Writes], None]:
+        """Return the phase that tells Events: not of replicas or pods that stay as they were."""
+
+        def post(writes: Writes) -> None:
+            for happening in writes.happenings:
+                if not (happening.is_of_write and writes.uid in undone):
+                    body = _event(writes, happening, now)
+                    self._led.create(EVENTS.path(writes.namespace), body)
+
+        return post
 
     def _status(self, writes: Writes) -> None:
         if not writes.rolls:
@@ -256,7 +273,7 @@ class Writer:
             "status": writes.status.to_dict(),
         }
         path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
-        self.led.apply(path, body, manager=MANAGER, force=True)
+        self._led.apply(path, body, manager=MANAGER, force=True)
 
 
 def _show_again(kube: KubeApi, path: str, live: Manifest) -> None:
@@ -276,18 +293,27 @@ def _is_handed_over(live: Manifest, writes: Writes) -> bool:
     return controller_uid(live) is None and adopt == writes.uid and not writes.creates
 
 
-def _carried(*said: WorldError | None) -> Carried:
-    """Return what became of scale and template, by phase; the last that failed is told."""
-    scale, _, template, *_ = map(_fate, said)
-    failed = [each for each in said if each is not None and not isinstance(each, StaleError)]
-    refused = str(failed[-1]) if failed and failed[-1].is_refusal else None
-    no_path = next((str(each) for each in failed if isinstance(each, NoPathError)), None)
+def _carried(*said: WorldError | None, is_held: bool) -> Carried:
+    """Return what became of an object's writes, by phase; the last that failed is told.
+
+    A path that is somebody else's is no write that failed: nothing was to be written there.
+    """
+    scale, announced, template, published, told = said
+    is_unheard = isinstance(published, NoPathError)
+    failed = [
+        each
+        for each in (scale, announced, template, None if is_unheard else published, told)
+        if each is not None and not isinstance(each, StaleError)
+    ]
     return Carried(
-        scale=scale,
-        template=template,
+        scale=_fate(scale),
+        template=Fate.UNDONE if is_held else _fate(template),
+        status=_fate(announced or told),
         has_failed=bool(failed),
-        refused=refused,
-        no_path=no_path,
+        refused=str(failed[-1]) if failed and failed[-1].is_refusal else None,
+        no_path=str(published) if is_unheard else None,
+        is_pointless=any(each is not None and each.is_refusal for each in (template, published)),
+        is_held=is_held,
     )
 
 
@@ -300,15 +326,6 @@ def _fate(said: WorldError | None) -> Fate:
 def _seen(live: Manifest) -> tuple[str, int]:
     """Return (uid, replicas) of a Scale, which leaves out a zero."""
     return live["metadata"]["uid"], (live.get("spec") or {}).get("replicas", 0)
-
-
-def _posting(writer: Writer, now: str) -> Callable[[Writes], None]:
-    def post(writes: Writes) -> None:
-        for happening in writes.happenings:
-            body = _event(writes, happening, now)
-            writer.led.create(EVENTS.path(writes.namespace), body)
-
-    return post
 
 
 def _event(writes: Writes, happening: Happening, now: str) -> Manifest:

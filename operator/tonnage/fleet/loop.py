@@ -26,6 +26,7 @@ from tonnage.control.times import rfc3339
 from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
+from tonnage.fleet.limiter import BURST_S
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
@@ -105,6 +106,11 @@ class Loop:
         with self.step("tell"):
             self._tell(outcome, fleet)
         return outcome.found
+
+    def pause_s(self) -> float:
+        """Return how long to wait for news: less where writes wait for their turn."""
+        is_holding = self.writer.limiter.is_holding
+        return min(self.settings.tick_s, BURST_S) if is_holding else self.settings.tick_s
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)

@@ -25,9 +25,9 @@ from tonnage.cluster.kube import (
     PODS,
     SERVICES,
 )
+from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
 from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Carried
 from tonnage.fleet.act import Happening, Scale, Writer, Writes
 from tonnage.manifests.children import deployment
 
@@ -762,7 +762,7 @@ class TestWhatBecameOfIt:
             scale=fate, has_failed=True, refused=refused
         )
         assert self.failing("apply", "/deployments/llama", status=status) == Carried(
-            template=fate, has_failed=True, refused=refused
+            template=fate, has_failed=True, refused=refused, is_pointless=refused is not None
         )
 
     def test_of_a_service_is_no_matter_of_the_template(self):
@@ -775,15 +775,17 @@ class TestWhatBecameOfIt:
         kube.fail = fails
 
         assert carried(kube, asking(**WHOLE, **CHECKED)) == Carried(
-            has_failed=True, refused="said so"
+            has_failed=True, refused="said so", is_pointless=True
         )
 
     def test_of_a_status_is_no_matter_of_the_others(self):
-        assert self.failing("apply", "/status", status=500) == Carried(has_failed=True)
+        assert self.failing("apply", "/status", status=500) == Carried(
+            status=Fate.UNKNOWN, has_failed=True
+        )
 
     def test_without_the_lease_is_undone(self):
         assert carried(a_kube(), asking(**WHOLE), leads=False) == Carried(
-            scale=Fate.UNDONE, template=Fate.UNDONE, has_failed=True
+            scale=Fate.UNDONE, template=Fate.UNDONE, status=Fate.UNDONE, has_failed=True
         )
 
     def test_of_a_deployment_that_is_not_ours_is_undone(self):
