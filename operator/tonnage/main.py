@@ -35,6 +35,7 @@ from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
+from tonnage.fleet.watches import Watches
 from tonnage.manifests.children import site_of
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
@@ -246,8 +247,14 @@ def run(settings_path: str) -> int:
     ]
     for thread in threads:
         thread.start()
+    watches = Watches()
+    loop.readable = watches.note_readable
+
+    def watch(namespaces: tuple[str, ...]) -> None:
+        asyncio.run(_watch(namespaces, loop.store, identity, watches))
+
     try:
-        asyncio.run(_watch(watched(kube, settings), loop.store, identity))
+        watches.keep(lambda: watched(kube, settings), watch)
     finally:
         stop.set()
         loop.store.changed.set()
@@ -271,7 +278,8 @@ def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
     """Return the namespaces to watch: without those that we have no right to.
 
     Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out;
-    the lists of the loop tell when it may be read again. All of them, where none may be read.
+    when the lists of the loop tell that it may be read again, the watches begin anew. All of them,
+    where none may be read.
     """
 
     def is_refused(namespace: str) -> bool:
@@ -286,8 +294,10 @@ def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
     return found or settings.namespaces
 
 
-async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> None:
-    """Run Kopf until SIGTERM or until a watch fails for good.
+async def _watch(
+    namespaces: tuple[str, ...], store: Store, identity: str, watches: Watches
+) -> None:
+    """Run Kopf until SIGTERM, until a watch fails for good, or until others are to be watched.
 
     Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
     """
@@ -295,8 +305,14 @@ async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> No
     register(registry, store)
     stop_flag = asyncio.Event()
     event_loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        watches.end()
+        stop_flag.set()
+
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        event_loop.add_signal_handler(signal_number, stop_flag.set)
+        event_loop.add_signal_handler(signal_number, stop)
+    looking = asyncio.create_task(_stop_when(watches.stale, stop_flag))
     await kopf.operator(
         registry=registry,
         identity=identity,  # type: ignore[arg-type]  # Kopf does not export its NewType
@@ -305,3 +321,11 @@ async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> No
         namespaces=namespaces,
         stop_flag=stop_flag,
     )
+    looking.cancel()
+
+
+async def _stop_when(stale: threading.Event, stop_flag: asyncio.Event) -> None:
+    while not stale.is_set():
+        await asyncio.sleep(SHORTEST_TICK_S)
+    LOG.info(Line("watching anew"))
+    stop_flag.set()

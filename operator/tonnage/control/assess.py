@@ -53,7 +53,8 @@ from tonnage.sizing.plan import requests_per_s_asked
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
 GAP_TICKS = 4
-"""Without a tick for so many intervals, the window is not known to be quiet."""
+"""Without a tick for so many intervals, the window is not known to be quiet. Intervals are as long
+as the last ones were: a fleet whose ticks are slow is watched as well as it can be."""
 
 
 def assess(
@@ -106,7 +107,7 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     runs = f"{deployment.replicas} replicas stay as they are" if deployment else "nothing runs yet"
     return replace(
         found,
-        memory=replace(found.memory, waiting_since_s=since_s),
+        memory=replace(_as_needed_last(found.memory, fleet.now_s), waiting_since_s=since_s),
         pending=Pending(
             message=f"the capacity search has waited for {waited_s:.0f} s: {why}; {runs}",
             is_told="PlanValid" not in found.memory.conditions
@@ -114,6 +115,14 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
             or waited_s >= fleet.settings.status_interval_s,
         ),
     )
+
+
+def _as_needed_last(memory: ObjectMemory, now_s: float) -> ObjectMemory:
+    """Take what was needed last for what is needed now: the wait for a search ends no window."""
+    recent = memory.recent_needs
+    if not recent:
+        return memory
+    return replace(memory, recent_needs=(*recent[:-1], (now_s, recent[-1][1])))
 
 
 def is_spec_ahead(state: ModelState) -> bool:
@@ -208,7 +217,7 @@ def _remember_need(found: Assessment, wanted: Need, fleet: Fleet, hold_s: float)
     """
     memory, settings = found.memory, fleet.settings
     recent = memory.recent_needs
-    if not recent or fleet.now_s - recent[-1][0] > GAP_TICKS * settings.tick_s:
+    if not recent or fleet.now_s - recent[-1][0] > GAP_TICKS * max(settings.tick_s, fleet.pace_s):
         memory, recent = replace(memory, since_s=fleet.now_s), ()
     needed = wanted.replicas_with_margin
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:

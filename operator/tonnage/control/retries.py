@@ -8,6 +8,7 @@ from tonnage.control.state import ObjectMemory, Retry
 RETRY_S: Final = 15.0
 """After a write that was refused, before the next; twice as long after each further refusal."""
 MOST_RETRY_S: Final = 300.0
+PLACES: Final = 997
 SPREAD: Final = 0.2
 """Of a time, by which objects that were handled together come apart in each round."""
 
@@ -33,4 +34,4 @@ def apart_s(time_s: float, uid: str) -> float:
     >>> apart_s(300, "a"), apart_s(300, "b")
     (245..., 273...)
     """
-    return time_s * (1 - SPREAD * zlib.crc32(uid.encode()) / 2**32)
+    return time_s * (1 - SPREAD * (zlib.crc32(uid.encode()) % PLACES) / PLACES)

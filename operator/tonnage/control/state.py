@@ -188,6 +188,8 @@ class Fleet:
     """Queries, named as above, whose answers are not whole: they may raise, never lower."""
     calibration_files: Mapping[Identity, SpeedPosterior] = field(default_factory=dict)
     """What ``tonnage calibrate`` found, by the identity of its key: a better prior."""
+    pace_s: float = 0.0
+    """Between the last ticks, as a rule; 0: there were too few."""
     clock_skew_s: float | None = None
     """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
     unlisted: Mapping[str, str] = field(default_factory=dict)

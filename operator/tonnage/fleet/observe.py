@@ -135,8 +135,7 @@ class Observer:
         snapshot = seen.snapshot
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
-        target = model.spec.scale_target
-        key = (view.namespace, target.name if target else view.name)
+        target, key = model.spec.scale_target, key_of(view, model)
         deployment = snapshot.deployments.get(key) or self._taken(key)
         pods = snapshot.pods_of(deployment) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
@@ -168,6 +167,12 @@ class Observer:
             self.taken_names.discard(key)
             return None
         return deployment_view(found)
+
+
+def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:
+    """Return the Deployment that an object is about: of its own name, or its scale target."""
+    target = model.spec.scale_target if isinstance(model, ModelDeployment) else None
+    return view.namespace, target.name if target else view.name
 
 
 def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None:
