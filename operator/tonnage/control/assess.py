@@ -43,6 +43,7 @@ from tonnage.control.state import (
 from tonnage.control.template import roll_changes, template_of
 from tonnage.control.tracks import watched
 from tonnage.manifests.children import NotServableError, spec_digest
+from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
@@ -92,7 +93,20 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
         found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
     )
     proposals = (proposal,) if proposal else ()
-    return replace(found, memory=memory, chosen=chosen, proposals=proposals)
+    found = replace(found, memory=memory, chosen=chosen, proposals=proposals)
+    return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
+
+
+def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
+    """Say what to do where this operator may not make the Deployment that the mode asks for."""
+    if chosen.model.spec.scale_target or not found.is_acting:
+        return found
+    message = (
+        "this operator only scales Deployments that are there (settings.mode scaleOnly): name one "
+        f'in spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
+        "Recommend, or install the operator with settings.mode full"
+    )
+    return replace(found, refusal=Refusal(reason="ScaleOnly", message=message))
 
 
 def _answered(found: Assessment) -> Assessment:

@@ -45,11 +45,12 @@ _METRICS: Final = frozenset(
 )  # fmt: skip
 _REFUSALS: Final = frozenset(
     {
-        "Catalog", "Checkpoint", "ConflictingOwner", "ContextTooLong", "DoesNotFit",
+        "Catalog", "Checkpoint", "ClaimNotShared", "ConflictingOwner", "ContextTooLong",
+        "DoesNotFit",
         "EngineVersionUnknown", "FlagsUnknown", "InternalError", "InvalidKvCache",
         "InvalidParallelism", "InvalidSpec", "InvalidSpeculation", "MissingFigure", "ModelConfig",
         "ModelConfigMissing", "NameConflict", "NamespaceUnreadable", "NotServable",
-        "RunningSpecUnknown", "SLOInfeasible", "Sizing", "TargetNotAllowed",
+        "RunningSpecUnknown", "SLOInfeasible", "ScaleOnly", "Sizing", "TargetNotAllowed",
         "UnknownArchitecture", "UnknownGpu", "UnknownModel", "UnsupportedEngine",
     }
 )  # fmt: skip

@@ -160,6 +160,8 @@ class ModelState:
     model_config: ModelShape | BadConfig | None = None
     """What the config.json says that the spec refers to."""
     config_problem: str | None = None
+    claim_modes: tuple[str, ...] | None = None
+    """Access modes of the claim that its pods mount; None: none, or they are not known."""
     conflicting_autoscaler: str | None = None
     """Kind and name of another one that scales the same Deployment."""
     older_claim: str | None = None

@@ -15,6 +15,7 @@ from tonnage.estimate.calibration_file import Identity
 from tonnage.estimate.metrics import queries
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.estimate.samples import Scrape, join
+from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests
 from tonnage.fleet.model_configs import ModelConfigs, place_of
 from tonnage.fleet.scrape import Ask, Scraper, nothing_decides
@@ -59,10 +60,12 @@ class Observer:
     """Takes what Prometheus said in a tick, for the operator's own metrics."""
     _manifests: Manifests = field(default_factory=Manifests)
     _configs: ModelConfigs = field(init=False)
+    _claims: Claims = field(init=False)
     _scraper: Scraper = field(init=False)
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
+        self._claims = Claims(kube=self.kube)
         self._scraper = Scraper(ask=self.ask, settings=self.settings)
 
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
@@ -71,6 +74,7 @@ class Observer:
         views = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
         ours = [model for view in views if isinstance(model := parsed[view.uid], ModelDeployment)]
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
+        self._claims.forget(ours)
         answers = self._ask_about(ours, snapshot, now_s)
         self.tell(answers)
         seen = Seen(
@@ -149,6 +153,7 @@ class Observer:
             pods=pods,
             model_config=config,
             config_problem=problem,
+            claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
             engines=tuple(each for name in names for each in seen.scrape.engines.get(name, ())),
