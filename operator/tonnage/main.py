@@ -30,10 +30,12 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import Heartbeat, serve
+from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
+from tonnage.fleet.watches import Watches
 from tonnage.manifests.children import site_of
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
@@ -121,7 +123,12 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     """Put the loop together."""
     folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
     site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
-    writer = Writer(kube=kube, may_write=leadership.is_leader, site=site)
+    writer = Writer(
+        kube=kube,
+        may_write=leadership.is_leader,
+        site=site,
+        limiter=Limiter(per_s=settings.writes_per_s),
+    )
     observer = Observer(
         kube=kube,
         ask=Prometheus(settings).ask,
@@ -177,7 +184,7 @@ def keep_deciding(
             heartbeat.failed_ticks.inc()
             LOG.exception("tick failed on an internal error")
         stop.wait(SHORTEST_TICK_S)
-        interval_s = loop.settings.tick_s if leads else SHORTEST_TICK_S
+        interval_s = loop.pause_s() if leads else SHORTEST_TICK_S
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
 
 
@@ -240,8 +247,14 @@ def run(settings_path: str) -> int:
     ]
     for thread in threads:
         thread.start()
+    watches = Watches()
+    loop.readable = watches.note_readable
+
+    def watch(namespaces: tuple[str, ...]) -> None:
+        asyncio.run(_watch(namespaces, loop.store, identity, watches))
+
     try:
-        asyncio.run(_watch(watched(kube, settings), loop.store, identity))
+        watches.keep(lambda: watched(kube, settings), watch)
     finally:
         stop.set()
         loop.store.changed.set()
@@ -265,7 +278,8 @@ def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
     """Return the namespaces to watch: without those that we have no right to.
 
     Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out;
-    the lists of the loop tell when it may be read again. All of them, where none may be read.
+    when the lists of the loop tell that it may be read again, the watches begin anew. All of them,
+    where none may be read.
     """
 
     def is_refused(namespace: str) -> bool:
@@ -280,8 +294,10 @@ def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
     return found or settings.namespaces
 
 
-async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> None:
-    """Run Kopf until SIGTERM or until a watch fails for good.
+async def _watch(
+    namespaces: tuple[str, ...], store: Store, identity: str, watches: Watches
+) -> None:
+    """Run Kopf until SIGTERM, until a watch fails for good, or until others are to be watched.
 
     Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
     """
@@ -289,8 +305,14 @@ async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> No
     register(registry, store)
     stop_flag = asyncio.Event()
     event_loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        watches.end()
+        stop_flag.set()
+
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        event_loop.add_signal_handler(signal_number, stop_flag.set)
+        event_loop.add_signal_handler(signal_number, stop)
+    looking = asyncio.create_task(_stop_when(watches.stale, stop_flag))
     await kopf.operator(
         registry=registry,
         identity=identity,  # type: ignore[arg-type]  # Kopf does not export its NewType
@@ -299,3 +321,11 @@ async def _watch(namespaces: tuple[str, ...], store: Store, identity: str) -> No
         namespaces=namespaces,
         stop_flag=stop_flag,
     )
+    looking.cancel()
+
+
+async def _stop_when(stale: threading.Event, stop_flag: asyncio.Event) -> None:
+    while not stale.is_set():
+        await asyncio.sleep(SHORTEST_TICK_S)
+    LOG.info(Line("watching anew"))
+    stop_flag.set()

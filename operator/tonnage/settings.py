@@ -93,6 +93,12 @@ class Settings(BaseModel):
     Below ``tick_s``, so that the loop rests: a new question takes some tenths of a second of CPU, a
     known one none.
     """
+    writes_per_s: Annotated[float, Field(ge=1, le=1000)] = 50
+    """Most writes a second that can wait: status, Events, templates, children; replicas never do.
+
+    As many as a kubelet makes by default, and a twentieth of what an API server takes. A fleet that
+    is seen for the first time is carried out at this pace: some six writes an object.
+    """
     pod_monitor_labels: Labels = Field(default_factory=FixedLabels)
     """Further labels of the engines' PodMonitors, for a Prometheus that selects them by label.
 

@@ -24,6 +24,7 @@ CONFIG = {
     "torch_dtype": "bfloat16",
     "vocab_size": 128256,
 }
+RECOMMEND = {"mode": "Recommend", "maxReplicas": 2}
 EXPLAINED = {
     "create deployments": "the API server asks for it when an apply makes an object",
     "create services": "the same",
@@ -73,6 +74,7 @@ def use_everything(tenant):
                 "networkPolicy": {"clients": [{"podSelector": {"app": "gateway"}}]},
             },
         ),
+        a_model("with-claim", pods={"modelCacheClaim": "weights"}, scaling=RECOMMEND),
     )
     tenant.wait_ready(replicas=2)
     assert tenant.get(DISRUPTION_BUDGETS)

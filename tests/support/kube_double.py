@@ -11,6 +11,7 @@ from tonnage.cluster.errors import ConflictError, KubernetesError
 
 Object = dict[str, Any]
 DEPLOYMENTS = "apps/v1/namespaces"
+WRITES = frozenset({"apply", "merge_patch", "create", "replace", "delete"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,10 @@ class KubeDouble:
         self._lock = threading.Lock()
         for path, body in objects:
             self.put(path, body)
+
+    def fenced(self, fence: Callable[[int], None]) -> "_Fenced":
+        """The same objects, on which each write asks first."""
+        return _Fenced(self, fence)
 
     def put(self, path: str, body: Object) -> Object:
         """Somebody else creates or changes an object."""
@@ -218,6 +223,16 @@ def _defaulted(body: Object) -> Object:
     if body.get("kind") != "Deployment":
         return body
     return body | {"spec": {"replicas": 1} | body["spec"]}
+
+
+class _Fenced:
+    def __init__(self, kube: KubeDouble, fence: Callable[[int], None]) -> None:
+        self._kube, self._fence = kube, fence
+
+    def __getattr__(self, name: str) -> Any:
+        if name in WRITES:
+            self._fence(1)
+        return getattr(self._kube, name)
 
 
 class _Writing:

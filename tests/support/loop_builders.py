@@ -26,6 +26,7 @@ from tonnage.estimate.metrics import (
 from tonnage.estimate.samples import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
+from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.loop import RELISTED, Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Store
@@ -125,7 +126,12 @@ def a_world(*manifests):
 
 def a_loop(world, **settings):
     known = SETTINGS.model_copy(update=settings)
-    writer = Writer(kube=world.kube, may_write=lambda: world.leads, site=SITE)
+    writer = Writer(
+        kube=world.kube,
+        may_write=lambda: world.leads,
+        site=SITE,
+        limiter=Limiter(per_s=known.writes_per_s, clock=lambda: world.now_s),
+    )
     return Loop(
         store=Store(),
         observer=Observer(

@@ -121,6 +121,10 @@ class Deciding:
     start_leading: Script = field(default_factory=lambda: Script([None]))
     changed: Changed = field(default_factory=Changed)
     tick_s: float = 15
+
+    def pause_s(self):
+        return self.tick_s
+
     take_evicted: Script = field(default_factory=lambda: Script([0]))
 
     @property

@@ -21,6 +21,9 @@
 - apiGroups: [""]
   resources: [configmaps]  # a model's config.json, by name
   verbs: [get]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]  # how the claim of a spec may be mounted, by name
+  verbs: [get]
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]  # to see a conflicting autoscaler
   verbs: [list, watch]

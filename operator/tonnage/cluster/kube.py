@@ -6,6 +6,7 @@ is used for its credentials, TLS and connection pool, and bodies stay dicts.
 
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 from urllib3.util.retry import Retry
 
-from tonnage.cluster.errors import ConflictError, KubernetesError
+from tonnage.cluster.errors import ConflictError, KubernetesError, WorldError
 
 Object = dict[str, Any]
 
@@ -25,6 +26,9 @@ TIMEOUT_S = (5, 10)
 """To connect, to read."""
 ATTEMPTS = 3
 RETRY_S = 0.5
+"""Before the second attempt; so much more before each further one."""
+JITTER = 0.5
+"""Most of a pause that chance adds to it."""
 LONGEST_RETRY_AFTER_S = 5.0
 CHUNK = 500
 RETRIED = frozenset({429, 500, 502, 503, 504})
@@ -57,6 +61,7 @@ SERVICES = Resource("api/v1", "services")
 PODS = Resource("api/v1", "pods")
 NODES = Resource("api/v1", "nodes")
 CONFIG_MAPS = Resource("api/v1", "configmaps")
+CLAIMS = Resource("api/v1", "persistentvolumeclaims")
 DISRUPTION_BUDGETS = Resource("apis/policy/v1", "poddisruptionbudgets")
 NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies")
 POD_MONITORS = Resource("apis/monitoring.coreos.com/v1", "podmonitors")
@@ -88,13 +93,33 @@ def load_client(kubeconfig: str | None = None, context: str | None = None) -> cl
     return client.ApiClient(settings)
 
 
+Fence = Callable[[int], None]
+"""Asked before each attempt at a write, by its number from 1; raises where it is not to be made."""
+
+
+def unfenced(_: int) -> None:
+    """Let every write through."""
+
+
 class KubeApi:
     """One long-lived connection to the API server."""
 
     def __init__(
-        self, api: client.ApiClient, *, sleep: Callable[[float], None] = time.sleep
+        self,
+        api: client.ApiClient,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = random.random,
+        fence: Fence = unfenced,
     ) -> None:
-        self._api, self._sleep = api, sleep
+        self._api, self._sleep, self._chance, self._fence = api, sleep, chance, fence
+
+    def fenced(self, fence: Fence) -> "KubeApi":
+        """Return the same connection, on which each attempt at a write asks first.
+
+        What held when a write was decided may not hold when it is tried again, seconds later.
+        """
+        return KubeApi(self._api, sleep=self._sleep, chance=self._chance, fence=fence)
 
     def get(self, path: str) -> Object | None:
         """Return an object, None when there is none of that name."""
@@ -161,15 +186,34 @@ class KubeApi:
         return _parsed(call, self._answer(call))
 
     def _answer(self, call: "_Call") -> bytes:
+        self._ask_fence(call, 1)
         for attempt in range(1, call.attempts):
             try:
                 return self._once(call)
             except _RetryableError as failure:
-                self._sleep(max(failure.retry_after_s, RETRY_S * attempt))
+                self._sleep(self._pause_s(failure, attempt))
+                self._ask_again(call, attempt + 1, failure.error)
         try:
             return self._once(call)
         except _RetryableError as failure:
             raise failure.error from failure.__cause__
+
+    def _ask_fence(self, call: "_Call", attempt: int) -> None:
+        if call.method != "GET":
+            self._fence(attempt)
+
+    def _ask_again(self, call: "_Call", attempt: int, error: KubernetesError) -> None:
+        """Ask before another attempt; what the last one came to is all that is known then."""
+        try:
+            self._ask_fence(call, attempt)
+        except WorldError as held:
+            message = f"{error}; not tried again: {held}"[:MESSAGE_LENGTH]
+            raise KubernetesError(message, status=error.status) from held
+
+    def _pause_s(self, failure: "_RetryableError", attempt: int) -> float:
+        """Return for how long to wait: a herd that was refused at once must not return at once."""
+        least_s = max(failure.retry_after_s, RETRY_S * attempt)
+        return least_s * (1 + JITTER * self._chance())
 
     def _once(self, call: "_Call") -> bytes:
         headers = {"Accept": call.accept, "Content-Type": call.content_type}

@@ -44,6 +44,7 @@ from tonnage.control.state import (
 from tonnage.control.template import roll_changes, template_of
 from tonnage.control.tracks import watched
 from tonnage.manifests.children import NotServableError, spec_digest
+from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
 from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
@@ -90,7 +91,20 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
         found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
     )
     proposals = (proposal,) if proposal else ()
-    return replace(found, memory=memory, chosen=chosen, proposals=proposals)
+    found = replace(found, memory=memory, chosen=chosen, proposals=proposals)
+    return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
+
+
+def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
+    """Say what to do where this operator may not make the Deployment that the mode asks for."""
+    if chosen.model.spec.scale_target or not found.is_acting:
+        return found
+    message = (
+        "this operator only scales Deployments that are there (settings.mode scaleOnly): name one "
+        f'in spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
+        "Recommend, or install the operator with settings.mode full"
+    )
+    return replace(found, refusal=Refusal(reason="ScaleOnly", message=message))
 
 
 def _answered(found: Assessment) -> Assessment:
@@ -105,7 +119,7 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     runs = f"{deployment.replicas} replicas stay as they are" if deployment else "nothing runs yet"
     return replace(
         found,
-        memory=replace(found.memory, waiting_since_s=since_s),
+        memory=replace(_as_needed_last(found.memory, fleet.now_s), waiting_since_s=since_s),
         pending=Pending(
             message=f"the capacity search has waited for {waited_s:.0f} s: {why}; {runs}",
             is_told="PlanValid" not in found.memory.conditions
@@ -113,6 +127,14 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
             or waited_s >= fleet.settings.status_interval_s,
         ),
     )
+
+
+def _as_needed_last(memory: ObjectMemory, now_s: float) -> ObjectMemory:
+    """Take what was needed last for what is needed now: the wait for a search ends no window."""
+    recent = memory.recent_needs
+    if not recent:
+        return memory
+    return replace(memory, recent_needs=(*recent[:-1], (now_s, recent[-1][1])))
 
 
 def is_spec_ahead(state: ModelState) -> bool:

@@ -25,6 +25,7 @@ from tonnage.sizing.workload import Slo
 from tonnage.units import significant
 
 MIN_WINDOWS = 10
+SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 ASKED_AGAIN_S = 600.0
 """Between two searches for a better max-num-seqs."""
 
@@ -184,8 +185,25 @@ def checked(state: ModelState) -> ModelDeployment:
             "ConflictingOwner",
             f"scaleTarget is already scaled by the older ModelDeployment {state.older_claim}",
         )
+    _check_claim(state, state.model)
     _check_deployment(state, state.model)
     return state.model
+
+
+def _check_claim(state: ModelState, model: ModelDeployment) -> None:
+    """Refuse several replicas on a volume that the pods of one node alone can mount.
+
+    The first of another node would wait for it for ever, and so would the pod of an update.
+    """
+    modes, most, pods = state.claim_modes, model.spec.scaling.max_replicas, model.spec.pods
+    if modes is None or pods is None or most == 1 or SHARED_MODES & set(modes):
+        return
+    raise RefusedError(
+        "ClaimNotShared",
+        f"pods.modelCacheClaim {pods.model_cache_claim} is {', '.join(modes)}, which pods of one "
+        f"node alone can mount, and maxReplicas is {most}: take a claim that is ReadWriteMany or "
+        "ReadOnlyMany, maxReplicas 1, or no claim",
+    )
 
 
 def _check_deployment(state: ModelState, model: ModelDeployment) -> None:

@@ -34,6 +34,7 @@ MESSAGE_LENGTH = KIB
 MOST_NAMED = 4
 """Queries that are named in one message."""
 PENDING = "PlanPending"
+NO_PATH = "NoTrafficPath"
 OF_THE_PLAN = frozenset(
     {
         "PlanValid",
@@ -227,7 +228,7 @@ def _no_way(found: Assessment) -> tuple[str, str] | None:
     if found.state.in_the_way and found.refusal:
         return found.refusal.reason, found.refusal.message
     if found.memory.no_path:
-        return "NoTrafficPath", found.memory.no_path
+        return NO_PATH, found.memory.no_path
     return None
 
 

@@ -36,6 +36,8 @@ class Happening:
     reason: str
     message: str
     is_warning: bool
+    is_of_write: bool = False
+    """Tells of a write of this tick: not where that fails."""
 
 
 def happenings(
@@ -57,7 +59,9 @@ def happenings(
         memory = replace(memory, told_decision=scaling.time)
         events.append(_scaled(scaling))
     if rolling and rolling != memory.told_roll:
-        events.append(Happening(reason="RollingPods", message=rolling, is_warning=False))
+        events.append(
+            Happening(reason="RollingPods", message=rolling, is_warning=False, is_of_write=True)
+        )
     for warning in _warnings(conditions, told, memory.told):
         last_s = posted.get(warning.reason)
         if last_s is None or now_s - last_s >= EVENT_INTERVAL_S:
@@ -82,7 +86,7 @@ def _is_bad(condition: Condition) -> bool:
 
 def _scaled(decision: DecisionStatus) -> Happening:
     message = f"{decision.from_replicas} -> {decision.to_replicas} replicas: {decision.message}"
-    return Happening(reason="Scaled", message=message, is_warning=False)
+    return Happening(reason="Scaled", message=message, is_warning=False, is_of_write=True)
 
 
 def _warnings(

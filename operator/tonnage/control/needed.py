@@ -8,7 +8,8 @@ from tonnage.estimate.belief import BAND, Belief
 from tonnage.policy.situation import Metrics, Need
 
 GAP_TICKS = 4
-"""Without a tick for so many intervals, the window is not known to be quiet."""
+"""Without a tick for so many intervals, the window is not known to be quiet. Intervals are as long
+as the last ones were: a fleet whose ticks are slow is watched as well as it can be."""
 
 
 def remember_need(
@@ -21,7 +22,7 @@ def remember_need(
     """
     memory, settings = in_steps_of(found.memory, held), fleet.settings
     recent = memory.recent_needs
-    if not recent or fleet.now_s - recent[-1][0] > GAP_TICKS * settings.tick_s:
+    if not recent or fleet.now_s - recent[-1][0] > GAP_TICKS * max(settings.tick_s, fleet.pace_s):
         memory, recent = replace(memory, since_s=fleet.now_s), ()
     needed = wanted.replicas_with_margin
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:

@@ -135,6 +135,7 @@ _METRICS: Final[Mapping[str, str]] = {
 _REFUSALS: Final[Mapping[str, str]] = {
     "Catalog": "a figure of the catalogue, or of the administrator's classes, cannot be used",
     "Checkpoint": "the headers of the checkpoint do not fit its configuration",
+    "ClaimNotShared": "several replicas would mount a claim that one node alone may",
     "ConflictingOwner": "an older ModelDeployment scales the same Deployment",
     "ContextTooLong": "the model was not made for so long a context",
     "DoesNotFit": "the weights and one request of the full length exceed the memory",
@@ -154,6 +155,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "NotServable": "a plan exists that the operator cannot carry out",
     "RunningSpecUnknown": "what the running pods were made from is not recorded (mode Approve)",
     "SLOInfeasible": "no number of replicas keeps the SLO",
+    "ScaleOnly": "this operator only scales, and the object names no scaleTarget",
     "Sizing": "the sizing refuses for a reason without a name of its own",
     "TargetNotAllowed": "the scale target lacks its owner's label, or belongs to another",
     "UnknownArchitecture": "the architecture is not understood, so it is not priced",

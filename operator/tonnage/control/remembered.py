@@ -50,6 +50,7 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         window_began=None,
         posterior=not_to_come(memory.posterior, now_s),
         rolling=None,
+        retry=None,
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 

@@ -161,6 +161,8 @@ class ModelState:
     model_config: ModelShape | BadConfig | None = None
     """What the config.json says that the spec refers to."""
     config_problem: str | None = None
+    claim_modes: tuple[str, ...] | None = None
+    """Access modes of the claim that its pods mount; None: none, or they are not known."""
     conflicting_autoscaler: str | None = None
     """Kind and name of another one that scales the same Deployment."""
     older_claim: str | None = None
@@ -189,6 +191,8 @@ class Fleet:
     """Queries, named as above, whose answers are not whole: they may raise, never lower."""
     calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     """What ``tonnage calibrate`` found, by the identity of its key: a better prior."""
+    pace_s: float = 0.0
+    """Between the last ticks, as a rule; 0: there were too few."""
     clock_skew_s: float | None = None
     """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
     unlisted: Mapping[str, str] = field(default_factory=dict)
@@ -268,6 +272,17 @@ class Departed:
     """What we would write now is what we wrote."""
     changes: tuple[Change, ...]
     """That would bring it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """When what the API server refused is tried again."""
+
+    generation: int
+    """Of the spec: another one is tried at once."""
+    times: int
+    """That it was refused, in a row."""
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,6 +380,8 @@ class ObjectMemory:
     """What the API server said to the last write of the template, if it refused it."""
     no_path: str | None = None
     """Why no request comes to the replicas, whatever they can serve."""
+    retry: Retry | None = None
+    """Of template and children; None: they were not refused."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""

@@ -21,7 +21,7 @@ from tonnage.api.status import (
 )
 from tonnage.control.approval import NEEDED
 from tonnage.control.calibrated import calibration_status
-from tonnage.control.conditions import PENDING, conditions
+from tonnage.control.conditions import NO_PATH, PENDING, conditions
 from tonnage.control.happenings import told_of
 from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
@@ -69,6 +69,7 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
         conditions={each.type: each for each in status.conditions},
         told=told_of(status.conditions, {}),
         told_decision=status.decisions[0].time if status.decisions else None,
+        no_path=next((each.message for each in status.conditions if each.reason == NO_PATH), None),
     )
 
 

@@ -11,11 +11,11 @@ from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
 from tonnage.control.blackout import blackouts
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
-from tonnage.control.contest import Fate
+from tonnage.control.carried import Carried, with_fates
 from tonnage.control.learning import learn_from, observation
 from tonnage.control.outlook import with_recalled
 from tonnage.control.ownership import as_owned
-from tonnage.control.rollout import is_rolling, with_rollout, without_rollout
+from tonnage.control.rollout import is_rolling, with_rollout
 from tonnage.control.state import (
     Assessment,
     Fleet,
@@ -28,7 +28,7 @@ from tonnage.control.state import (
 from tonnage.control.status import recalled, report
 from tonnage.control.template import drift
 from tonnage.control.turns import searched_in_turn
-from tonnage.control.writes import Carried, Writes, carried_out, may_act, writes_for
+from tonnage.control.writes import Writes, may_act, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
@@ -126,18 +126,8 @@ def with_carried(
     ``before``: what was remembered before this tick.
     """
     found = {each.state.view.uid: each for each in outcome.found}
-    objects = {
-        uid: replace(each, write_problem=None, no_path=None)
-        for uid, each in outcome.memory.objects.items()
-    }
-    for writes in outcome.writes:
-        uid, fate = writes.uid, carried.get(writes.uid)
-        if fate is None:
-            continue
-        known = carried_out(outcome.memory.objects[uid], found[uid], writes, fate, now_s=now_s)
-        is_applied = fate.template is not Fate.UNDONE
-        objects[uid] = known if is_applied else without_rollout(known, before.objects.get(uid))
-    return replace(outcome.memory, objects=objects)
+    written = {each.uid: (each, carried.get(each.uid)) for each in outcome.writes}
+    return with_fates(outcome.memory, found, written, before=before, now_s=now_s)
 
 
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:

@@ -2,9 +2,12 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from tonnage.control.state import ModelState, ObjectMemory
+
+T = TypeVar("T")
 
 
 def searched_in_turn(
@@ -23,9 +26,17 @@ def searched_in_turn(
         since_s = objects[state.view.uid].waiting_since_s
         return math.inf if since_s is None else since_s, state.view.key
 
-    turns, places = dict[str, int](), defaultdict[str, int](int)
-    ordered = sorted(models, key=waits)
-    for state in ordered:
-        turns[state.view.uid] = places[state.view.namespace]
-        places[state.view.namespace] += 1
-    return sorted(ordered, key=lambda state: turns[state.view.uid])
+    return by_turns(sorted(models, key=waits), namespace=lambda state: state.view.namespace)
+
+
+def by_turns(ordered: Iterable[T], *, namespace: Callable[[T], str]) -> list[T]:
+    """Return the first of each namespace, then the second of each, as far as there are any.
+
+    >>> by_turns(["a1", "a2", "a3", "b1"], namespace=lambda each: each[0])
+    ['a1', 'b1', 'a2', 'a3']
+    """
+    turns, places = list[tuple[int, T]](), defaultdict[str, int](int)
+    for each in ordered:
+        turns.append((places[namespace(each)], each))
+        places[namespace(each)] += 1
+    return [each for _, each in sorted(turns, key=lambda turn: turn[0])]

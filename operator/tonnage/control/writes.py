@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
-from tonnage.control.contest import Fate, Scaled
+from tonnage.control.contest import Scaled
 from tonnage.control.happenings import Happening, happenings
 from tonnage.control.leaving import PodCost, costs_to_go
+from tonnage.control.retries import apart_s, waits
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
@@ -14,6 +15,8 @@ from tonnage.control.template import drift, roll_written
 from tonnage.manifests.names import Manifest
 
 CHILDREN_CHECK_S = 300
+NUM_CREATED = 6
+"""Writes by which an object that nothing was made for gets its Deployment and what is beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +60,12 @@ class Writes:
     def label(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """What became of the writes for one object."""
-
-    scale: Fate = Fate.DONE
-    template: Fate = Fate.DONE
-    has_failed: bool = False
-    """Something did, in whichever part: another number that stood there is no failure."""
-    refused: str | None = None
-    """What the API server said, if it will say so again."""
-    no_path: str | None = None
-    """Why no request comes to the replicas."""
+    @property
+    def num_limited(self) -> int:
+        """How much of what is limited this asks for: all but replicas."""
+        templates = 0 if self.template is None else NUM_CREATED if self.creates else 1
+        told = len(self.happenings) + (self.status is not None)
+        return templates + self.check_children + told
 
 
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
@@ -77,8 +73,10 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     view, memory = found.state.view, reported.memory
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
-    template = _template(found, fleet) if acts else None
-    checks = acts and _owns_children(found) and _is_check_due(found, memory, fleet)
+    is_waiting = acts and waits(memory, view.generation, now_s=fleet.now_s)
+    template = _template(found, fleet) if acts and not is_waiting else None
+    checks = acts and not is_waiting and _owns_children(found)
+    checks = checks and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
     scaling = next(iter(memory.decisions), None) if is_scaling else None
     rolls = template is not None and bool(found.changes)
@@ -126,33 +124,6 @@ def _as_written(
     )
 
 
-def carried_out(
-    memory: ObjectMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
-) -> ObjectMemory:
-    """Return the memory of what was really written, where that was not all.
-
-    What failed is due again. A server that is down for a moment is no reason to call for a person.
-    """
-    memory = with_corrections(
-        replace(memory, rivals=found.memory.rivals),
-        found.state,
-        scaled=Scaled(writes.scale.replicas, carried.scale) if writes.scale else None,
-        applies=writes.template is not None and carried.template is not Fate.UNDONE,
-        now_s=now_s,
-    )
-    if not carried.has_failed:
-        return replace(memory, write_problem=None, no_path=None)
-    return replace(
-        memory,
-        drift_corrected=None if carried.template is Fate.UNDONE else memory.drift_corrected,
-        children_checked_at_s=None,
-        children_generation=None,
-        gauges_written_at_s=0.0,
-        write_problem=carried.refused or memory.write_problem,
-        no_path=carried.no_path,
-    )
-
-
 def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
     """Return the Deployment to apply; none is made for no replica, since it asks for one."""
     is_for_nothing = found.decision is not None and found.decision.replicas < 1
@@ -164,7 +135,8 @@ def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
 
 def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool:
     checked_at_s = memory.children_checked_at_s
-    is_due = checked_at_s is None or fleet.now_s - checked_at_s > CHILDREN_CHECK_S
+    every_s = apart_s(CHILDREN_CHECK_S, memory.uid)
+    is_due = checked_at_s is None or fleet.now_s - checked_at_s > every_s
     return is_due or found.template is not None or _is_spec_new(found, memory)
 
 

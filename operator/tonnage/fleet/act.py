@@ -20,11 +20,13 @@ from tonnage.cluster.kube import (
     PODS,
     KubeApi,
 )
+from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
 from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Carried, Scale, Writes
+from tonnage.control.writes import Scale, Writes
 from tonnage.fleet.children import Children, NoPathError, controller_uid
+from tonnage.fleet.limiter import Limiter
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
     ADOPT_LABEL,
@@ -39,6 +41,8 @@ from tonnage.manifests.names import (
 LOG = logging.getLogger("tonnage.act")
 NUM_WRITERS = 4
 SCALE_ATTEMPTS = 3
+Failures = Mapping[str, WorldError]
+"""Of one phase, by UID of the object."""
 
 
 class StaleError(HeldBackError):
@@ -59,32 +63,44 @@ class UnannouncedError(HeldBackError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Carries writes out. ``may_write`` is asked right before each: a lost Lease stops them."""
+    """Carries writes out. ``may_write`` is asked right before each attempt at one.
+
+    What replaces or removes pods is asked for too: is it still the object that was decided on?
+    """
 
     kube: KubeApi
     may_write: Callable[[], bool]
     site: Site
+    limiter: Limiter = field(default_factory=Limiter)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
     def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
-        todo = list(all_writes)
+        asked = [writes for writes in all_writes if writes.scale or writes.num_limited]
         with ThreadPoolExecutor(NUM_WRITERS) as pool:
 
-            def run(phase: Callable[[Writes], None]) -> list[WorldError | None]:
-                return list(pool.map(lambda writes: self._guarded(phase, writes), todo))
+            def run(phase: Callable[[Writes], None], some: Iterable[Writes]) -> Failures:
+                todo = list(some)
+                said = pool.map(lambda writes: self._guarded(phase, writes), todo)
+                return {each.uid: error for each, error in zip(todo, said, strict=True) if error}
 
-            said = [run(self._scale), run(self._announce)]
-            unsaid = {
-                writes.uid: error for writes, error in zip(todo, said[-1], strict=True) if error
-            }
-            said.append(run(self._templating(unsaid)))
-            held = {writes.uid for writes, error in zip(todo, said[-1], strict=True) if error}
-            said += [run(self._publishing(held)), run(self._status)]
-            list(pool.map(lambda writes: self._guarded(_posting(self, now), writes), todo))
-        carried = zip(todo, map(_carried, *said), strict=True)
-        return {writes.uid: each for writes, each in carried if each != Carried()}
+            scaled = run(self._scale, (writes for writes in asked if writes.scale))
+            todo = self.limiter.admitted(asked)
+            announced = run(self._announce, (writes for writes in todo if writes.rolls))
+            applied = run(self._templating(announced), todo)
+            published = run(self._publish, (each for each in todo if each.uid not in applied))
+            told = run(self._status, todo)
+            undone = scaled.keys() | applied.keys()
+            run(self._posting(undone, now), (writes for writes in todo if writes.happenings))
+        phases = (scaled, announced, applied, published, told)
+        self.limiter.note(error for phase in phases for error in phase.values())
+        tried = {writes.uid for writes in todo}
+        carried = {
+            uid: _carried(*(phase.get(uid) for phase in phases), is_held=uid not in tried)
+            for uid in (writes.uid for writes in asked)
+        }
+        return {uid: each for uid, each in carried.items() if each != Carried()}
 
     def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
         """Run one object's phase; return the world's failure, which stays with that object."""
@@ -107,49 +123,64 @@ class Writer:
         if not self.may_write():
             raise HeldBackError("the Lease was lost: nothing is written")
 
+    @property
+    def _led(self) -> KubeApi:
+        """Return the API server to write to while we lead."""
+        return self.kube.fenced(lambda _: self.check_lead())
+
+    def _current(self, writes: Writes) -> KubeApi:
+        """Return the API server to write to while we lead and the spec is the one decided on.
+
+        It was looked at right before the first attempt; each further one comes seconds later.
+        """
+
+        def fence(attempt: int) -> None:
+            if attempt > 1:
+                self._check_current(writes)
+            self.check_lead()
+
+        return self.kube.fenced(fence)
+
     def _scale(self, writes: Writes) -> None:
         if writes.scale is not None:
-            self._check_current(writes)
             self._move(writes, writes.scale)
 
     def _move(self, writes: Writes, scale: Scale) -> None:
         """Write replicas through ``/scale``; other fields may change at the same time.
 
         Raises:
+            HeldBackError: the object is not the one any more that was decided on.
             StaleError: another number stands there, or ever another version.
         """
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
         for attempt in range(SCALE_ATTEMPTS):
+            self._check_current(writes)
             live = self.kube.get(path)
             if live is None or _seen(live) != (scale.uid, scale.seen):
                 raise StaleError(f"does not ask for {scale.seen} replicas any more: decided anew")
             for cost in scale.costs if attempt == 0 else ():
                 self._mark(writes, cost)
+            version = live["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": scale.replicas}}
             try:
-                self._write_scale(path, live["metadata"]["resourceVersion"], scale.replicas)
+                self._current(writes).merge_patch(path, body, manager=SCALE_MANAGER)
             except ConflictError:
                 continue
             LOG.info("object=%s replicas=%d->%d", writes.label, scale.seen, scale.replicas)
             return
         raise StaleError(f"changed {SCALE_ATTEMPTS} times while replicas were written")
 
-    def _write_scale(self, path: str, version: str, replicas: int) -> None:
-        self.check_lead()
-        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
-        self.kube.merge_patch(path, body, manager=SCALE_MANAGER)
-
     def _mark(self, writes: Writes, cost: PodCost) -> None:
         """Write what a pod costs; where that fails, another pod goes, and that is all."""
-        self.check_lead()
         annotations = {DELETION_COST_ANNOTATION: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         try:
-            self.kube.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
+            self._led.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
         except KubernetesError as error:
             LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
 
     def _check_current(self, writes: Writes) -> None:
-        """Before replicas or pods change: is the object still the one that was decided on?
+        """Ask whether the object is still the one that was decided on.
 
         Raises:
             HeldBackError: it is gone, or another.
@@ -173,32 +204,25 @@ class Writer:
         return apply
 
     def _template(self, writes: Writes) -> None:
-        if writes.template is not None:
+        if writes.template is not None or writes.check_children:
             self._check_current(writes)
-        self._children.protect(writes)
+        self._children(writes).protect(writes)
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)
 
-    def _publishing(self, held: Container[str]) -> Callable[[Writes], None]:
-        """Return the phase that brings Services: not of objects whose pods are held back."""
+    def _publish(self, writes: Writes) -> None:
+        self._children(writes).publish(writes)
 
-        def publish(writes: Writes) -> None:
-            if writes.uid not in held:
-                self._children.publish(writes)
-
-        return publish
-
-    @property
-    def _children(self) -> Children:
-        return Children(kube=self.kube, check_lead=self.check_lead, site=self.site)
+    def _children(self, writes: Writes) -> Children:
+        return Children(kube=self._current(writes), site=self.site)
 
     def _apply_deployment(self, writes: Writes, template: Manifest) -> None:
         """Create without force, or update what is provably ours."""
         path = DEPLOYMENTS.path(writes.namespace, writes.name)
         live = self.kube.get(path)
-        self.check_lead()
+        kube = self._current(writes)
         if live is None:
-            made = self.kube.apply(path, template, manager=MANAGER, force=False)
+            made = kube.apply(path, template, manager=MANAGER, force=False)
             LOG.info("object=%s created Deployment", writes.label)
             self._move_first(writes, made["metadata"]["uid"])
             return
@@ -206,10 +230,10 @@ class Writer:
             self.taken_names.add((writes.namespace, writes.name))
             raise HeldBackError(f"Deployment {writes.label} is not ours: it is left alone")
         if writes.creates:
-            self._show_again(path, live)
+            _show_again(kube, path, live)
             return
         pinned = template | {"metadata": template["metadata"] | {"uid": live["metadata"]["uid"]}}
-        self.kube.apply(path, pinned, manager=MANAGER, force=True)
+        kube.apply(path, pinned, manager=MANAGER, force=True)
         LOG.info("object=%s applied template", writes.label)
 
     def _move_first(self, writes: Writes, uid: str) -> None:
@@ -220,20 +244,20 @@ class Writer:
             with suppress(StaleError):
                 self._move(writes, first)
 
-    def _show_again(self, path: str, live: Manifest) -> None:
-        """Label ours again: without the label no watch shows it, nor the flags that it runs with.
-
-        What was to be applied was made without them: nothing but the label is written.
-        """
-        if (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true":
-            return  # just made: the watch will show it
-        metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
-        self.kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
-
     def _announce(self, writes: Writes) -> None:
         """Say that pods are about to be replaced before the first of them is."""
-        if writes.rolls:
-            self._write_status(writes)
+        self._write_status(writes)
+
+    def _posting(self, undone: Container[str], now: str) -> Callable[[Writes], None]:
+        """Return the phase that tells Events: not of replicas or pods that stay as they were."""
+
+        def post(writes: Writes) -> None:
+            for happening in writes.happenings:
+                if not (happening.is_of_write and writes.uid in undone):
+                    body = _event(writes, happening, now)
+                    self._led.create(EVENTS.path(writes.namespace), body)
+
+        return post
 
     def _status(self, writes: Writes) -> None:
         if not writes.rolls:
@@ -242,7 +266,6 @@ class Writer:
     def _write_status(self, writes: Writes) -> None:
         if writes.status is None:
             return
-        self.check_lead()
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -250,7 +273,18 @@ class Writer:
             "status": writes.status.to_dict(),
         }
         path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
-        self.kube.apply(path, body, manager=MANAGER, force=True)
+        self._led.apply(path, body, manager=MANAGER, force=True)
+
+
+def _show_again(kube: KubeApi, path: str, live: Manifest) -> None:
+    """Label ours again: without the label no watch shows it, nor the flags that it runs with.
+
+    What was to be applied was made without them: nothing but the label is written.
+    """
+    if (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true":
+        return  # just made: the watch will show it
+    metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
+    kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
 
 
 def _is_handed_over(live: Manifest, writes: Writes) -> bool:
@@ -259,18 +293,27 @@ def _is_handed_over(live: Manifest, writes: Writes) -> bool:
     return controller_uid(live) is None and adopt == writes.uid and not writes.creates
 
 
-def _carried(*said: WorldError | None) -> Carried:
-    """Return what became of scale and template, by phase; the last that failed is told."""
-    scale, _, template, *_ = map(_fate, said)
-    failed = [each for each in said if each is not None and not isinstance(each, StaleError)]
-    refused = str(failed[-1]) if failed and failed[-1].is_refusal else None
-    no_path = next((str(each) for each in failed if isinstance(each, NoPathError)), None)
+def _carried(*said: WorldError | None, is_held: bool) -> Carried:
+    """Return what became of an object's writes, by phase; the last that failed is told.
+
+    A path that is somebody else's is no write that failed: nothing was to be written there.
+    """
+    scale, announced, template, published, told = said
+    is_unheard = isinstance(published, NoPathError)
+    failed = [
+        each
+        for each in (scale, announced, template, None if is_unheard else published, told)
+        if each is not None and not isinstance(each, StaleError)
+    ]
     return Carried(
-        scale=scale,
-        template=template,
+        scale=_fate(scale),
+        template=Fate.UNDONE if is_held else _fate(template),
+        status=_fate(announced or told),
         has_failed=bool(failed),
-        refused=refused,
-        no_path=no_path,
+        refused=str(failed[-1]) if failed and failed[-1].is_refusal else None,
+        no_path=str(published) if is_unheard else None,
+        is_pointless=any(each is not None and each.is_refusal for each in (template, published)),
+        is_held=is_held,
     )
 
 
@@ -283,16 +326,6 @@ def _fate(said: WorldError | None) -> Fate:
 def _seen(live: Manifest) -> tuple[str, int]:
     """Return (uid, replicas) of a Scale, which leaves out a zero."""
     return live["metadata"]["uid"], (live.get("spec") or {}).get("replicas", 0)
-
-
-def _posting(writer: Writer, now: str) -> Callable[[Writes], None]:
-    def post(writes: Writes) -> None:
-        for happening in writes.happenings:
-            writer.check_lead()
-            body = _event(writes, happening, now)
-            writer.kube.create(EVENTS.path(writes.namespace), body)
-
-    return post
 
 
 def _event(writes: Writes, happening: Happening, now: str) -> Manifest:

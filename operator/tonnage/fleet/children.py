@@ -4,7 +4,7 @@ One write where something differs, none where nothing does. What is not ours is 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -50,7 +50,7 @@ class Children:
     """Writes the children of one object at a time."""
 
     kube: KubeApi
-    check_lead: Callable[[], None]
+    """Fenced: each attempt at a write asks whether it is still ours to make."""
     site: Site
 
     def protect(self, writes: Writes) -> None:
@@ -88,7 +88,6 @@ class Children:
         path = RESOURCES[wanted["kind"]].path(writes.namespace, writes.name)
         live = self.kube.get(path)
         if live is None:
-            self.check_lead()
             self.kube.apply(path, wanted, manager=MANAGER, force=False)
             return True
         if controller_uid(live) != writes.uid:
@@ -106,16 +105,13 @@ class Children:
         """
         uid = {"uid": live["metadata"]["uid"]}
         pinned = wanted | {"metadata": wanted["metadata"] | uid}
-        self.check_lead()
         try:
             self.kube.apply(path, pinned, manager=MANAGER, force=True)
         except KubernetesError as error:
             spec = without_rivals(wanted, live)
             if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or spec is None:
                 raise
-            self.check_lead()
             self.kube.merge_patch(path, {"metadata": uid, "spec": spec}, manager=MANAGER)
-            self.check_lead()
             self.kube.apply(path, pinned, manager=MANAGER, force=True)
 
     def _remove(self, kind: str, writes: Writes) -> None:
@@ -132,7 +128,6 @@ class Children:
             return
         if live is None or controller_uid(live) != writes.uid:
             return
-        self.check_lead()
         self.kube.delete(path, uid=live["metadata"]["uid"])
         LOG.info("object=%s deleted %s", writes.label, kind)
 

@@ -2,10 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from itertools import pairwise
+from statistics import median
 
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import (
@@ -19,16 +22,17 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.control.series import FleetSeries, fleet_series
-from tonnage.control.state import Assessment, Fleet, Memory
+from tonnage.control.state import Assessment, Fleet, Memory, ModelState
 from tonnage.control.status import newest_decision
 from tonnage.control.tick import Outcome, tick, with_carried
 from tonnage.control.times import rfc3339
 from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
+from tonnage.fleet.limiter import BURST_S
 from tonnage.fleet.logs import Line
-from tonnage.fleet.observe import Observer
-from tonnage.fleet.store import Kind, Store
+from tonnage.fleet.observe import Observer, key_of
+from tonnage.fleet.store import Key, Kind, Owner, Served, Store
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
@@ -37,6 +41,9 @@ from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
 RELIST_S = 300
+LEAST_PACES = 3
+PACE_TICKS = 6
+"""Of which the usual time between two ticks is taken: one that is late says nothing of it."""
 NAMESPACE_GONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 """What is said of a namespace that was deleted, and our rights in it with it."""
 RELISTED: Sequence[tuple[Kind, Resource, str]] = (
@@ -50,6 +57,10 @@ RELISTED: Sequence[tuple[Kind, Resource, str]] = (
 
 def _untold(_: FleetSeries) -> None:
     """Nobody listens."""
+
+
+def _unheeded(_: Collection[str]) -> None:
+    """All namespaces are watched."""
 
 
 def _unmeasured(_: str) -> AbstractContextManager[object]:
@@ -73,8 +84,12 @@ class Loop:
     state_problem: StateProblem | None = None
     """With what was learned, when it was last read or written."""
     relisted_at_s: float = 0.0
+    ticked_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_TICKS))
+    """When the last ticks began."""
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces that could not be read the last time, and what the API server said."""
+    readable: Callable[[Collection[str]], None] = _unheeded
+    """Takes the namespaces that could be read, of those that are named in the settings."""
     tell: Callable[[FleetSeries], None] = _untold
     """Takes what a tick found, for the operator's own metrics."""
     step: Callable[[str], AbstractContextManager[object]] = _unmeasured
@@ -89,10 +104,12 @@ class Loop:
     def tick(self) -> tuple[Assessment, ...]:
         """Observe, decide, act; return what was found."""
         now_s = self.now()
+        self.ticked_at_s.append(now_s)
         with self.step("relist"):
             self._relist(now_s)
         with self.step("observe"):
             fleet = self._observe(now_s)
+            self.store.serve(served_by(fleet.models))
         with self.step("decide"):
             between = within(self.settings.search_budget_s, self.clock)
             outcome = tick(fleet, self.memory, between=between)
@@ -106,11 +123,17 @@ class Loop:
             self._tell(outcome, fleet)
         return outcome.found
 
+    def pause_s(self) -> float:
+        """Return how long to wait for news: less where writes wait for their turn."""
+        is_holding = self.writer.limiter.is_holding
+        return min(self.settings.tick_s, BURST_S) if is_holding else self.settings.tick_s
+
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)
         problem = self.state_problem
         return replace(
             fleet,
+            pace_s=pace_s(self.ticked_at_s),
             state_problem=(problem.reason, problem.message) if problem else None,
             unlisted=self.unlisted,
         )
@@ -142,6 +165,7 @@ class Loop:
         for namespace in self.unlisted.keys() - refused.keys():
             LOG.info(Line("served again", namespace=namespace))
         self.unlisted = refused
+        self.readable(set(self.settings.namespaces) - refused.keys())
         self.relisted_at_s = now_s
 
     def _listed(
@@ -161,6 +185,26 @@ class Loop:
                 refused[namespace] = str(error)
                 if len(refused) == len(self.settings.namespaces):
                     raise
+
+
+def served_by(models: Iterable[ModelState]) -> Served:
+    """Return the Deployments that objects name, whether or not they are there."""
+    deployments, owners = set[Key](), set[Owner]()
+    for state in models:
+        deployments.add(key_of(state.view, state.model))
+        if state.deployment:
+            owners.add((state.view.namespace, state.deployment.uid))
+    return Served(deployments=deployments, owners=owners)
+
+
+def pace_s(ticked_at_s: Sequence[float]) -> float:
+    """Return the usual time between two ticks; 0 where there were too few to tell.
+
+    >>> pace_s([0, 70, 140, 900, 970])
+    70.0
+    """
+    apart_s = [after_s - before_s for before_s, after_s in pairwise(ticked_at_s)]
+    return float(median(apart_s)) if len(apart_s) >= LEAST_PACES else 0.0
 
 
 def within(budget_s: float, clock: Callable[[], float]) -> Between:

@@ -14,6 +14,7 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.metrics import queries
 from tonnage.estimate.samples import Scrape, join
+from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests
 from tonnage.fleet.model_configs import ModelConfigs, place_of
 from tonnage.fleet.scrape import Ask, Scraper, nothing_decides
@@ -58,10 +59,12 @@ class Observer:
     """Takes what Prometheus said in a tick, for the operator's own metrics."""
     _manifests: Manifests = field(default_factory=Manifests)
     _configs: ModelConfigs = field(init=False)
+    _claims: Claims = field(init=False)
     _scraper: Scraper = field(init=False)
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
+        self._claims = Claims(kube=self.kube)
         self._scraper = Scraper(ask=self.ask, settings=self.settings)
 
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
@@ -70,6 +73,7 @@ class Observer:
         views = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
         ours = [model for view in views if isinstance(model := parsed[view.uid], ModelDeployment)]
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
+        self._claims.forget(ours)
         answers = self._ask_about(ours, snapshot, now_s)
         self.tell(answers)
         seen = Seen(
@@ -134,8 +138,7 @@ class Observer:
         snapshot = seen.snapshot
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
-        target = model.spec.scale_target
-        key = (view.namespace, target.name if target else view.name)
+        target, key = model.spec.scale_target, key_of(view, model)
         deployment = snapshot.deployments.get(key) or self._taken(key)
         pods = snapshot.pods_of(deployment) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
@@ -149,6 +152,7 @@ class Observer:
             pods=pods,
             model_config=config,
             config_problem=problem,
+            claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
             engines=tuple(each for name in names for each in seen.scrape.engines.get(name, ())),
@@ -167,6 +171,12 @@ class Observer:
             self.taken_names.discard(key)
             return None
         return deployment_view(found)
+
+
+def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:
+    """Return the Deployment that an object is about: of its own name, or its scale target."""
+    target = model.spec.scale_target if isinstance(model, ModelDeployment) else None
+    return view.namespace, target.name if target else view.name
 
 
 def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None:

@@ -73,13 +73,31 @@ def by_deployment(
     Owners are of the same namespace. Who writes an owner elsewhere names any uid: the API server
     checks none, and the garbage collector leaves what a finalizer holds.
     """
-    owners = {(each.namespace, each.uid): each.deployment_uid for each in replica_sets}
+    owners = owners_of(replica_sets)
     found: dict[Owner, list[PodView]] = defaultdict(list)
     for pod in sorted(pods, key=lambda pod: pod.name):
         owner = owners.get((pod.namespace, pod.replica_set_uid or ""))
         if owner:
             found[pod.namespace, owner].append(pod)
     return {owner: tuple(each) for owner, each in found.items()}
+
+
+def owners_of(replica_sets: Iterable[View]) -> dict[Owner, str | None]:
+    """Return the UID of the Deployment that each ReplicaSet is of, by namespace and UID."""
+    return {
+        (each.namespace, each.uid): each.deployment_uid
+        for each in replica_sets
+        if isinstance(each, ReplicaSetView)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What objects name: the rest may change as it likes."""
+
+    deployments: Container[Key]
+    owners: Container[Owner]
+    """The same by UID, as far as they were seen."""
 
 
 class Store:
@@ -90,8 +108,20 @@ class Store:
         self._views: dict[Kind, dict[Key, View]] = defaultdict(dict)
         self._noted: dict[Kind, set[Key]] = {}
         """By kind: what the watch spoke of since a list of it was begun."""
+        self._served: Served | None = None
+        """None: not known yet."""
+        self._deployment_uids: dict[Owner, str | None] = {}
+        """Of the Deployment that owns a ReplicaSet."""
         self.changed = threading.Event()
         """Set when a view changed in a way that a decision can depend on."""
+
+    def serve(self, served: Served) -> None:
+        """Be woken by these Deployments and their pods alone, beside the objects themselves.
+
+        Anybody may put our label on what is theirs: what flaps there wakes nobody.
+        """
+        with self._lock:
+            self._served = served
 
     def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
         """Take in one watch event."""
@@ -109,8 +139,24 @@ class Store:
             else:
                 self._views[kind][key] = view
                 is_news = _without_echo(before) != _without_echo(view)
+            if isinstance(view, ReplicaSetView):
+                self._deployment_uids[view.namespace, view.uid] = view.deployment_uid
+            is_news = is_news and self._is_served(view)
         if is_news:
             self.changed.set()
+
+    def _is_served(self, view: View) -> bool:
+        served, namespace = self._served, view.namespace
+        if served is None or isinstance(view, ModelView):
+            return True
+        if isinstance(view, DeploymentView):
+            return (namespace, view.name) in served.deployments
+        if isinstance(view, AutoscalerView):
+            return (namespace, view.target_name) in served.deployments
+        if isinstance(view, ReplicaSetView):
+            return (namespace, view.deployment_uid or "") in served.owners
+        owner = self._deployment_uids.get((namespace, view.replica_set_uid or ""))
+        return (namespace, owner or "") in served.owners
 
     def reconcile(
         self,
@@ -145,6 +191,8 @@ class Store:
             for key in newer:
                 views.pop(key, None)
             self._views[kind] = views | {key: known[key] for key in newer if key in known}
+            if kind is Kind.REPLICA_SET:
+                self._deployment_uids = owners_of(self._views[kind].values())
         return len(ghosts)
 
     def snapshot(self) -> Snapshot:

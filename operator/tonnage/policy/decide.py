@@ -89,12 +89,13 @@ def await_traffic(decision: Decision, situation: Situation) -> Decision:
 def cap_step_up(decision: Decision, situation: Situation) -> Decision:
     """Bound what the decisions of one rate window add: a fleet may double, a small one more.
 
-    The first decision brings up a whole fleet.
+    The first decision too: what it stands on may be as wrong as any other.
     """
-    base = min(situation.current, situation.window_base or situation.current)
+    began, current = situation.window_base, situation.current
+    base = current if began is None else min(current, began)
     added = max(base, situation.settings.max_scale_up_replicas)
     most = base + added
-    if situation.current == 0 or decision.replicas <= most:
+    if decision.replicas <= most:
         return decision
     most = max(most, situation.current)
     return decision.limited_to(most, "StepCap", f"at most {added} more in one step: {most}")

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from http_double import Reply, a_kubeconfig, answering, json_reply, serving
-from tonnage.cluster.errors import ConflictError, KubernetesError
+from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -32,7 +32,8 @@ def connect(tmp_path):
     def to(url):
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(a_kubeconfig(url))
-        return KubeApi(load_client(str(kubeconfig)), sleep=slept.append), slept
+        kube = KubeApi(load_client(str(kubeconfig)), sleep=slept.append, chance=lambda: 0.0)
+        return kube, slept
 
     return to
 
@@ -249,6 +250,18 @@ class TestRefusals:
 
         assert len(requests) == 1
 
+    def test_chance_adds_up_to_half_of_a_pause(self, tmp_path):
+        # Clients that were refused together must not come back together.
+        slept, kubeconfig = [], tmp_path / "kubeconfig"
+        with serving(answering(Reply(status=429))) as server:
+            kubeconfig.write_text(a_kubeconfig(server.url))
+            client = load_client(str(kubeconfig))
+            kube = KubeApi(client, sleep=slept.append, chance=iter([0.5, 1.0]).__next__)
+            with pytest.raises(KubernetesError):
+                kube.get(PATH)
+
+        assert slept == [0.5 * 1.25, 1.0 * 1.5]
+
     def test_nobody_listens(self, connect):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -295,6 +308,60 @@ class TestRefusals:
         error, _, _ = failure(get, Reply(status=401, body=b'{"message": "Unauthorized"}'))
 
         assert "secret" not in str(error)
+
+
+def fence_of(asked, *, last):
+    """A fence that lets through attempts up to this one."""
+
+    def fence(attempt):
+        asked.append(attempt)
+        if attempt > last:
+            raise HeldBackError("the Lease was lost")
+
+    return fence
+
+
+def patch(kube):
+    return kube.merge_patch(PATH, THING, manager="m")
+
+
+class TestFence:
+    def test_is_asked_before_each_attempt_at_a_write(self, exchange):
+        asked = []
+
+        found, requests, _ = exchange(
+            lambda kube: patch(kube.fenced(fence_of(asked, last=3))),
+            *[Reply(status=503), Reply(status=503), json_reply(THING)],
+        )
+
+        assert found == THING
+        assert len(requests) == 3
+        assert asked == [1, 2, 3]
+
+    def test_is_not_asked_before_a_read(self, exchange):
+        asked = []
+
+        exchange(lambda kube: get(kube.fenced(fence_of(asked, last=0))), json_reply(THING))
+
+        assert asked == []
+
+    def test_that_closes_stops_the_first_attempt(self, connect):
+        with serving(answering(json_reply(THING))) as server:
+            kube, _ = connect(server.url)
+            with pytest.raises(HeldBackError, match="the Lease was lost"):
+                patch(kube.fenced(fence_of([], last=0)))
+
+        assert server.asked == []
+
+    def test_that_closes_between_two_attempts_leaves_open_what_the_first_came_to(self, failure):
+        # A write that nobody answered may have been carried out: it does not count as held back.
+        error, requests, _ = failure(
+            lambda kube: patch(kube.fenced(fence_of([], last=1))), Reply(status=503)
+        )
+
+        assert len(requests) == 1
+        assert (error.status, error.is_undone) == (503, False)
+        assert "not tried again: the Lease was lost" in str(error)
 
 
 def test_a_missing_kubeconfig_is_a_failure_of_the_world(tmp_path):

@@ -19,6 +19,8 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import an_engine
+from tonnage.control.answers import Asker
+from tonnage.control.assess import sized
 from tonnage.control.measure import measure_traffic
 from tonnage.control.pending import retry_at_s
 from tonnage.control.state import GivenBack
@@ -26,6 +28,7 @@ from tonnage.estimate.posterior import ObjectPosterior, with_starts
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
+from tonnage.sizing.errors import SearchAbandonedError
 
 EACH = a_sizing().goodput_requests_per_s
 DOWN = ("PrometheusUnreachable", "Prometheus: ConnectTimeout")
@@ -219,6 +222,33 @@ class TestScalingDown:
 
         assert found.decision.replicas == 4
         assert found.decision.limited_by == "JustStarted"
+
+    @pytest.mark.parametrize(("pace_s", "limited_by"), [(0, "JustStarted"), (70, "WalkingDown")])
+    def test_goes_on_with_its_window_where_all_ticks_are_slow(self, pace_s, limited_by):
+        # 70 s between two ticks: more than four times the 15 s that are set.
+        state = a_state(replicas=4, load=1)
+        memory = a_memory(state, recent_needs=((NOW_S - 140, 2), (NOW_S - 70, 2)), **QUICK)
+
+        found = assessed(state, memory=memory, fleet=a_fleet(state, pace_s=pace_s))
+
+        assert found.decision.limited_by == limited_by
+
+    def test_goes_on_with_its_window_after_it_waited_for_a_search(self):
+        def abandon():
+            raise SearchAbandonedError("5 s of each tick are for searches")
+
+        state = a_state(replicas=4, load=1)
+        memory = a_memory(state, recent_needs=((NOW_S - 290, 2), (NOW_S - 15, 2)), **QUICK)
+        for tick in range(20):
+            fleet = a_fleet(state, now_s=NOW_S + 15 * tick)
+            found = sized(state, fleet, memory, Asker(between=abandon))
+            memory = found.memory
+            assert found.pending
+
+        later = assessed(state, memory=memory, fleet=a_fleet(state, now_s=NOW_S + 15 * 20))
+
+        assert len(memory.recent_needs) == 2
+        assert later.decision.replicas == 3
 
     def test_waits_for_a_whole_window_after_metrics_came_back(self):
         # What was not measured was not seen to be unnecessary.

@@ -18,11 +18,12 @@ from fleet_builders import (
     assessed,
     managed_by,
 )
+from tonnage.control.carried import Carried, carried_out
 from tonnage.control.happenings import EVENT_INTERVAL_S
 from tonnage.control.state import Memory, Pending
 from tonnage.control.status import report
 from tonnage.control.tick import tick
-from tonnage.control.writes import CHILDREN_CHECK_S, Carried, carried_out, writes_for
+from tonnage.control.writes import CHILDREN_CHECK_S, writes_for
 from tonnage.fleet.views import model_view
 
 AUTOSCALER = "HorizontalPodAutoscaler llama"

@@ -25,9 +25,9 @@ from tonnage.cluster.kube import (
     PODS,
     SERVICES,
 )
+from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
 from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Carried
 from tonnage.fleet.act import Happening, Scale, Writer, Writes
 from tonnage.manifests.children import deployment
 
@@ -120,6 +120,22 @@ class TestScaling:
         act(kube, asking(scale=a_scale(2, 5)))
 
         assert live_replicas(kube) == 5
+
+    def test_is_not_tried_again_once_the_object_is_paused(self):
+        kube = a_kube(replicas=2)
+
+        def paused_meanwhile(verb, path):
+            if verb == "patch":
+                kube.fail = lambda verb, path: None
+                kube.put(PLACE, kube.objects[PLACE])
+                body = a_manifest(scaling={"mode": "Paused", "maxReplicas": 8})
+                body["metadata"]["generation"] = 2
+                kube.put(OBJECT, body)
+
+        kube.fail = paused_meanwhile
+        act(kube, asking(scale=a_scale(2, 5), generation=1))
+
+        assert live_replicas(kube) == 2
 
     def test_gives_up_until_the_next_tick_after_three_conflicts(self):
         kube = a_kube(replicas=2)
@@ -746,7 +762,7 @@ class TestWhatBecameOfIt:
             scale=fate, has_failed=True, refused=refused
         )
         assert self.failing("apply", "/deployments/llama", status=status) == Carried(
-            template=fate, has_failed=True, refused=refused
+            template=fate, has_failed=True, refused=refused, is_pointless=refused is not None
         )
 
     def test_of_a_service_is_no_matter_of_the_template(self):
@@ -759,15 +775,17 @@ class TestWhatBecameOfIt:
         kube.fail = fails
 
         assert carried(kube, asking(**WHOLE, **CHECKED)) == Carried(
-            has_failed=True, refused="said so"
+            has_failed=True, refused="said so", is_pointless=True
         )
 
     def test_of_a_status_is_no_matter_of_the_others(self):
-        assert self.failing("apply", "/status", status=500) == Carried(has_failed=True)
+        assert self.failing("apply", "/status", status=500) == Carried(
+            status=Fate.UNKNOWN, has_failed=True
+        )
 
     def test_without_the_lease_is_undone(self):
         assert carried(a_kube(), asking(**WHOLE), leads=False) == Carried(
-            scale=Fate.UNDONE, template=Fate.UNDONE, has_failed=True
+            scale=Fate.UNDONE, template=Fate.UNDONE, status=Fate.UNDONE, has_failed=True
         )
 
     def test_of_a_deployment_that_is_not_ours_is_undone(self):

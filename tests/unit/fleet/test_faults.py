@@ -68,7 +68,7 @@ class TestTheWorldFails:
         assert condition(world, "Stalled") == ("True", "WriteRefused")
 
         world.kube.fail = lambda verb, path: None
-        for _ in range(2):
+        for _ in range(3):  # the second refusal is followed by a pause of 30 s
             tick(loop, world)
         assert "Stalled" not in {each["type"] for each in status_of(world)["conditions"]}
 

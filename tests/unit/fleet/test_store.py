@@ -11,7 +11,7 @@ from fleet_builders import (
     a_pod_body,
     a_replica_set_body,
 )
-from tonnage.fleet.store import Kind, Store
+from tonnage.fleet.store import Kind, Served, Store
 
 
 @pytest.fixture
@@ -86,6 +86,66 @@ class TestWaking:
 
         store.note(Kind.POD, "DELETED", a_pod_body("a"))
         assert not woke(store)
+
+
+def a_foreign(body, kind):
+    """Somebody else's of the same label: under another name, owned by what is theirs."""
+    body["metadata"] |= {"name": "theirs", "uid": "uid-of-theirs"}
+    if kind is not Kind.DEPLOYMENT:
+        body["metadata"]["ownerReferences"][0]["uid"] = "uid-of-an-owner-of-theirs"
+    return body
+
+
+class TestWakingByWhatIsServed:
+    @pytest.fixture
+    def serving(self, store):
+        """A store of one served Deployment with its ReplicaSet, and of one pod of each side."""
+        store.note(Kind.DEPLOYMENT, None, a_deployment_body())
+        store.note(Kind.REPLICA_SET, None, a_replica_set_body())
+        store.note(Kind.POD, None, a_pod_body("a"))
+        owners = {("serving", "uid-of-deployment-llama")}
+        store.serve(Served(deployments={("serving", "llama")}, owners=owners))
+        woke(store)
+        return store
+
+    def test_a_pod_of_a_served_deployment_wakes(self, serving):
+        serving.note(Kind.POD, "MODIFIED", a_pod_body("a", ready_for_s=None))
+
+        assert woke(serving)
+
+    @pytest.mark.parametrize(
+        ("kind", "body"),
+        [
+            (Kind.POD, a_pod_body),
+            (Kind.REPLICA_SET, a_replica_set_body),
+            (Kind.DEPLOYMENT, a_deployment_body),
+        ],
+    )
+    def test_what_is_somebody_elses_does_not_and_is_known_all_the_same(self, serving, kind, body):
+        serving.note(kind, "ADDED", a_foreign(body(), kind))
+
+        assert not woke(serving)
+        assert "theirs" in names(serving, kind)
+
+    def test_a_pod_elsewhere_that_names_our_replica_set_does_not(self, serving):
+        body = a_pod_body("b")
+        body["metadata"]["namespace"] = "elsewhere"
+        serving.note(Kind.POD, "ADDED", body)
+
+        assert not woke(serving)
+
+    def test_a_served_deployment_that_is_not_there_yet_wakes_when_it_comes(self, store):
+        store.serve(Served(deployments={("serving", "llama")}, owners=frozenset()))
+
+        store.note(Kind.DEPLOYMENT, "ADDED", a_deployment_body())
+
+        assert woke(store)
+
+    def test_a_list_tells_whose_pods_are_served(self, serving):
+        serving.reconcile(Kind.REPLICA_SET, [a_replica_set_body()])
+        serving.note(Kind.POD, "MODIFIED", a_pod_body("a", ready_for_s=None))
+
+        assert woke(serving)
 
 
 class TestIdentity:

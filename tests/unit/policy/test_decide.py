@@ -68,7 +68,9 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         # Pace upwards.
         (a_situation(current=2, need=15), 10, ["StepCap"]),
         (a_situation(current=9, need=19), 18, ["StepCap"]),
-        (a_situation(current=0, need=15), 15, []),
+        (a_situation(current=0, need=15), 8, ["StepCap"]),
+        (a_situation(current=8, need=15, window_base=0), 8, ["StepCap"]),
+        (a_situation(current=0, need=15, minimum=12), 12, ["StepCap", "MinReplicas"]),
         # Pods that no node takes: while they may yet be taken they hold nothing back, ...
         (a_situation(current=4, need=6), 6, []),
         # ... then they are given back at once, whatever is needed, and asked for again later.

@@ -1,0 +1,114 @@
+"""What became of the writes for one object, and what is remembered where that was not all. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tonnage.control.contest import Fate, Scaled
+from tonnage.control.retries import next_retry
+from tonnage.control.rivals import with_corrections
+from tonnage.control.rollout import without_rollout
+from tonnage.control.state import Assessment, Memory, ObjectMemory
+from tonnage.control.writes import Writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What became of the writes for one object."""
+
+    scale: Fate = Fate.DONE
+    template: Fate = Fate.DONE
+    status: Fate = Fate.DONE
+    has_failed: bool = False
+    """Something did, in whichever part: another number that stood there is no failure."""
+    refused: str | None = None
+    """What the API server said, if it will say so again."""
+    no_path: str | None = None
+    """Why no request comes to the replicas."""
+    is_pointless: bool = False
+    """Template or children were refused, and will be: the next attempt can wait."""
+    is_held: bool = False
+    """There was no room for it: replicas apart nothing was tried."""
+
+
+def with_fates(
+    memory: Memory,
+    found: Mapping[str, Assessment],
+    written: Mapping[str, tuple[Writes, Carried | None]],
+    *,
+    before: Memory,
+    now_s: float,
+) -> Memory:
+    """Return the memory of what was really written; all by UID. No fate: all of it was.
+
+    ``before``: what was remembered before this tick.
+    """
+    objects = dict(memory.objects)
+    for uid, (writes, fate) in written.items():
+        if fate is None:
+            objects[uid] = _all_done(objects[uid], writes)
+            continue
+        known = carried_out(objects[uid], found[uid], writes, fate, now_s=now_s)
+        is_applied = fate.template is not Fate.UNDONE
+        objects[uid] = known if is_applied else without_rollout(known, before.objects.get(uid))
+    return replace(memory, objects=objects)
+
+
+def _all_done(memory: ObjectMemory, writes: Writes) -> ObjectMemory:
+    """Forget what was refused, unless that was not tried again: it is not over yet."""
+    is_for_this = memory.retry is not None and memory.retry.generation == writes.generation
+    if is_for_this and not (writes.check_children or writes.template):
+        return memory
+    return replace(memory, write_problem=None, no_path=None, retry=None)
+
+
+def carried_out(
+    memory: ObjectMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
+) -> ObjectMemory:
+    """Return the memory of what was really written, where that was not all.
+
+    What failed is due again. A server that is down for a moment is no reason to call for a person.
+    """
+    memory = with_corrections(
+        replace(memory, rivals=found.memory.rivals),
+        found.state,
+        scaled=Scaled(writes.scale.replicas, carried.scale) if writes.scale else None,
+        applies=writes.template is not None and carried.template is not Fate.UNDONE,
+        now_s=now_s,
+    )
+    if carried.is_held:
+        return _as_before(memory, found.memory)
+    if carried.status is not Fate.DONE:
+        memory = replace(memory, gauges_written_at_s=found.memory.gauges_written_at_s)
+    if {carried.scale, carried.template} != {Fate.DONE}:
+        memory = _untold(memory, found.memory)
+    if carried.is_pointless:
+        retry = next_retry(found.memory, found.state.view.generation, now_s=now_s)
+        memory = replace(memory, retry=retry, children_checked_at_s=None)
+    if not carried.has_failed:
+        return replace(memory, write_problem=None, no_path=carried.no_path)
+    return replace(
+        memory,
+        drift_corrected=None if carried.template is Fate.UNDONE else memory.drift_corrected,
+        children_checked_at_s=None,
+        children_generation=None,
+        write_problem=carried.refused or memory.write_problem,
+        no_path=carried.no_path,
+    )
+
+
+def _as_before(memory: ObjectMemory, before: ObjectMemory) -> ObjectMemory:
+    """Remember neither status, Events nor children as written, where there was no room for them."""
+    return replace(
+        _untold(memory, before),
+        told=before.told,
+        posted=before.posted,
+        drift_corrected=before.drift_corrected,
+        children_checked_at_s=before.children_checked_at_s,
+        children_generation=before.children_generation,
+        gauges_written_at_s=before.gauges_written_at_s,
+    )
+
+
+def _untold(memory: ObjectMemory, before: ObjectMemory) -> ObjectMemory:
+    """Tell of a decision or a rollout when it is carried out, not now."""
+    return replace(memory, told_decision=before.told_decision, told_roll=before.told_roll)

@@ -1,0 +1,37 @@
+"""When what the API server refused is tried again, apart from others that it refused. Pure."""
+
+import zlib
+from typing import Final
+
+from tonnage.control.state import ObjectMemory, Retry
+
+RETRY_S: Final = 15.0
+"""After a write that was refused, before the next; twice as long after each further refusal."""
+MOST_RETRY_S: Final = 300.0
+PLACES: Final = 997
+SPREAD: Final = 0.2
+"""Of a time, by which objects that were handled together come apart in each round."""
+
+
+def waits(memory: ObjectMemory, generation: int, *, now_s: float) -> bool:
+    """Tell whether a write for this spec was refused not long ago."""
+    retry = memory.retry
+    return retry is not None and retry.generation == generation and now_s < retry.at_s
+
+
+def next_retry(memory: ObjectMemory, generation: int, *, now_s: float) -> Retry:
+    """Return when to try again what was refused now: later each time."""
+    before = memory.retry
+    times = before.times + 1 if before and before.generation == generation else 1
+    pause_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** (times - 1))
+    at_s = now_s + apart_s(pause_s, memory.uid)
+    return Retry(generation=generation, times=times, at_s=at_s)
+
+
+def apart_s(time_s: float, uid: str) -> float:
+    """Return a time of an object's own, up to a fifth shorter: chance that needs none.
+
+    >>> apart_s(300, "a"), apart_s(300, "b")
+    (245..., 273...)
+    """
+    return time_s * (1 - SPREAD * (zlib.crc32(uid.encode()) % PLACES) / PLACES)

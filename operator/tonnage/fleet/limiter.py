@@ -1,0 +1,82 @@
+"""How much may be written at once: a fleet-wide token bucket, which slows down under overload.
+
+Replicas are never limited. Nothing waits here either: what finds no room is left to a later tick,
+so that replicas decided then are not behind it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import monotonic
+from typing import Final
+
+from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.control.turns import by_turns
+from tonnage.control.writes import Writes
+
+BURST_S: Final = 5.0
+"""So much time's writes may be made at once; where some are left, the next tick comes so soon."""
+SLOWEST: Final = 1 / 64
+"""Of the rate, to which failures that come again and again bring it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Limiter:
+    """Lets writes of status, Events, templates and children through, at a rate."""
+
+    per_s: float = 50.0
+    clock: Callable[[], float] = monotonic
+    share: float = 1.0
+    """Of the rate: halved by a tick in which the API server failed, doubled by any other."""
+    _tokens: float = field(init=False)
+    _at_s: float = field(init=False)
+    _held: dict[str, int] = field(default_factory=dict)
+    """By UID, in how many ticks in a row there was no room for it."""
+
+    def __post_init__(self) -> None:
+        self._tokens, self._at_s = self.per_s * BURST_S, self.clock()
+
+    @property
+    def is_holding(self) -> bool:
+        """Tell whether something was left to a later tick."""
+        return bool(self._held)
+
+    def admitted(self, wanted: Iterable[Writes]) -> Sequence[Writes]:
+        """Return the objects whose writes are made now, each with all of them.
+
+        Those whose replicas change come first. Then namespaces take turns, and within one, who was
+        left longest: who makes many objects waits for them, and nobody else does.
+        """
+        self._refill()
+        known = list(wanted)
+        ordered = sorted(known, key=lambda each: -self._held.get(each.uid, 0))
+        ordered = by_turns(ordered, namespace=lambda each: each.namespace)
+        ordered.sort(key=lambda each: each.scale is None)
+        found = []
+        for each in ordered:
+            if self._tokens <= 0:
+                break
+            self._tokens -= each.num_limited
+            found.append(each)
+        left = ordered[len(found) :]
+        self._held = {each.uid: self._held.get(each.uid, 0) + 1 for each in left}
+        return found
+
+    def _refill(self) -> None:
+        now_s, rate = self.clock(), self.per_s * self.share
+        self._tokens = min(rate * BURST_S, self._tokens + rate * (now_s - self._at_s))
+        self._at_s = now_s
+
+    def note(self, failures: Iterable[WorldError]) -> None:
+        """Slow down where the API server failed, else pick up again."""
+        if any(map(is_overload, failures)):
+            self.share = max(SLOWEST, self.share / 2)
+        else:
+            self.share = min(1.0, self.share * 2)
+
+
+def is_overload(error: WorldError) -> bool:
+    """Tell whether a write failed for the state that the API server is in, not for what it asks."""
+    if not isinstance(error, KubernetesError):
+        return False
+    return error.status == HTTPStatus.TOO_MANY_REQUESTS or not error.is_undone

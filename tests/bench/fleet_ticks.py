@@ -1,0 +1,361 @@
+"""What a tick of a large fleet costs: the whole loop, on 2 cores, and the page that says so.
+
+    python tests/bench/fleet_ticks.py [--objects 1000 --objects 5000] [--changing 1 --changing 100]
+        [--questions 100] [--ticks 4] [--page]
+
+Everything of a tick is in it but the other side: the API server is objects in memory, and what
+Prometheus answers is laid out as bytes before the clock starts, to be read as they come. Each
+object has one pod that serves, and 46 series. All together ask so many distinct ``questions``.
+``changing``: so many of a hundred objects have other traffic in each tick; of the others only the
+times move. The memory of answers is warm: what is cold is said in ``capacity.md``.
+"""
+
+import json
+import random
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from fleet_builders import (
+    NOW_S,
+    SITE,
+    a_deployment_body,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_replica_set_body,
+    a_sizing,
+)
+from kube_double import KubeDouble
+from loop_builders import BUSY, SETTINGS, show
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cluster.answer import AnswerReader, LabelSets
+from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from tonnage.cluster.questions import Gathering, Outcome
+from tonnage.estimate.metrics import TABLE, WINDOWS
+from tonnage.fleet.act import Writer
+from tonnage.fleet.calibration import CalibrationConfigMap
+from tonnage.fleet.limiter import Limiter
+from tonnage.fleet.loop import Loop
+from tonnage.fleet.observe import Observer
+from tonnage.fleet.scrape import SPLIT_PODS, by_namespace
+from tonnage.fleet.store import Store
+
+PAGE = Path(__file__).with_name("fleet.md")
+NUM_QUESTIONS = 100
+NUM_NAMESPACES = 50
+TICK_S = 15.0
+PIECE = 65_536
+WARM_TICKS = 6
+"""Until the first gauges are written."""
+MAX_SERIES = 200_000
+RATE = 0.5
+"""Requests/s of a replica, about half of what it sustains."""
+STEADY = {
+    "queued": 0,
+    "rejected": 0,
+    "falls": 0,
+    "resets": 0,
+    "scrapes": 60,
+    "mean_running": 20,
+    "kv_usage": 0.3,
+    "token_gap_s": 20,
+    "token_gaps": 500,
+    "prefill_s": 0.2,
+    "prefills": 0.5,
+    "preemptions": 0,
+}
+BUCKETS = {"ttft": ("1.0", "2.0", "+Inf"), "tpot": ("0.05", "+Inf")}
+
+
+@dataclass(kw_only=True)
+class FleetWorld:
+    """A fleet that runs, and what Prometheus says of it."""
+
+    kube: KubeDouble
+    pods: Mapping[str, list[str]]
+    """By namespace."""
+    rates: dict[str, float]
+    """Requests/s, by pod."""
+    now_s: float = NOW_S
+    leads: bool = True
+    num_series: int = 0
+    _answers: dict[tuple[str, tuple[str, ...]], bytes] = field(default_factory=dict)
+
+    def ask(self, sets, kept):
+        labels, gathering = LabelSets(kept), Gathering()
+        for queries in sets:
+            for name in queries.expressions:
+                reader = AnswerReader(labels, max_series=MAX_SERIES)
+                body = self._answers[name, queries.namespaces]
+                for start in range(0, len(body), PIECE):
+                    reader.feed(body[start : start + PIECE])
+                gathering.bytes_read += len(body)
+                gathering.add(name, queries, Outcome(answer=reader.end()))
+        return gathering.answers()
+
+    def lay_out(self, groups: Sequence[tuple[str, ...]]) -> None:
+        """Lay out the answers to all queries, as they are read in the next tick."""
+        self.num_series, self._answers = 0, {}
+        for namespaces in groups:
+            for name in TABLE:
+                found = list(self._series(name, namespaces or tuple(self.pods)))
+                self.num_series += len(found)
+                body = {"resultType": "vector", "result": found}
+                text = json.dumps({"status": "success", "data": body}, separators=(",", ":"))
+                self._answers[name, namespaces] = text.encode()
+
+    def _series(self, name: str, namespaces: Sequence[str]) -> Iterator[dict]:
+        for namespace in namespaces:
+            for pod in self.pods[namespace]:
+                metric = {"namespace": namespace, "pod": pod, "engine": "0"}
+                for le in BUCKETS.get(name, ("",)):
+                    value = self._value(name, self.rates[pod])
+                    if value is not None:
+                        own = metric | {"le": le} if le else metric
+                        yield {"metric": own, "value": [self.now_s, repr(value)]}
+
+    def _value(self, name: str, rate: float) -> float | None:
+        if name == "timestamp":
+            return self.now_s - 5
+        if name in BUCKETS or name in {f"completions_{scrapes}" for scrapes in WINDOWS}:
+            return rate
+        if name == "completed":
+            return rate * self.now_s
+        return (BUSY | STEADY).get(name)
+
+
+def a_spec(question: int) -> dict:
+    """One of a hundred questions: traffic, and so what is asked of sizing, differs."""
+    prompt, output = 2000 + 200 * (question % 10), 500 + 50 * (question // 10)
+    return {
+        "demand": {
+            "requestsPerSecond": 1,
+            "promptTokens": {"mean": prompt, "p99": 2 * prompt},
+            "outputTokens": {"mean": output},
+        },
+        "scaling": {"minReplicas": 1, "maxReplicas": 8},
+    }
+
+
+def a_fleet_world(number: int, num_questions: int = NUM_QUESTIONS) -> FleetWorld:
+    objects, pods, rates = {}, {}, {}
+    sizings = {}
+    for index in range(number):
+        question = index % num_questions
+        name, namespace = f"m{index:05}", f"team-{index % NUM_NAMESPACES:02}"
+        spec = a_spec(question)
+        model = a_model(name, namespace=namespace, **spec)
+        if question not in sizings:
+            sizings[question] = a_sizing(model)
+        live = a_deployment_body(model, replicas=1, sizing=sizings[question])
+        owner = a_replica_set_body(model)
+        pod = a_pod_body(f"{name}-0", model=model)
+        for each in (live, owner, pod):
+            each["metadata"].setdefault("labels", {})["tonnage.dev/managed"] = "true"
+            each["metadata"]["namespace"] = namespace
+        manifest = a_manifest(name, namespace=namespace, **spec)
+        objects[MODEL_DEPLOYMENTS.path(namespace, name)] = manifest
+        objects[DEPLOYMENTS.path(namespace, name)] = live
+        objects[REPLICA_SETS.path(namespace, owner["metadata"]["name"])] = owner
+        objects[PODS.path(namespace, f"{name}-0")] = pod
+        pods.setdefault(namespace, []).append(f"{name}-0")
+        rates[f"{name}-0"] = RATE
+    return FleetWorld(kube=KubeDouble(objects.items()), pods=pods, rates=rates)
+
+
+def a_fleet_loop(world: FleetWorld, **settings) -> Loop:
+    known = SETTINGS.model_copy(update={"writes_per_s": 1000, "search_budget_s": 600} | settings)
+    writer = Writer(
+        kube=world.kube,
+        may_write=lambda: world.leads,
+        site=SITE,
+        limiter=Limiter(per_s=known.writes_per_s, clock=lambda: world.now_s),
+    )
+    return Loop(
+        store=Store(),
+        observer=Observer(
+            kube=world.kube,
+            ask=world.ask,
+            settings=known,
+            gpus=built_in_gpus(),
+            has_pod_monitors=True,
+            taken_names=writer.taken_names,
+        ),
+        writer=writer,
+        calibration=CalibrationConfigMap(
+            world.kube, namespace="tonnage-system", may_write=lambda: world.leads
+        ),
+        settings=known,
+        kube=world.kube,
+        now=lambda: world.now_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """What a tick took."""
+
+    cpu_s: float
+    wall_s: float
+    writes: int
+    steps_s: Mapping[str, float]
+
+
+class Clocked:
+    """A fleet that ticks, and what that takes."""
+
+    def __init__(self, number: int, num_questions: int = NUM_QUESTIONS) -> None:
+        self.chance = random.Random(number)  # noqa: S311
+        self.world = a_fleet_world(number, num_questions)
+        self.loop = a_fleet_loop(self.world)
+        self.loop.step = self._step
+        self._steps_s: dict[str, float] = {}
+        names = tuple(sorted(self.world.pods))
+        self._groups = groups_of(names, number)
+        show(self.loop, self.world)
+        self.loop.relisted_at_s = self.world.now_s + 1e9  # lists are the double's, not ours
+
+    def _step(self, name: str):
+        return _Timer(self._steps_s, name)
+
+    def tick(self, changing_percent: float = 0) -> Ticked:
+        """Let 15 s pass, show what the watches would, and tick."""
+        world = self.world
+        world.now_s += TICK_S
+        names = sorted(world.rates)
+        for pod in self.chance.sample(names, round(len(names) * changing_percent / 100)):
+            world.rates[pod] = RATE * self.chance.uniform(0.9, 1.1)
+        self._echo()
+        world.lay_out(self._groups)
+        before, self._steps_s = len(world.kube.writes), {}
+        began_s, began_wall_s = time.process_time(), time.perf_counter()
+        self.loop.tick()
+        return Ticked(
+            cpu_s=time.process_time() - began_s,
+            wall_s=time.perf_counter() - began_wall_s,
+            writes=len(world.kube.writes) - before,
+            steps_s=self._steps_s,
+        )
+
+    def _echo(self) -> None:
+        """Play the watches after writes."""
+        if self.world.kube.writes:
+            show(self.loop, self.world)
+            self.world.kube.writes.clear()
+
+
+class _Timer:
+    def __init__(self, into: dict[str, float], name: str) -> None:
+        self._into, self._name = into, name
+
+    def __enter__(self) -> None:
+        self._began_s = time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._into[self._name] = time.process_time() - self._began_s
+
+
+def groups_of(names: Sequence[str], number: int) -> list[tuple[str, ...]]:
+    """Return the namespaces that are asked for together, as the loop groups them."""
+    if number <= SPLIT_PODS:
+        return [()]
+    sets = by_namespace(lambda _: {}, [(name, str(index)) for index, name in enumerate(names)])
+    return [each.namespaces for each in sets]
+
+
+def rss_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What ticks of one fleet took, with so much of it changing."""
+
+    objects: int
+    changing_percent: float
+    ticked: Sequence[Ticked]
+    num_series: int
+    rss_mib: float
+
+    def mean(self, step: str | None = None) -> float:
+        figures = [
+            each.cpu_s if step is None else each.steps_s.get(step, 0.0) for each in self.ticked
+        ]
+        return sum(figures) / len(figures)
+
+    def __str__(self) -> str:
+        writes = sum(each.writes for each in self.ticked) / len(self.ticked)
+        steps = " | ".join(f"{self.mean(step):.2f}" for step in STEPS)
+        return (
+            f"| {self.objects} | {self.changing_percent:g} % | {self.num_series} "
+            f"| {self.mean():.2f} | {steps} | {writes:.0f} | {self.rss_mib:.0f} |"
+        )
+
+
+STEPS = ("observe", "decide", "act", "tell")
+HEAD = """# What a tick of a large fleet costs
+
+Written by `python tests/bench/fleet_ticks.py --page`, which says what is in it. CPU of one core in
+seconds, mean of {ticks} ticks; {questions} distinct questions, the memory of answers warm; RSS with
+the objects of the API server and the answers of Prometheus, both of which the process holds here.
+Aim: 5,000 objects, 1 % changing, at most 1 s and 300 MiB. It is not met: in every tick every object
+is decided anew, from answers that are remembered, and every series is read.
+
+| objects | changing | series | CPU | {steps} | writes | RSS, MiB |
+| ---: | ---: | ---: | ---: | {rule} | ---: | ---: |
+"""
+
+
+def rows(number: int, changing: Sequence[float], *, questions: int, ticks: int) -> Iterator[Row]:
+    clocked = Clocked(number, questions)
+    for _ in range(WARM_TICKS):
+        clocked.tick()
+    for percent in changing:
+        ticked = [clocked.tick(percent) for _ in range(ticks)]
+        yield Row(
+            objects=number,
+            changing_percent=percent,
+            ticked=ticked,
+            num_series=clocked.world.num_series,
+            rss_mib=rss_mib(),
+        )
+
+
+@click.command()
+@click.option("--objects", multiple=True, type=int, default=(1000, 5000), show_default=True)
+@click.option("--changing", multiple=True, type=float, default=(1.0, 100.0), show_default=True)
+@click.option("--questions", type=int, default=NUM_QUESTIONS, show_default=True)
+@click.option("--ticks", type=int, default=4, show_default=True)
+@click.option("--page", is_flag=True, help="Write fleet.md.")
+def main(
+    objects: tuple[int, ...],
+    changing: tuple[float, ...],
+    questions: int,
+    ticks: int,
+    page: bool,
+) -> None:
+    found = [
+        str(row)
+        for number in objects
+        for row in rows(number, changing, questions=questions, ticks=ticks)
+    ]
+    head = HEAD.format(
+        questions=questions,
+        ticks=ticks,
+        steps=" | ".join(STEPS),
+        rule=" | ".join("---:" for _ in STEPS),
+    )
+    text = head + "\n".join(found) + "\n"
+    click.echo(text)
+    if page:
+        PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Herds: what is written at once is bounded, in turn, and never in the way of replicas."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from fleet_builders import a_manifest, a_model, a_sizing
+from loop_builders import a_loop, a_world, replicas_of, served, tick
+from tonnage.api.status import Status
+from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
+from tonnage.control.writes import Scale, Writes
+from tonnage.fleet.limiter import BURST_S, SLOWEST, Limiter
+
+EACH = a_sizing().goodput_requests_per_s
+FIRST_REPLICAS = a_sizing().replicas
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def a_status(name, namespace="a", **more):
+    return Writes(
+        namespace=namespace, name=name, uid=f"{namespace}/{name}", status=Status(), **more
+    )
+
+
+def a_limiter(per_s=2.0):
+    clock = Clock()
+    return Limiter(per_s=per_s, clock=clock), clock
+
+
+def admitted(limiter, *wanted):
+    return [each.label for each in limiter.admitted(wanted)]
+
+
+class TestAdmission:
+    def test_lets_through_what_five_seconds_allow_and_then_the_rate(self):
+        limiter, clock = a_limiter(per_s=2)
+        herd = [a_status(str(number)) for number in range(100)]
+
+        assert len(admitted(limiter, *herd)) == 2 * BURST_S
+        assert admitted(limiter, *herd) == []
+        clock.now_s += 3
+        assert len(admitted(limiter, *herd)) == 2 * 3
+        clock.now_s += 3600
+        assert len(admitted(limiter, *herd)) == 2 * BURST_S
+
+    def test_an_object_is_admitted_with_all_its_writes(self):
+        limiter, clock = a_limiter(per_s=1)
+        model = a_model()
+        created = [
+            a_status(str(number), template={}, creates=True, model=model) for number in range(3)
+        ]
+
+        # 5 tokens: the first takes 7, the debt is paid before the next.
+        assert admitted(limiter, *created) == ["a/0"]
+        clock.now_s += 2
+        assert admitted(limiter, *created[1:]) == []
+        clock.now_s += 1
+        assert admitted(limiter, *created[1:]) == ["a/1"]
+
+    def test_namespaces_take_turns_and_within_one_who_waited_longest(self):
+        limiter, clock = a_limiter(per_s=1)
+        crowd = [a_status(str(number), "crowd") for number in range(9)]
+        alone = a_status("x", "alone")
+
+        first = admitted(limiter, *crowd, alone)
+        clock.now_s += 4
+        second = admitted(limiter, *crowd, alone)
+
+        assert first == ["crowd/0", "alone/x", "crowd/1", "crowd/2", "crowd/3"]
+        assert second == ["crowd/4", "alone/x", "crowd/5", "crowd/6"]
+
+    def test_who_scales_comes_first(self):
+        limiter, _ = a_limiter(per_s=0.2)
+        scale = Scale(deployment="z", uid="z", seen=1, replicas=2)
+
+        assert admitted(limiter, a_status("a"), a_status("z", scale=scale)) == ["a/z"]
+        assert limiter.is_holding
+
+    def test_slows_down_while_the_api_server_fails_and_picks_up_again(self):
+        limiter, _ = a_limiter()
+        shares = []
+        for failure in [KubernetesError("busy", status=429)] * 8 + [None] * 7:
+            limiter.note([failure] if failure else [])
+            shares.append(limiter.share)
+
+        assert shares[:3] == [1 / 2, 1 / 4, 1 / 8]
+        assert min(shares) == SLOWEST
+        assert shares[-1] == 1
+
+    @pytest.mark.parametrize(
+        ("failure", "share"),
+        [
+            (KubernetesError("no answer", status=0), 0.5),
+            (KubernetesError("fails", status=503), 0.5),
+            (KubernetesError("denied", status=403), 1),
+            (ConflictError("changed", status=409), 1),
+            (HeldBackError("the Lease was lost"), 1),
+        ],
+    )
+    def test_a_refusal_of_one_object_slows_nobody_down(self, failure, share):
+        limiter, _ = a_limiter()
+
+        limiter.note([failure])
+
+        assert limiter.share == share
+
+
+def a_herd(number):
+    return [a_manifest(f"m{index:03}", scaling={"maxReplicas": 8}) for index in range(number)]
+
+
+class TestTheLoop:
+    def test_a_herd_is_carried_out_at_the_pace_and_comes_to_rest(self):
+        world = a_world(*a_herd(30))
+        loop = a_loop(world, writes_per_s=4, max_scale_up_replicas=1)
+        number, ticks = [], 0
+        while not number or number[-1]:
+            number.append(len(tick(loop, world, after_s=5)))
+            ticks += 1
+            assert ticks < 100
+
+        made = Counter(call.short.split("/")[0] for call in world.kube.writes)
+        assert made["apply deployments"] == 30
+        assert made["apply services"] == 30
+        # 4 a second for 5 s, the replicas of what was made, and the object that was begun last.
+        assert max(number) <= 4 * 5 + 8 + 6
+        assert not loop.writer.limiter.is_holding
+
+    def test_the_next_tick_comes_sooner_while_something_waits(self):
+        world = a_world(*a_herd(9))
+        loop = a_loop(world, writes_per_s=1)
+
+        tick(loop, world)
+        held_s = loop.pause_s()
+        for _ in range(30):
+            tick(loop, world)
+
+        assert (held_s, loop.pause_s()) == (BURST_S, loop.settings.tick_s)
+
+    def test_replicas_never_wait_behind_status(self):
+        loop, world = served()
+        herd = a_status("herd", happenings=("an Event",) * 10_000)
+        loop.writer.limiter.admitted([herd])
+        for pod in world.completions_per_s:
+            world.completions_per_s[pod] = 1.6 * EACH
+
+        done = tick(loop, world)
+
+        assert done == ["patch deployments/llama/scale"]
+        assert replicas_of(world) > FIRST_REPLICAS
+        world.serve()
+        assert "apply modeldeployments/llama/status" in tick(loop, world, after_s=300)

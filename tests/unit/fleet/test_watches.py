@@ -1,0 +1,71 @@
+"""Which namespaces are watched: those that can be read, also when that changes."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import a_manifest
+from loop_builders import a_loop, a_world
+from tonnage.cluster.errors import KubernetesError
+from tonnage.fleet.watches import Watches
+
+
+def test_ends_when_a_watch_ends_and_all_that_can_be_read_was_watched():
+    watches, watched = Watches(), []
+    watches.keep(lambda: ("blue", "green"), watched.append)
+
+    assert watched == [("blue", "green")]
+
+
+def test_begins_anew_with_a_namespace_that_can_be_read_again():
+    watches, watched = Watches(), []
+    found = iter([("blue",), ("blue", "green")])
+
+    def watch(namespaces):
+        watched.append(namespaces)
+        watches.note_readable({"blue", "green"})
+
+    watches.keep(lambda: next(found), watch)
+
+    assert watched == [("blue",), ("blue", "green")]
+
+
+def test_begins_nothing_anew_when_the_process_is_told_to_stop():
+    watches, watched = Watches(), []
+
+    def watch(namespaces):
+        watched.append(namespaces)
+        watches.note_readable({"green"})
+        watches.end()
+
+    watches.keep(lambda: ("blue",), watch)
+
+    assert watched == [("blue",)]
+
+
+@pytest.mark.parametrize("namespaces", [set(), {"blue"}])
+def test_what_cannot_be_read_any_more_begins_nothing_anew(namespaces):
+    # Kopf ends the process for it.
+    watches = Watches()
+    watches.begin(("blue", "green"))
+
+    watches.note_readable(namespaces)
+
+    assert not watches.stale.is_set()
+
+
+def test_the_loop_tells_after_each_list_what_can_be_read():
+    world = a_world(a_manifest(namespace="blue"))
+    loop = replace(a_loop(world, namespaces=("blue", "green")), readable=(told := []).append)
+
+    def refused(verb, path):
+        if verb == "list" and "/green/" in path:
+            raise KubernetesError("not yours", status=403)
+
+    world.kube.fail = refused
+    loop.tick()
+    world.kube.fail = lambda verb, path: None
+    world.now_s += 301
+    loop.tick()
+
+    assert told == [{"blue"}, {"blue", "green"}]
