@@ -120,7 +120,7 @@ class Family:
             check_children=True,
             check_leftovers=True,
         )
-        children = Children(kube=self.api, check_lead=lambda: None, site=site)
+        children = Children(kube=self.api, site=site)
         children.protect(writes)
         children.publish(writes)
 

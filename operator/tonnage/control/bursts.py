@@ -50,8 +50,8 @@ def judge_bursts(
     What is late where fewer replicas serve than the reserve asks for says nothing of the reserve.
     """
     wanted = chosen.capacity.replicas(reserved_requests_per_s(memory, chosen.sizing))
-    if serving < wanted:
-        window = replace(window, is_burst=False)
+    if window.is_burst and serving < wanted:
+        return memory
     tally = tallied(memory.burst_tally, window)
     memory, before = replace(memory, burst_tally=tally), burst_factor(memory)
     factor = factor_after(before, tally) if window.is_burst else before

@@ -26,6 +26,8 @@ class Carried:
     """Why no request comes to the replicas."""
     is_pointless: bool = False
     """Template or children were refused, and will be: the next attempt can wait."""
+    is_template_refused: bool = False
+    """Of the two it was the template."""
     is_held: bool = False
     """There was no room for it: replicas apart nothing was tried."""
 
@@ -82,7 +84,12 @@ def carried_out(
     if {carried.scale, carried.template} != {Fate.DONE}:
         memory = _untold(memory, found.memory)
     if carried.is_pointless:
-        retry = next_retry(found.memory, found.state.view.generation, now_s=now_s)
+        retry = next_retry(
+            found.memory,
+            found.state.view.generation,
+            is_of_template=carried.is_template_refused,
+            now_s=now_s,
+        )
         memory = replace(memory, retry=retry, children_checked_at_s=None)
     if not carried.has_failed:
         return replace(memory, write_problem=None, no_path=carried.no_path)

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tonnage.api.status import Reason
-from tonnage.control.bursts import burst_share, holds_burst, judge_bursts
+from tonnage.control.bursts import burst_factor, burst_share, holds_burst, judge_bursts
 from tonnage.control.learning import is_settled, own_kv_tokens
 from tonnage.control.saturation import served_at_most
 from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory, Observed
-from tonnage.estimate.burst_factor import BurstWindow
+from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_back, held_to, judged
@@ -89,7 +89,7 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         is_burst = holds_burst(memory, fleet, window_s)
         window = BurstWindow(verdicts=verdicts, is_burst=is_burst, seconds=window_s)
         memory = judge_bursts(memory, chosen, window, serving=_serving(found))
-        if is_burst:
+        if is_burst and burst_factor(memory) < HIGHEST:
             return memory  # what was late says something of the reserve, not of goodput
     queued_since_s = memory.queued_since_s
     judgement = judged(

@@ -146,29 +146,38 @@ def _with_arrivals(
     count = traffics.demand.newest if traffics.demand else None
     if count is None or traffics.metrics is not Metrics.COMPLETE:
         return memory
-    if _is_burst(memory, count):
+    model = state.model
+    if not isinstance(model, ModelDeployment):
+        return memory
+    if _is_burst(memory, count, _given_scv(model)):
         since_s = fleet.now_s - count.seconds
         clear = tuple(each for each in memory.counted if each.at_s <= since_s)
         return replace(memory, counted=clear, burst_at_s=fleet.now_s)
     is_beside = memory.burst_at_s is not None and fleet.now_s - count.seconds < memory.burst_at_s
-    model, interval_s = state.model, fleet.settings.scrape_interval_s
+    interval_s = fleet.settings.scrape_interval_s
     ready_s = max((pod.ready_at_s or fleet.now_s for pod in state.pods), default=fleet.now_s)
     changed_s = max(ready_s, memory.vanished_at_s, memory.stepped[0] if memory.stepped else 0.0)
     is_whole = fleet.now_s - changed_s > (WINDOWS[0] + 1) * interval_s
-    if is_beside or not is_whole or not isinstance(model, ModelDeployment):
+    if is_beside or not is_whole:
         return memory
     counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
-    given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
+    given = _given_scv(model)
     believed = given if memory.arrival_scv is None else memory.arrival_scv
     found = max(1.0, arrival_scv(counted, believed, given=given))
     return replace(memory, counted=counted, arrival_scv=None if found == given else found)
 
 
-def _is_burst(memory: ObjectMemory, count: ArrivalCount) -> bool:
+def _given_scv(model: ModelDeployment) -> float:
+    """Return the burstiness that the spec tells of."""
+    return float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
+
+
+def _is_burst(memory: ObjectMemory, count: ArrivalCount, given_scv: float) -> bool:
     most = memory.most_requests_per_s
     if not most:
         return False
-    sure = without_chance(count.requests, scv=memory.arrival_scv or 1.0)
+    believed = given_scv if memory.arrival_scv is None else memory.arrival_scv
+    sure = without_chance(count.requests, scv=believed)
     return is_burst(memory.history, sure=sure / count.seconds / most)
 
 

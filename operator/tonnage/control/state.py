@@ -283,6 +283,8 @@ class Retry:
     times: int
     """That it was refused, in a row."""
     at_s: float
+    is_of_template: bool
+    """Else the Deployment was taken, and a child was refused: that holds back no template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

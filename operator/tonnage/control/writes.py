@@ -7,7 +7,7 @@ from tonnage.api.status import Status
 from tonnage.control.contest import Scaled
 from tonnage.control.happenings import Happening, happenings
 from tonnage.control.leaving import PodCost, costs_to_go
-from tonnage.control.retries import apart_s, waits
+from tonnage.control.retries import apart_s, waiting_retry
 from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
@@ -73,9 +73,10 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     view, memory = found.state.view, reported.memory
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
-    is_waiting = acts and waits(memory, view.generation, now_s=fleet.now_s)
-    template = _template(found, fleet) if acts and not is_waiting else None
-    checks = acts and not is_waiting and _owns_children(found)
+    waits_for = waiting_retry(memory, view.generation, now_s=fleet.now_s)
+    may_apply = acts and not (waits_for and waits_for.is_of_template)
+    template = _template(found, fleet) if may_apply else None
+    checks = acts and waits_for is None and _owns_children(found)
     checks = checks and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
     scaling = next(iter(memory.decisions), None) if is_scaling else None

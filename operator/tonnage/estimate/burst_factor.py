@@ -40,10 +40,9 @@ class BurstTally:
     allowed: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def worst(self) -> tuple[float, float]:
-        """(late, allowed) of the target that is missed most, for what it allows."""
-        pairs = ((self.late.get(name, 0.0), may) for name, may in self.allowed.items() if may > 0)
-        return max(pairs, key=lambda pair: pair[0] / pair[1], default=(0.0, 0.0))
+    def pairs(self) -> list[tuple[float, float]]:
+        """(late, allowed) of each target that allows any."""
+        return [(self.late.get(name, 0.0), may) for name, may in self.allowed.items() if may > 0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +73,9 @@ def factor_after(factor: float, tally: BurstTally) -> float:
     >>> round(factor_after(1.5, tally), 2)
     1.66
     """
-    late, allowed = tally.worst
-    if late > max(1.0, allowed):
-        step = min(LARGEST_DOWN, math.log(late / allowed) / POWER)
+    missed = max((late / may for late, may in tally.pairs if late > max(1.0, may)), default=1.0)
+    if missed > 1.0:
+        step = min(LARGEST_DOWN, math.log(missed) / POWER)
         return min(HIGHEST, factor * math.exp(step))
-    if allowed >= ENOUGH_ALLOWED and late < SPARE * allowed:
-        return max(LOWEST, factor * math.exp(-LARGEST_UP))
-    return factor
+    spares = [may >= ENOUGH_ALLOWED and late < SPARE * may for late, may in tally.pairs]
+    return max(LOWEST, factor * math.exp(-LARGEST_UP)) if spares and all(spares) else factor

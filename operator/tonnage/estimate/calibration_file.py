@@ -178,11 +178,13 @@ def reported_kv_tokens(
 ) -> float | None:
     """Return the tokens of one rank that an engine with these flags has, as one of its kind said.
 
-    Only where that was started for the same longest request and share of the memory. Its
+    Only where that was started for the same longest request and share of the memory, and these take
+    nothing beside that nobody told of it: adapters, a given cache or token budget of a step. Its
     max-num-seqs, of which it takes memory too, nobody told. None: it does not say.
     """
     is_given = flags.kv_cache_bytes is not None or flags.num_gpu_blocks is not None
-    if cache is None or is_given or cache.max_model_len != request.context_tokens:
+    is_other = request.adapters is not None or request.max_num_batched_tokens is not None
+    if cache is None or is_given or is_other or cache.max_model_len != request.context_tokens:
         return None
     utilization = cache.gpu_memory_utilization
     if utilization is None or abs(utilization - flags.gpu_memory_utilization) > SAME_UTILIZATION:

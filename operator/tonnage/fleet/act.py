@@ -313,6 +313,7 @@ def _carried(*said: WorldError | None, is_held: bool) -> Carried:
         refused=str(failed[-1]) if failed and failed[-1].is_refusal else None,
         no_path=str(published) if is_unheard else None,
         is_pointless=any(each is not None and each.is_refusal for each in (template, published)),
+        is_template_refused=template is not None and template.is_refusal,
         is_held=is_held,
     )
 

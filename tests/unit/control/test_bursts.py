@@ -16,7 +16,7 @@ from fleet_builders import (
     assessed,
     engines_at,
 )
-from tonnage.estimate.burst_factor import FIRST, BurstTally
+from tonnage.estimate.burst_factor import FIRST, HIGHEST, BurstTally
 from tonnage.estimate.burstiness import CountedWindow
 from tonnage.estimate.forecast import History, Peak
 from tonnage.estimate.metrics import WINDOWS
@@ -96,7 +96,17 @@ class TestLateInBursts:
 
         assert memory.posterior.burst_factor is None
         assert memory.posterior.goodput_factor == 1
-        assert memory.burst_tally.late == {"TTFT p95": 0}
+        assert memory.burst_tally == BurstTally()
+
+    def test_is_what_a_replica_serves_once_no_larger_reserve_would_do(self):
+        # Bursts so often that no window is without: what is late is goodput's then.
+        state = a_bursty_state(late=0.4)
+        known = replace(a_memory(state).posterior, burst_factor=HIGHEST)
+
+        posterior = after(state, posterior=known).memory.posterior
+
+        assert posterior.burst_factor == HIGHEST
+        assert posterior.goodput_factor < 1
 
     def test_is_of_a_burst_as_long_as_latencies_are_told(self):
         calm = a_bursty_state(load=USUAL, late=0.4)

@@ -52,6 +52,14 @@ class TestFactor:
 
         assert after(calm, a_window(late=3)) == pytest.approx(FIRST * math.exp(-LARGEST_UP))
 
+    @pytest.mark.parametrize("targets", [("TTFT", "TPOT"), ("TPOT", "TTFT")])
+    def test_goes_back_only_where_every_target_tells_that_it_may(self, targets):
+        # 40 of 4000 may be late for the one, 2 of 200 for the other: too few to tell.
+        requests = {"TTFT": 4000, "TPOT": 200}
+        windows = [a_window(late=0, requests=requests[name], target=name) for name in targets]
+
+        assert after(*windows) == FIRST
+
     def test_stays_where_too_few_came_to_tell(self):
         assert after(a_window(late=0, requests=1900)) == FIRST
 

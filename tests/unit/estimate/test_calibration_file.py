@@ -19,6 +19,7 @@ from tonnage.estimate.calibration_file import (
     reported_kv_tokens,
     speed_posterior_of,
 )
+from tonnage.sizing.adapters import Adapters
 
 
 def test_what_is_written_comes_back():
@@ -83,6 +84,13 @@ def test_of_an_engine_started_otherwise_a_test_says_no_cache(cache, flags):
     told = None if cache is None else CACHE.model_copy(update=cache)
 
     assert reported_kv_tokens(told, REQUEST, replace(FLAGS, **flags)) is None
+
+
+@pytest.mark.parametrize(
+    "asked", [{"adapters": Adapters(number=8, rank=64)}, {"max_num_batched_tokens": 16_384}]
+)
+def test_of_an_engine_that_holds_more_beside_its_cache_a_test_says_no_cache(asked):
+    assert reported_kv_tokens(CACHE, replace(REQUEST, **asked), FLAGS) is None
 
 
 @pytest.mark.parametrize(

@@ -762,7 +762,11 @@ class TestWhatBecameOfIt:
             scale=fate, has_failed=True, refused=refused
         )
         assert self.failing("apply", "/deployments/llama", status=status) == Carried(
-            template=fate, has_failed=True, refused=refused, is_pointless=refused is not None
+            template=fate,
+            has_failed=True,
+            refused=refused,
+            is_pointless=refused is not None,
+            is_template_refused=refused is not None,
         )
 
     def test_of_a_service_is_no_matter_of_the_template(self):

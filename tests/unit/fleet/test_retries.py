@@ -1,14 +1,17 @@
 """What is refused is tried again ever later, and told as what it is."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from fleet_builders import a_manifest
+from fleet_builders import NOW_S, a_manifest, a_memory, a_state
 from kube_double import KubeDouble
 from loop_builders import World, a_loop, condition, served, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
+from tonnage.control.retries import MOST_RETRY_S, SPREAD, next_retry
+from tonnage.control.state import Retry
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")
@@ -81,6 +84,27 @@ class TestARefusedDeployment:
         tick(loop, world)
 
         assert len(asked) > number
+
+    def test_waits_as_long_after_weeks_of_refusals(self):
+        memory = a_memory(a_state())
+        memory = replace(memory, retry=Retry(generation=1, times=5000, at_s=NOW_S, is_of_template=True))
+
+        later = next_retry(memory, 1, is_of_template=True, now_s=NOW_S)
+
+        assert later.times == 5001
+        assert MOST_RETRY_S * (1 - SPREAD) <= later.at_s - NOW_S <= MOST_RETRY_S
+
+    def test_comes_back_at_once_where_only_its_service_is_refused(self):
+        world, _ = a_refusing_world(SERVICE)
+        loop = a_loop(world)
+        for _ in range(12):
+            tick(loop, world)
+        del world.kube.objects[PLACE]
+
+        tick(loop, world, after_s=15)
+        tick(loop, world, after_s=15)
+
+        assert PLACE in world.kube.objects
 
     def test_of_a_server_that_fails_for_a_moment_is_tried_in_the_next_tick(self):
         world, _ = a_refusing_world(PLACE, status=503)
