@@ -197,7 +197,7 @@ def result_of(case: Case) -> Result:
         gpus=record.gpu_s(settled_s, duration_s) / (duration_s - settled_s),
         oracle_gpus=gpus * sum(needed) / len(needed),
         least_replicas=min(shares),
-        constants={key: asdict(value) for key, value in last.calibrations.speed.items()},
+        constants={str(key): asdict(value) for key, value in last.calibrations.speed.items()},
         problems=sorted(
             {m.problem for m in record.moments if m.problem}
             | {repr(error) for error in record.faults}

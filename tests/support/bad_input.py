@@ -412,8 +412,6 @@ TEXTS: tuple[BadText, ...] = (
            api=None, parser="stands twice"),
     a_text(28, "python-object", ("maxReplicas: 8", "maxReplicas: !!python/object:os.system 8"),
            api="spec.scaling.maxReplicas", parser="tag"),
-    a_text(28, "merge-key", ("{maxReplicas: 8}", "{<<: {maxReplicas: 8}}"), api=None,
-           parser="merge"),
     count("on", api="spec.scaling.maxReplicas"),
     count("12:30:45", api="spec.scaling.maxReplicas"),
     count("2026-01-01", api="spec.scaling.maxReplicas"),
