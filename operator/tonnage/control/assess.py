@@ -206,7 +206,6 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     if demand is not None:
         traffic = Traffic(
             requests_per_s=demand.requests_per_s,
-            standard_error_per_s=demand.standard_error_per_s,
             waiting=demand.waiting,
         )
     elif last is not None:

@@ -58,7 +58,8 @@ MIN_SCORED: Final = 30.0
 BETTER: Final = 0.9
 """Of the loss of the last value: what another way has to stay below."""
 CHANCE_Z: Final = 2.0
-"""Standard deviations of a count that are taken off it before it is called a burst."""
+"""Standard deviations of a count that are taken off it before it is called a burst, or a rise above
+the plan. A plan takes no more off: what chance alone shows asks for no headroom."""
 MIN_USUAL: Final = 6
 """Notes, before it is known what usually comes."""
 LEAST_PEAK: Final = 1.1
@@ -138,7 +139,7 @@ class Note:
     at_s: float
     demand: float
     sure: float
-    """The same, chance taken off."""
+    """The same less what chance may have added since a plan was made for another such count."""
     peak: float
     """Over the shortest window, chance taken off."""
     planned: float

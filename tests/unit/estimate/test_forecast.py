@@ -117,6 +117,17 @@ class TestForecast:
 
         assert headroom(history.rises, quantile=0.95) == 0.15
 
+    @pytest.mark.parametrize(("chance", "asked"), [(0.6, 0.0), (0.0, 0.05)])
+    def test_keeps_no_headroom_for_what_chance_adds_to_a_count(self, chance, asked):
+        # 10 in nine minutes of ten and 10.4 in the tenth: 4 %, if it is no chance.
+        history = History()
+        for minute in range(180):
+            rate = 10.4 if minute % 10 == 7 else 10.0
+            note = a_note(60 * minute, rate)
+            history = noted(history, replace(note, sure=rate - chance))
+
+        assert headroom(history.rises, quantile=0.99) == asked
+
     def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
         # 3, 6 and 9: 3 in each half of 14 minutes.
         def stages(at_s):
