@@ -12,7 +12,7 @@ from measured_builders import an_engine, steady_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import assess
-from tonnage.control.state import Fleet, ModelState, ObjectMemory
+from tonnage.control.state import Fleet, ModelState, Needed, ObjectMemory, Served
 from tonnage.estimate.calibration import Calibrations
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 from tonnage.manifests.children import Site, deployment
@@ -232,14 +232,22 @@ def a_fleet(*states, now_s=NOW_S, **changes):
     return replace(fleet, **changes)
 
 
-def a_memory(state, *, needs=1, **changes):
+def some_needs(*needs):
+    """What was needed of late, as (time, replicas), of engines that no others are compared with."""
+    request = a_sizing().request
+    served = Served(engine="others", workload=request.workload, slo=request.slo, requests_per_s=1.0)
+    return tuple(Needed(at_s=at_s, replicas=each, served=served) for at_s, each in needs)
+
+
+def a_memory(state, *, needs=1, recent_needs=None, **changes):
     """What is remembered of an object that was watched for long and needed so many replicas."""
+    recent = ((NOW_S - 15, needs),) if recent_needs is None else recent_needs
     ready = frozenset(pod.name for pod in state.pods if pod.is_ready)
     memory = ObjectMemory(
         uid=state.view.uid,
         since_s=OLD_S,
         served_since_s=OLD_S,
-        recent_needs=((NOW_S - 15, needs),),
+        recent_needs=some_needs(*recent),
         ready_pods=ready,
         present_pods=frozenset(pod.name for pod in state.pods),
         last_replicas=state.deployment.replicas if state.deployment else None,

@@ -23,6 +23,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.control.answers import Asker
 from tonnage.control.chosen import choose_running
 from tonnage.control.finding import Finding
+from tonnage.control.needed import needs_told
 from tonnage.control.question import RefusedError
 from tonnage.control.state import (
     APPROVE,
@@ -181,7 +182,7 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
     most = max(within, agreed, current)
     if decision.replicas <= most:
         return replace(found, decision=decision)
-    asked = _asked(found, model, decision)
+    asked = _asked(found, chosen, decision)
     message = (
         f"{decision.replicas} replicas are needed, and {asked} cost {_cost_written(sizing, asked)}"
         f", above the {model.spec.scaling.approval_above_usd_per_hour} of "
@@ -193,13 +194,14 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
     return replace(found, decision=limited, proposals=(*found.proposals, proposal))
 
 
-def _asked(found: Assessment, model: ModelDeployment, decision: Decision) -> int:
+def _asked(found: Assessment, chosen: Chosen, decision: Decision) -> int:
     """Return up to how many replicas are asked for: the most of the last window.
 
     What one agrees to is not the need of a moment, which is another at the next.
     """
-    recent = max((need for _, need in found.memory.recent_needs), default=0)
-    return max(decision.replicas, min(recent, model.spec.scaling.max_replicas))
+    needs = needs_told(found.memory.recent_needs, chosen.served)
+    recent = max((need for _, need in needs), default=0)
+    return max(decision.replicas, min(recent, chosen.model.spec.scaling.max_replicas))
 
 
 def without_unapproved(found: Assessment, chosen: Chosen) -> Assessment:

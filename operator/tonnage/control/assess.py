@@ -11,7 +11,7 @@ from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
 from tonnage.control.measure import measure_traffic, observe_engines
-from tonnage.control.needed import remember_need
+from tonnage.control.needed import needs_told, remember_need
 from tonnage.control.outlook import (
     events_of,
     held_s,
@@ -134,7 +134,7 @@ def _as_needed_last(memory: ObjectMemory, now_s: float) -> ObjectMemory:
     recent = memory.recent_needs
     if not recent:
         return memory
-    return replace(memory, recent_needs=(*recent[:-1], (now_s, recent[-1][1])))
+    return replace(memory, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
 
 
 def is_spec_ahead(state: ModelState) -> bool:
@@ -174,7 +174,7 @@ def decided(
     found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
     wanted = _need(found, chosen, events, fleet)
     hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
-    found = replace(found, memory=remember_need(found, chosen.belief, wanted, fleet, hold_s))
+    found = replace(found, memory=remember_need(found, chosen, wanted, fleet, hold_s))
     situation = _situation(found, chosen, wanted, fleet, free_gpus)
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
@@ -206,7 +206,6 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     if demand is not None:
         traffic = Traffic(
             requests_per_s=demand.requests_per_s,
-            standard_error_per_s=demand.standard_error_per_s,
             waiting=demand.waiting,
         )
     elif last is not None:
@@ -285,7 +284,7 @@ def _situation(
         maximum=scaling.max_replicas,
         need=wanted,
         metrics=found.traffics.metrics,
-        recent_needs=memory.recent_needs,
+        recent_needs=needs_told(memory.recent_needs, chosen.served),
         watching_since_s=memory.since_s,
         lost_at_s=memory.lost_at_s,
         is_replacing=is_replacing(state, memory, fleet),

@@ -92,14 +92,16 @@ def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
     """Return the plan with another max-num-seqs that measured constants favour, if one is known.
 
     Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
-    What was found stays while they move by no more than the band in which plans ask the same.
+    What was found stays while they move by no more than the band in which plans ask the same, and
+    while lengths are those it was found for: what it gains is told against what runs at these.
     """
     flags, held, now_s = found.sizing.flags, found.belief, question.fleet.now_s
     settled_s = now_s - held.asked.since_s
     is_due = held.posterior.num_windows >= MIN_WINDOWS and settled_s >= SETTLED_S
     may_ask = is_due or (found.problem is not None and held.is_measured)
     last = question.memory.better_asked
-    known = last if last is not None and last.flags == flags and _still_asks(held, last) else None
+    is_same = last is not None and last.flags == flags and _still_asks(question, held, last)
+    known = last if is_same else None
     if known is not None and not (may_ask and now_s - known.at_s >= ASKED_AGAIN_S):
         is_worth_it = known.sizing is not None and _is_worth_it(found, known.sizing)
         return known if is_worth_it else replace(known, sizing=None)
@@ -112,10 +114,17 @@ def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
         return known  # what serves the demand was answered: this can wait
 
 
-def _still_asks(held: Belief, last: BetterAsked) -> bool:
-    """Tell whether a plan would be asked with much the same constants as this one was."""
+def _still_asks(question: Question, held: Belief, last: BetterAsked) -> bool:
+    """Tell whether a plan would be asked with much the same constants and lengths as this one was.
+
+    That nothing better was found is asked again soon enough, whatever the lengths.
+    """
     is_same_engine = held.asked.key == last.asked.key
-    return is_same_engine and abs(math.log(held.asked.step_ratio_to(last.asked))) <= BAND
+    are_same_lengths = (
+        last.sizing is None or last.sizing.request.workload == question.request.workload
+    )
+    has_stood = is_same_engine and abs(math.log(held.asked.step_ratio_to(last.asked))) <= BAND
+    return has_stood and are_same_lengths
 
 
 def _is_worth_it(found: Chosen, best: Sizing) -> bool:

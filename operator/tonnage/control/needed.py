@@ -1,10 +1,15 @@
-"""What was needed of late: the window that scaling down looks at."""
+"""What was needed of late: the window that scaling down looks at.
+
+Replicas are held because demand may come back. A belief that engines are slow does not: what took N
+of these takes fewer by as much as one is known to serve more by now, in the same requests and with
+what promises have shown. Where they turn out slower than they were believed to be, as many stay.
+"""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
-from tonnage.control.state import Assessment, Fleet, ObjectMemory
-from tonnage.estimate.belief import BAND, Belief
+from tonnage.control.state import Assessment, Chosen, Fleet, Needed, ObjectMemory, Served
 from tonnage.policy.situation import Metrics, Need
 
 GAP_TICKS = 4
@@ -13,36 +18,35 @@ as the last ones were: a fleet whose ticks are slow is watched as well as it can
 
 
 def remember_need(
-    found: Assessment, held: Belief, wanted: Need, fleet: Fleet, hold_s: float
+    found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, hold_s: float
 ) -> ObjectMemory:
     """Add this moment to the window that scaling down looks at: what a later one tops is left out.
 
     A need that stands on missing data proves nothing: what is there counts as needed. The window
     begins with the first decision, however late that comes, and anew after a gap without ticks.
     """
-    memory, settings = in_steps_of(found.memory, held), fleet.settings
+    memory, settings = found.memory, fleet.settings
     recent = memory.recent_needs
-    if not recent or fleet.now_s - recent[-1][0] > GAP_TICKS * max(settings.tick_s, fleet.pace_s):
+    if not recent or fleet.now_s - recent[-1].at_s > GAP_TICKS * max(settings.tick_s, fleet.pace_s):
         memory, recent = replace(memory, since_s=fleet.now_s), ()
     needed = wanted.replicas_with_margin
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
         needed = max(needed, found.state.deployment.replicas)
-    kept = [each for each in recent if fleet.now_s - each[0] < hold_s and each[1] > needed]
-    return replace(memory, recent_needs=(*kept, (fleet.now_s, needed)))
+    kept = [each for each in recent if fleet.now_s - each.at_s < hold_s and each.replicas > needed]
+    new = Needed(at_s=fleet.now_s, replicas=needed, served=chosen.served)
+    return replace(memory, recent_needs=(*kept, new))
 
 
-def in_steps_of(memory: ObjectMemory, held: Belief) -> ObjectMemory:
-    """Tell earlier needs in engines as fast as these are known to be by now.
+def needs_told(needs: Iterable[Needed], now: Served) -> tuple[tuple[float, int], ...]:
+    """Return (time, replicas) of needs, told in replicas that serve what they do now.
 
-    Replicas are held because demand may come back. A belief that engines are slow does not: what
-    took N of these takes at most as many times N as a step takes less. Where they turn out slower,
-    needs are told in the fastest that they were believed to be.
+    Each is told from how it was counted, so a belief that wavers takes nothing away twice.
     """
-    now, before = held.asked, memory.needs_told_with
-    if before is None or before.key != now.key:
-        return replace(memory, needs_told_with=now)
-    ratio = now.step_ratio_to(before)
-    if ratio > 1 - BAND:
-        return memory
-    needs = tuple((at_s, math.ceil(ratio * each)) for at_s, each in memory.recent_needs)
-    return replace(memory, recent_needs=needs, needs_told_with=now)
+    return tuple((each.at_s, _told(each, now)) for each in needs)
+
+
+def _told(need: Needed, now: Served) -> int:
+    before = need.served.requests_per_s
+    if need.served != replace(now, requests_per_s=before):
+        return need.replicas  # of other engines, or in other requests
+    return math.ceil(min(1.0, before / now.requests_per_s) * need.replicas)

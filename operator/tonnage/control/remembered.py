@@ -21,7 +21,7 @@ from tonnage.sizing.expected import expected_workload
 def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
     """Begin to watch anew where the clock was set back: nothing of before is still to come."""
     now_s = fleet.now_s
-    if not memory.recent_needs or memory.recent_needs[-1][0] <= now_s:
+    if not memory.recent_needs or memory.recent_needs[-1].at_s <= now_s:
         return memory
 
     back = memory.given_back

@@ -30,6 +30,7 @@ from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
+from tonnage.sizing.workload import Slo, Workload
 
 APPROVE: Final = "Approve"
 ACTING: Final = frozenset({"Auto", APPROVE})
@@ -288,14 +289,32 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a replica was believed to serve when a need was counted, and of what."""
+
+    engine: str
+    """Key of its speed."""
+    workload: Workload
+    slo: Slo
+    requests_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """How many replicas were needed at a time."""
+
+    at_s: float
+    replicas: int
+    served: Served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMemory:
     """What is remembered of one object between ticks. Losing it costs patience, never safety."""
 
     uid: str
     since_s: float
-    recent_needs: tuple[tuple[float, int], ...] = ()
-    needs_told_with: Asked | None = None
-    """Engines that they are told in: the fastest that those of today were believed to be."""
+    recent_needs: tuple[Needed, ...] = ()
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
     loading_pods: frozenset[str] = frozenset()
@@ -467,6 +486,17 @@ class Chosen:
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
     better_asked: BetterAsked | None = None
     """Where measured constants suffice to ask."""
+
+    @property
+    def served(self) -> Served:
+        """What one of its replicas is believed to serve, and of what."""
+        request = self.sizing.request
+        return Served(
+            engine=self.belief.asked.key,
+            workload=request.workload,
+            slo=request.slo,
+            requests_per_s=self.capacity.each_requests_per_s,
+        )
 
     @property
     def capacity(self) -> Capacity:

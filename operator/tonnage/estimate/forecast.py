@@ -44,7 +44,8 @@ from tonnage.units import HOUR_S
 LATEST_S: Final = 2 * NOTE_S
 """After its time, at which a forecast can still be scored: after a gap it is about another hour."""
 SEEN_S: Final = 2 * NOTE_S
-"""In which a jump is counted in full: until then a part of it is taken for the demand."""
+"""In which a jump is counted in full: until then a part of it is taken for the demand. What rises
+more slowly is no jump, however far it gets within a start."""
 RECENT_S: Final = HOUR_S
 """That single notes are kept."""
 PATTERN_S: Final = WEEK_S + DAY_S
@@ -57,7 +58,8 @@ MIN_SCORED: Final = 30.0
 BETTER: Final = 0.9
 """Of the loss of the last value: what another way has to stay below."""
 CHANCE_Z: Final = 2.0
-"""Standard deviations of a count that are taken off it before it is called a burst."""
+"""Standard deviations of a count that are taken off it before it is called a burst, or a rise above
+the plan. A plan takes no more off: what chance alone shows asks for no headroom."""
 MIN_USUAL: Final = 6
 """Notes, before it is known what usually comes."""
 LEAST_PEAK: Final = 1.1
@@ -137,7 +139,7 @@ class Note:
     at_s: float
     demand: float
     sure: float
-    """The same, chance taken off."""
+    """The same less what chance may have added since a plan was made for another such count."""
     peak: float
     """Over the shortest window, chance taken off."""
     planned: float
@@ -226,7 +228,7 @@ def _settled(history: History, note: Note) -> History:
         for name, forecast in each.forecasts.items():
             scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
-        rises = _with_rise(rises, history, each, sure=note.sure)
+        rises = _with_rise(rises, history, each, note)
         held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
     if not came:
         return history
@@ -241,13 +243,17 @@ def _settled(history: History, note: Note) -> History:
     )
 
 
-def _with_rise(rises: Rises, history: History, due: Due, *, sure: float) -> Rises:
+def _with_rise(rises: Rises, history: History, due: Due, note: Note) -> Rises:
     if not due.base:
         return rises
-    since_s = due.noted_s - SEEN_S
-    seen = [rate for at_s, rate in history.recent if since_s <= at_s <= due.noted_s]
-    least = min(seen, default=due.base)
-    return with_rise(rises, sure / due.base - 1, risen=sure / least - 1 if least else math.inf)
+    notes = (*history.recent, (note.at_s, note.demand))
+    around = [rate for at_s, rate in notes if abs(at_s - due.noted_s) <= SEEN_S]
+    least = min(around, default=due.base)
+    # What did not stay was no jump: a count that was high by chance least of all.
+    stayed = min(max(around, default=due.base), note.sure)
+    return with_rise(
+        rises, note.sure / due.base - 1, risen=stayed / least - 1 if least else math.inf
+    )
 
 
 def _scored(score: Score, missed: float) -> Score:

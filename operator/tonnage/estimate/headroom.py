@@ -6,8 +6,8 @@ start ago. The headroom is the least that few enough notes exceed: as few as the
 be late. Where forecasts come true there is none.
 
 What rises by more than half is a jump: no headroom pays for it. A jump is seen in the midst, too: a
-rate is counted over a minute or more, so a plan may be made for half of it. How far demand rises is
-therefore told from before the plan as well.
+rate is counted over a minute or more, so a plan may be made for half of it. How far demand rose in
+the minutes around the plan is therefore told as well; over a whole start, a ramp gets as far.
 """
 
 import math
@@ -34,8 +34,8 @@ Rises = Sequence[float]
 def with_rise(rises: Rises, share: float, *, risen: float) -> Rises:
     """Return the record with one more note.
 
-    ``share``: of demand above what was planned for; below 0 where less came. ``risen``: above the
-    least demand of the minutes until it was planned, in which a jump may have begun.
+    ``share``: of demand above what was planned for; below 0 where less came. ``risen``: from the
+    least to the highest demand of the minutes around the plan, in which a jump may fall.
     """
     if share > 0 and max(share, risen) > JUMP:
         return rises

@@ -12,9 +12,6 @@ DOWN_MARGIN = 0.03
 """Replicas are taken away only if the rest would serve this much more than the demand: plans are
 asked with lengths up to so far from those measured, and an answer that moves by it is no reason to
 add a replica again. Headroom that is kept anyway is room enough."""
-CHANCE_Z = 2.0
-"""Standard errors of a rate that may be chance: a short count is taken where it differs from longer
-ones, so it is high by chance more often than not. Headroom on top would keep the same twice."""
 DRAIN_S = 300.0
 """In which the backlog of a start that long is drained. A replica that is added for it stays for
 some starts, and the backlog grows with the start too: the time goes with its square, so that
@@ -26,14 +23,8 @@ class Traffic:
     """What arrives and what waits."""
 
     requests_per_s: float
-    standard_error_per_s: float = 0.0
     waiting: float = 0.0
     origin: str = "measured"
-
-    @property
-    def chance_per_s(self) -> float:
-        """By how much the rate may be too high by chance."""
-        return CHANCE_Z * self.standard_error_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +121,7 @@ def _planned(
     if outlook.requests_per_s > rate:
         reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
         rate = outlook.requests_per_s
-    more = max(rate, (rate - traffic.chance_per_s) * (1 + outlook.headroom))
+    more = rate * (1 + outlook.headroom)
     reasons += _headroom_reasons(capacity, (rate, more), outlook)
     rate = more
     reasons += _reserve_reasons(capacity, rate, outlook)

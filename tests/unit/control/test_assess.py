@@ -200,7 +200,8 @@ class TestScalingDown:
         found = assessed(state, memory=memory)
 
         assert found.decision.replicas == 3
-        assert found.memory.recent_needs == ((NOW_S, 2),)
+        [need] = found.memory.recent_needs
+        assert (need.at_s, need.replicas) == (NOW_S, 2)
 
     def test_waits_three_starts_where_these_take_long(self):
         # 3 * (200 s and a tick of 15 s) = 645 s.
@@ -441,7 +442,8 @@ class TestKnownEvents:
     def test_count_as_needed_for_a_window_after_their_end(self):
         during = self.among_four("1 23 * * *", minReplicas=4)
 
-        assert during.memory.recent_needs[-1] == (NOW_S, 4)
+        last = during.memory.recent_needs[-1]
+        assert (last.at_s, last.replicas) == (NOW_S, 4)
 
 
 class TestLosses:

@@ -476,8 +476,8 @@ class TestABetterNumberOfSlots:
 
     RUNS = replace(CHOSEN, max_num_seqs=20)
 
-    def after(self, seconds, before=None, *, bandwidth_efficiency=0.7):
-        state = a_state(live=running(self.RUNS))
+    def after(self, seconds, before=None, *, bandwidth_efficiency=0.7, prompt_tokens=4000):
+        state = with_lengths(a_state(live=running(self.RUNS), load=1))
         scope = Scope(EVERYONE, speed_key(a_sizing().request, self.RUNS))
         learned = a_posterior(
             bandwidth_efficiency=bandwidth_efficiency,
@@ -486,7 +486,11 @@ class TestABetterNumberOfSlots:
         )
         known = Calibrations(speed={scope: learned})
         fleet = a_fleet(state, now_s=NOW_S + seconds, calibrations=known)
-        return assessed(state, fleet=fleet, memory=before.memory if before else None)
+        lengths = MeasuredLengths(
+            prompt_tokens=prompt_tokens, output_tokens=1000, cached_fraction=0.0
+        )
+        memory = before.memory if before else a_memory(state)
+        return assessed(state, fleet=fleet, memory=replace(memory, lengths=lengths))
 
     def test_is_asked_for_once_the_constants_have_stood(self):
         first = self.after(0)
@@ -507,3 +511,18 @@ class TestABetterNumberOfSlots:
         found = self.after(600, self.after(0))
 
         assert self.after(700, found, bandwidth_efficiency=0.5).chosen.better_slots is None
+
+    def test_is_asked_for_anew_at_other_lengths(self):
+        found = self.after(600, self.after(0))
+        longer = self.after(700, found, prompt_tokens=6400).chosen
+
+        assert longer.better_asked.at_s == NOW_S + 700
+        assert longer.better_slots.request.workload == longer.sizing.request.workload
+        assert longer.better_slots.flags.max_num_seqs < found.chosen.better_slots.flags.max_num_seqs
+
+    def test_stays_found_at_lengths_that_plans_take_for_the_same(self):
+        found = self.after(600, self.after(0))
+        same = self.after(700, found, prompt_tokens=4100).chosen
+
+        assert same.better_asked.at_s == NOW_S + 600
+        assert same.better_slots == found.chosen.better_slots

@@ -1,59 +1,76 @@
-"""What was needed of late, told in engines as they are known to be."""
+"""What was needed of late, told in replicas that serve what they are known to by now."""
 
 from dataclasses import replace
 
 import pytest
 
-from builders import a_prior
-from fleet_builders import NOW_S, a_memory, a_state
-from tonnage.control.needed import in_steps_of
-from tonnage.estimate.belief import Asked, Belief
-from tonnage.estimate.learner import prior_posterior
+from fleet_builders import NOW_S, a_fleet, a_sizing, a_state, assessed
+from tonnage.control.needed import needs_told, remember_need
+from tonnage.control.state import Needed, Served
+from tonnage.policy.situation import Need
+from tonnage.sizing.workload import Slo
 
-PRIOR = prior_posterior(a_prior(), spread_fraction=0.2)
-NEEDS = ((NOW_S - 600, 13), (NOW_S - 60, 9))
-
-
-def believed(*, times, key="k"):
-    """Engines whose steps take so many times those of the prior."""
-    slow = replace(
-        PRIOR,
-        overhead_factor=times * PRIOR.overhead_factor,
-        bandwidth_efficiency=PRIOR.bandwidth_efficiency / times,
-        prefill_efficiency=PRIOR.prefill_efficiency / times,
-    )
-    asked = Asked(key=key, middle=PRIOR, slow=slow, since_s=NOW_S)
-    return Belief(constants=a_prior(), prior=PRIOR, widest=PRIOR, posterior=PRIOR, asked=asked)
+REQUEST = a_sizing().request
+BELIEVED = Served(engine="k", workload=REQUEST.workload, slo=REQUEST.slo, requests_per_s=2.0)
 
 
-def told(*beliefs):
-    """What the needs are after one belief and the next."""
-    memory = a_memory(a_state(), recent_needs=NEEDS)
-    for belief in beliefs:
-        memory = in_steps_of(memory, belief)
-    return [replicas for _, replicas in memory.recent_needs]
+def serving(times):
+    return replace(BELIEVED, requests_per_s=2.0 * times)
 
 
-def test_fewer_were_needed_of_engines_that_turn_out_faster():
-    # 13 * 0.75 / 1.15 = 8.5, and 9 * 0.75 / 1.15 = 5.9.
-    assert told(believed(times=1.15), believed(times=0.75)) == [9, 6]
+def told(now, *, counted=BELIEVED):
+    needs = [Needed(at_s=NOW_S, replicas=each, served=counted) for each in (13, 9)]
+    return [replicas for _, replicas in needs_told(needs, now)]
 
 
-@pytest.mark.parametrize("times", [0.98, 1.0, 1.3])
+def test_fewer_were_needed_of_replicas_that_turn_out_to_serve_more():
+    # 13 / 1.5 = 8.7, and 9 / 1.5 = 6.
+    assert told(serving(1.5)) == [9, 6]
+
+
+@pytest.mark.parametrize("times", [0.7, 0.98, 1.0])
 def test_as_many_were_needed_where_they_do_not(times):
-    assert told(believed(times=1.0), believed(times=times)) == [13, 9]
+    assert told(serving(times)) == [13, 9]
 
 
-def test_a_belief_that_wavers_takes_nothing_away_twice():
-    fast, slow = believed(times=0.9), believed(times=1.0)
-
-    # 13 * 0.9 = 11.7, and 9 * 0.9 = 8.1.
-    assert told(slow, fast, slow, fast, slow, fast) == [12, 9]
+def test_needs_counted_in_slow_replicas_shrink_whatever_was_believed_before_them():
+    # Fast at first, then slow, then fast again: what was counted between is told in fast ones.
+    assert told(serving(1.0), counted=serving(0.5)) == [7, 5]
 
 
-def test_other_engines_say_nothing_of_these():
-    assert told(believed(times=1.0), believed(times=0.5, key="other")) == [13, 9]
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(serving(2), engine="other"),
+        replace(serving(2), slo=Slo()),
+        replace(serving(2), workload=replace(REQUEST.workload, output_tokens=10.0)),
+    ],
+)
+def test_other_engines_and_other_requests_say_nothing_of_these(other):
+    assert told(other) == [13, 9]
 
 
-def test_nothing_is_told_anew_at_first():
-    assert told(believed(times=0.5)) == [13, 9]
+class TestWithTheFactorOfPromises:
+    def chosen(self, *, goodput, factor):
+        """What is chosen where the learner moved goodput by a ratio, and promises by another."""
+        chosen = assessed().chosen
+        rate = goodput * chosen.sizing.goodput_requests_per_s
+        sizing = replace(chosen.sizing, goodput=replace(chosen.sizing.goodput, requests_per_s=rate))
+        return replace(chosen, sizing=sizing, goodput_factor=factor)
+
+    def held(self, before, now):
+        """Ten replicas needed a minute ago, told by now."""
+        fleet = a_fleet(a_state())
+        wanted = Need(replicas=10, replicas_with_margin=10, reasons=())
+        memory = remember_need(assessed(), before, wanted, fleet, 600)
+        [*_, (_, replicas)] = needs_told(memory.recent_needs, now.served)
+        return replicas
+
+    def test_as_many_were_needed_where_it_takes_back_what_the_learner_gave(self):
+        # Faster engines, of which broken promises had already shown what they serve.
+        before = self.chosen(goodput=1.0, factor=0.8)
+        assert self.held(before, self.chosen(goodput=1.25, factor=0.64)) == 10
+
+    def test_fewer_were_needed_where_promises_show_that_more_is_served(self):
+        before = self.chosen(goodput=1.0, factor=0.8)
+        assert self.held(before, self.chosen(goodput=1.0, factor=1.0)) == 8

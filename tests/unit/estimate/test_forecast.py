@@ -20,6 +20,7 @@ from tonnage.estimate.forecast import (
     usual,
     without_chance,
 )
+from tonnage.estimate.headroom import headroom
 from tonnage.estimate.ways import BIN_S, DAY_S, LAST, RISE, WEEK_S
 
 START_S = 2000 * WEEK_S
@@ -102,6 +103,30 @@ class TestForecast:
 
         assert above_plan(2.0) == 0.0
         assert above_plan(4.0) > 0.9
+
+    def test_keeps_headroom_for_a_ramp_that_is_steep_over_a_start(self):
+        # Half as much again every ten minutes of an hour, then an hour of calm. In a start of ten
+        # minutes and the two before, that is 63 %; in the four minutes around a plan 18 %.
+        def ramp(at_s):
+            return 10 * 1.5 ** (at_s / 600 if at_s < 3600 else 6)
+
+        history = History()
+        for minute in range(120):
+            note = a_note(60 * minute, ramp(60 * minute), lead_s=600)
+            history = noted(history, note)
+
+        assert headroom(history.rises, quantile=0.95) == 0.15
+
+    @pytest.mark.parametrize(("chance", "asked"), [(0.6, 0.0), (0.0, 0.05)])
+    def test_keeps_no_headroom_for_what_chance_adds_to_a_count(self, chance, asked):
+        # 10 in nine minutes of ten and 10.4 in the tenth: 4 %, if it is no chance.
+        history = History()
+        for minute in range(180):
+            rate = 10.4 if minute % 10 == 7 else 10.0
+            note = a_note(60 * minute, rate)
+            history = noted(history, replace(note, sure=rate - chance))
+
+        assert headroom(history.rises, quantile=0.99) == asked
 
     def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
         # 3, 6 and 9: 3 in each half of 14 minutes.

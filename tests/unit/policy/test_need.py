@@ -185,8 +185,8 @@ def test_scaling_down_leaves_three_percent_of_room():
 
 
 class TestHeadroom:
-    def expecting(self, rate, *, error=0.0, headroom=0.05):
-        traffic = Traffic(requests_per_s=rate * EACH, standard_error_per_s=error * EACH)
+    def expecting(self, rate, *, headroom=0.05):
+        traffic = Traffic(requests_per_s=rate * EACH)
         outlook = Outlook(requests_per_s=rate * EACH, origin="last value", headroom=headroom)
         supply = Supply(ready=4, due_s=(), lead_s=300)
         return need(believed(), traffic, drain_s=60, outlook=outlook, supply=supply)
@@ -195,13 +195,15 @@ class TestHeadroom:
         # 3.78 * 1.05 = 3.97; with three percent on top it would be 4.09.
         assert self.expecting(3.78).replicas_with_margin == 4
 
-    def test_is_not_kept_on_top_of_chance(self):
-        # 3.9 * 1.05 = 4.1. But 0.1 to either side is chance: (3.9 - 0.2) * 1.05 = 3.89.
-        assert self.expecting(3.9).replicas == 5
-        assert self.expecting(3.9, error=0.1).replicas == 4
+    def test_adds_to_the_rate_as_much_as_its_reason_says(self):
+        # 3.8 * 1.05 = 3.99, and 3.82 * 1.05 = 4.01.
+        assert self.expecting(3.8).replicas == 4
+        more = self.expecting(3.82)
+        assert more.replicas == 5
+        assert more.reasons[-1].message.startswith("5% more, by which demand may rise")
 
-    def test_never_takes_from_what_was_counted(self):
-        assert self.expecting(4.1, error=0.5).replicas == 5
+    def test_that_no_rise_asks_for_adds_nothing(self):
+        assert self.expecting(3.99, headroom=0.0).replicas == 4
 
 
 def test_the_room_is_beside_the_backlog_and_not_for_it():
