@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +27,7 @@ from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
 from tonnage.control.times import rfc3339
+from tonnage.control.values import replace
 from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
 
 MATERIAL = 0.10
