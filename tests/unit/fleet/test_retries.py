@@ -87,7 +87,9 @@ class TestARefusedDeployment:
 
     def test_waits_as_long_after_weeks_of_refusals(self):
         memory = a_memory(a_state())
-        memory = replace(memory, retry=Retry(generation=1, times=5000, at_s=NOW_S, is_of_template=True))
+        memory = replace(
+            memory, retry=Retry(generation=1, times=5000, at_s=NOW_S, is_of_template=True)
+        )
 
         later = next_retry(memory, 1, is_of_template=True, now_s=NOW_S)
 
