@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +23,11 @@ _VARIANTS: Final = frozenset({"d", "laptop", "mobile", "super", "ti"})
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(\d{1,3})\s?gi?b?\b")
 _SIZE_TOLERANCE: Final = 0.08
 """Names say GB and mean GiB, or leave out what the driver keeps."""
+_MOST_NAMES: Final = 2000
+"""Whose words are remembered: a catalogue's own names are asked about for every object."""
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def words(name: str) -> frozenset[str]:
     """Return what tells boards apart: model, form and size, in lower case.
 

@@ -1,8 +1,9 @@
 """What sizing answered: a question that was asked a while ago is not searched again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from tonnage.control.values import replace
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.nearby import carried, carries
 from tonnage.sizing.plan import Between, Sizing, nothing, size

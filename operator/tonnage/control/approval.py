@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -35,6 +34,7 @@ from tonnage.control.state import (
     Proposal,
 )
 from tonnage.control.template import roll_changes, roll_written, template_of
+from tonnage.control.values import replace
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import running_model, spec_digest, write_flags

@@ -1,7 +1,5 @@
 """One object in one tick: measure, size, decide, and say what is to be written. Pure."""
 
-from dataclasses import replace
-
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
@@ -43,6 +41,7 @@ from tonnage.control.state import (
 )
 from tonnage.control.template import roll_changes, template_of
 from tonnage.control.tracks import watched
+from tonnage.control.values import replace
 from tonnage.manifests.children import NotServableError, spec_digest
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide

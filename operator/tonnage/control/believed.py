@@ -1,10 +1,10 @@
 """What an object believes of its engines: its own evidence, a load test, others', or the prior."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from tonnage.api.status import Reason
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
+from tonnage.control.values import replace
 from tonnage.estimate.belief import BAND, Belief, asked_now
 from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.state import Assessment, Fleet, ModelState, ObjectMemory
+from tonnage.control.values import replace
 from tonnage.control.writes import may_scale
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})

@@ -1,9 +1,9 @@
 """The reserve for bursts that are over before a replica could be Ready, and how it fared."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from tonnage.control.state import Chosen, Fleet, ObjectMemory
+from tonnage.control.values import replace
 from tonnage.estimate.burst_factor import FIRST, BurstTally, BurstWindow, factor_after, tallied
 from tonnage.estimate.forecast import reserve, usual
 from tonnage.sizing.plan import Sizing

@@ -1,7 +1,6 @@
 """``status.calibration``: prior, evidence, what was learned, and what that changes in the plan."""
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from tonnage.api.status import CalibrationStatus, LearnedConstant
@@ -9,6 +8,7 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.learning import estimated_kv_tokens
 from tonnage.control.state import Assessment, Chosen, Fleet
 from tonnage.control.times import rfc3339
+from tonnage.control.values import replace
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.calibration import memory_key, speed_key, witnesses
 from tonnage.estimate.learner import slow_end

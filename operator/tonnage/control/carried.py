@@ -1,13 +1,14 @@
 """What became of the writes for one object, and what is remembered where that was not all. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tonnage.control.contest import Fate, Scaled
 from tonnage.control.retries import next_retry
 from tonnage.control.rivals import with_corrections
 from tonnage.control.rollout import without_rollout
 from tonnage.control.state import Assessment, Memory, ObjectMemory
+from tonnage.control.values import replace
 from tonnage.control.writes import Writes
 
 

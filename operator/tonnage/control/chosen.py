@@ -1,7 +1,6 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
 import math
-from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
@@ -10,6 +9,7 @@ from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
+from tonnage.control.values import replace
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags

@@ -5,10 +5,11 @@ once by hand is corrected. Who undoes that again and again is given way to: two 
 each other restart engines for ever.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from tonnage.control.values import replace
 from tonnage.units import format_s
 
 CORRECTIONS: Final = 3

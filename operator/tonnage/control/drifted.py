@@ -4,13 +4,12 @@ Compared is with what we would write for what runs. That tells of edits only whe
 write: its digest stands on the Deployment. What another version of Tonnage wrote is not judged.
 """
 
-from dataclasses import replace
-
 from tonnage.control.contest import NOBODY
 from tonnage.control.draining import drain_to_write_s
 from tonnage.control.finding import Finding
 from tonnage.control.state import Assessment, Chosen, Departed, Fleet, ModelState, ObjectMemory
 from tonnage.control.template import MOST_NAMED, roll_changes
+from tonnage.control.values import replace
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import deployment, site_of, template_digest
 

@@ -5,12 +5,13 @@ a search it says nothing new, and a restart finds in the status what was told be
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.conditions import PENDING
 from tonnage.control.state import ObjectMemory
+from tonnage.control.values import replace
 
 EVENT_INTERVAL_S: Final = 600
 """One warning of each reason per object in this time, however often it comes and goes."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from statistics import median
 
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -16,6 +15,7 @@ from tonnage.control.state import (
     PodView,
     Traffics,
 )
+from tonnage.control.values import replace
 from tonnage.estimate.demand import MeasuredDemand, attainment, is_fresh, measure_demand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths

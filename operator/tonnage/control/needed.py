@@ -7,9 +7,9 @@ what promises have shown. Where they turn out slower than they were believed to 
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from tonnage.control.state import Assessment, Chosen, Fleet, Needed, ObjectMemory, Served
+from tonnage.control.values import replace
 from tonnage.policy.situation import Metrics, Need
 
 GAP_TICKS = 4

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from tonnage.control.bursts import (
     burst_factor,
@@ -12,6 +11,7 @@ from tonnage.control.bursts import (
 )
 from tonnage.control.pending import is_given_up
 from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
+from tonnage.control.values import replace
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     CHANCE_Z,

@@ -4,10 +4,9 @@ Anybody may make a Deployment of an object's name, or take the owner off ours. W
 not what the object says, so nothing of it is shown, measured or counted as the object's.
 """
 
-from dataclasses import replace
-
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.state import ACTING, DeploymentView, Fleet, ModelState
+from tonnage.control.values import replace
 from tonnage.manifests.names import ADOPT_LABEL, selector
 
 

@@ -1,8 +1,7 @@
 """Pods that are not Ready: which no node takes, and which replace one that was lost."""
 
-from dataclasses import replace
-
 from tonnage.control.state import Fleet, GivenBack, ModelState, ObjectMemory, PodView
+from tonnage.control.values import replace
 from tonnage.policy.situation import Decision
 from tonnage.settings import Settings
 

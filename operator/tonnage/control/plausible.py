@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from statistics import median, median_high
 from typing import Final
 
 from tonnage.catalog.engine_speed import is_measured
 from tonnage.control.finding import Finding, is_false
 from tonnage.control.state import Assessment, Chosen, ObjectMemory, PodSpeed
+from tonnage.control.values import replace
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.learner import BAND, deviation_of, quantile_z
 from tonnage.sizing.request import spread_of

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tonnage.api.status import Reason
 from tonnage.control.bursts import burst_factor, burst_share, holds_burst, judge_bursts
 from tonnage.control.learning import is_settled, own_kv_tokens
 from tonnage.control.saturation import served_at_most
 from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory, Observed
+from tonnage.control.values import replace
 from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES

@@ -1,6 +1,6 @@
 """What one object asks of sizing: by what its spec says, what is measured and what is believed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.engine import parse_version
@@ -9,6 +9,7 @@ from tonnage.control.answers import Asker
 from tonnage.control.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.state import BadConfig, Fleet, ModelState, ObjectMemory
 from tonnage.control.steady import lengths_of, near_lengths
+from tonnage.control.values import replace
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import SpeedPosterior

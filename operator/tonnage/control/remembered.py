@@ -1,11 +1,10 @@
 """What is remembered of one object from tick to tick, as far as it is only observed."""
 
-from dataclasses import replace
-
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.measure import NO_REPLICA
 from tonnage.control.state import Fleet, ModelState, ObjectMemory, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
+from tonnage.control.values import replace
 from tonnage.estimate.burstiness import arrival_scv, noted
 from tonnage.estimate.demand import ArrivalCount, MeasuredDemand
 from tonnage.estimate.forecast import is_burst, without_chance

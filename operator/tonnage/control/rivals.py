@@ -1,7 +1,5 @@
 """Other writers of an object's Deployment: what they own, and what Tonnage leaves to them. Pure."""
 
-from dataclasses import replace
-
 from tonnage.control.contest import (
     NOBODY,
     Contest,
@@ -14,6 +12,7 @@ from tonnage.control.contest import (
     watched,
 )
 from tonnage.control.state import Assessment, DeploymentView, ModelState, ObjectMemory
+from tonnage.control.values import replace
 
 
 def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> ObjectMemory:

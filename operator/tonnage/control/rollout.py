@@ -5,13 +5,12 @@ measured constants that has stood for a while, one rollout at a time in the whol
 while demand grows or replicas start, and not where no GPU is left for the pod that comes first.
 """
 
-from dataclasses import replace
-
 from tonnage.api.status import Reason
 from tonnage.control.approval import is_roll_approved, roll_proposal
 from tonnage.control.outlook import lead_s
 from tonnage.control.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
 from tonnage.control.template import roll_changes, template_of
+from tonnage.control.values import replace
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, format_s

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,7 +27,14 @@ from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
 from tonnage.control.times import rfc3339
-from tonnage.explain.report import estimate_status, memory_reasons, plan_status, rounded
+from tonnage.control.values import replace
+from tonnage.explain.report import (
+    batch_reasons,
+    estimate_status,
+    memory_reasons,
+    plan_status,
+    rounded,
+)
 
 MATERIAL = 0.10
 SLO_SOURCES = {
@@ -77,10 +84,10 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return the status of an object, and whether it materially differs from what stands there."""
     status, memory = _awaited(found, fleet) if found.pending else _found(found, fleet)
     memory = replace(memory, conditions={each.type: each for each in status.conditions})
-    before = json.loads(found.state.view.status)
+    before, after = json.loads(found.state.view.status), status.to_dict()
     gauges_due = fleet.now_s - memory.gauges_written_at_s >= fleet.settings.status_interval_s
-    differs = facts(status.to_dict()) != facts(before)
-    moved = gauges_due and gauges_moved(before, status.to_dict())
+    differs = facts(after) != facts(before)
+    moved = gauges_due and gauges_moved(before, after)
     if differs or moved:
         memory = replace(memory, gauges_written_at_s=fleet.now_s)
     if found.mode == "Paused" and status.plan:
@@ -148,8 +155,8 @@ def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
         return frozen
     if found.sizing is None or found.decision is None:
         return None
-    own = plan_status(found.sizing).reasons[:2]
-    reasons = (*own, *memory_reasons(found.sizing), *found.decision.reasons)
+    own = (*batch_reasons(found.sizing), *memory_reasons(found.sizing))
+    reasons = (*own, *found.decision.reasons)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
 
 
@@ -319,9 +326,9 @@ COUNTERS = frozenset(
 def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], float]]:
     for section in GAUGE_SECTIONS:
         for name, value in (status.get(section) or {}).items():
-            parts = value if isinstance(value, Mapping) else {name: value}
+            parts = value if isinstance(value, dict) else {name: value}
             for part, number in parts.items():
-                if {name, part} & COUNTERS or isinstance(number, bool | str) or number is None:
+                if name in COUNTERS or part in COUNTERS or isinstance(number, bool):
                     continue
                 if isinstance(number, int | float) and math.isfinite(number):
                     shown = name if part == "value" else part

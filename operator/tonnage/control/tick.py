@@ -4,7 +4,7 @@ The operator runs it in a cluster, a replay in a model of one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tonnage.control.answers import Asker
@@ -28,6 +28,7 @@ from tonnage.control.state import (
 from tonnage.control.status import recalled, report
 from tonnage.control.template import drift
 from tonnage.control.turns import searched_in_turn
+from tonnage.control.values import replace
 from tonnage.control.writes import Writes, may_act, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics

@@ -4,9 +4,8 @@ A window that holds such a page, or a new beginning, is counted by the track of 
 engine. What else it was to tell is missing, never what a bad page makes of it.
 """
 
-from dataclasses import replace
-
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
+from tonnage.control.values import replace
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples
 from tonnage.estimate.track import Reading, Readings, Track, noted, track_of

@@ -1,6 +1,6 @@
 """From an assessment to the writes that it asks for: what differs, and only in the right mode."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
@@ -12,6 +12,7 @@ from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
 from tonnage.control.template import drift, roll_written
+from tonnage.control.values import replace
 from tonnage.manifests.names import Manifest
 
 CHILDREN_CHECK_S = 300

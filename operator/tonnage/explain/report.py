@@ -146,8 +146,8 @@ def _engine_log(sizing: Sizing) -> str:
     )
 
 
-def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
-    """Say with numbers what set the batch and the replicas."""
+def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
+    """Say with numbers what set the batch."""
     state, flags = sizing.at_capacity, sizing.flags
     capacity = (
         f"{goodput_written(sizing)} per replica: "
@@ -159,14 +159,19 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
         f"cache holds {significant(sizing.memory_ceiling_typical)}"
         f"{_engine_log(sizing)}"
     )
-    reasons = [Reason(code="Capacity", message=capacity), Reason(code="Slots", message=slots)]
+    return Reason(code="Capacity", message=capacity), Reason(code="Slots", message=slots)
+
+
+def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
+    """Say with numbers what set the batch and the replicas."""
+    reasons: tuple[Reason, ...] = batch_reasons(sizing)
     rate = requests_per_s_asked(sizing)
     if rate is not None:
         message = (
             f"{significant(rate)} requests/s over {significant(sizing.goodput_requests_per_s)} "
             f"per replica need {sizing.replicas}"
         )
-        reasons.append(Reason(code="Demand", message=message))
+        reasons = (*reasons, Reason(code="Demand", message=message))
     return (*reasons, *memory_reasons(sizing))
 
 

@@ -104,7 +104,9 @@ class SizingRequest:
     def cache_rules(self) -> CacheRules:
         """How the engine cuts the cache; layers with a state keep one for each draft token."""
         rules = self.switches.rules(self.engine.constants.cache)
-        drafted = self.speculation.num_draft_tokens if self.speculation else 0
+        if self.speculation is None:
+            return rules
+        drafted = self.speculation.num_draft_tokens
         return replace(rules, state_blocks=rules.state_blocks + drafted)
 
 
