@@ -7,7 +7,7 @@ plane is the real one and needs no Docker. A program is looked for in this order
 1. ``$KUBEBUILDER_ASSETS``, if it holds kube-apiserver, etcd and kubectl: only these three;
 2. the PATH, for the tools that say so;
 3. ``$TONNAGE_ASSETS``, else ``~/.cache/tonnage/assets/<digest>``, where the digest covers
-   every go.mod, go.sum and Go file of ``deploy/local`` and the Go release;
+   every go.mod and go.sum of ``deploy/local`` and the Go release;
 4. Debian's package, unpacked beside the others and not installed, for the tools that say so;
 5. a build.
 
@@ -34,7 +34,6 @@ from tonnage.lab.progress import Step, silent
 
 KUBEBUILDER_NAMES: Final = frozenset({"kube-apiserver", "etcd", "kubectl"})
 _NUM_DIGEST_CHARACTERS: Final = 12
-_DECIDING: Final = ("go.mod", "go.sum", "*.go")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +170,7 @@ def kubebuilder_folder(environment: Mapping[str, str]) -> Path | None:
 def digest(sources: Path, go_release: str) -> str:
     """Return a short name for everything that decides what a build gives."""
     state = hashlib.sha256(go_release.encode())
-    for path in sorted(each for name in _DECIDING for each in sources.glob(f"*/{name}")):
+    for path in sorted([*sources.glob("*/go.mod"), *sources.glob("*/go.sum")]):
         content = path.read_bytes()
         state.update(f"\0{path.relative_to(sources).as_posix()}\0{len(content)}\0".encode())
         state.update(content)

@@ -53,14 +53,6 @@ def test_the_digest_sees_checksums_and_the_file_they_are_in(tmp_path: Path):
     assert assets.digest(sources, GO) != before
 
 
-def test_the_digest_sees_a_choice_that_is_written_in_go(tmp_path: Path):
-    sources = some_sources(tmp_path)
-    before = assets.digest(sources, GO)
-    (sources / "kwok" / "main.go").write_text("package main\n")
-
-    assert assets.digest(sources, GO) != before
-
-
 def test_an_asset_folder_of_ones_own_choice_is_taken_as_it_is(tmp_path: Path):
     where = assets.asset_paths({"TONNAGE_ASSETS": str(tmp_path)})
 

@@ -1,8 +1,7 @@
 """The programs of a kind node, and kind itself, from their authors' published Go modules.
 
 Only where no node image can be pulled. The wrapper modules are in ``deploy/kind/modules`` and
-not in ``deploy/local``: whoever runs the lab without Docker never builds them. CoreDNS has those
-of its authors' plugins that kubeadm's Corefile names: the rest are for other places than a node.
+not in ``deploy/local``: whoever runs the lab without Docker never builds them.
 """
 
 import os
@@ -59,7 +58,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
         Tool(
             name="coredns",
             module="coredns",
-            package="tonnage.local/coredns",
+            package="github.com/coredns/coredns",
             versioned_by="github.com/coredns/coredns",
         ),
     )
