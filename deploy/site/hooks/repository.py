@@ -23,6 +23,8 @@ PAGES: Final = {
     "accuracy/step-costs.md": "tests/bench/step_costs.md",
     "accuracy/replay.md": "tests/bench/replay.md",
     "accuracy/mutation.md": "tests/bench/mutation.md",
+    "accuracy/fleet.md": "tests/bench/fleet.md",
+    "accuracy/faults.md": "tests/faults/README.md",
 }
 DECISIONS: Final = "operator/decisions"
 LIST: Final = "design/decisions.md"
