@@ -22,7 +22,6 @@ import click
 
 from fleet_builders import (
     NOW_S,
-    SITE,
     a_deployment_body,
     a_manifest,
     a_model,
@@ -31,19 +30,13 @@ from fleet_builders import (
     a_sizing,
 )
 from kube_double import KubeDouble
-from loop_builders import BUSY, SETTINGS, show
-from tonnage.catalog.gpu import built_in_gpus
+from loop_builders import BUSY, a_loop_asking, show
 from tonnage.cluster.answer import AnswerReader, LabelSets
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from tonnage.cluster.questions import Gathering, Outcome
 from tonnage.estimate.metrics import TABLE, WINDOWS
-from tonnage.fleet.act import Writer
-from tonnage.fleet.calibration import CalibrationConfigMap
-from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.loop import Loop
-from tonnage.fleet.observe import Observer
 from tonnage.fleet.scrape import SPLIT_PODS, by_namespace
-from tonnage.fleet.store import Store
 
 PAGE = Path(__file__).with_name("fleet.md")
 NUM_QUESTIONS = 100
@@ -169,30 +162,8 @@ def a_fleet_world(number: int, num_questions: int = NUM_QUESTIONS) -> FleetWorld
 
 
 def a_fleet_loop(world: FleetWorld, **settings) -> Loop:
-    known = SETTINGS.model_copy(update={"writes_per_s": 1000, "search_budget_s": 600} | settings)
-    writer = Writer(
-        kube=world.kube,
-        may_write=lambda: world.leads,
-        site=SITE,
-        limiter=Limiter(per_s=known.writes_per_s, clock=lambda: world.now_s),
-    )
-    return Loop(
-        store=Store(),
-        observer=Observer(
-            kube=world.kube,
-            ask=world.ask,
-            settings=known,
-            gpus=built_in_gpus(),
-            has_pod_monitors=True,
-            taken_names=writer.taken_names,
-        ),
-        writer=writer,
-        calibration=CalibrationConfigMap(
-            world.kube, namespace="tonnage-system", may_write=lambda: world.leads
-        ),
-        settings=known,
-        kube=world.kube,
-        now=lambda: world.now_s,
+    return a_loop_asking(
+        world.ask, world, **({"writes_per_s": 1000, "search_budget_s": 600} | settings)
     )
 
 

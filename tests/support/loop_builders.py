@@ -125,6 +125,10 @@ def a_world(*manifests):
 
 
 def a_loop(world, **settings):
+    return a_loop_asking(asking(world.ask), world, **settings)
+
+
+def a_loop_asking(ask, world, **settings):
     known = SETTINGS.model_copy(update=settings)
     writer = Writer(
         kube=world.kube,
@@ -136,7 +140,7 @@ def a_loop(world, **settings):
         store=Store(),
         observer=Observer(
             kube=world.kube,
-            ask=asking(world.ask),
+            ask=ask,
             settings=known,
             gpus=built_in_gpus(),
             has_pod_monitors=True,
