@@ -290,11 +290,15 @@ class TestRow32TheTokenIsRefused:
         world.begin()
         refusal = json_reply({"kind": "Status", "message": "Unauthorized"}, status=401)
         world.proxy.fail(everything(refusal))
-        lasting(world, 4)
+        since_s = lasting(world, 6)
+
+        assert world.proxy.per_s(since_s=since_s) < MOST_PER_S
+
         world.proxy.fail(none)
         world.ask_for(2)
 
-        world.until_replicas(2)
+        world.until_replicas(2, timeout_s=120)  # a watch that is silent ends after 70 s
+        assert world.operator.num_starts == 1
 
 
 class TestRow33ThereIsNoRoom:

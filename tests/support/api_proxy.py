@@ -158,7 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, asked: Passed, body: bytes, trouble: Reply | Trouble | None) -> int:
         """Answer, or not; return with what status."""
         if isinstance(trouble, Reply):
-            self.say(trouble.status, trouble.headers, trouble.body)
+            with suppress(OSError):  # nobody reads it any more
+                self.say(trouble.status, trouble.headers, trouble.body)
             return trouble.status
         if trouble is Trouble.REFUSED:
             return 0

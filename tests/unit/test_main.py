@@ -11,12 +11,14 @@ from calibration_builders import KEY, a_file
 from http_double import a_kubeconfig, json_reply, serving
 from kube_double import KubeDouble
 from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.series import FleetSeries
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import dump
 from tonnage.fleet.heartbeat import Heartbeat
+from tonnage.fleet.watches import watched
 from tonnage.lab.processes import free_ports
-from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading, watched
+from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading
 from tonnage.settings import Settings
 
 AS_NOBODY_KNOWN = ("unshare", "--user", "--map-user=65532")
@@ -42,10 +44,12 @@ def test_the_operator_starts_as_a_user_without_a_name(tmp_path):
     agents = set()
 
     def answer(asked):
-        """Serve nothing, and end the operator as soon as Kopf asks for something."""
+        """Know our kind alone, and end the operator as soon as Kopf asks for something."""
         agents.add(agent := asked.headers["User-Agent"].partition("/")[0])
         if agent == "kopf":
             operator.kill()
+        if asked.path.endswith(f"/{MODEL_DEPLOYMENTS.prefix}"):
+            return json_reply({"resources": [{"name": MODEL_DEPLOYMENTS.plural}]})
         return json_reply({"kind": "Status", "message": "not found"}, status=404)
 
     with serving(answer) as server:

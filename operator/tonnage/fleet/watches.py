@@ -1,7 +1,112 @@
-"""Which namespaces are watched, and when that has to be begun anew."""
+"""What Kopf watches for the store, how it logs in, and when all of that has to be begun anew."""
 
+import asyncio
+import dataclasses
+import itertools
+import logging
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Collection
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import kopf
+
+from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi
+from tonnage.fleet.logs import Line
+from tonnage.fleet.store import Kind, Store
+from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.settings import Settings
+
+LOG = logging.getLogger("tonnage.watches")
+LOOK_S = 1.0
+"""How often it is asked whether something has changed of which nobody tells."""
+RELOGIN_S = 1.0
+"""Between two logins."""
+END_S = 30.0
+"""In which Kopf ends once one of its tasks has; some of them may wait for one that is gone."""
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+WATCHED: tuple[tuple[Kind, str, str, str], ...] = (
+    (Kind.MODEL, "tonnage.dev", "v1alpha1", "modeldeployments"),
+    (Kind.DEPLOYMENT, "apps", "v1", "deployments"),
+    (Kind.REPLICA_SET, "apps", "v1", "replicasets"),
+    (Kind.POD, "", "v1", "pods"),
+    (Kind.AUTOSCALER, "autoscaling", "v2", "horizontalpodautoscalers"),
+)
+SELECTED = ("deployments", "replicasets", "pods")
+
+
+def register(registry: kopf.OperatorRegistry, store: Store) -> None:
+    """Hand every watch event to the store. Nothing else is registered, so nothing is written."""
+    kopf.on.login(registry=registry)(_logging_in())
+    kopf.on.startup(registry=registry)(_configure)
+    for kind, group, version, plural in WATCHED:
+        kopf.on.event(group, version, plural, registry=registry)(_noting(store, kind))
+
+
+def _noting(store: Store, kind: Kind) -> Any:
+    async def note(*, event: kopf.RawEvent, **_: Any) -> None:
+        store.note(kind, event["type"], event["object"])
+
+    return note
+
+
+def _logging_in() -> Callable[..., Any]:
+    """Return how Kopf connects, asked again after each 401: the token rotates.
+
+    Kopf takes no credentials twice that were once refused, and without others its watches end for
+    good, while the API server may be back in a second. So none are like any before: each has
+    another priority among one.
+    """
+    numbers = itertools.count()
+
+    async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        if number := next(numbers):
+            await asyncio.sleep(RELOGIN_S)
+        found = _credentials(**kwargs)
+        return found and dataclasses.replace(found, priority=number)
+
+    return login
+
+
+def _credentials(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    """Return those of the pod's ServiceAccount, else of a kubeconfig.
+
+    Kopf's own login in a pod takes the API server's DNS name; the address that the kubelet puts
+    into the environment works without DNS too.
+    """
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    token = SERVICE_ACCOUNT / "token"
+    if not host or not token.exists():
+        return kopf.login_with_kubeconfig(**kwargs)
+    address = f"[{host}]" if ":" in host else host
+    return kopf.ConnectionInfo(
+        server=f"https://{address}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}",
+        ca_path=str(SERVICE_ACCOUNT / "ca.crt"),
+        scheme="Bearer",
+        token=token.read_text().strip(),
+    )
+
+
+async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Set time-outs where Kopf has none, and turn off what would write or list too much."""
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 60
+    settings.watching.connect_timeout = 10
+    settings.watching.server_timeout = 540
+    settings.watching.client_timeout = 600
+    settings.watching.inactivity_timeout = 70
+    settings.watching.reconnect_backoff = 1.0
+    settings.watching.chunk_size = 500
+    for plural in SELECTED:
+        settings.watching.label_selectors[plural] = f"{MANAGED_LABEL}=true"
 
 
 class Watches:
@@ -35,3 +140,81 @@ class Watches:
             watch(self.namespaces)
             if self._is_over or not self.stale.is_set():
                 return
+
+
+def when_served(kube: KubeApi) -> None:
+    """Wait until the API server knows our kind: Kopf looks for it once, when it begins."""
+    told = ""
+    while True:
+        try:
+            if kube.serves(MODEL_DEPLOYMENTS):
+                return
+            missing = "it does not know modeldeployments.tonnage.dev, is the CRD installed?"
+        except WorldError as error:
+            missing = str(error)
+        if missing != told:
+            LOG.warning("waiting for the API server: %s", missing)
+        told = missing
+        time.sleep(LOOK_S)
+
+
+def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
+    """Return the namespaces to watch: without those that we have no right to.
+
+    Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out;
+    when the lists of the loop tell that it may be read again, the watches begin anew. All of them,
+    where none may be read.
+    """
+
+    def is_refused(namespace: str) -> bool:
+        try:
+            next(iter(kube.list(MODEL_DEPLOYMENTS.path(namespace))), None)
+        except KubernetesError as error:
+            LOG.warning("namespace=%s is not watched: %s", namespace, error)
+            return error.status == HTTPStatus.FORBIDDEN
+        return False
+
+    found = tuple(each for each in settings.namespaces if not is_refused(each))
+    return found or settings.namespaces
+
+
+async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watches: Watches) -> None:
+    """Run Kopf until SIGTERM, until a watch fails for good, or until others are to be watched.
+
+    Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
+    """
+    registry = kopf.OperatorRegistry()
+    register(registry, store)
+    stop_flag = asyncio.Event()
+    event_loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        watches.end()
+        stop_flag.set()
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        event_loop.add_signal_handler(signal_number, stop)
+    looking = asyncio.create_task(_stop_when(watches.stale, stop_flag))
+    ours = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=registry,
+        identity=identity,  # type: ignore[arg-type]  # Kopf does not export its NewType
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stop_flag,
+    )
+    ending = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({ending}, timeout=END_S)
+    if not ending.done():
+        raise TimeoutError(f"Kopf has not ended within {END_S:g} s")
+    await ending
+    looking.cancel()
+
+
+async def _stop_when(stale: threading.Event, stop_flag: asyncio.Event) -> None:
+    while not stale.is_set():
+        await asyncio.sleep(LOOK_S)
+    LOG.info(Line("watching anew"))
+    stop_flag.set()
