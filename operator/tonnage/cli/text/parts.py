@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -25,15 +26,22 @@ def parts(
     are no numbers.
     """
 
-    def table(columns: Sequence[str]) -> Table:
+    def table(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> Table:
         return _table(rows, names, columns, words=words, most=console.width // 3)
 
-    left = [name for name in (rows[0] if rows else ()) if name not in names]
+    widest = [_widest(rows)]  # as wide as all of them, and measured at once
+    left = [name for name in widest[0] if name not in names]
     while left:
         shown = [left.pop(0)]
-        while left and _fits(table([*shown, left[0]]), console, indent):
+        while left and _fits(table(widest, [*shown, left[0]]), console, indent):
             shown.append(left.pop(0))
-        yield table(shown)
+        yield table(rows, shown)
+
+
+def _widest(rows: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the widest cell of each column."""
+    columns = rows[0] if rows else ()
+    return {name: max((row[name] for row in rows), key=cell_len) for name in columns}
 
 
 def _fits(table: Table, console: Console, indent: int) -> bool:
