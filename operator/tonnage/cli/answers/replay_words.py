@@ -59,7 +59,8 @@ def ran_words(case: Case, found: list[Fared], question: Question) -> str:
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
     return (
         f"Your fleet ran {significant(pods)} replicas in the mean, as counted: {significant(took)} "
-        f"GPU-hours {span} at {gpus} each. With Tonnage, simulated: {_number(tonnage)}, {change}"
+        f"GPU-hours {span} at {gpus} {'GPU' if gpus == 1 else 'GPUs'} each. With Tonnage, "
+        f"simulated: {_number(tonnage)}, {change}"
     )
 
 
