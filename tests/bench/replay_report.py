@@ -1,7 +1,7 @@
 """The page of the replay benchmark: a table for each case, and who won, case by case."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -38,7 +38,8 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 - gap closed: of what the staircase saves over the static peak; only where the target is kept, and
   where it is at least {NO_GAP:.0%} of the peak.
 - `{KNOWS_TRUTH}` is handed what a replica truly serves.
-- With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds."""
+- With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds. Not
+  all policies have the same: under Seeds, which have several, and how far these are apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,7 @@ def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[s
         MEANING,
         "## Wins and losses",
         "\n".join(_wins(found)),
+        *_seeds(found),
         *(_section(each, runs) for each in found),
     ]
     failed = list(_failures(jobs, runs))
@@ -280,12 +282,47 @@ def _row(found: Meeting, each: Fared) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _failures(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
+def _seeds(found: Sequence[Meeting]) -> list[str]:
+    """Return a section on how far seeds are apart; none where nothing was run with several."""
+    rows = [
+        f"| {meeting.place} | {each.policy} | {_told_seeds(each.runs)} | "
+        f"{_spread(each.values('gpu_hours'), significant)} | "
+        f"{_spread(each.values('attainment'), '{:.2%}'.format)} |"
+        for meeting in found
+        for each in meeting.fared.values()
+        if len(each.runs) > 1
+    ]
+    if not rows:
+        return []
+    header = "| case | policy | seeds | GPU-h | kept |\n|---|---|---|---|---|"
+    return ["## Seeds", "Least, median and most of the seeds.", "\n".join([header, *rows])]
+
+
+def _spread(values: Sequence[float], written: Callable[[float], str]) -> str:
+    return " / ".join(map(written, (min(values), median(values), max(values))))
+
+
+def _told_seeds(seeds: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(seeds)))
+
+
+def _not_run(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
+    """Yield what has no run, the policies of a place with the same seeds in one line."""
+    seeds: dict[tuple[Place, str], list[int]] = {}
     for job in jobs:
-        run = runs.get(job)
-        if run is None:
-            yield f"- {job}: not run"
-        elif run.error:
+        if job not in runs:
+            seeds.setdefault((Place.of(job), job.policy), []).append(job.seed)
+    together: dict[tuple[Place, str], list[str]] = {}
+    for (place, policy), missing in seeds.items():
+        together.setdefault((place, _told_seeds(missing)), []).append(policy)
+    for (place, told), policies in together.items():
+        yield f"- {place}, seed {told}, not run: {', '.join(policies)}"
+
+
+def _failures(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
+    yield from _not_run(jobs, runs)
+    for job, run in ((job, runs[job]) for job in jobs if job in runs):
+        if run.error:
             yield f"- {job}: {_why(job, run.error)}"
         elif run.figures is None:
             yield f"- {job}: no such fleet: {'; '.join(run.notes)}"

@@ -16,6 +16,29 @@ from tonnage.cli.commands.app import program
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB
 
+SMALL = """\
+apiVersion: tonnage.dev/v1alpha1
+kind: ModelDeployment
+metadata:
+  name: small
+  namespace: serving
+spec:
+  model:
+    id: meta-llama/Llama-3.1-8B-Instruct
+  hardware:
+    gpu: H100
+    gpusPerReplica: 1
+  contextLength: 8192
+  slo:
+    timeToFirstToken: {p95: 2s}
+    timePerOutputToken: {p95: 50ms}
+  demand:
+    requestsPerSecond: 8
+    promptTokens: {mean: 2000, p99: 4000}
+    outputTokens: {mean: 200}
+  scaling: {maxReplicas: 8}
+  engine: {version: "0.33"}
+"""
 LLAMA = """\
 apiVersion: tonnage.dev/v1alpha1
 kind: ModelDeployment

@@ -187,6 +187,19 @@ def test_the_gap_is_closed_by_what_is_saved_of_what_can_be():
     assert "| wva2 | 3.00 | 0.38 | 0.75 | - | **90.00%** | 89.00% | 72 |" in page
 
 
+def test_the_page_tells_how_far_seeds_are_apart_and_of_whom_there_are_several():
+    runs = {
+        a_job(seed=seed): a_run(gpu_hours, kept)
+        for seed, gpu_hours, kept in ((0, 6.0, 0.995), (1, 8.0, 0.97), (2, 7.0, 0.99))
+    } | {a_job("wva2"): a_run()}
+    page = report([*runs, a_job("wva2", seed=1)], runs, left_out=[])
+
+    row = "| tonnage | 0, 1, 2 | 6.00 / 7.00 / 8.00 | 97.00% / 99.00% / 99.50% |"
+    assert f"| step, cold start 120 s {row}" in page
+    assert "| wva2 | 0" not in page
+    assert "seed 1, not run: wva2" in page
+
+
 def test_the_page_tells_what_failed_what_is_missing_and_what_was_not_asked():
     runs = runs_of(tonnage=a_run(), wva2=FAILED)
     jobs = [*runs, a_job("hpa-kv")]
@@ -194,7 +207,7 @@ def test_the_page_tells_what_failed_what_is_missing_and_what_was_not_asked():
 
     assert "1 of 3 runs" in page
     assert "wva2: ValueError: too small" in page
-    assert "hpa-kv: not run" in page
+    assert "- step, cold start 120 s, seed 0, not run: hpa-kv\n" in page
     assert "without the cold starts 60 s, 240 s, 600 s" in page
 
 

@@ -98,6 +98,7 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         Window(
             verdicts=verdicts,
             load=load,
+            seconds=window_s,
             requests_per_s_each=load * _each(found, sizing) * chosen.goodput_factor,
             steepness=sizing.goodput.steepness,
             is_queue_standing=queued_since_s is not None

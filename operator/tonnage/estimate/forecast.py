@@ -244,15 +244,21 @@ def _settled(history: History, note: Note) -> History:
 
 
 def _with_rise(rises: Rises, history: History, due: Due, note: Note) -> Rises:
+    """Return the record of rises above what the fleet stood for.
+
+    That is not less than what came in the two minutes before the plan: one that was low for a tick,
+    by chance of a short count, took no replica away.
+    """
     if not due.base:
         return rises
     notes = (*history.recent, (note.at_s, note.demand))
-    around = [rate for at_s, rate in notes if abs(at_s - due.noted_s) <= SEEN_S]
-    least = min(around, default=due.base)
+    around = [(at_s, rate) for at_s, rate in notes if abs(at_s - due.noted_s) <= SEEN_S]
+    rates = [rate for _, rate in around] or [due.base]
+    stood_for = max([due.base, *(rate for at_s, rate in around if at_s <= due.noted_s)])
     # What did not stay was no jump: a count that was high by chance least of all.
-    stayed = min(max(around, default=due.base), note.sure)
+    stayed, least = min(max(rates), note.sure), min(rates)
     return with_rise(
-        rises, note.sure / due.base - 1, risen=stayed / least - 1 if least else math.inf
+        rises, note.sure / stood_for - 1, risen=stayed / least - 1 if least else math.inf
     )
 
 

@@ -15,8 +15,9 @@ CHANCE, SIGNIFICANT = 1.0, 3.0
 """Standard errors up to which a fast mean that differs from the slow one moves nothing, and from
 which it is believed. With nothing between, lengths that grew fourfold within an hour were told 22 %
 too short."""
-RAMP_SHARE = 0.75
-"""Of the requests that started: when fewer finished, these are the short ones."""
+RAMP = 2.0
+"""Standard errors of a count by which more requests started than finished: those that did are the
+short ones. Where answers have become shorter, more finish than start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ def _means(samples: Sequence[EngineSamples], scrapes: int, interval_s: float) ->
         prompt=_mean([_prompt(each) for each in windows], window_s),
         computed=_mean([_computed(each) for each in windows], window_s),
         output=_mean([_output(each) for each in windows], window_s),
-        is_ramp=finished < RAMP_SHARE * started,
+        is_ramp=(started - finished) * window_s > RAMP * math.sqrt(finished * window_s),
     )
 
 

@@ -8,7 +8,6 @@ here as well: as the goodput that it believes in moves, the factor gives back as
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tonnage.estimate.posterior import ObjectPosterior
@@ -20,7 +19,8 @@ LARGEST_DOWN = 0.15
 LARGEST_UP = 0.03
 UP_GAIN = 0.5
 STEEPNESS = (4.0, 25.0)
-"""Between which the growth of late requests with load is believed, as a power."""
+"""Between which the growth of late requests with load is believed, as a power, where more are late
+than may be: steps are wide then. That none are late proves the less the steeper it is."""
 CLUMPS = 3.0
 """Late requests come together: so many count as one draw."""
 DEVIATIONS = 2.0
@@ -39,6 +39,10 @@ LARGEST_HELD = 0.7
 """Of the factor's logarithm, towards what was served, in one judgement: half."""
 MOST_ALLOWED = 40.0
 """Late requests that would be allowed, beyond which older evidence counts half."""
+EVIDENCE_S = 1800.0
+"""For which evidence counts in full, however many requests came: a queue of a minute makes hundreds
+late, and is gone. No promise is broken by a minute of an hour; four times as many late as may be
+show within two windows all the same."""
 HALF_LIFE_S = 24 * HOUR_S
 FUTILE_LOAD, FUTILE_RATIO, SATURATED = 0.75, 0.8, 8.0
 """With so much of the load per replica that it had, so much of the lateness stays, and that is not
@@ -63,6 +67,7 @@ class Window:
     load: float
     """Demand over what the replicas are believed to serve, the factor included."""
     requests_per_s_each: float
+    seconds: float
     steepness: float
     """Power of the load with which late requests grow, by the engine model."""
     is_queue_standing: bool
@@ -79,6 +84,7 @@ class Tally:
     allowed: dict[str, float] = field(default_factory=dict)
     expected: dict[str, float] = field(default_factory=dict)
     num_requests: float = 0.0
+    seconds: float = 0.0
     began: tuple[float, float] | None = None
     """(late over allowed, requests/s of each replica) when the factor was first lowered of late."""
     is_futile: bool = False
@@ -110,10 +116,10 @@ def judged(posterior: ObjectPosterior, tally: Tally, window: Window, *, now_s: f
     """Take in one window in which nothing else changed."""
     if window.load > OVERLOAD:
         return Judgement(posterior=posterior, tally=tally)
-    power = min(max(window.steepness, STEEPNESS[0]), STEEPNESS[1])
-    tally = _noted(tally, window.verdicts, window.load**power)
+    steepness = max(window.steepness, STEEPNESS[0])
+    tally = _noted(tally, window, window.load**steepness)
     worst = tally.worst
-    step = 0.0 if worst is None else _step(tally, worst, window.load, power)
+    step = 0.0 if worst is None else _step(tally, worst, window.load, steepness)
     if step > 0 and not window.may_raise:
         step = 0.0
     if window.is_queue_standing:
@@ -154,38 +160,44 @@ def held_to(
     )
 
 
-def _noted(tally: Tally, verdicts: Sequence[Verdict], expected_ratio: float) -> Tally:
+def _noted(tally: Tally, window: Window, expected_ratio: float) -> Tally:
     most = max(tally.allowed.values(), default=0.0)
-    kept = 0.5 if most > MOST_ALLOWED else 1.0
+    kept = 0.5 if most > MOST_ALLOWED and tally.seconds >= EVIDENCE_S else 1.0
     late, allowed, expected = (
         {name: kept * value for name, value in each.items()}
         for each in (tally.late, tally.allowed, tally.expected)
     )
-    for each in verdicts:
+    for each in window.verdicts:
         may_be = each.num_requests * (1 - each.quantile)
         late[each.target] = late.get(each.target, 0.0) + each.late
         allowed[each.target] = allowed.get(each.target, 0.0) + may_be
         expected[each.target] = expected.get(each.target, 0.0) + may_be * min(1.0, expected_ratio)
-    counted = max((each.num_requests for each in verdicts), default=0.0)
+    counted = max((each.num_requests for each in window.verdicts), default=0.0)
     return replace(
         tally,
         late=late,
         allowed=allowed,
         expected=expected,
         num_requests=kept * tally.num_requests + counted,
+        seconds=kept * tally.seconds + window.seconds,
     )
 
 
-def _step(tally: Tally, name: str, load: float, power: float) -> float:
+def _step(tally: Tally, name: str, load: float, steepness: float) -> float:
     """Return the step of the factor's logarithm that the evidence asks for; 0: it may be chance."""
-    late, expected = tally.late[name], tally.expected[name]
-    score = (late - expected) / math.sqrt(CLUMPS * max(1.0, expected))
-    broken = NEARLY_BROKEN * tally.allowed[name]
-    if score > DEVIATIONS and late > broken + math.sqrt(CLUMPS * broken):
-        return -min(LARGEST_DOWN, math.log(late / max(expected, 0.5)) / power)
-    if score < -DEVIATIONS and load > HIGH_LOAD:
+    late, allowed, expected = tally.late[name], tally.allowed[name], tally.expected[name]
+    power = min(steepness, STEEPNESS[1])
+    most = allowed * (expected / allowed) ** (power / steepness) if allowed else 0.0
+    broken = NEARLY_BROKEN * allowed
+    if _score(late, most) > DEVIATIONS and late > broken + math.sqrt(CLUMPS * broken):
+        return -min(LARGEST_DOWN, math.log(late / max(most, 0.5)) / power)
+    if _score(late, expected) < -DEVIATIONS and load > HIGH_LOAD:
         return min(LARGEST_UP, UP_GAIN * math.log(expected / (late + 1.0)) / power)
     return 0.0
+
+
+def _score(late: float, expected: float) -> float:
+    return (late - expected) / math.sqrt(CLUMPS * max(1.0, expected))
 
 
 def _futility(tally: Tally, name: str, requests_per_s_each: float) -> Tally:

@@ -5,33 +5,9 @@ import json
 import pytest
 import yaml
 
-from cli_builders import a_deployment, run
+from cli_builders import SMALL, a_deployment, run
 from tonnage.cli.answers.replay_words import COLUMNS
 from tonnage.replay.policies import names
-
-SMALL = """\
-apiVersion: tonnage.dev/v1alpha1
-kind: ModelDeployment
-metadata:
-  name: small
-  namespace: serving
-spec:
-  model:
-    id: meta-llama/Llama-3.1-8B-Instruct
-  hardware:
-    gpu: H100
-    gpusPerReplica: 1
-  contextLength: 8192
-  slo:
-    timeToFirstToken: {p95: 2s}
-    timePerOutputToken: {p95: 50ms}
-  demand:
-    requestsPerSecond: 8
-    promptTokens: {mean: 2000, p99: 4000}
-    outputTokens: {mean: 200}
-  scaling: {maxReplicas: 8}
-  engine: {version: "0.33"}
-"""
 
 
 def small(*changes):
@@ -211,7 +187,7 @@ def test_what_is_not_auto_is_simulated_as_if_it_were(trace):
         (["--scale", "nan"], "is not above 0"),
         (["--seeds", "0"], "0 is not in the range"),
         (["--gpu", "H1000"], "H1000"),
-        (["--shape", "steady"], "not both"),
+        (["--shape", "steady"], "not several"),
     ],
 )
 def test_options_that_cannot_be_are_refused_by_name(trace, arguments, said):

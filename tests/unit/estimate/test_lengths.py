@@ -120,6 +120,20 @@ class TestChange:
 
         assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == 500
 
+    def test_to_shorter_outputs_is_not_believed_in_the_first_half_minute_of_a_step(self):
+        # 15/s became 30/s: of 2,400 in two minutes a tenth is on its way. Chance makes 2 % of it.
+        short = replace(
+            of_lengths(output_tokens=450, per_s=20), finished_per_s=18,
+            finished_output_tokens_per_s=18 * 450,
+        )  # fmt: skip
+
+        assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == 500
+
+    def test_to_shorter_outputs_is_believed_where_as_many_finish_as_start(self):
+        short = of_lengths(output_tokens=450, per_s=20)
+
+        assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(450)
+
     def test_to_longer_outputs_is_believed_while_requests_pile_up(self):
         long = replace(of_lengths(), finished_per_s=1, finished_output_tokens_per_s=2000)
 

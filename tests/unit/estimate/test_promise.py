@@ -35,6 +35,7 @@ def a_window(*, late, load=0.9, requests=1000, **changes):
         verdicts=(verdict,) if requests else (),
         load=load,
         requests_per_s_each=1.0,
+        seconds=120.0,
         steepness=6.0,
         is_queue_standing=False,
     )
@@ -149,11 +150,28 @@ class TestEvidence:
         assert found.tally.late == {}
 
     def test_that_is_old_counts_half_when_there_is_enough(self):
-        # 42 of 1,000 are what may be: the next window finds half of that.
-        found = judge(a_window(late=42), a_window(late=0, requests=0))
+        # 42 of 1,000 are what may be: after half an hour the next window finds half of that.
+        found = judge(a_window(late=42, seconds=1800.0), a_window(late=0, requests=0))
 
         assert found.tally.late["TTFT p95"] == 21
         assert found.tally.num_requests == 500
+
+    def test_that_is_of_minutes_counts_whole_however_many_requests_came(self):
+        found = judge(*[a_window(late=42)] * 7, a_window(late=0, requests=0))
+
+        assert found.tally.late["TTFT p95"] == 7 * 42
+
+    def test_of_one_bad_minute_in_ten_lowers_nothing_where_as_many_are_late_as_may_be(self):
+        # 500 of 10,000 may be late: 45 in each of nine windows, 120 in the tenth.
+        found = judge(*[a_window(late=45, load=1.0)] * 9, a_window(late=120, load=1.0))
+
+        assert found.posterior.goodput_factor == 1.0
+
+    def test_of_an_hour_in_time_does_not_hide_what_is_late_from_then_on(self):
+        # Four times what may be: two windows of two minutes show it.
+        calm = [a_window(late=26)] * 30
+
+        assert moved(*calm, a_window(late=200), a_window(late=200)) < 0
 
     def test_of_nothing_changes_nothing(self):
         found = judge(a_window(late=0, requests=0))

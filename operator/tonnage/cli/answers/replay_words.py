@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from tonnage.cli.answers.replays import PERCENT, Case, Fared, Replays
+from tonnage.cli.answers.replays import PERCENT, Case, Fared, Question, Replays
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, Judged, Limits
 from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
@@ -42,6 +42,25 @@ def headline(found: list[Fared], target: float) -> str:
     saved = f"{abs(1 - ratio):.0%} {'less' if ratio <= 1 else 'more'}"
     return (
         f"{gpu_hours(peak)} now (static peak), {_number(tonnage)} with Tonnage: {saved}, {verdict}"
+    )
+
+
+def ran_words(case: Case, found: list[Fared], question: Question) -> str:
+    """Say what the fleet itself took, beside Tonnage; empty: nobody counted that."""
+    pods, gpus = question.ran_pods, case.planned.flags.parallelism.num_gpus
+    tonnage = next((each for each in found if each.policy.name == TONNAGE and each.judged), None)
+    if pods is None or tonnage is None:
+        return ""
+    first = tonnage.judged[0]
+    span_s = DAY_S if is_by_day(first) else first.duration_s
+    took = pods * gpus * span_s / HOUR_S
+    ratio = (tonnage.middle("gpu_hours") or 0.0) * span_s / first.duration_s / took
+    change = f"{abs(1 - ratio):.0%} {'less' if ratio <= 1 else 'more'}"
+    span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
+    return (
+        f"Your fleet ran {significant(pods)} replicas in the mean, as counted: {significant(took)} "
+        f"GPU-hours {span} at {gpus} {'GPU' if gpus == 1 else 'GPUs'} each. With Tonnage, "
+        f"simulated: {_number(tonnage)}, {change}"
     )
 
 

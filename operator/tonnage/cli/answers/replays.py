@@ -50,6 +50,8 @@ class Question:
     num_seeds: int
     target: float
     speed: float | None
+    ran_pods: float | None = None
+    """That the fleet itself ran in the mean, where the requests are its own and all of them."""
 
     @property
     def jobs(self) -> list["Job"]:
@@ -177,6 +179,7 @@ class Replays:
             "targetFraction": question.target,
             "seeds": question.num_seeds,
             "speed": "drawn" if question.speed is None else question.speed,
+            "ranReplicas": _finite(question.ran_pods),
             "cases": [_case(case, found) for case, found in self.by_case()],
             "refused": [{"gpu": each.gpu, "message": each.message} for each in question.refused],
         }

@@ -13,13 +13,15 @@ from tonnage.cli.commands.options import filename_option, html_option
 from tonnage.cli.console import INTERRUPTED, complain
 from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, described, policy_of
 from tonnage.replay.shapes import SHAPES
-from tonnage.units import seconds
+from tonnage.units import DAY_S, MINUTE_S, seconds
 
 PERCENT: Final = 100
 LEAST_TARGET: Final = 0.5
 SPEEDS: Final = (0.1, 10.0)
 MOST_TIMES: Final = 1e4
 DRAWN: Final = "drawn"
+LEAST_LAST_S, MOST_LAST_S = 10 * MINUTE_S, 90 * DAY_S
+STEPS_S: Final = (15, 600)
 
 HELP: Final = """Simulate what policies would have done with a trace of requests. Needs no cluster.
 
@@ -32,6 +34,8 @@ other than tonnage are models of them; 'tonnage replay --policy list' names them
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
 output_tokens, or in the format of Azure, BurstGPT or Mooncake. Times count from its first request.
+Instead of a file, --prometheus draws a trace of what your own fleet was asked: as many requests in
+each minute, as long as those that ended in ten, beside what the fleet itself ran.
 
 \b
 Examples:
@@ -39,12 +43,13 @@ Examples:
   tonnage replay trace.csv -f model.yaml --policy tonnage,hpa-concurrency:24,static:6
   tonnage replay trace.parquet -f model.yaml --window 0h-48h --scale 0.25 --html replay.html
   tonnage replay -f model.yaml --shape step --start-up 240s,60s
+  tonnage replay -f model.yaml --prometheus http://localhost:9090 --last 14d --html replay.html
   tonnage replay trace.csv -f model.yaml --gpu H100,H200     the same on other GPU classes
   tonnage replay trace.csv -f model.yaml --speed 0.85        engines slower than believed
 
 \b
-Exit codes: 0 simulated; 2 a GPU class cannot serve it; 3 invalid input; 130 Ctrl-C;
-1 unexpected error.
+Exit codes: 0 simulated; 2 a GPU class cannot serve it; 3 invalid input; 4 Prometheus does not
+answer; 130 Ctrl-C; 1 unexpected error.
 """
 
 
@@ -55,6 +60,13 @@ class Options:
     trace_file: Path | None
     names: tuple[str, ...]
     shape: str | None
+    prometheus_url: str | None
+    last_s: float
+    step_s: float
+    selector: str | None
+    token_file: str | None
+    ca_file: str | None
+    saved_trace: Path | None
     policies: tuple[Policy, ...]
     starts_s: tuple[float, ...]
     num_seeds: int
@@ -108,6 +120,30 @@ def _window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[f
     return begins_s, ends_s
 
 
+def _last(_: click.Context, __: click.Parameter, value: str) -> float:
+    """Take a time in days, too: of traffic that is what people ask for."""
+    days = value.removesuffix("d")
+    try:
+        is_days = value.endswith("d") and days.isascii() and days.isdigit()
+        time_s = int(days) * DAY_S if is_days else seconds(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if not LEAST_LAST_S <= time_s <= MOST_LAST_S:
+        raise click.BadParameter(f"{value!r} is not from 10m to 90d")
+    return float(time_s)
+
+
+def _step(_: click.Context, __: click.Parameter, value: str) -> float:
+    try:
+        step_s = seconds(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    low, high = STEPS_S
+    if not low <= step_s <= high or step_s != int(step_s):
+        raise click.BadParameter(f"{value!r} is not in whole seconds from {low}s to {high // 60}m")
+    return float(step_s)
+
+
 def _target(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
@@ -159,6 +195,45 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     help="Synthetic requests instead of a trace, around spec.demand: "
     + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
     + ".",
+)
+@click.option(
+    "--prometheus",
+    "prometheus_url",
+    metavar="URL",
+    help="Instead of a trace: what this Prometheus counted of your own engines.",
+)
+@click.option(
+    "--last",
+    "last_s",
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    callback=_last,
+    help="With --prometheus: up to now, as 12h or 14d.",
+)
+@click.option(
+    "--selector",
+    metavar="MATCHERS",
+    help='With --prometheus: whose series, as \'namespace="serving",pod=~"my-vllm-.+"\'. '
+    "Default: the pods of the manifest's own name, in its namespace.",
+)
+@click.option(
+    "--step",
+    "step_s",
+    metavar="DURATION",
+    default="60s",
+    show_default=True,
+    callback=_step,
+    help="With --prometheus: in which requests are counted; two scrapes at least.",
+)
+@click.option("--prometheus-token-file", "token_file", metavar="FILE", help="A bearer token.")
+@click.option("--prometheus-ca-file", "ca_file", metavar="FILE", help="Whom https is believed by.")
+@click.option(
+    "--save-trace",
+    "saved_trace",
+    metavar="FILE.csv[.gz]",
+    type=click.Path(path_type=Path),
+    help="Write what is replayed, before --scale, as a trace with our own columns.",
 )
 @click.option(
     "--policy",

@@ -12,7 +12,6 @@ from concurrent.futures import (
     wait,
 )
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -24,6 +23,7 @@ from tonnage.cli.answers.replays import Case, Job, Question, RefusedCase, Replay
 from tonnage.cli.commands.forms import written
 from tonnage.cli.commands.question import named_classes
 from tonnage.cli.commands.replay import Options
+from tonnage.cli.commands.replay_requests import requests_asked
 from tonnage.cli.commands.writing import (
     check_page,
     search_progress,
@@ -34,18 +34,12 @@ from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, r
 from tonnage.cli.read.manifest import Resource, load, parse
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.replay import replayed
-from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.judge import promised_share
 from tonnage.replay.policies import Outcome
-from tonnage.replay.scenario import OfShape, OfTrace, ReplayError, planned
-from tonnage.replay.shapes import SHAPES
-from tonnage.replay.traces import TraceError, read_trace
+from tonnage.replay.scenario import ReplayError, planned
 from tonnage.sizing.expected import slo_of
-from tonnage.sizing.request import ask, look_up
 
 AUTO: Final = "Auto"
-RATELESS: Final = frozenset({"llmd"})
-"""Shapes that bring a rate of their own."""
 
 
 def run(options: Options) -> None:
@@ -95,13 +89,14 @@ def _deployment(resource: Resource) -> ModelDeployment:
 
 def _question(options: Options, resource: Resource, deployment: ModelDeployment) -> Question:
     target = options.target
-    source, requests = _requests(options, deployment)
+    asked = requests_asked(options, deployment)
     cases, refused = _cases(options, resource, deployment)
     if not cases:
         raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused), NO)
     return Question(
-        source=source,
-        requests=requests,
+        source=asked.source,
+        requests=asked.requests,
+        ran_pods=asked.ran_pods,
         cases=tuple(cases),
         refused=tuple(refused),
         policies=options.policies,
@@ -109,49 +104,6 @@ def _question(options: Options, resource: Resource, deployment: ModelDeployment)
         target=promised_share(slo_of(deployment.spec)) if target is None else target,
         speed=options.speed,
     )
-
-
-def _requests(options: Options, deployment: ModelDeployment) -> tuple[str, OfTrace | OfShape]:
-    """Return where the requests come from, in words too."""
-    file, shape = options.trace_file, options.shape
-    if (file is None) == (shape is None):
-        raise Failure("give a TRACE or a --shape" + (", not both" if shape else ""))
-    scaled = "" if options.times == 1 else f" x {options.times:g}"
-    if file is not None:
-        return f"{file.name}{scaled}", _of_trace(file, options)
-    if options.window_s[0] or options.window_s[1] < float("inf"):
-        raise Failure("--window is a part of a TRACE: a --shape has none")
-    name = str(shape)
-    rate = 1.0 if name in RATELESS else _rate(deployment)
-    return f"shape {name}{scaled}", OfShape(name=name, requests_per_s=rate, times=options.times)
-
-
-def _of_trace(file: Path, options: Options) -> OfTrace:
-    try:
-        trace = read_trace(file)
-    except TraceError as error:
-        raise Failure(str(error)) from error
-    try:
-        part = window_of(trace, *options.window_s)
-    except ValueError as error:
-        raise Failure(f"--window: {error}") from error
-    return OfTrace(
-        trace=part, duration_s=duration_of(trace, *options.window_s), times=options.times
-    )
-
-
-def _rate(deployment: ModelDeployment) -> float:
-    try:
-        request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
-    except CatalogError as error:
-        raise Failure(f"{deployment.name}: {error}") from error
-    rate = request.demand.requests_per_s if request.demand else None
-    if rate is None:
-        raise Failure(
-            f"--shape needs a rate in spec.demand, such as requestsPerSecond; of these it needs "
-            f"none: {', '.join(sorted(RATELESS & set(SHAPES)))}"
-        )
-    return rate
 
 
 def _cases(

@@ -1,5 +1,7 @@
 """What plan, compare and replay print alike: what they skipped, how far they are, data, pages."""
 
+import csv
+import gzip
 import importlib
 import sys
 from collections.abc import Iterable
@@ -11,6 +13,7 @@ import click
 from tonnage.cli.answers.patience import Progress, is_compiled
 from tonnage.cli.console import Failure, complain, needs_extra, remark
 from tonnage.cli.read.manifest import Manifests, Resource
+from tonnage.replay.traces import Trace
 
 PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
 
@@ -70,3 +73,20 @@ def write_page(page_file: str, text: str) -> None:
     except OSError as error:
         raise Failure(f"--html {page_file}: {error.strerror}") from error
     remark(f"Wrote {page_file}")
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Write a trace with our own columns; a name that ends in .gz is packed."""
+    name = path.name.lower()
+    if not name.removesuffix(".gz").endswith(".csv"):
+        raise Failure(f"--save-trace {path}: a trace is written as .csv or .csv.gz")
+    opened = gzip.open if name.endswith(".gz") else open
+    try:
+        with opened(path, "wt", encoding="utf-8", newline="") as lines:
+            writer = csv.writer(lines, lineterminator="\n")
+            writer.writerow(("arrival_s", "prompt_tokens", "output_tokens"))
+            rows = zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+            writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
+    except OSError as error:
+        raise Failure(f"--save-trace {path}: {error.strerror}") from error
+    remark(f"Wrote {path}: {len(trace)} requests")

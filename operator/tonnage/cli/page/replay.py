@@ -12,8 +12,9 @@ from tonnage.cli.answers.replay_words import (
     is_by_day,
     is_kept,
     notes,
+    ran_words,
 )
-from tonnage.cli.answers.replays import Case, Fared, Replays
+from tonnage.cli.answers.replays import Case, Fared, Question, Replays
 from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture, told_target
 from tonnage.cli.page.document import document
 from tonnage.cli.page.over_time import Course, course_picture, top_of
@@ -30,7 +31,7 @@ def replay_page(found: Replays) -> str:
         model=deployment.spec.model.id,
         source=found.question.source,
         cases=[
-            _case(number, case, fared, found.question.target)
+            _case(number, case, fared, found.question)
             for number, (case, fared) in enumerate(found.by_case())
         ],
         refused=facts((each.gpu, each.message) for each in found.question.refused),
@@ -38,13 +39,14 @@ def replay_page(found: Replays) -> str:
     )
 
 
-def _case(number: int, case: Case, found: Sequence[Fared], target: float) -> dict[str, object]:
-    fared = list(found)
+def _case(number: int, case: Case, found: Sequence[Fared], question: Question) -> dict[str, object]:
+    fared, target = list(found), question.target
     scatter = _scatter(number, fared, target)
     return {
         "title": case_title(case),
         "kind": "yes" if is_kept(fared, target) else "short",
         "verdict": headline(fared, target),
+        "ran": ran_words(case, fared, question),
         "table": _table(fared, target),
         "notes": [f"{each.policy}: {note}" for each in fared for note in each.notes],
         "fluid": fluid_words(fared),

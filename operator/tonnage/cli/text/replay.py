@@ -19,6 +19,7 @@ from tonnage.cli.answers.replay_words import (
     headline,
     is_kept,
     notes,
+    ran_words,
 )
 from tonnage.cli.answers.replays import Fared, Replays
 from tonnage.cli.console import printable
@@ -34,6 +35,8 @@ def replayed(found: Replays, console: Console) -> Iterator[RenderableType]:
     for case, fared in found.by_case():
         color = "green" if is_kept(fared, question.target) else "red"
         yield Text(headline(fared, question.target), style=color)
+        if ran := ran_words(case, fared, question):
+            yield Text(ran)
         yield Text(case_title(case), style="bold")
         yield from (_indented(table) for table in _tables(fared, question.target, console))
         for each in fared:

@@ -1,0 +1,172 @@
+"""Where the requests of ``tonnage replay`` come from: a file, a shape, or Prometheus."""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import CatalogError, built_in_gpus
+from tonnage.cli.commands.replay import Options
+from tonnage.cli.commands.writing import write_trace
+from tonnage.cli.console import NO_CLUSTER, Failure, remark
+from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.ranges import Steps, ask_range
+from tonnage.replay.counted import Counted, CountedError, Span, counted
+from tonnage.replay.drawn import duration_of, window_of
+from tonnage.replay.redrawn import trace_of
+from tonnage.replay.scenario import OfShape, OfTrace
+from tonnage.replay.shapes import SHAPES
+from tonnage.replay.traces import Trace, TraceError, read_trace
+from tonnage.settings import Settings
+from tonnage.sizing.request import ask, look_up
+from tonnage.units import DAY_S, significant
+
+RATELESS: Final = frozenset({"llmd"})
+"""Shapes that bring a rate of their own."""
+UNREACHABLE: Final = frozenset({"PrometheusUnreachable"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Requests, where they come from in words, and what served them where that was counted."""
+
+    source: str
+    requests: OfTrace | OfShape
+    ran_pods: float | None = None
+
+
+def requests_asked(options: Options, deployment: ModelDeployment) -> Asked:
+    """Return what is to be replayed.
+
+    Raises:
+        Failure: none or several sources are given, or the one given has no requests.
+    """
+    file, shape, url = options.trace_file, options.shape, options.prometheus_url
+    given = [each for each in (file, shape, url) if each is not None]
+    if len(given) != 1:
+        more = ", not several" if given else ""
+        raise Failure(f"give a TRACE or a --shape, or --prometheus{more}")
+    scaled = "" if options.times == 1 else f" x {options.times:g}"
+    if shape is not None:
+        return Asked(
+            source=f"shape {shape}{scaled}", requests=_of_shape(shape, options, deployment)
+        )
+    if file is not None:
+        return Asked(source=f"{file.name}{scaled}", requests=_of_trace(_read(file), options))
+    return _of_fleet(options, deployment, scaled)
+
+
+def _of_shape(shape: str, options: Options, deployment: ModelDeployment) -> OfShape:
+    if _has_window(options):
+        raise Failure("--window is a part of a TRACE: a --shape has none")
+    if options.saved_trace is not None:
+        raise Failure("--save-trace writes a trace: a --shape is drawn anew by each seed")
+    rate = 1.0 if shape in RATELESS else _rate(deployment)
+    return OfShape(name=shape, requests_per_s=rate, times=options.times)
+
+
+def _has_window(options: Options) -> bool:
+    return options.window_s != (0.0, math.inf)
+
+
+def _read(file: Path) -> Trace:
+    try:
+        return read_trace(file)
+    except TraceError as error:
+        raise Failure(str(error)) from error
+
+
+def _of_trace(trace: Trace, options: Options, duration_s: float | None = None) -> OfTrace:
+    """``duration_s``: of a trace from its start, where that is known better than by requests."""
+    if duration_s is not None and not _has_window(options):
+        part = trace
+    else:
+        try:
+            part = window_of(trace, *options.window_s)
+        except ValueError as error:
+            raise Failure(f"--window: {error}") from error
+        duration_s = duration_of(trace, *options.window_s)
+    if options.saved_trace is not None:
+        write_trace(options.saved_trace, part)
+    return OfTrace(trace=part, duration_s=duration_s, times=options.times)
+
+
+def _rate(deployment: ModelDeployment) -> float:
+    try:
+        request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
+    except CatalogError as error:
+        raise Failure(f"{deployment.name}: {error}") from error
+    rate = request.demand.requests_per_s if request.demand else None
+    if rate is None:
+        raise Failure(
+            f"--shape needs a rate in spec.demand, such as requestsPerSecond; of these it needs "
+            f"none: {', '.join(sorted(RATELESS & set(SHAPES)))}"
+        )
+    return rate
+
+
+def _of_fleet(options: Options, deployment: ModelDeployment, scaled: str) -> Asked:
+    """Draw a trace of what Prometheus counted."""
+    found = _counted(options, deployment)
+    try:
+        trace = trace_of(found, longest_tokens=deployment.spec.context_length)
+    except CountedError as error:
+        raise Failure(f"--prometheus: {error}") from error
+    if found.gaps:
+        remark(f"Note: {found.gaps}")
+    if found.model_name not in {None, deployment.spec.model.id}:
+        remark(
+            f"Note: counted of {found.model_name}, replayed with the model of the manifest, "
+            f"{deployment.spec.model.id}"
+        )
+    duration_s = found.span.num_steps * found.span.step_s
+    is_whole = options.times == 1 and not _has_window(options)
+    days = significant(duration_s / DAY_S)
+    return Asked(
+        source=f"{options.prometheus_url}, {days} days to now{scaled}",
+        requests=_of_trace(trace, options, duration_s),
+        ran_pods=found.mean_pods if is_whole else None,
+    )
+
+
+def _counted(options: Options, deployment: ModelDeployment) -> Counted:
+    settings = _settings(options, deployment)
+    number = int(options.last_s // options.step_s)
+    until_s = time.time() // options.step_s * options.step_s
+    span = Span(
+        selector=settings.prometheus_selector,
+        from_s=until_s - number * options.step_s,
+        num_steps=number,
+        step_s=options.step_s,
+    )
+    steps = Steps(from_s=span.from_s, step_s=span.step_s, number=number)
+    windows = Steps(from_s=span.from_s, step_s=span.window_s, number=span.num_windows)
+    try:
+        told = {name: ask_range(settings, text, steps) for name, text in span.by_step().items()}
+        told |= {
+            name: ask_range(settings, text, windows) for name, text in span.by_window().items()
+        }
+        return counted(span, told)
+    except PrometheusError as error:
+        code = {"exit_code": NO_CLUSTER} if error.reason in UNREACHABLE else {}
+        raise Failure(f"--prometheus: {error}", **code) from error
+    except CountedError as error:
+        raise Failure(f"--prometheus: {error}") from error
+
+
+def _settings(options: Options, deployment: ModelDeployment) -> Settings:
+    own = f'namespace="{deployment.namespace}",pod=~"{deployment.name}-.+"'
+    try:
+        return Settings(
+            prometheus_url=str(options.prometheus_url),
+            prometheus_token_file=options.token_file,
+            prometheus_ca_file=options.ca_file,
+            prometheus_selector=options.selector or own,
+        )
+    except ValidationError as error:
+        told = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
+        raise Failure(f"--prometheus: {told}") from error
