@@ -162,8 +162,15 @@ def run(settings_path: str) -> int:
     except (ValueError, WorldError) as error:
         LOG.critical("cannot start: %s", error)
         return 2
-    identity = f"{os.environ.get('POD_NAME', socket.gethostname())}_{os.getpid()}"
-    leadership = Leadership(kube, namespace=settings.operator_namespace, identity=identity)
+    # Releases in several namespaces may contend for one Lease.
+    process = f"{os.environ.get('POD_NAME', socket.gethostname())}_{os.getpid()}"
+    identity = f"{process}@{settings.operator_namespace}"
+    leadership = Leadership(
+        kube,
+        namespace=settings.operator_namespace,
+        identity=identity,
+        cluster_class=None if settings.namespaces else settings.operator_class or "",
+    )
     loop, heartbeat, stop = (
         _when_reachable(settings, kube, leadership),
         Heartbeat(),

@@ -121,7 +121,8 @@ class Settings(BaseModel):
     operator_class: DnsLabel | None = None
     """Acts on ModelDeployments of this ``spec.operatorClass`` alone; null: on those without one.
 
-    Two releases in one cluster, in two namespaces, so leave each other's objects alone.
+    Two releases in one cluster, in two namespaces, so leave each other's objects alone. Of two that
+    serve all namespaces and one class, one leads and the other waits.
     """
     mode: Literal["full", "scaleOnly"] = "full"
     """scaleOnly: no right to create or change a pod template; only scaleTarget works."""

@@ -158,19 +158,44 @@ def test_editing_is_not_given_to_every_editor_unless_asked_for(helm):
     assert edit_labels({"rbac": {"aggregateToEdit": True}})[to_edit] == "true"
 
 
-def test_the_policy_comes_with_the_right_to_create_pods_and_only_then(helm):
-    kind = "ValidatingAdmissionPolicy"
-
-    assert len(of_kind(helm.template(), kind)) == 3  # two that deny, one that warns
-    assert of_kind(helm.template(**SCALE_ONLY), kind) == []
-    assert of_kind(helm.template(admissionPolicy={"create": False}), kind) == []
+def policies(helm, **values):
+    rendered = of_kind(helm.template(**values), "ValidatingAdmissionPolicy")
+    return {each["metadata"]["name"].removeprefix("tonnage.tonnage-system") for each in rendered}
 
 
-def test_of_the_policies_two_deny_and_one_only_warns(helm):
+def test_the_policies_come_with_the_rights_that_they_bound_and_only_then(helm):
+    assert policies(helm) == {"", ".own", ".rolls", ".lease"}
+    assert policies(helm, **SCALE_ONLY) == {".lease"}, "no right to create pods"
+    assert policies(helm, **NAMESPACED) == {"", ".own", ".rolls"}, "no Lease of a class"
+    assert policies(helm, admissionPolicy={"create": False}) == set()
+
+
+def test_only_who_serves_all_namespaces_sees_leases_of_others(helm):
+    def of_leases(**values):
+        return [
+            (manifest["kind"], rule["verbs"], rule.get("resourceNames"))
+            for manifest in helm.template(**values)
+            if manifest["kind"] in RBAC_KINDS
+            for rule in manifest.get("rules", ())
+            if "leases" in rule["resources"]
+        ]
+
+    own = [("Role", ["get", "update"], ["tonnage-operator"]), ("Role", ["create"], None)]
+    others = [
+        ("ClusterRole", ["list"], None),
+        ("ClusterRole", ["get", "update"], ["tonnage-operator"]),
+    ]
+
+    assert of_leases(**NAMESPACED) == own
+    assert sorted(of_leases(), key=str) == sorted([*own, *others], key=str)
+
+
+def test_of_the_policies_three_deny_and_one_only_warns(helm):
     bindings = of_kind(helm.template(), "ValidatingAdmissionPolicyBinding")
 
     assert {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in bindings} == {
         "tonnage.tonnage-system": ["Deny"],
+        "tonnage.tonnage-system.lease": ["Deny"],
         "tonnage.tonnage-system.own": ["Deny"],
         "tonnage.tonnage-system.rolls": ["Warn"],
     }

@@ -324,6 +324,48 @@ def test_its_lease_is_created_and_replaced(kubectl: Kubectl, release: Release):
     assert held["spec"]["holderIdentity"] == "me"
 
 
+@pytest.fixture(scope="module")
+def lease_policy(control_plane, helm: Helm) -> Iterator[None]:
+    """Of a release that serves the whole cluster, this policy alone."""
+    kubectl = control_plane.kubectl
+    found = [each for each in helm.template() if each["metadata"]["name"].endswith(".lease")]
+    kubectl.apply(found)
+    yield
+    for each in found:
+        kubectl("delete", each["kind"], each["metadata"]["name"])
+
+
+def test_a_tenant_makes_no_lease_that_keeps_operators_from_leading(
+    kubectl: Kubectl, namespaces: Any, lease_policy: None
+):
+    tenant, operator, namespace = "lease-tenant", "lease-operator", namespaces()
+    for user in (tenant, operator):
+        kubectl("create", "rolebinding", user, "-n", namespace, "--clusterrole=edit",
+                f"--user={user}")  # fmt: skip
+    kubectl("create", "clusterrole", operator, "--verb=patch",
+            "--resource=modeldeployments.tonnage.dev/status")  # fmt: skip
+    kubectl("create", "clusterrolebinding", operator, f"--clusterrole={operator}",
+            f"--user={operator}")  # fmt: skip
+    labelled = {"name": "tonnage-operator", "labels": {"tonnage.dev/operator-class": ""}}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": labelled}
+
+    def refusal(user: str) -> str:
+        try:
+            create(kubectl, namespace, lease, user=user, dry_run=True)
+        except LabError as error:
+            return str(error)
+        return ""
+
+    wait_until(lambda: refusal(tenant), what="the policy is in force", timeout_s=60, needs={})
+
+    assert "needs the right to patch modeldeployments.tonnage.dev/status" in refusal(tenant)
+    assert not refusal(operator)
+    create(kubectl, namespace, lease | {"metadata": {"name": "mine"}}, user=tenant)
+    with pytest.raises(LabError, match="needs the right to patch"):
+        kubectl("label", "lease", "mine", "tonnage.dev/operator-class=", "-n", namespace,
+                "--as", tenant)  # fmt: skip
+
+
 def test_objects_of_other_names_beside_it_are_not_its_own(kubectl: Kubectl, release: Release):
     kubectl("create", "configmap", "foreign", "-n", release.namespace)
     here = ("-n", release.namespace)

@@ -64,6 +64,8 @@ POD_MONITOR_CRD = {
                                         "x-kubernetes-map-type": "atomic",
                                         "x-kubernetes-preserve-unknown-fields": True,
                                     },
+                                    "sampleLimit": {"type": "integer"},
+                                    "labelLimit": {"type": "integer"},
                                     "podMetricsEndpoints": {
                                         "type": "array",
                                         "items": {

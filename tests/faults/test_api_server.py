@@ -12,6 +12,7 @@ import time
 import pytest
 
 from api_proxy import Trouble, none
+from api_world import an_api_world
 from http_double import Reply, json_reply
 from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS, LEASES, MODEL_DEPLOYMENTS
@@ -268,6 +269,43 @@ class TestRow30TwoOperators:
         first = min(each.at_s for each in pair.proxies[1].writes())
         assert took_s < 2 * DURATION_S + 5
         assert pair.proxy.writes(since_s=first) == []
+
+
+CLASS = "two-releases"
+
+
+@pytest.fixture
+def releases(fault_plane, administrator, tmp_path):
+    """Operators of two namespaces that both serve the whole cluster, one class of it."""
+    with an_api_world(fault_plane, administrator, tmp_path) as world:
+        other = f"{world.namespace}-other"
+        fault_plane.kubectl("create", "namespace", other)
+        for namespace in (world.namespace, other):
+            world.add_operator(namespaces=(), operatorNamespace=namespace, operatorClass=CLASS)
+            world.until(lambda: world.operators[-1].probe("/readyz") == 200, "it began")
+        yield world
+    fault_plane.kubectl("delete", "namespace", other, "--wait=false")
+
+
+class TestTwoReleasesServeTheWholeClusterAndOneClass:
+    def test_and_one_writes_until_it_is_gone_and_the_other_says_who_it_is(self, releases):
+        releases.begin(operatorClass=CLASS)
+
+        assert releases.proxies[1].writes() == []
+        holder = releases.get(LEASES, NAME)["spec"]["holderIdentity"]
+        assert holder.startswith("operator-0_")
+        assert holder.endswith(f"@{releases.namespace}")
+        assert f"not leading: {holder} holds the Lease" in releases.operators[1].log()
+
+        since_s = time.time()
+        releases.operator.kill()
+        releases.ask_for(2)
+        releases.until_replicas(2)
+
+        assert time.time() - since_s < 2 * DURATION_S + 5
+        assert releases.proxies[1].writes() != []
+        held = releases.get(LEASES, NAME)["spec"]["holderIdentity"]
+        assert held.startswith("operator-1_"), "it holds the same Lease, in the other's namespace"
 
 
 class TestRow31TheLeaderIsStopped:

@@ -94,8 +94,8 @@ def an_operator(
         "prometheusUrl": "http://127.0.0.1:9",
         "probePort": port,
         "namespaces": list(namespaces),
-        "operatorNamespace": namespaces[0],
     }
+    told |= {"operatorNamespace": namespaces[0]} if namespaces else {}
     (folder / "settings.yaml").write_text(yaml.safe_dump(told | settings))
     made = OperatorProcess(folder=folder, name=name, port=port)
     made.start()

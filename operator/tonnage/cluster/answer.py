@@ -99,26 +99,24 @@ class LabelSets:
 
 
 class AnswerReader:
-    """Takes in an answer piece by piece."""
+    """Takes in an answer piece by piece.
+
+    The parser leads to the document and nothing leads back: what was read goes with the reader at
+    once. In a cycle it would stay until the collector looks for old objects, which a process that
+    holds many of them seldom has reason to: an hour's answers, most of its memory.
+    """
 
     def __init__(self, labels: LabelSets, *, max_series: int) -> None:
-        self._labels, self._max_series = labels, max_series
-        self._found: dict[int, Series] = {}
-        """By identity of the labels."""
-        self._num_series = self._num_dropped = self._unfinished_bytes = 0
-        self._is_partial = self._is_vector = self._has_result = self._is_success = False
-        self._nothing: list[str | None] = [None] * len(labels.places)
-        self._metric = self._nothing.copy()
-        self._sample: list[Any] = []
-        self.evaluated_at_s: float | None = None
-        """By Prometheus' clock, of the last series."""
-        self._series_parts: Mapping[str, Callable[[], Part]] = {
-            "metric": self._read_metric,
-            "value": self._read_sample,
-        }
-        reading = self._read_document()
+        self._document = _Document(labels, max_series)
+        self._unfinished_bytes = 0
+        reading = self._document.read()
         next(reading)
         self._parser = ijson.basic_parse_coro(reading, use_float=True)
+
+    @property
+    def evaluated_at_s(self) -> float | None:
+        """By Prometheus' clock, of the last series."""
+        return self._document.evaluated_at_s
 
     def feed(self, piece: bytes) -> None:
         """Take in the next piece.
@@ -126,12 +124,12 @@ class AnswerReader:
         Raises:
             PrometheusError: this is no answer, or one that is too large.
         """
-        before = self._num_series
+        before = self._document.num_series
         try:
             self._parser.send(piece)
         except (ijson.JSONError, ValueError) as error:
             raise bad_answer() from error
-        is_moving = self._num_series > before
+        is_moving = self._document.num_series > before
         self._unfinished_bytes = 0 if is_moving else self._unfinished_bytes + len(piece)
         if self._unfinished_bytes > MAX_UNFINISHED_BYTES:
             message = f"an answer has a part of more than {MAX_UNFINISHED_BYTES} bytes"
@@ -147,6 +145,29 @@ class AnswerReader:
             self._parser.close()
         except (ijson.JSONError, ValueError) as error:
             raise bad_answer() from error
+        return self._document.answer()
+
+
+class _Document:
+    """The form of an answer, walked by generators, and what is kept of it."""
+
+    def __init__(self, labels: LabelSets, max_series: int) -> None:
+        self._labels, self._max_series = labels, max_series
+        self._found: dict[int, Series] = {}
+        """By identity of the labels."""
+        self.num_series = self._num_dropped = 0
+        self._is_partial = self._is_vector = self._has_result = self._is_success = False
+        self._nothing: list[str | None] = [None] * len(labels.places)
+        self._metric = self._nothing.copy()
+        self._sample: list[Any] = []
+        self.evaluated_at_s: float | None = None
+
+    def answer(self) -> Answer:
+        """Return what was read.
+
+        Raises:
+            PrometheusError: it was no instant vector.
+        """
         if not (self._is_success and self._is_vector and self._has_result):
             raise bad_answer()
         return Answer(
@@ -155,7 +176,8 @@ class AnswerReader:
             num_dropped=self._num_dropped,
         )
 
-    def _read_document(self) -> Part:
+    def read(self) -> Part:
+        """Walk the whole document, event by event."""
         parts: Mapping[str, Callable[[], Part]] = {
             "status": self._read_status,
             "data": self._read_data,
@@ -188,13 +210,17 @@ class AnswerReader:
         event, _ = yield
         if event != "start_array":
             raise bad_answer()
+        parts: Mapping[str, Callable[[], Part]] = {
+            "metric": self._read_metric,
+            "value": self._read_sample,
+        }
         while True:
             event, _ = yield
             if event == "end_array":
                 break
             self._metric, self._sample = self._nothing.copy(), []
             if event == "start_map":
-                yield from _members(self._series_parts)
+                yield from _members(parts)
             else:
                 yield from _rest(event)
             self._take()
@@ -230,8 +256,8 @@ class AnswerReader:
 
     def _take(self) -> None:
         """Keep the series that was just read, if it is one."""
-        self._num_series += 1
-        if self._num_series > self._max_series:
+        self.num_series += 1
+        if self.num_series > self._max_series:
             message = f"an answer has more than {self._max_series} series"
             raise PrometheusError(message, reason="QueryTooLarge")
         values = tuple(self._metric)

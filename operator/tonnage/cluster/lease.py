@@ -2,19 +2,29 @@
 
 The client library's elector lets a hung renewal go on leading, so this one is our own: leading
 ends when the renewal is overdue, whether or not anything answered.
+
+Releases that serve the whole cluster and one class of objects contend for one Lease, whatever
+their namespaces: the oldest that is labelled with the class. Its age is the API server's word, so
+nobody makes an older one.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, WorldError
-from tonnage.cluster.kube import LEASES, KubeApi
+from tonnage.cluster.kube import LEASES, KubeApi, Object
 
 DURATION_S = 15
 RENEW_S = 5.0
 NAME = "tonnage-operator"
+CLASS_LABEL = "tonnage.dev/operator-class"
+"""On the Lease of a release that serves the whole cluster; empty: of those without a class."""
+SETTLE_S = RENEW_S
+"""For so long a Lease of a class that nobody ever held is looked at before it is taken. One that
+is made at the same time and counts as older, in the same second or by another API server's clock,
+is seen by then."""
 MOST_TRANSITIONS = 2_147_483_647
 """That the API server takes."""
 
@@ -28,10 +38,16 @@ class Leadership:
         *,
         namespace: str,
         identity: str,
+        cluster_class: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``cluster_class``: what is served in the whole cluster; None: some namespaces are."""
         self._kube, self._identity, self._clock = kube, identity, clock
-        self._namespace = namespace
+        self._namespace, self._class = namespace, cluster_class
+        self._place = namespace
+        """Of the Lease that we contend for."""
+        self._unheld: tuple[str, float] | None = None
+        """The Lease of our class that nobody ever held, by UID, and when we first saw it."""
         self._renewed_at: float | None = None
         self.holder: str | None = None
         """Who held the Lease when it was last read."""
@@ -64,38 +80,84 @@ class Leadership:
         """Let the next process lead at once."""
         if not self.is_leader():
             return
-        lease = self._kube.get(self._path(NAME))
+        path = LEASES.path(self._place, NAME)
+        lease = self._kube.get(path)
         if lease and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
             lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-            self._kube.replace(self._path(NAME), lease)
+            self._kube.replace(path, lease)
         self._renewed_at = None
 
-    def _path(self, name: str | None = None) -> str:
-        return LEASES.path(self._namespace, name)
+    @property
+    def _own_path(self) -> str:
+        return LEASES.path(self._namespace, NAME)
 
     def _try(self) -> bool:
-        lease = self._kube.get(self._path(NAME))
+        if self._class is None:
+            lease = self._unshared()
+        else:
+            lease = self._oldest(self._class)
+            if lease is None:
+                self._offer(self._class)
+                return False
         if lease is None:
-            metadata = {"name": NAME, "namespace": self._namespace}
-            self._kube.create(
-                self._path(),
-                {
-                    "apiVersion": "coordination.k8s.io/v1",
-                    "kind": "Lease",
-                    "metadata": metadata,
-                    "spec": self._spec({}),
-                },
-            )
+            self._make(self._spec({}))
             self.holder = self._identity
             return True
         spec = lease.get("spec") or {}
         self.holder = spec.get("holderIdentity") or None
-        if not self._may_take(spec):
+        if self._is_settling(lease) or not self._may_take(spec):
             return False
         lease["spec"] = self._spec(spec)
-        self._kube.replace(self._path(NAME), lease)  # carries its resourceVersion
+        # It carries its resourceVersion.
+        self._kube.replace(LEASES.path(self._place, NAME), lease)
         self.holder = self._identity
         return True
+
+    def _unshared(self) -> Object | None:
+        """Return the Lease of our namespace, which no other release is to look at."""
+        lease = self._kube.get(self._own_path)
+        if lease is not None:
+            (lease["metadata"].get("labels") or {}).pop(CLASS_LABEL, None)
+        return lease
+
+    def _oldest(self, cluster_class: str) -> Object | None:
+        """Return the Lease of a class, by which all of its releases take turns."""
+        selector = f"{CLASS_LABEL}={cluster_class}"
+        leases = self._kube.list(LEASES.path(None), label_selector=selector)
+        named = [each for each in leases if each["metadata"]["name"] == NAME]
+        oldest = min(named, key=_age_of, default=None)
+        place = oldest["metadata"]["namespace"] if oldest else self._namespace
+        if place != self._place:
+            self._place, self._seen = place, None
+        return oldest
+
+    def _offer(self, cluster_class: str) -> None:
+        """Put up a Lease for our class, for others to see before anybody holds it."""
+        lease, label = self._kube.get(self._own_path), {CLASS_LABEL: cluster_class}
+        self.holder = None
+        if lease is None:
+            self._make({}, labels=label)
+            return
+        lease["metadata"]["labels"] = (lease["metadata"].get("labels") or {}) | label
+        self._kube.replace(self._own_path, lease)
+
+    def _make(self, spec: Mapping[str, Any], **metadata: Any) -> None:
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": NAME, "namespace": self._namespace} | metadata,
+            "spec": spec,
+        }
+        self._kube.create(LEASES.path(self._namespace), body)
+
+    def _is_settling(self, lease: Object) -> bool:
+        """Tell whether an older one may turn up yet, which another process would take."""
+        if self._class is None or (lease.get("spec") or {}).get("acquireTime"):
+            return False
+        uid = lease["metadata"]["uid"]
+        if self._unheld is None or self._unheld[0] != uid:
+            self._unheld = uid, self._clock()
+        return self._clock() - self._unheld[1] < SETTLE_S
 
     def _may_take(self, spec: dict[str, Any]) -> bool:
         holder, renewal = spec.get("holderIdentity"), str(spec.get("renewTime"))
@@ -118,6 +180,12 @@ class Leadership:
                 MOST_TRANSITIONS, int(before.get("leaseTransitions") or 0) + (not is_ours)
             ),
         }
+
+
+def _age_of(lease: Object) -> tuple[str, str]:
+    """Return what the oldest has least of; within a second the first namespace by name."""
+    metadata = lease["metadata"]
+    return metadata.get("creationTimestamp") or "", metadata["namespace"]
 
 
 def _duration_s(spec: dict[str, Any]) -> float:

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,9 @@ from tonnage.fleet.scrape import query_of
 
 CLIENT_S = 10
 """For a client to say what it wants."""
+MOST_CLIENTS = 64
+"""At once, each with a thread. One more sends the longest away: those who say nothing hold places
+for long, a probe for a moment."""
 STALE_S = 300
 """A loop that has not ended a tick for so long is dead."""
 
@@ -120,6 +124,28 @@ class _Server(ThreadingMixIn, WSGIServer):
     """A thread for each client: one that says nothing must not hold up the kubelet's probe."""
 
     daemon_threads = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._clients: dict[Any, None] = {}
+        """Their sockets, the longest first."""
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._clients[request] = None
+            is_full = len(self._clients) > MOST_CLIENTS
+            longest = next(iter(self._clients)) if is_full else None
+            self._clients.pop(longest, None)
+        if longest is not None:
+            with contextlib.suppress(OSError):
+                longest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
 
 
 def serve(heartbeat: Heartbeat, *, port: int, host: str = "") -> WSGIServer:

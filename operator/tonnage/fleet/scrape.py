@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.cluster.answer import Kept
+from tonnage.cluster.prometheus import LATE
 from tonnage.cluster.questions import Answers, QuerySet
 from tonnage.estimate.metrics import DECIDING, TABLE
 from tonnage.estimate.samples import PodKey
 from tonnage.settings import Settings
-from tonnage.units import KB, MINUTE_S
+from tonnage.units import KB, KIB, MIB, MINUTE_S
 
 LOG = logging.getLogger("tonnage.observe")
 SPLIT_PODS = KB
@@ -23,6 +24,8 @@ MAX_SETS = 32
 SPLIT_S = 10 * MINUTE_S
 """For so long a fleet is asked by namespace once an answer for all of it was too large."""
 TOO_LARGE = frozenset({"ResponseTooLarge", "QueryTooLarge"})
+LEAST_FLOOD_BYTES, POD_BYTES = MIB, 32 * KIB
+"""Of all answers of a tick: a pod's own series take some 7 KiB."""
 MAX_SKEW_S = 60
 MAX_NAMES = 8
 """Named in one line of the log."""
@@ -50,7 +53,7 @@ class Scraper:
         sets = by_namespace(expressions, known) if is_split else []
         sets = sets or [QuerySet(expressions=expressions(()), num_pods=len(known))]
         answers = self.ask(sets, Kept(labels=kept_labels(self.settings), pods=known))
-        if any(reason in TOO_LARGE for reason, _ in answers.problems.values()):
+        if is_flooded(answers, num_pods=len(known)):
             self._split_until_s = now_s + SPLIT_S
         self._tell(answers)
         return answers
@@ -65,6 +68,17 @@ class Scraper:
         elif self._told and not told:
             LOG.info("metrics: every query is answered again")
         self._told = told
+
+
+def is_flooded(answers: Answers, *, num_pods: int) -> bool:
+    """Tell whether somebody's series kept us from reading those of others.
+
+    Answers that come late are no sign of it by themselves: Prometheus may be slow, and would not
+    be faster for more questions.
+    """
+    reasons = {reason for reason, _ in answers.problems.values()}
+    are_many = answers.bytes_read > max(LEAST_FLOOD_BYTES, num_pods * POD_BYTES)
+    return bool(reasons & TOO_LARGE) or (LATE in reasons and are_many)
 
 
 def kept_labels(settings: Settings) -> tuple[str, ...]:

@@ -1,7 +1,10 @@
 """What is kept of an answer, in whatever pieces it comes."""
 
+import gc
 import json
 import math
+import weakref
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -255,3 +258,49 @@ class TestLabels:
         assert labels.get("le") is None
         assert labels.get("engine", "") == ""
         assert repr(labels) == "{'namespace': 'blue', 'pod': 'a'}"
+
+
+@pytest.fixture
+def no_collector():
+    """Only what nothing refers to goes."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class TestAReaderThatIsLetGo:
+    """Its series are the memory of a tick; a collector that is waited for would keep an hour's."""
+
+    def gone(self, pieces, *, ends=True):
+        """What stays of a reader, and of an item that it kept, when nobody holds it any more."""
+        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=2)
+        kept = weakref.ref(reader._document)
+        with suppress(PrometheusError):
+            for piece in pieces:
+                reader.feed(piece)
+            if ends:
+                reader.end()
+        del reader
+        return kept() is None
+
+    def test_leaves_nothing_behind(self, no_collector):
+        assert self.gone([json.dumps(a_document(an_item(pod="a"))).encode()])
+
+    def test_before_its_end_leaves_nothing_behind(self, no_collector):
+        whole = json.dumps(a_document(an_item(pod="a"))).encode()
+
+        assert self.gone([whole[:-5]], ends=False)
+        assert self.gone([whole[:-5]])
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"status": nonsense',
+            json.dumps(a_document(*[an_item(pod=each) for each in "abc"])).encode(),
+            json.dumps(a_document(an_item(pod="x" * 10**6))).encode(),
+        ],
+        ids=["no-json", "too-many", "too-large"],
+    )
+    def test_that_refused_an_answer_leaves_nothing_behind(self, body, no_collector):
+        assert self.gone([body])

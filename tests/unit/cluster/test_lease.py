@@ -1,10 +1,19 @@
 """Leading by a Lease: one at a time, and not for longer than its renewals allow."""
 
+import itertools
+
 import pytest
 
 from kube_double import KubeDouble
 from tonnage.cluster.errors import KubernetesError
-from tonnage.cluster.lease import DURATION_S, NAME, RENEW_S, Leadership
+from tonnage.cluster.lease import (
+    CLASS_LABEL,
+    DURATION_S,
+    NAME,
+    RENEW_S,
+    SETTLE_S,
+    Leadership,
+)
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/ops/leases/{NAME}"
 
@@ -314,3 +323,165 @@ class TestReleasing:
 
         assert holder(kube) == "b"
         assert not leadership.is_leader()
+
+
+class DatedDouble(KubeDouble):
+    """Says of each new object when it was made, to the second."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        super().__init__()
+
+    def create(self, path, body):
+        created = f"{self.clock():012.0f}"
+        return super().create(
+            path, body | {"metadata": body["metadata"] | {"creationTimestamp": created}}
+        )
+
+
+@pytest.fixture
+def cluster(clock):
+    return DatedDouble(clock)
+
+
+@pytest.fixture
+def release(cluster, clock):
+    """Make a process of a release that serves the whole cluster."""
+
+    def make(namespace, *, cluster_class="", name=""):
+        return Leadership(
+            cluster,
+            namespace=namespace,
+            identity=f"pod{name}@{namespace}",
+            cluster_class=cluster_class,
+            clock=clock,
+        )
+
+    return make
+
+
+def path_in(namespace):
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
+
+
+def passing(clock, *processes, seconds, step_s=0.5):
+    """Let all of them keep at it for so long; return how many led at each moment."""
+    led = []
+    for _ in range(int(seconds / step_s)):
+        clock.pass_s(step_s)
+        for each in processes:
+            each.maintain()
+        led.append(sum(each.is_leader() for each in processes))
+    return led
+
+
+class TestReleasesThatServeTheWholeCluster:
+    @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+    def test_of_one_class_have_one_leader_however_they_start(self, release, clock, order):
+        started = []
+        led = []
+        for number in order:
+            started.append(release(f"ns-{number}"))
+            led += passing(clock, *started, seconds=0.5)
+        led += passing(clock, *started, seconds=60)
+
+        assert max(led) == 1
+        assert set(led[int((SETTLE_S + 2) / 0.5) :]) == {1}
+
+    def test_that_make_their_leases_at_the_same_time_agree_on_one(self, cluster, release, clock):
+        first, second = release("z"), release("a")
+
+        def interrupted(verb, path):
+            """The first is quick: the second has read that there is none, and makes its own."""
+            if verb == "create":
+                cluster.fail = works
+                passing(clock, first, seconds=0.9, step_s=0.3)
+
+        cluster.fail = interrupted
+        second.maintain()
+        led = passing(clock, first, second, seconds=60)
+
+        held = {path: each["spec"].get("holderIdentity") for path, each in cluster.objects.items()}
+        assert (led[-1], max(led)) == (1, 1)
+        assert held[path_in("a")], "of two Leases of one second the first namespace's is taken"
+        assert not held[path_in("z")]
+
+    def test_of_other_classes_lead_beside_each_other(self, release, clock):
+        processes = release("a"), release("b", cluster_class="blue")
+        led = passing(clock, *processes, seconds=30)
+
+        assert led[-1] == 2
+
+    def test_are_nothing_to_those_that_serve_some_namespaces(self, cluster, release, clock):
+        wide, own = release("a"), Leadership(cluster, namespace="b", identity="b", clock=clock)
+        led = passing(clock, wide, own, seconds=30)
+
+        assert led[-1] == 2
+        assert not cluster.objects[path_in("b")]["metadata"].get("labels")
+
+    def test_wait_and_say_who_leads_and_in_which_namespace(self, release, clock):
+        first, second = release("b"), release("a")
+        passing(clock, first, seconds=30)
+        passing(clock, first, second, seconds=30)
+
+        assert (first.is_leader(), second.is_leader()) == (True, False)
+        assert second.holder == "pod@b"
+
+    def test_take_over_from_one_that_does_not_renew_and_keep_the_lead(self, release, clock):
+        first, second = release("a"), release("b")
+        passing(clock, first, second, seconds=30)
+        led = passing(clock, second, seconds=DURATION_S + RENEW_S + 1)
+        back = passing(clock, first, second, seconds=60)
+
+        assert led[-1] == 1
+        assert set(back) == {1}
+        assert second.is_leader()
+
+    def test_go_on_where_the_namespace_of_the_lease_is_deleted(self, cluster, release, clock):
+        first, second, third = release("a"), release("b"), release("c")
+        passing(clock, first, second, third, seconds=30)
+        [lease] = cluster.objects
+        del cluster.objects[lease]
+        led = passing(clock, first, second, third, seconds=60)
+
+        assert max(led) == 1
+        assert led[-1] == 1
+
+    def test_take_no_notice_of_a_lease_that_somebody_labels_later(self, cluster, release, clock):
+        first = release("z")
+        passing(clock, first, seconds=30)
+        forged = {"name": NAME, "namespace": "a", "labels": {CLASS_LABEL: ""}}
+        held = {"holderIdentity": "forger", "leaseDurationSeconds": 2_000_000_000}
+        cluster.create(path_in("a").rsplit("/", 1)[0], {"metadata": forged, "spec": held})
+        led = passing(clock, first, seconds=60)
+
+        assert set(led) == {1}
+
+    def test_take_up_a_lease_from_before_there_were_classes(self, cluster, release, clock):
+        Leadership(cluster, namespace="a", identity="old", clock=clock).maintain()
+        first = release("a")
+        led = passing(clock, first, seconds=DURATION_S + SETTLE_S + 1)
+
+        assert led[-1] == 1
+        assert cluster.objects[path_in("a")]["metadata"]["labels"] == {CLASS_LABEL: ""}
+
+    def test_ask_no_more_than_once_for_each_time_that_they_try(self, cluster, release, clock):
+        first = release("a")
+        passing(clock, first, seconds=30)
+        asked = []
+        cluster.fail = lambda verb, path: asked.append(verb)
+        passing(clock, first, seconds=60, step_s=RENEW_S / 2)
+
+        assert asked.count("list") <= 60 / RENEW_S
+        assert asked.count("get") == 0
+
+    def test_let_go_of_the_lease_wherever_it_is(self, cluster, release, clock):
+        first, second = release("a"), release("b")
+        passing(clock, first, seconds=30)
+        first.release()
+        passing(clock, second, seconds=RENEW_S)
+        assert second.is_leader()
+
+        second.release()
+        assert cluster.objects[path_in("a")]["spec"]["holderIdentity"] == ""
+        assert path_in("b") not in cluster.objects

@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from tonnage.cluster.questions import Answers
-from tonnage.fleet.heartbeat import STALE_S, Heartbeat, serve
+from tonnage.fleet.heartbeat import MOST_CLIENTS, STALE_S, Heartbeat, serve
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +120,18 @@ class TestServing:
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
 
             assert ask(address, "/healthz") == (200, "ok")
+
+    def test_no_more_than_so_many_clients_stay(self, address):
+        host, port = address.removeprefix("http://").split(":")
+        with contextlib.ExitStack() as stack:
+            silent = [
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+                for _ in range(MOST_CLIENTS + 50)
+            ]
+            assert ask(address, "/healthz") == (200, "ok")
+
+            # The first are sent away at once, long before their time is over.
+            assert [each.recv(1) for each in silent[:50]] == 50 * [b""]
+            silent[-1].setblocking(False)
+            with pytest.raises(BlockingIOError):
+                silent[-1].recv(1)

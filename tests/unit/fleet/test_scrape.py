@@ -17,6 +17,7 @@ from tonnage.fleet.scrape import (
     nothing_decides,
 )
 from tonnage.settings import Settings
+from tonnage.units import MIB
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
 LATE = ("QueryTimeout", "no whole answer within 10 s")
@@ -103,6 +104,19 @@ class TestParts:
         ]
 
         assert sizes == [1, 2, 2, 1]
+
+    def test_after_answers_that_are_late_for_their_size_there_are_more(self):
+        few, many = pods(blue=1, green=1), pods(blue=100)
+        for known, bytes_read, is_split in (
+            (few, 2 * MIB, True),
+            (few, MIB, False),
+            (many, 2 * MIB, False),
+            (many, 4 * MIB, True),
+        ):
+            asking = Asking(Answers(problems={"up": LATE}, bytes_read=bytes_read))
+            named = scraping(asking, known, 0, 15)[1] != ["up of all"]
+
+            assert named == is_split, (len(known), bytes_read)
 
     def test_after_another_failure_there_is_one(self):
         asking = Asking(Answers(problems={"up": LATE}))

@@ -1,0 +1,462 @@
+"""A cluster that goes on for days of simulated time: pods follow, users change their minds.
+
+The API server is objects in memory whose changes are told as watches tell them, Prometheus is
+answers as bytes. Both fail now and then.
+"""
+
+import hashlib
+import json
+import math
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fleet_builders import NOW_S, a_manifest, owned_by
+from kube_double import KubeDouble, Object
+from tonnage.cluster.answer import AnswerReader, LabelSets
+from tonnage.cluster.errors import KubernetesError, PrometheusError
+from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from tonnage.cluster.questions import Answers, Gathering, Outcome
+from tonnage.control.times import rfc3339
+from tonnage.estimate.metrics import TABLE
+from tonnage.fleet.store import Kind, Store
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+NUM_NAMESPACES = 5
+EVENT_KEPT_S = HOUR_S
+"""As the API server keeps them."""
+START_S = 90.0
+"""From created to Ready."""
+MANAGED = {"tonnage.dev/managed": "true"}
+GAP_S = 0.022
+"""Between two tokens of a sequence."""
+KV_TOKENS = 590_000
+MAX_SERIES = 200_000
+WATCHED = {
+    "modeldeployments": Kind.MODEL,
+    "deployments": Kind.DEPLOYMENT,
+    "replicasets": Kind.REPLICA_SET,
+    "pods": Kind.POD,
+}
+SHORT = {query: re.sub(r"_\d+$", "", query) for query in TABLE}
+"""Queries without their windows: the load of one window is that of all."""
+BUCKETS = {"ttft": ("1.0", "2.0", "+Inf"), "tpot": ("0.05", "+Inf")}
+PER_HOUR = {
+    "spec": 3.0,
+    "anew": 2.0,
+    "renamed": 1.0,
+    "pod lost": 8.0,
+    "rollout": 3.0,
+    "mode": 2.0,
+    "config": 1.0,
+    "prometheus down": 1.0,
+    "query fails": 3.0,
+}
+"""How often something happens, in a fleet of twenty objects."""
+OUTAGE_HOURS = (5, 11, 17, 23)
+OUTAGE_S = 60.0
+"""The API server is away for longer than a Lease lasts, so the lead is lost and taken up again."""
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+
+
+class ToldDouble(KubeDouble):
+    """Objects in memory that tell what became of them, as watches do."""
+
+    def __init__(self) -> None:
+        self.news: deque[tuple[str, str, Object]] = deque()
+        super().__init__()
+
+    def put(self, path: str, body: Object) -> Object:
+        stored = super().put(path, body)
+        self.news.append(("MODIFIED", path, stored))
+        return stored
+
+    def remove(self, path: str) -> None:
+        if (body := self.objects.pop(path, None)) is not None:
+            self.news.append(("DELETED", path, body))
+
+
+@dataclass(slots=True, kw_only=True)
+class Pod:
+    """What runs of one replica."""
+
+    name: str
+    revision: str
+    created_at_s: float
+    is_ready: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A place for one ModelDeployment, with the load that comes to it."""
+
+    number: int
+    chance: random.Random
+    age: int = 0
+    """How often it was made anew."""
+    name: str = ""
+    question: int = 0
+    pods: list[Pod] = field(default_factory=list)
+    num_pods: int = 0
+    """Ever made."""
+
+    @property
+    def namespace(self) -> str:
+        return f"team-{self.number % NUM_NAMESPACES}"
+
+    @property
+    def has_config(self) -> bool:
+        """Tell whether its model's config.json comes from a ConfigMap."""
+        return self.number % 10 == 9
+
+    def requests_per_s(self, now_s: float) -> float:
+        """Return the load: a wave over the day, with noise."""
+        wave = 1 + 0.7 * math.sin(2 * math.pi * now_s / DAY_S + self.number)
+        return (0.6 + 0.15 * (self.number % 8)) * wave * self.chance.uniform(0.9, 1.1)
+
+    def spec(self) -> dict:
+        prompt, output = 2000 + 200 * (self.question % 10), 500 + 50 * (self.question // 10 % 10)
+        model = {"id": "meta-llama/Llama-3.3-70B-Instruct", "weights": "fp8"}
+        if self.has_config:
+            source = {"configMapKeyRef": {"name": self.name, "key": "config.json"}}
+            model = {"id": f"example/{self.name}", "config": source}
+        return {
+            "model": model,
+            "demand": {
+                "requestsPerSecond": 1,
+                "promptTokens": {"mean": prompt, "p99": 2 * prompt},
+                "outputTokens": {"mean": output},
+            },
+            "scaling": {"minReplicas": 1, "maxReplicas": 6},
+        }
+
+    def lengths(self) -> tuple[float, float]:
+        """Return prompt and output tokens, which waver."""
+        demand = self.spec()["demand"]
+        return tuple(
+            demand[each]["mean"] * self.chance.uniform(0.95, 1.05)
+            for each in ("promptTokens", "outputTokens")
+        )
+
+
+@dataclass(kw_only=True)
+class SoakWorld:
+    """Everything around the loop. It goes on whenever the loop waits."""
+
+    num_objects: int
+    seed: int = 1
+    now_s: float = NOW_S
+    leads: Callable[[], bool] = field(default=lambda: False)
+    kube: ToldDouble = field(default_factory=ToldDouble)
+    happened: dict[str, int] = field(default_factory=dict)
+    _events: deque[tuple[float, str]] = field(default_factory=deque)
+    _fails: dict[str, float] = field(default_factory=dict)
+    """Queries that fail, and until when; ``*``: all."""
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)  # noqa: S311
+        self.began_at_s = self.now_s
+        self.kube.fail = self._fail
+        self.slots = [
+            Slot(number=each, chance=self.chance, question=self.chance.randrange(100))
+            for each in range(self.num_objects)
+        ]
+        for slot in self.slots:
+            slot.name = f"m{slot.number:03}"
+            self._make(slot)
+
+    @property
+    def hours(self) -> float:
+        return (self.now_s - self.began_at_s) / HOUR_S
+
+    def go_on(self, seconds: float, store: Store) -> None:
+        """Let time pass: the cluster follows, users act, watches tell."""
+        self.now_s += seconds
+        for slot in self.slots:
+            self._follow(slot)
+        share = seconds / HOUR_S * self.num_objects / 20
+        for what, per_hour in PER_HOUR.items():
+            if self.chance.random() < per_hour * share:
+                self._happen(what)
+        self._forget_events()
+        while self.kube.news:
+            self._tell(store, *self.kube.news.popleft())
+
+    def _tell(self, store: Store, event: str, path: str, body: Object) -> None:
+        plural = path.split("/")[-2]
+        kind = WATCHED.get(plural)
+        if plural == "events" and event == "MODIFIED":
+            self._events.append((self.now_s, path))
+        is_selected = (body["metadata"].get("labels") or {}).items() >= MANAGED.items()
+        if kind is not None and (kind is Kind.MODEL or is_selected):
+            store.note(kind, event, body)
+
+    def _forget_events(self) -> None:
+        while self._events and self._events[0][0] < self.now_s - EVENT_KEPT_S:
+            self.kube.objects.pop(self._events.popleft()[1], None)
+
+    def _fail(self, verb: str, path: str) -> None:
+        hour = int(self.hours)
+        if hour in OUTAGE_HOURS and (self.hours - hour) * HOUR_S < OUTAGE_S:
+            raise KubernetesError(f"{verb} {path}: ConnectTimeoutError", status=0)
+
+    # What users do, and what breaks
+
+    def _happen(self, what: str) -> None:
+        self.happened[what] = self.happened.get(what, 0) + 1
+        deeds: Mapping[str, Callable[[Slot], None]] = {
+            "spec": self._ask_other,
+            "anew": self._make_anew,
+            "renamed": self._rename,
+            "pod lost": self._lose_pod,
+            "rollout": self._restart,
+            "mode": self._set_mode,
+            "config": self._configure,
+            "prometheus down": lambda _: self._silence("*", self.chance.uniform(30, 300)),
+            "query fails": lambda _: self._silence(self.chance.choice(list(TABLE)), 120),
+        }
+        deeds[what](self.chance.choice(self.slots))
+
+    def _ask_other(self, slot: Slot) -> None:
+        slot.question = self.chance.randrange(100)
+        self._change(slot, **slot.spec())
+
+    def _make_anew(self, slot: Slot, name: str | None = None) -> None:
+        self._delete(slot)
+        slot.age += 1
+        slot.name = name or slot.name
+        self._make(slot)
+
+    def _rename(self, slot: Slot) -> None:
+        self._make_anew(slot, f"m{slot.number:03}-{slot.age + 1}")
+
+    def _lose_pod(self, slot: Slot) -> None:
+        if slot.pods:
+            self._drop(slot, self.chance.choice(slot.pods))
+
+    def _set_mode(self, slot: Slot) -> None:
+        mode = self.chance.choice(("Auto", "Paused", "Recommend", "Auto"))
+        self._change(slot, scaling=slot.spec()["scaling"] | {"mode": mode})
+
+    def _silence(self, query: str, seconds: float) -> None:
+        self._fails[query] = self.now_s + seconds
+
+    def _path(self, slot: Slot) -> str:
+        return MODEL_DEPLOYMENTS.path(slot.namespace, slot.name)
+
+    def _make(self, slot: Slot) -> None:
+        if slot.has_config:
+            self._configure(slot)
+        uid = f"uid-{slot.number}-{slot.age}"
+        manifest = a_manifest(slot.name, namespace=slot.namespace, uid=uid, **slot.spec())
+        manifest["metadata"]["creationTimestamp"] = rfc3339(self.now_s)
+        self.kube.put(self._path(slot), manifest)
+
+    def _configure(self, slot: Slot) -> None:
+        text = json.dumps(CONFIG | {"intermediate_size": 14336 - 256 * self.chance.randrange(4)})
+        place = CONFIG_MAPS.path(slot.namespace, slot.name)
+        self.kube.put(place, {"metadata": {}, "data": {"config.json": text}})
+
+    def _change(self, slot: Slot, **spec: object) -> None:
+        live = self.kube.objects[self._path(slot)]
+        metadata = live["metadata"] | {"generation": live["metadata"]["generation"] + 1}
+        self.kube.put(self._path(slot), live | {"metadata": metadata, "spec": live["spec"] | spec})
+
+    def _delete(self, slot: Slot) -> None:
+        """Delete an object, and what the garbage collector deletes with it."""
+        for pod in list(slot.pods):
+            self._drop(slot, pod)
+        for path in [self._path(slot), *self._children(slot)]:
+            self.kube.remove(path)
+
+    def _children(self, slot: Slot) -> list[str]:
+        name = re.compile(rf"/namespaces/{slot.namespace}/[a-z]+/{slot.name}(-rs-.*)?$")
+        return [path for path in self.kube.objects if name.search(path)]
+
+    def _restart(self, slot: Slot) -> None:
+        """As ``kubectl rollout restart`` does."""
+        path = DEPLOYMENTS.path(slot.namespace, slot.name)
+        live = self.kube.objects.get(path)
+        if live is None:
+            return
+        template = live["spec"]["template"]
+        metadata = template.get("metadata") or {}
+        notes = {"kubectl.kubernetes.io/restartedAt": rfc3339(self.now_s)}
+        metadata |= {"annotations": (metadata.get("annotations") or {}) | notes}
+        spec = live["spec"] | {"template": template | {"metadata": metadata}}
+        self.kube.put(path, live | {"spec": spec})
+
+    # What controllers and kubelets do
+
+    def _follow(self, slot: Slot) -> None:
+        """Bring up what is asked for: one new pod at a time replaces an old one."""
+        place = DEPLOYMENTS.path(slot.namespace, slot.name)
+        live = self.kube.objects.get(place)
+        if live is None:
+            return
+        for pod in slot.pods:
+            if not pod.is_ready and self.now_s - pod.created_at_s >= START_S:
+                pod.is_ready = True
+                self._show(slot, pod)
+        text = json.dumps(live["spec"]["template"], sort_keys=True)
+        revision = hashlib.sha256(text.encode()).hexdigest()[:8]
+        wanted = live["spec"]["replicas"]
+        while len(slot.pods) < wanted:
+            self._add(slot, revision, live)
+        old = [pod for pod in slot.pods if pod.revision != revision]
+        if old:
+            self._roll(slot, old, revision, live)
+        else:
+            self._collect(slot, revision)
+        while len(slot.pods) > wanted + bool(old):
+            self._drop(slot, slot.pods[0 if old else -1])
+        self._report(place, slot, revision)
+
+    def _roll(self, slot: Slot, old: list[Pod], revision: str, live: Object) -> None:
+        is_starting = any(not pod.is_ready for pod in slot.pods if pod.revision == revision)
+        if is_starting:
+            return
+        if len(slot.pods) > live["spec"]["replicas"]:
+            self._drop(slot, old[0])
+        else:
+            self._add(slot, revision, live)
+
+    def _add(self, slot: Slot, revision: str, live: Object) -> None:
+        owner = REPLICA_SETS.path(slot.namespace, f"{slot.name}-rs-{revision}")
+        if owner not in self.kube.objects:
+            owners = owned_by("Deployment", slot.name, live["metadata"]["uid"])
+            metadata = {"name": owner.split("/")[-1], "namespace": slot.namespace}
+            metadata |= {"ownerReferences": owners, "labels": dict(MANAGED)}
+            self.kube.put(owner, {"metadata": metadata})
+        slot.num_pods += 1
+        name = f"{slot.name}-{slot.age}-{slot.num_pods}"
+        pod = Pod(name=name, revision=revision, created_at_s=self.now_s)
+        slot.pods.append(pod)
+        self._show(slot, pod)
+
+    def _show(self, slot: Slot, pod: Pod) -> None:
+        set_name = f"{slot.name}-rs-{pod.revision}"
+        set_path = REPLICA_SETS.path(slot.namespace, set_name)
+        ready = {"type": "Ready", "status": str(pod.is_ready)}
+        ready |= {"lastTransitionTime": rfc3339(self.now_s)}
+        metadata = {"name": pod.name, "namespace": slot.namespace, "uid": f"uid-of-{pod.name}"}
+        metadata |= {"creationTimestamp": rfc3339(pod.created_at_s), "labels": dict(MANAGED)}
+        metadata |= {"ownerReferences": owned_by("ReplicaSet", set_name, f"uid-of-{set_path}")}
+        conditions = [ready, {"type": "PodScheduled", "status": "True"}]
+        state = {"name": "vllm", "state": {"running": {}}}
+        status = {"conditions": conditions, "containerStatuses": [state]}
+        self.kube.put(PODS.path(slot.namespace, pod.name), {"metadata": metadata, "status": status})
+
+    def _drop(self, slot: Slot, pod: Pod) -> None:
+        slot.pods.remove(pod)
+        self.kube.remove(PODS.path(slot.namespace, pod.name))
+
+    def _collect(self, slot: Slot, revision: str) -> None:
+        """Delete the ReplicaSets of earlier revisions."""
+        first = REPLICA_SETS.path(slot.namespace, f"{slot.name}-rs-")
+        kept = first + revision
+        for path in [p for p in self.kube.objects if p.startswith(first) and p != kept]:
+            self.kube.remove(path)
+
+    def _report(self, place: str, slot: Slot, revision: str) -> None:
+        live = self.kube.objects[place]
+        status = {
+            "observedGeneration": live["metadata"].get("generation", 0),
+            "replicas": len(slot.pods),
+            "updatedReplicas": sum(pod.revision == revision for pod in slot.pods),
+            "readyReplicas": sum(pod.is_ready for pod in slot.pods),
+        }
+        if live.get("status") != status:
+            self.kube.put(place, live | {"status": status})
+
+    # What Prometheus says
+
+    def ask(self, sets: Iterable, kept: Iterable) -> Answers:
+        labels, gathering = LabelSets(kept), Gathering()
+        said = list(self._said())
+        for queries in sets:
+            for name in queries.expressions:
+                if max(self._fails.get(each, 0) for each in ("*", name)) > self.now_s:
+                    error = PrometheusError("Prometheus: timed out", reason="QueryTimeout")
+                    gathering.fail(name, queries, error)
+                    continue
+                reader = AnswerReader(labels, max_series=MAX_SERIES)
+                body = self._body(name, said)
+                reader.feed(body)
+                gathering.bytes_read += len(body)
+                gathering.add(name, queries, Outcome(answer=reader.end()))
+        return gathering.answers()
+
+    def _body(self, name: str, said: Iterable[tuple[Mapping, Mapping]]) -> bytes:
+        found = [
+            {"metric": metric | own, "value": [self.now_s, repr(values[SHORT[name]])]}
+            for metric, values in said
+            if SHORT[name] in values
+            for own in _own_labels(name)
+        ]
+        data = {"resultType": "vector", "result": found}
+        return json.dumps({"status": "success", "data": data}).encode()
+
+    def _said(self) -> Iterator[tuple[Mapping, Mapping]]:
+        """Yield labels and figures of each pod that serves."""
+        for slot in self.slots:
+            ready = [pod for pod in slot.pods if pod.is_ready]
+            rate = slot.requests_per_s(self.now_s) / max(1, len(ready))
+            for pod in ready:
+                labels = {"namespace": slot.namespace, "pod": pod.name, "engine": "0"}
+                yield labels, self._figures(rate, *slot.lengths())
+
+    def _figures(self, rate: float, prompt: float, output: float) -> Mapping[str, float]:
+        gap_s = GAP_S * self.chance.uniform(0.97, 1.03) * (1 + 0.02 * rate)
+        running = rate * output * gap_s
+        return {
+            "cache": 1,
+            "completed": rate * self.now_s,
+            "completions": rate,
+            "computed_prompt_tokens": rate * prompt,
+            "falls": 0,
+            "finished": rate,
+            "finished_output_tokens": rate * output,
+            "finished_prompt_tokens": rate * prompt,
+            "kv_usage": min(1.0, running * (prompt + output / 2) / KV_TOKENS),
+            "mean_running": running,
+            "preemptions": 0,
+            "prefill_s": 0.2 * rate,
+            "prefills": rate,
+            "queued": 0,
+            "rejected": 0,
+            "rejections": 0,
+            "resets": 0,
+            "running": round(running),
+            "running_growth": 0,
+            "scrapes": 60,
+            "started": rate,
+            "started_prompt_tokens": rate * prompt,
+            "timestamp": self.now_s - 5,
+            "token_gap_s": running,
+            "token_gaps": rate * output,
+            "tpot": rate,
+            "ttft": rate,
+            "waiting": 0,
+            "waiting_growth": 0,
+        }
+
+
+def _own_labels(name: str) -> Iterable[Mapping[str, str]]:
+    if name == "cache":
+        return ({"kv_cache_size_tokens": str(KV_TOKENS)},)
+    return [{"le": le} for le in BUCKETS[name]] if name in BUCKETS else ({},)
