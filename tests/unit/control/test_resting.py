@@ -327,6 +327,8 @@ def test_objects_that_were_decided_together_come_apart():
     assert min(sum(decided[at : at + 4]) for at in range(2, 9)) >= 20
 
 
+UNSAID = {"token_gap_s_per_s": None, "token_gaps_per_s": None}
+"""Nothing is learned of the speed: each other belief would be another search."""
 loads = st.lists(
     st.tuples(st.sampled_from([0.0, 0.6, 1.3, 1.7, 2.6, 5.0]), st.integers(1, 20)),
     min_size=1,
@@ -340,8 +342,8 @@ def test_what_rests_comes_to_the_same_as_what_is_decided_in_every_tick(history):
     resting, decided = Played(), Played(rests=False)
     for load, ticks in [*history, (history[-1][0], 40)]:
         for _ in range(ticks):
-            resting.tick(load)
-            decided.tick(load)
+            resting.tick(load, **UNSAID)
+            decided.tick(load, **UNSAID)
 
     [one], [other] = resting.objects, decided.objects
     rises = [
