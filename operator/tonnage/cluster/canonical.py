@@ -1,8 +1,9 @@
 """The series of an answer as Prometheus itself writes them: compact, one after the other.
 
 A fleet's answers are a few hundred thousand of these in a tick, and telling the events of each one
-takes some 15 us. So the result's head is found as Prometheus writes it, and each series matched as
-a whole. What is written in any other way, from its first byte on, is left to the parser.
+takes some 7 us, taking it whole less than 3. So the result's head is found as Prometheus writes it,
+and each series matched as a whole. What is written in any other way, from its first byte on, is left
+to the parser.
 """
 
 import re
