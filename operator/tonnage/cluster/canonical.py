@@ -2,8 +2,8 @@
 
 A fleet's answers are a few hundred thousand of these in a tick, and telling the events of each one
 takes some 7 us, taking it whole less than 3. So the result's head is found as Prometheus writes it,
-and each series matched as a whole. What is written in any other way, from its first byte on, is left
-to the parser.
+and each series matched as a whole. What is written in any other way, from its first byte on, is
+left to the parser.
 """
 
 import re
