@@ -25,6 +25,7 @@ from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
+from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.heartbeat import Heartbeat, serve
 from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line, log_as
@@ -155,6 +156,7 @@ def run(settings_path: str) -> int:
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     log_as("text")
+    collect_rarely()
     try:
         settings = read_settings(settings_path)
         log_as(settings.log_format)

@@ -43,6 +43,22 @@ def test_a_fleet_at_rest_writes_and_searches_nothing_and_reads_its_children_alon
     assert not [path for path in reads if "/deployments/" in path or "/pods/" in path]
 
 
+def test_a_fleet_at_rest_is_decided_once_a_minute(warm):
+    decided = [warm.tick().num_decided for _ in range(CHECK_TICKS)]
+
+    # A quarter of it in a tick of 15 s, and each object twice more when its children are looked at.
+    assert sum(decided) <= NUM_OBJECTS * (CHECK_TICKS / 4 + 4)
+    assert sum(decided) >= NUM_OBJECTS * CHECK_TICKS / 5
+
+
+def test_of_a_fleet_the_objects_that_change_are_decided_at_once(warm):
+    quiet = sum(warm.tick().num_decided for _ in range(8))
+    decided = [warm.tick(25).num_decided for _ in range(8)]
+
+    assert min(decided) >= NUM_OBJECTS / 4
+    assert sum(decided) <= quiet + 8 * NUM_OBJECTS / 2
+
+
 def test_what_one_object_of_many_does_costs_no_search_of_the_others(warm):
     before = runs()
 

@@ -1,9 +1,11 @@
 """One answer of Prometheus, read as it comes in: only what is kept of it takes memory.
 
 The parser is ijson's, which tells events; the document's form is walked here by generators. At no
-time is more held than the series that are kept and one that is not ended yet.
+time is more held than the series that are kept and one that is not ended yet. What Prometheus
+writes as it always does is taken off before (``canonical``), and comes to the same.
 """
 
+import json
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any
 
 import ijson  # type: ignore[import-untyped]
 
+from tonnage.cluster.canonical import CanonicalReader, Text
 from tonnage.cluster.errors import PrometheusError
 from tonnage.estimate.samples import Series
 from tonnage.units import KIB
@@ -19,6 +22,8 @@ MAX_UNFINISHED_BYTES = 256 * KIB
 """Of an answer in which no series ends: one label could otherwise hold the whole of it."""
 MAX_LABEL_CHARACTERS = 256
 """Of a label that is kept. The longest of Kubernetes is a pod's name, 253."""
+TEXTS_OF_ONE = 16
+"""Of labels, that are remembered of each pod that is asked for: all queries tell the same ones."""
 STARTS, ENDS = frozenset({"start_map", "start_array"}), frozenset({"end_map", "end_array"})
 NUM_PARTS = 2
 """Of a sample: when it was evaluated, and its value."""
@@ -85,30 +90,47 @@ class LabelSets:
         self._pods = kept.pods
         self._sets: dict[Values, Labels] = {}
         self._texts: dict[str | None, str | None] = {}
+        self._read: dict[bytes, Labels | None] = {}
+        self._most_read = TEXTS_OF_ONE * len(kept.pods or ())
+        self.too_long = Labels(self.places, (None,) * len(self.places))
+        """In the place of labels of which one is longer than any name."""
 
-    def of(self, values: Values) -> Labels:
+    def of(self, values: Values) -> Labels | None:
+        """Return the labels with these values; None: not of a pod that is asked for."""
+        if self._pods is not None and values[:2] not in self._pods:
+            return None
         known = self._sets.get(values)
         if known is None:
+            if any(text and len(text) > MAX_LABEL_CHARACTERS for text in values):
+                return self.too_long
             own = tuple(self._texts.setdefault(text, text) for text in values)
             known = self._sets[own] = Labels(self.places, own)
         return known
 
-    def has(self, values: Values) -> bool:
-        """Tell whether a series with these labels is one of a pod that is asked for."""
-        return self._pods is None or values[:2] in self._pods
+    def read(self, text: bytes) -> Labels | None:
+        """Return the same from the JSON of all labels of a series.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return self._read[text]
+        except KeyError:
+            told = json.loads(text)
+        found = self.of(tuple(told.get(name) for name in self.places))
+        if len(self._read) < self._most_read:
+            self._read[text] = found
+        return found
 
 
 class AnswerReader:
-    """Takes in an answer piece by piece.
-
-    The parser leads to the document and nothing leads back: what was read goes with the reader at
-    once. In a cycle it would stay until the collector looks for old objects, which a process that
-    holds many of them seldom has reason to: an hour's answers, most of its memory.
-    """
+    """Takes in an answer piece by piece."""
 
     def __init__(self, labels: LabelSets, *, max_series: int) -> None:
+        self._labels, self._canonical = labels, CanonicalReader()
         self._document = _Document(labels, max_series)
         self._unfinished_bytes = 0
+        # What it is read into knows nothing of the parser: the collector would find no such ring.
         reading = self._document.read()
         next(reading)
         self._parser = ijson.basic_parse_coro(reading, use_float=True)
@@ -125,8 +147,11 @@ class AnswerReader:
             PrometheusError: this is no answer, or one that is too large.
         """
         before = self._document.num_series
+        found: list[Text] = []
         try:
-            self._parser.send(piece)
+            self._parse(self._canonical.take(piece, found))
+            for labels, at_s, value in found:
+                self._document.take(self._labels.read(labels), (at_s, value.decode()))
         except (ijson.JSONError, ValueError) as error:
             raise bad_answer() from error
         is_moving = self._document.num_series > before
@@ -135,6 +160,11 @@ class AnswerReader:
             message = f"an answer has a part of more than {MAX_UNFINISHED_BYTES} bytes"
             raise PrometheusError(message, reason="ResponseTooLarge")
 
+    def _parse(self, piece: bytes) -> None:
+        self._document.first_stands_for_many = self._canonical.has_taken
+        if piece:  # nothing would mean the end
+            self._parser.send(piece)
+
     def end(self) -> Answer:
         """Return what was read.
 
@@ -142,6 +172,7 @@ class AnswerReader:
             PrometheusError: it broke off, or was no instant vector.
         """
         try:
+            self._parse(self._canonical.end())
             self._parser.close()
         except (ijson.JSONError, ValueError) as error:
             raise bad_answer() from error
@@ -149,7 +180,7 @@ class AnswerReader:
 
 
 class _Document:
-    """The form of an answer, walked by generators, and what is kept of it."""
+    """What was read of an answer so far."""
 
     def __init__(self, labels: LabelSets, max_series: int) -> None:
         self._labels, self._max_series = labels, max_series
@@ -161,12 +192,14 @@ class _Document:
         self._metric = self._nothing.copy()
         self._sample: list[Any] = []
         self.evaluated_at_s: float | None = None
+        self.first_stands_for_many = False
+        """The first element of the result is none: series that were taken stood there."""
 
     def answer(self) -> Answer:
-        """Return what was read.
+        """Return all of it.
 
         Raises:
-            PrometheusError: it was no instant vector.
+            PrometheusError: it is no instant vector.
         """
         if not (self._is_success and self._is_vector and self._has_result):
             raise bad_answer()
@@ -177,7 +210,7 @@ class _Document:
         )
 
     def read(self) -> Part:
-        """Walk the whole document, event by event."""
+        """Read all of it."""
         parts: Mapping[str, Callable[[], Part]] = {
             "status": self._read_status,
             "data": self._read_data,
@@ -210,20 +243,21 @@ class _Document:
         event, _ = yield
         if event != "start_array":
             raise bad_answer()
-        parts: Mapping[str, Callable[[], Part]] = {
-            "metric": self._read_metric,
-            "value": self._read_sample,
-        }
+        parts = {"metric": self._read_metric, "value": self._read_sample}
+        is_first = True
         while True:
             event, _ = yield
             if event == "end_array":
                 break
+            is_first, was_first = False, is_first
+            if was_first and self.first_stands_for_many:
+                continue
             self._metric, self._sample = self._nothing.copy(), []
             if event == "start_map":
                 yield from _members(parts)
             else:
                 yield from _rest(event)
-            self._take()
+            self.take(self._labels.of(tuple(self._metric)), self._sample)
         self._has_result = True
 
     def _read_metric(self) -> Part:
@@ -254,40 +288,36 @@ class _Document:
             self._sample.append(part)
             yield from _rest(event)
 
-    def _take(self) -> None:
+    def take(self, labels: Labels | None, sample: Sequence[Any]) -> None:
         """Keep the series that was just read, if it is one."""
         self.num_series += 1
         if self.num_series > self._max_series:
             message = f"an answer has more than {self._max_series} series"
             raise PrometheusError(message, reason="QueryTooLarge")
-        values = tuple(self._metric)
-        if not self._labels.has(values):
+        if labels is None:
             return
-        sample = self._finite_sample()
-        is_long = any(text and len(text) > MAX_LABEL_CHARACTERS for text in values)
-        if sample is None or is_long:
+        figures = None if labels is self._labels.too_long else _finite(sample)
+        if figures is None:
             self._num_dropped += 1
             return
-        evaluated_at_s, value = sample
+        evaluated_at_s, value = figures
         if evaluated_at_s != self.evaluated_at_s:
             self.evaluated_at_s = evaluated_at_s
-        labels = self._labels.of(values)
         known = self._found.get(id(labels))
         self._num_dropped += known is not None
         if known is None or value > known.value:  # as max by does with two of the same
-            self._found[id(labels)] = Series(
-                labels=labels, value=value, evaluated_at_s=self.evaluated_at_s
-            )
+            self._found[id(labels)] = Series(labels, value, evaluated_at_s)
 
-    def _finite_sample(self) -> tuple[float, float] | None:
-        if len(self._sample) != NUM_PARTS:
-            return None
-        try:
-            evaluated_at_s, value = map(float, self._sample)
-        except (TypeError, ValueError):
-            return None
-        are_finite = math.isfinite(value) and math.isfinite(evaluated_at_s)
-        return (evaluated_at_s, value) if are_finite else None
+
+def _finite(sample: Sequence[Any]) -> tuple[float, float] | None:
+    if len(sample) != NUM_PARTS:
+        return None
+    try:
+        evaluated_at_s, value = float(sample[0]), float(sample[1])
+    except (TypeError, ValueError):
+        return None
+    are_finite = math.isfinite(value) and math.isfinite(evaluated_at_s)
+    return (evaluated_at_s, value) if are_finite else None
 
 
 def bad_answer() -> PrometheusError:

@@ -9,7 +9,7 @@ from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
 from tonnage.control.measure import measure_traffic, observe_engines
-from tonnage.control.needed import needs_told, remember_need
+from tonnage.control.needed import as_needed_last, needs_told, remember_need
 from tonnage.control.outlook import (
     events_of,
     held_s,
@@ -118,7 +118,7 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     runs = f"{deployment.replicas} replicas stay as they are" if deployment else "nothing runs yet"
     return replace(
         found,
-        memory=replace(_as_needed_last(found.memory, fleet.now_s), waiting_since_s=since_s),
+        memory=replace(as_needed_last(found.memory, fleet.now_s), waiting_since_s=since_s),
         pending=Pending(
             message=f"the capacity search has waited for {waited_s:.0f} s: {why}; {runs}",
             is_told="PlanValid" not in found.memory.conditions
@@ -126,14 +126,6 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
             or waited_s >= fleet.settings.status_interval_s,
         ),
     )
-
-
-def _as_needed_last(memory: ObjectMemory, now_s: float) -> ObjectMemory:
-    """Take what was needed last for what is needed now: the wait for a search ends no window."""
-    recent = memory.recent_needs
-    if not recent:
-        return memory
-    return replace(memory, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
 
 
 def is_spec_ahead(state: ModelState) -> bool:

@@ -1,5 +1,6 @@
 """What one tick teaches: constants of speed and memory, by key and namespace, once a window."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -117,8 +118,10 @@ def learn_from(
     """Return what is known after this tick, and when each speed was last asked for evidence."""
     window_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s
     asked_at = dict(last)
-    for scope in sorted({each.speed for each in observations}):
-        of_scope = [each for each in observations if each.speed == scope]
+    by_scope = defaultdict[Scope, list[Observation]](list)
+    for each in observations:
+        by_scope[each.speed].append(each)
+    for scope, of_scope in sorted(by_scope.items()):
         pods = [pod for each in of_scope for pod in each.pods]
         if not pods or 0 <= fleet.now_s - last.get(scope, 0.0) < window_s:
             continue
@@ -134,10 +137,13 @@ def _with_memory(
     observations: Sequence[Observation], known: Calibrations, fleet: Fleet
 ) -> Calibrations:
     """Keep the smallest cache of each key; a figure that differs little stays as it is."""
-    for scope in sorted({each.memory for each in observations}):
-        reported = [e.kv_tokens for e in observations if e.memory == scope and e.kv_tokens]
+    by_scope = defaultdict[Scope, list[float]](list)
+    for each in observations:
+        if each.kv_tokens:
+            by_scope[each.memory].append(each.kv_tokens)
+    for scope, reported in sorted(by_scope.items()):
         before = known.memory.get(scope)
-        if reported and is_material(before.kv_tokens if before else None, min(reported)):
+        if is_material(before.kv_tokens if before else None, min(reported)):
             entry = MemoryReport(kv_tokens=min(reported), reported_at_s=fleet.now_s)
             known = known.with_memory(scope, entry)
     return known

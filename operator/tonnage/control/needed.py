@@ -37,6 +37,14 @@ def remember_need(
     return replace(memory, recent_needs=(*kept, new))
 
 
+def as_needed_last(memory: ObjectMemory, now_s: float) -> ObjectMemory:
+    """Take what was needed last for what is needed now: what is not decided ends no window."""
+    recent = memory.recent_needs
+    if not recent:
+        return memory
+    return replace(memory, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
+
+
 def needs_told(needs: Iterable[Needed], now: Served) -> tuple[tuple[float, int], ...]:
     """Return (time, replicas) of needs, told in replicas that serve what they do now.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus, Figure
@@ -31,6 +31,9 @@ from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Workload
+
+if TYPE_CHECKING:
+    from tonnage.control.resting import Rest
 
 APPROVE: Final = "Approve"
 ACTING: Final = frozenset({"Auto", APPROVE})
@@ -427,6 +430,8 @@ class Memory:
     """When each speed was last asked for evidence: windows do not overlap."""
     answers: Answers = field(default_factory=dict)
     """Of sizing, to what was asked of late."""
+    resting: "Mapping[str, Rest]" = field(default_factory=dict)
+    """Decisions that left nothing to do, by UID: they stand until something is otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from tonnage.control.assess import decided, sized
 from tonnage.control.blackout import blackouts
 from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
 from tonnage.control.carried import Carried, with_fates
-from tonnage.control.learning import learn_from, observation
+from tonnage.control.learning import Observation, learn_from, observation
 from tonnage.control.outlook import with_recalled
 from tonnage.control.ownership import as_owned
+from tonnage.control.resting import Rest, remembered_at_rest, resting, undisturbed
 from tonnage.control.rollout import is_rolling, with_rollout
 from tonnage.control.state import (
     Assessment,
@@ -54,6 +55,8 @@ class Outcome:
     writes: tuple[Writes, ...]
     memory: Memory
     faults: tuple[Fault, ...]
+    num_decided: int
+    """Objects that did not rest."""
     num_asked: int
     """Questions to sizing."""
     num_searched: int
@@ -66,22 +69,28 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     ``between``: called before each run of the engine model, and before each search. Where it
     raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
     """
-    asker = Asker(memory.answers, between)
-    found = assess_fleet(fleet, memory.objects, asker)
+    stand = undisturbed(fleet, memory)
+    asker = Asker(memory.answers, between, num_resting=len(stand))
+    found = assess_fleet(fleet, memory.objects, asker, stand)
+    awake = [each for each in found if each.state.view.uid not in stand]
     faults = [
         Fault(key=each.state.view.key, consequence="internal error", error=each.refusal.error)
-        for each in found
+        for each in awake
         if each.refusal and each.refusal.error
     ]
-    said, unheard = _of_each(found, observation, "nothing learned")
+    said, unheard = _of_each(awake, observation, "nothing learned")
+    said |= {uid: rest.observation for uid, rest in stand.items()}
     known, learned_at_s = learn_from(
         [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
     )
     known = replace(known, objects={**known.objects, **_of_objects(found)})
     learned = replace(fleet, calibrations=known)
-    written, unsaid = _written(found, learned)
-    objects = {each.state.view.uid: each.memory for each in found}
+    written, unsaid = _written(awake, learned)
+    objects = {each.state.view.uid: each.memory for each in awake}
     objects |= {uid: remembered for uid, (_, remembered) in written.items()}
+    objects |= _at_rest(stand, fleet, memory)
+    decided = ((each, *_told_of(each, written, said)) for each in awake)
+    fresh = resting(decided, fleet, objects, memory)
     return Outcome(
         found=found,
         writes=tuple(writes for writes, _ in written.values()),
@@ -90,11 +99,32 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
             calibrations=known,
             learned_at_s=learned_at_s,
             answers=asker.remembered,
+            resting={**stand, **{rest.state.view.uid: rest for rest in fresh}},
         ),
         faults=(*faults, *unheard, *unsaid),
+        num_decided=len(awake),
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
+
+
+def _at_rest(stand: Mapping[str, Rest], fleet: Fleet, memory: Memory) -> Mapping[str, ObjectMemory]:
+    """Return {UID: memory} of the objects that rest."""
+    states = (state for state in fleet.models if state.view.uid in stand)
+    return {
+        state.view.uid: remembered_at_rest(memory.objects[state.view.uid], state, fleet)
+        for state in states
+    }
+
+
+def _told_of(
+    found: Assessment,
+    written: Mapping[str, tuple[Writes, ObjectMemory]],
+    said: Mapping[str, Observation | None],
+) -> tuple[Writes | None, Observation | None]:
+    """Return what is written for an object, unless that failed, and what its engines say."""
+    uid = found.state.view.uid
+    return written[uid][0] if uid in written else None, said.get(uid)
 
 
 def _written(
@@ -152,31 +182,36 @@ def _of_each(
 
 
 def assess_fleet(
-    fleet: Fleet, objects: Mapping[str, ObjectMemory], asker: Asker | None = None
+    fleet: Fleet,
+    objects: Mapping[str, ObjectMemory],
+    asker: Asker | None = None,
+    stand: Mapping[str, Rest] | None = None,
 ) -> tuple[Assessment, ...]:
     """Assess every object; what one grows by, the next in turn cannot have.
 
     They are sized in another order: in turn by namespace, who has waited longest first.
+    ``stand``: decisions that are not made anew, by UID.
     """
+    at_rest = {uid: rest.found for uid, rest in (stand or {}).items()}
     fleet = as_owned(fleet)
+    awake = [state for state in fleet.models if state.view.uid not in at_rest]
     known = {
-        state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet)
-        for state in fleet.models
+        state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet) for state in awake
     }
     asker = asker or Asker()
     sizings = {
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
-        for state in searched_in_turn(fleet.models, known)
+        for state in searched_in_turn(awake, known)
     }
-    dark = blackouts(sizings.values())
+    dark = blackouts((*sizings.values(), *at_rest.values()))
     sizings = {
         uid: replace(each, blackout=dark.get(each.state.view.namespace))
         for uid, each in sizings.items()
     }
-    found = dict[str, Assessment]()
+    found = at_rest
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = any(is_rolling(each, fleet) for each in sizings.values())
-    for state in in_turn(fleet.models, known):
+    for state in in_turn(awake, known):
         uid = state.view.uid
         each = _decided(sizings[uid], fleet, free, uncounted, is_rolling=rolling)
         rolling = rolling or _begins_to_roll(each, fleet)

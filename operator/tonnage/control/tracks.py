@@ -19,16 +19,27 @@ def watched(
 ) -> tuple[ObjectMemory, ModelState]:
     """Note what every engine's page says, and return the engines without what cannot be."""
     interval_s = fleet.settings.scrape_interval_s
+    memory = with_pages(memory, state, fleet)
+    tracks = memory.tracks
+    engines = tuple(
+        _sound(each, readings, interval_s)
+        if (readings := tracks.get((each.pod, each.engine), ()))
+        else each
+        for each in state.engines
+    )
+    return memory, replace(state, engines=engines)
+
+
+def with_pages(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
+    """Note what every engine's page says of the requests that came."""
+    interval_s = fleet.settings.scrape_interval_s
     present = {pod.name for pod in state.pods}
     tracks = {key: kept for key, kept in memory.tracks.items() if key[0] in present}
-    engines = []
     for each in state.engines:
-        readings = _noted(tracks.get((each.pod, each.engine), ()), each, interval_s)
-        if readings:
-            tracks[each.pod, each.engine] = readings
-            each = _sound(each, readings, interval_s)  # noqa: PLW2901
-        engines.append(each)
-    return replace(memory, tracks=tracks), replace(state, engines=tuple(engines))
+        key = each.pod, each.engine
+        if readings := _noted(tracks.get(key, ()), each, interval_s):
+            tracks[key] = readings
+    return replace(memory, tracks=tracks)
 
 
 def _noted(readings: Readings, each: EngineSamples, interval_s: float) -> Readings:

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tonnage.estimate.metrics import (
     BUSY_SCRAPES,
@@ -22,8 +23,7 @@ PodKey = tuple[str, str]
 """(namespace, pod)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(NamedTuple):
     """One series of an instant vector: its labels, its value and when it was evaluated."""
 
     labels: Mapping[str, str]
@@ -127,20 +127,13 @@ class Scrape:
 Found = Mapping[str, Sequence[Series]]
 Engines = dict[str, dict[str, list[Series]]]
 """By engine and by query."""
+Place = dict[str, list[Series]] | None
+"""Of the series with the same labels, by query; None: they are of no pod."""
 
 
 def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
     """Turn the answers of all queries into samples by pod; an answer that is missing may be."""
-    by_pod: dict[PodKey, Engines] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    namespace, pod = settings.namespace_label, settings.pod_label
-    for name in sorted(answers, key=lambda name: TABLE[name].is_of_gpu):
-        is_of_gpu = TABLE[name].is_of_gpu
-        for series in answers[name]:
-            label = series.labels.get
-            key = label(namespace, ""), label(pod, "")
-            is_engine = not is_of_gpu or key in by_pod
-            if key[0] and key[1] and is_engine:  # a GPU may serve a pod that is no engine
-                by_pod[key][label("engine", "")][name].append(series)
+    by_pod = _by_pod(answers, settings)
     kept = {key: _kept(engines) for key, engines in by_pod.items()}
     return Scrape(
         engines={
@@ -156,6 +149,41 @@ def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
             if (number := len(engines.keys() - {""}) - MAX_ENGINES) > 0
         },
     )
+
+
+def _by_pod(answers: Mapping[str, Sequence[Series]], settings: Settings) -> dict[PodKey, Engines]:
+    """Return the series by pod, engine and query. The labels of an engine are often one object."""
+    by_pod: dict[PodKey, Engines] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    names = settings.namespace_label, settings.pod_label
+    of_engines: dict[int, Place] = {}
+    of_gpus: dict[int, Place] = {}
+    for name in sorted(answers, key=lambda name: TABLE[name].is_of_gpu):
+        is_of_gpu = TABLE[name].is_of_gpu
+        places = of_gpus if is_of_gpu else of_engines
+        for series in answers[name]:
+            at = id(series.labels)
+            if at not in places:
+                places[at] = _place(by_pod, series.labels, names, must_be=is_of_gpu)
+            place = places[at]
+            if place is not None:
+                place[name].append(series)
+    return by_pod
+
+
+def _place(
+    by_pod: dict[PodKey, Engines],
+    labels: Mapping[str, str],
+    names: tuple[str, str],
+    *,
+    must_be: bool,
+) -> Place:
+    """Return where the series of an engine go. ``must_be``: it was told of before.
+
+    A GPU may serve a pod that is no engine.
+    """
+    key = labels.get(names[0], ""), labels.get(names[1], "")
+    is_told = bool(key[0] and key[1]) and (key in by_pod or not must_be)
+    return by_pod[key][labels.get("engine", "")] if is_told else None
 
 
 def _kept(engines: Engines) -> Mapping[str, Found]:

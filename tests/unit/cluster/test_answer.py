@@ -213,6 +213,85 @@ class TestPieces:
         assert fed_bytes <= MAX_UNFINISHED_BYTES + 2 * 4096
 
 
+LABEL_TEXTS = st.text(max_size=12) | st.sampled_from(["a", "b", "x" * 300, '"', "\\\\", "{", "é😀"])
+ITEMS = st.one_of(
+    st.builds(
+        lambda value, at_s, labels: an_item(value, at_s, **labels),
+        st.sampled_from(["1", "0.5", "NaN", "+Inf", "1e-9", "-2", "", "many", '"'])
+        | st.floats(allow_nan=False).map(str),
+        st.sampled_from([1000, 1000.25, "NaN", -1, 1e22, None]),
+        st.dictionaries(st.sampled_from([*LABELS, "le", "other"]), LABEL_TEXTS, max_size=4),
+    ),
+    st.sampled_from([None, 7, "text", [], {}, {"metric": {}}, {"value": [1, "1"]}]),
+)
+
+
+def outcome(body, **more):
+    """What an answer comes to: its series in any order, or why there is none."""
+    try:
+        answer = read(body, **more)
+    except PrometheusError as error:
+        return error.reason
+    series = sorted((sorted(each.labels.items()), each[1:]) for each in answer.series)
+    return series, answer.num_dropped, answer.is_partial
+
+
+class TestHowAnAnswerIsWritten:
+    """With blanks between, everything is read by the parser: it says what the short form is."""
+
+    @given(
+        st.lists(ITEMS, max_size=8),
+        st.integers(1, 200),
+        st.sampled_from([None, frozenset({("a", "b"), ("b", "a")})]),
+        st.booleans(),
+    )
+    def test_changes_nothing(self, items, piece_bytes, pods, is_ascii):
+        document = a_document(*items, warnings=["one"])
+        short = json.dumps(document, separators=(",", ":"), ensure_ascii=is_ascii).encode()
+
+        assert outcome(short, piece_bytes=piece_bytes, pods=pods) == outcome(document, pods=pods)
+
+    @given(st.data())
+    def test_changes_nothing_where_it_is_cut_or_broken(self, data):
+        document = a_document(an_item(pod="a"), an_item("2", pod="b"))
+        short = json.dumps(document, separators=(",", ":"))
+        at = data.draw(st.integers(0, len(short) - 1))
+        broken = (
+            short[:at]
+            + data.draw(st.sampled_from(["", "x", '"', "{", "]", ",", "\\"]))
+            + short[at:]
+        )
+
+        assert outcome(short[:at].encode()) == "BadAnswer"
+        assert outcome(broken.encode(), piece_bytes=7) == outcome(
+            broken.replace('"result":[', '"result": [').encode(), piece_bytes=7
+        )
+
+    def test_is_told_apart_from_what_looks_like_it_elsewhere(self):
+        item = {"metric": {"pod": "a"}, "value": [1000, "1"]}
+        body = {"status": "success", "infos": {"result": [item]}}
+        body["data"] = {"resultType": "vector", "other": {"result": [item]}, "result": [item]}
+        short = json.dumps(body, separators=(",", ":")).encode()
+
+        assert outcome(short) == outcome(body)
+
+
+def test_a_reader_that_was_used_is_let_go():
+    texts = [json.dumps(a_document(an_item(pod="a"))), "{", '{"status":"success"']
+    readers = []
+    for text in texts:
+        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=100)
+        reader.feed(text.encode())
+        with suppress(PrometheusError):
+            reader.end()
+        readers.append(weakref.ref(reader._document))  # what holds the series
+    del reader
+
+    gc.collect()
+
+    assert [each() for each in readers] == [None, None, None]
+
+
 class TestDocument:
     @pytest.mark.parametrize(
         ("more", "is_partial"),

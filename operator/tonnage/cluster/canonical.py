@@ -1,0 +1,95 @@
+"""The series of an answer as Prometheus itself writes them: compact, one after the other.
+
+A fleet's answers are a few hundred thousand of these in a tick, and telling the events of each one
+takes some 7 us, taking it whole less than 3. So the result's head is found as Prometheus writes it,
+and each series matched as a whole. What is written in any other way, from its first byte on, is
+left to the parser.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tonnage.units import KIB
+
+HEAD: Final = re.compile(
+    rb'\{"status":"success",(?:"isPartial":(?:true|false),)?'
+    rb'"data":\{"resultType":"vector","result":\['
+)
+"""Of the document, as Prometheus, Thanos and VictoriaMetrics write it."""
+MAX_HEAD_BYTES: Final = 128
+MAX_TEXT_BYTES: Final = 4 * KIB
+"""Of one series, before it is left to the parser."""
+_STRING = rb'"(?:[^"\\\x00-\x1f]|\\.)*+"'
+_PAIR = _STRING + rb":" + _STRING
+_SERIES = (
+    rb'\{"metric":(\{(?:'
+    + _PAIR
+    + rb"(?:,"
+    + _PAIR
+    + rb')*+)?\}),"value":\[([0-9]++(?:\.[0-9]++)?),"([^"\\]*+)"\]\}'
+)
+FIRST: Final = re.compile(_SERIES)
+NEXT: Final = re.compile(rb"," + _SERIES)
+
+Text = Sequence[bytes]
+"""Of the labels, of the time and of the value of a series."""
+
+
+@dataclass(slots=True)
+class CanonicalReader:
+    """Takes the series off the pieces of an answer; returns the rest, which is for the parser."""
+
+    is_over: bool = False
+    """What comes now is for the parser."""
+    has_taken: bool = False
+    _is_in_result: bool = False
+    _held: bytes = b""
+
+    def take(self, piece: bytes, found: list[Text]) -> bytes:
+        """Add to ``found`` what a piece holds of series; return what is not one."""
+        if self.is_over:
+            return piece
+        data, self._held, began = self._held + piece, b"", 0
+        if not self._is_in_result:
+            head = HEAD.match(data)
+            if head is None:
+                return self._without_head(data)
+            began, self._is_in_result = head.end(), True
+        at = self._matched(data, began, found)
+        if len(data) - at < MAX_TEXT_BYTES and data[at : at + 1] != b"]":
+            self._held = data[at:]
+            return data[:began]
+        return data[:began] + self._left(data[at:])
+
+    def end(self) -> bytes:
+        """Return what was held back."""
+        return b"" if self.is_over else self._left(self._held)
+
+    def _without_head(self, data: bytes) -> bytes:
+        """Hold back what may be the begin of the head."""
+        if len(data) >= MAX_HEAD_BYTES:
+            self.is_over = True
+            return data
+        self._held = data
+        return b""
+
+    def _matched(self, data: bytes, at: int, found: list[Text]) -> int:
+        """Take in series from there on; return where they end."""
+        if not self.has_taken:
+            first = FIRST.match(data, at)
+            if first is None:
+                return at
+            found.append(first.groups())
+            at, self.has_taken = first.end(), True
+        match, add = NEXT.match, found.append
+        while each := match(data, at):
+            add(each.groups())
+            at = each.end()
+        return at
+
+    def _left(self, rest: bytes) -> bytes:
+        """Return the rest, with a null in the place of all series that were taken."""
+        self.is_over = True
+        return b"null" + rest if self.has_taken and self._is_in_result else rest

@@ -1,0 +1,326 @@
+"""Decisions that left nothing to do, and which of them stand as long as nothing is otherwise. Pure.
+
+An object that was decided, wants what runs, waits for nothing and writes nothing would come to the
+same in the next tick, and to nothing else, as long as what it was decided on is the same. It rests:
+it is not decided anew, and what it was found to be stands. What its engines' pages say, and its
+need, are noted all the same. Whatever is not sure is decided:
+
+- anything but the very same of what the cluster says of it, or of what failed in Prometheus;
+- any figure of any of its engines that differs by more than ``SAME`` from what was decided on, not
+  from the last tick: nothing creeps. It is the error that a rate is wanted with;
+- figures that are not fresh, or constants learned since that a plan would be asked with;
+- what has come to a time of its own: everything here that time alone moves is counted by the minute
+  (demand for forecasts and bursts, promises, gauges in the status), so nobody rests for longer.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from operator import attrgetter
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.believed import is_still_asked
+from tonnage.control.contest import Contest
+from tonnage.control.learning import Observation
+from tonnage.control.measure import WARM_UP_SCRAPES, settled
+from tonnage.control.needed import as_needed_last
+from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectMemory
+from tonnage.control.status import is_level
+from tonnage.control.tracks import with_pages
+from tonnage.control.values import replace
+from tonnage.control.writes import Writes
+from tonnage.estimate.calibration import Beliefs, memory_key
+from tonnage.estimate.demand import is_fresh
+from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
+from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
+from tonnage.estimate.ways import NOTE_S
+from tonnage.policy.situation import Metrics
+
+LOOK_S: Final = NOTE_S
+SAME: Final = 0.01
+PLACES: Final = 997
+OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})
+"""Limits that no time lifts."""
+UNDER_WAY: Final = frozenset({"Reconciling", "Stalled"})
+TIMES: Final = frozenset({"age_s", "scraped_at_s", "arrived"})
+"""Of an engine's figures, those that move by themselves."""
+WINDOWS: Final = frozenset({"arrivals", "lengths", "ttft_within", "tpot_within"})
+
+Figures = tuple[str | float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What of the fleet an object without a fault of its own is decided on."""
+
+    settings: object
+    gpus: object
+    load_tests: object
+    has_pod_monitors: bool
+    state_problem: object
+    is_blind: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """A decision that left nothing to do, and what it stands on."""
+
+    found: Assessment
+    """With the memory of the object after it."""
+    observation: Observation | None
+    """What its engines taught."""
+    state: ModelState
+    """As it was observed, without its engines."""
+    figures: tuple[Figures, ...]
+    """Of these."""
+    around: Around
+    speed: SpeedPosterior | None
+    """Learned in its namespace, or by others."""
+    cache: MemoryReport | None
+    decided_at_s: float
+    look_at_s: float
+    """When it is decided anew, whatever else."""
+
+
+def undisturbed(fleet: Fleet, memory: Memory) -> Mapping[str, Rest]:
+    """Return the decisions that stand, by UID."""
+    if not memory.resting:
+        return {}
+    around, learned, failing = _around(fleet), _Learned(fleet), _failing(fleet)
+    rests = ((state, memory.resting.get(state.view.uid)) for state in fleet.models)
+    return {
+        state.view.uid: rest
+        for state, rest in rests
+        if rest is not None
+        and rest.decided_at_s <= fleet.now_s < rest.look_at_s
+        and rest.around == around
+        and state.view.namespace not in failing
+        and _is_as_it_was(state, rest, fleet)
+        and learned.stands(rest, fleet)
+    }
+
+
+def remembered_at_rest(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
+    """Return what is remembered of an object that rests: what its engines say, and its need."""
+    return as_needed_last(with_pages(memory, state, fleet), fleet.now_s)
+
+
+def resting(
+    found: Iterable[tuple[Assessment, Writes | None, Observation | None]],
+    fleet: Fleet,
+    after: Mapping[str, ObjectMemory],
+    before: Memory,
+) -> Iterator[Rest]:
+    """Yield the decisions of a tick that left nothing to do.
+
+    ``after``: what is remembered after it; ``fleet``: as it was observed.
+    """
+    around, learned, failing = _around(fleet), _Learned(fleet), _failing(fleet)
+    states = {state.view.uid: state for state in fleet.models}
+    for each, writes, observation in found:
+        uid = each.state.view.uid
+        memory = after[uid]
+        if each.state.view.namespace in failing or around.is_blind or writes is None:
+            continue
+        if not _is_at_rest(each, writes, memory, fleet):
+            continue
+        yield Rest(
+            found=replace(each, memory=memory),
+            observation=observation,
+            state=replace(states[uid], engines=()),
+            figures=tuple(map(_figures, states[uid].engines)),
+            around=around,
+            speed=learned.speed(each),
+            cache=learned.cache(each),
+            decided_at_s=fleet.now_s,
+            look_at_s=fleet.now_s + _rest_s(uid, before, fleet.now_s),
+        )
+
+
+def _rest_s(uid: str, before: Memory, now_s: float) -> float:
+    """Return for how long to rest: for less at first, so that objects come apart."""
+    last = before.resting.get(uid)
+    has_come = last is not None and now_s >= last.look_at_s
+    return LOOK_S if has_come else LOOK_S * (zlib.crc32(uid.encode()) % PLACES) / PLACES
+
+
+def _around(fleet: Fleet) -> Around:
+    return Around(
+        settings=fleet.settings,
+        gpus=fleet.gpus,
+        load_tests=fleet.calibration_files,
+        has_pod_monitors=fleet.has_pod_monitors,
+        state_problem=fleet.state_problem,
+        is_blind=fleet.metrics_problem is not None,
+    )
+
+
+class _Everywhere(frozenset[str]):
+    """All namespaces."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def _failing(fleet: Fleet) -> frozenset[str]:
+    """Return the namespaces of which something could not be read, or not all of it."""
+    keys = {*fleet.problems, *fleet.partial}
+    if any("@" not in key for key in keys):
+        return _Everywhere()
+    return frozenset({*fleet.unlisted, *(key.partition("@")[2] for key in keys)})
+
+
+class _Learned:
+    """What a tick begins with of what was learned, by namespace and key."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        corroborating = fleet.settings.calibration_namespaces
+
+        @cache
+        def beliefs(namespace: str) -> Beliefs:
+            return Beliefs(
+                calibrations=fleet.calibrations, namespace=namespace, corroborating=corroborating
+            )
+
+        self._speed = cache(lambda namespace, key: beliefs(namespace).speed(key))
+        self._cache = cache(lambda namespace, key: beliefs(namespace).memory(key))
+
+    def speed(self, found: Assessment) -> SpeedPosterior | None:
+        """Return what is learned of the engines that an object's plan is about."""
+        chosen, namespace = found.chosen, found.state.view.namespace
+        return self._speed(namespace, chosen.belief.asked.key) if chosen else None
+
+    def cache(self, found: Assessment) -> MemoryReport | None:
+        """Return what is learned of their memory."""
+        chosen, namespace = found.chosen, found.state.view.namespace
+        if chosen is None:
+            return None
+        return self._cache(namespace, memory_key(chosen.sizing.request, chosen.sizing.flags))
+
+    def stands(self, rest: Rest, fleet: Fleet) -> bool:
+        """Tell whether a plan would be asked with what it was asked with."""
+        speed, chosen = self.speed(rest.found), rest.found.chosen
+        if self.cache(rest.found) != rest.cache or chosen is None:
+            return False
+        if speed is rest.speed:
+            return True
+        share = fleet.settings.speed_range
+        return is_still_asked(chosen.belief, speed, share=share, now_s=fleet.now_s)
+
+
+def _is_as_it_was(state: ModelState, rest: Rest, fleet: Fleet) -> bool:
+    """Tell whether an object and its engines are as they were when it was decided."""
+    interval_s = fleet.settings.scrape_interval_s
+    return (
+        len(state.engines) == len(rest.figures)
+        and replace(state, engines=()) == rest.state
+        and all(is_fresh(each, scrape_interval_s=interval_s) for each in state.engines)
+        and all(map(_are_same, map(_figures, state.engines), rest.figures))
+    )
+
+
+def _are_same(now: Figures, then: Figures) -> bool:
+    return now == then or (len(now) == len(then) and all(map(_is_same, now, then)))
+
+
+def _is_same(now: str | float | None, then: str | float | None) -> bool:
+    if isinstance(now, float | int) and isinstance(then, float | int):
+        return abs(now - then) <= SAME * abs(then)
+    return now == then
+
+
+_SINGLE = attrgetter(
+    *(each.name for each in fields(EngineSamples) if each.name not in TIMES | WINDOWS)
+)
+_OF_ARRIVALS = attrgetter(*(each.name for each in fields(ArrivalWindow)))
+_OF_LENGTHS = attrgetter(*(each.name for each in fields(LengthWindow)))
+
+
+def _figures(each: EngineSamples) -> Figures:
+    """Return everything that an engine says but when it said it, flat."""
+    found = list(_SINGLE(each))
+    for arrivals in each.arrivals.values():
+        found += _OF_ARRIVALS(arrivals)
+    for lengths in each.lengths.values():
+        found += _OF_LENGTHS(lengths)
+    for within in (each.ttft_within, each.tpot_within):
+        for bound in within.items():
+            found += bound
+    return tuple(found)
+
+
+def _is_at_rest(found: Assessment, writes: Writes, memory: ObjectMemory, fleet: Fleet) -> bool:
+    """Tell whether a decision left nothing to do, and nothing that time alone brings about."""
+    return (
+        writes.scale is None
+        and not writes.num_limited
+        and _is_decided(found)
+        and _is_steady(found.state, fleet)
+        and _is_quiet(memory)
+        and is_level(found, memory)
+    )
+
+
+def _is_decided(found: Assessment) -> bool:
+    """Tell whether what runs is what is wanted, by figures that are all there."""
+    chosen, decision, live = found.chosen, found.decision, found.state.deployment
+    if chosen is None or decision is None or found.refusal or found.pending or found.blackout:
+        return False
+    if found.changes or found.proposals or chosen.problem or chosen.model.spec.scaling.schedules:
+        return False
+    if not found.is_acting and live is None:
+        return decision.limited_by in OWN_BOUNDS
+    is_all_told = found.traffics.metrics is Metrics.COMPLETE
+    is_there = live is not None and decision.replicas == live.replicas
+    return is_all_told and is_there and found.template is None and _is_by_need(found)
+
+
+def _is_by_need(found: Assessment) -> bool:
+    """Tell whether the number stands on what is needed now, not on what was needed before."""
+    decision, need = found.decision, found.need
+    if decision is None or need is None:
+        return False
+    is_held = decision.limited_by == "Stabilizing"
+    is_margin = is_held and need.replicas_with_margin >= decision.replicas
+    return is_margin or decision.limited_by in OWN_BOUNDS
+
+
+def _is_steady(state: ModelState, fleet: Fleet) -> bool:
+    """Tell whether everything that is asked for runs, and has for a while."""
+    live = state.deployment
+    if live is None:
+        return isinstance(state.model, ModelDeployment) and not state.pods
+    after_s = WARM_UP_SCRAPES * fleet.settings.scrape_interval_s
+    warm = settled(state.pods, now_s=fleet.now_s, after_s=after_s)
+    is_whole = live.replicas == live.ready == live.total == len(state.pods) == len(warm)
+    is_well = not live.problems and all(p.is_ready and not p.trouble for p in state.pods)
+    return is_whole and is_well and not live.is_rolling and not state.view.is_deleting
+
+
+def _is_quiet(memory: ObjectMemory) -> bool:
+    """Tell whether nothing is remembered that ends, or is tried again, at a time of its own."""
+    waits = (
+        memory.blind_since_s,
+        memory.waiting_since_s,
+        memory.short_since_s,
+        memory.queued_since_s,
+        memory.drained_by_s,
+        memory.better_since_s,
+        memory.given_back,
+        memory.rolling,
+        memory.retry,
+        memory.write_problem,
+        memory.no_path,
+        memory.rivals.parked_at,
+    )
+    is_at_odds = memory.departed is not None and bool(memory.departed.changes)
+    contests = (memory.rivals.replicas, memory.rivals.template)
+    is_settled = all(map(_is_over, contests)) and not UNDER_WAY & memory.conditions.keys()
+    return is_settled and not is_at_odds and all(each is None for each in waits)
+
+
+def _is_over(contest: Contest) -> bool:
+    is_waiting = {contest.held_at, contest.awaited, contest.tried} != {None}
+    return not is_waiting and (contest.change is None or contest.change.is_over)

@@ -1,0 +1,362 @@
+"""Decisions that stand: what rests, what wakes it, and that nothing else comes of it."""
+
+from copy import copy, deepcopy
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    engines_at,
+)
+from measured_builders import steady_lengths
+from tonnage.control.resting import LOOK_S, SAME
+from tonnage.control.state import Memory
+from tonnage.control.tick import tick, with_carried
+from tonnage.estimate.posterior import MemoryReport
+from tonnage.fleet.views import deployment_view, model_view, pod_view
+
+TICK_S = 15.0
+LEVEL_TICKS = 45
+"""Until nothing is awaited any more: neither a window nor a gauge."""
+GOODPUT = a_sizing().goodput_requests_per_s
+
+
+class Object:
+    """One object that the operator decides, and its cluster, which does at once what is asked."""
+
+    def __init__(self, name="llama", *, replicas=2, namespace="serving", rests=True, **spec):
+        self.manifest = a_manifest(name, namespace=namespace, **spec)
+        self.model = a_model(name, namespace=namespace, **spec)
+        self.live = a_deployment_body(self.model, replicas=replicas)
+        self.status, self.arrived, self.rests = {}, 0.0, rests
+        self.replicas = []
+        """At each tick."""
+        self.decided = []
+        """(tick, replicas wanted) where it was another number."""
+
+    def state(self, load, now_s, **engine):
+        replicas = self.live["spec"]["replicas"]
+        names = [f"{self.model.name}-{number}" for number in range(replicas)]
+        self.arrived += load * GOODPUT * TICK_S
+        told = {"arrived": self.arrived, "scraped_at_s": now_s - 5} | engine
+        view = replace(
+            model_view(self.manifest | {"status": self.status}), namespace=self.model.namespace
+        )
+        pods = [a_pod_body(name, model=self.model, ready_for_s=7200) for name in names]
+        return replace(
+            a_state(self.manifest, replicas=1),
+            view=view,
+            deployment=deployment_view(self.live),
+            pods=tuple(map(pod_view, pods)),
+            engines=engines_at(load, names, **told) if names else (),
+        )
+
+    def carry_out(self, writes):
+        if writes is None:
+            return
+        if writes.status:
+            self.status = writes.status.to_dict()
+        if writes.scale:
+            generation = self.live["metadata"]["generation"] + 1
+            self.live["metadata"]["generation"] = generation
+            number = writes.scale.replicas
+            self.live["spec"]["replicas"] = number
+            self.live["status"] = {"observedGeneration": generation} | dict.fromkeys(
+                ("replicas", "updatedReplicas", "readyReplicas"), number
+            )
+
+
+class Played:
+    """Ticks of a fleet of such objects, one after the other."""
+
+    def __init__(self, *objects, rests=True):
+        self.objects, self.rests = objects or (Object(),), rests
+        self.now_s, self.memory, self.outcome = NOW_S, Memory(), None
+
+    def tick(self, load=1.5, *, fleet=None, change=None, **engine):
+        """``change``: of the first object's state."""
+        self.now_s += TICK_S
+        states = [each.state(load, self.now_s, **engine) for each in self.objects]
+        if change:
+            states[0] = change(states[0])
+        world = a_fleet(*states, now_s=self.now_s, calibrations=self.memory.calibrations)
+        world = replace(world, **(fleet or {}))
+        before = self.memory if self.rests else replace(self.memory, resting={})
+        self.outcome = tick(world, before)
+        self.memory = with_carried(self.outcome, {}, before=before, now_s=self.now_s)
+        writes = {each.uid: each for each in self.outcome.writes}
+        for each in self.objects:
+            each.carry_out(writes.get(each.model.uid))
+            each.replicas.append(each.live["spec"]["replicas"])
+        return self.outcome
+
+    def at_rest(self, load=1.5, ticks=LEVEL_TICKS, **more):
+        """Let time pass until the next tick finds every object at rest."""
+        for _ in range(ticks):
+            self.tick(load, **more)
+        for _ in range(40):
+            rests = self.memory.resting.values()
+            soonest_s = min((each.look_at_s for each in rests), default=0.0)
+            if len(rests) == len(self.objects) and soonest_s > self.now_s + 2 * TICK_S:
+                return self
+            self.tick(load, **more)
+        raise AssertionError("it does not come to rest")
+
+
+@pytest.fixture(scope="module")
+def rested():
+    """One that rests; each test goes on from there."""
+    return Played().at_rest()
+
+
+@pytest.fixture
+def played(rested):
+    """The same with a life of its own."""
+    mine = copy(rested)
+    mine.objects = tuple(copy(each) for each in rested.objects)
+    for each in mine.objects:
+        each.live, each.replicas = deepcopy(each.live), list(each.replicas)
+    return mine
+
+
+def test_an_object_that_wants_what_runs_is_not_decided_in_every_tick(played):
+    before = played.outcome
+
+    outcome = played.tick()
+
+    assert (outcome.num_decided, outcome.num_asked, outcome.writes) == (0, 0, ())
+    assert outcome.found[0].decision == before.found[0].decision
+    assert outcome.found[0].decision.replicas == played.objects[0].replicas[-1]
+
+
+def test_it_is_looked_at_every_minute_whatever_else(played):
+    decided_at_s = []
+    for _ in range(40):
+        if played.tick().num_decided:
+            decided_at_s.append(played.now_s)
+
+    apart_s = [after - before for before, after in pairwise(decided_at_s)]
+    assert max(apart_s) <= LOOK_S
+    assert len(decided_at_s) <= 40 * TICK_S / LOOK_S + 8  # and after each check of its children
+
+
+def test_at_rest_the_pages_of_engines_and_the_need_are_noted(played):
+    before = played.memory.objects["uid-of-llama"]
+
+    after = played.tick().memory.objects["uid-of-llama"]
+
+    assert after.recent_needs[-1].at_s == played.now_s
+    assert after.recent_needs[-1].replicas == before.recent_needs[-1].replicas
+    pages = [(before.tracks[key], after.tracks[key]) for key in before.tracks]
+    assert len(pages) == played.objects[0].replicas[-1]
+    assert all(now[-1].at_s > then[-1].at_s for then, now in pages)
+
+
+class TestIsDecidedAnew:
+    @pytest.mark.parametrize(
+        "engine",
+        [
+            {"waiting": 1},
+            {"running": 21},
+            {"ttft_within": {2.0: 1.9, float("inf"): 2.0}},
+            {"tpot_within": {0.05: 1.0, float("inf"): 2.0}},
+            {"kv_tokens": 1e5},
+            {"token_gap_s_per_s": 21},
+            {"mean_running": None},
+            {"num_resets": 1.0},
+            {"age_s": 100.0},
+            {"age_s": None},
+            {"lengths": steady_lengths(4000, 1100)},
+            {"completions_per_s": None},
+        ],
+        ids=str,
+    )
+    def test_where_an_engine_says_something_else(self, played, engine):
+        assert played.tick(**engine).num_decided == 1
+
+    @pytest.mark.parametrize("load", [1.5 * (1 + 2 * SAME), 1.5 * (1 - 2 * SAME), 0.0, 9.0])
+    def test_where_demand_is_another(self, played, load):
+        assert played.tick(load).num_decided == 1
+
+    def test_where_small_steps_add_up(self, played):
+        steps = (1 + 0.4 * SAME, 1 + 0.8 * SAME, 1 + 1.2 * SAME)
+
+        assert [played.tick(1.5 * step).num_decided for step in steps] == [0, 0, 1]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda state: replace(state, engines=state.engines[:1]),
+            lambda state: replace(state, pods=state.pods[:1]),
+            lambda state: replace(state, pods=(*state.pods[:1], replace(state.pods[1], uid="x"))),
+            lambda state: replace(state, view=replace(state.view, generation=2)),
+            lambda state: replace(state, view=replace(state.view, approve="x")),
+            lambda state: replace(state, deployment=replace(state.deployment, replicas=7)),
+            lambda state: replace(state, deployment=replace(state.deployment, generation=9)),
+            lambda state: replace(state, deployment=None),
+            lambda state: replace(state, conflicting_autoscaler="HorizontalPodAutoscaler x"),
+            lambda state: replace(state, config_problem="gone"),
+            lambda state: replace(state, bug=RuntimeError("a bug")),
+        ],
+    )
+    def test_where_the_cluster_says_something_else(self, played, change):
+        assert played.tick(change=change).num_decided == 1
+
+    @pytest.mark.parametrize(
+        "fleet",
+        [
+            {"metrics_problem": ("PrometheusUnreachable", "no answer")},
+            {"problems": {"waiting": ("QueryFailed", "no")}},
+            {"problems": {"waiting@serving": ("QueryFailed", "no")}},
+            {"partial": frozenset({"waiting@serving"})},
+            {"unlisted": {"serving": "forbidden"}},
+            {"state_problem": ("CalibrationUnreadable", "no")},
+            {"has_pod_monitors": False},
+            {"gpus": {}},
+        ],
+        ids=str,
+    )
+    def test_where_the_fleet_is_another(self, played, fleet):
+        assert played.tick(fleet=fleet).num_decided == 1
+
+    @pytest.mark.parametrize("factor", [0.9, 1.1])
+    def test_where_its_engines_are_believed_to_be_of_another_speed(self, played, factor):
+        known = played.memory.calibrations
+        [scope] = known.speed
+        speed = known.speed[scope]
+        moved = replace(speed, bandwidth_efficiency=factor * speed.bandwidth_efficiency)
+
+        outcome = played.tick(fleet={"calibrations": known.with_speed(scope, moved)})
+
+        assert outcome.num_decided == 1
+
+    def test_where_others_report_another_cache(self, played):
+        known, [rest] = played.memory.calibrations, played.memory.resting.values()
+        [scope] = known.speed
+        cache = rest.observation.memory
+        assert cache.namespace == scope.namespace
+
+        report = MemoryReport(kv_tokens=1e5, reported_at_s=NOW_S)
+        outcome = played.tick(fleet={"calibrations": known.with_memory(cache, report)})
+
+        assert outcome.num_decided == 1
+
+    def test_where_the_clock_was_set_back(self, played):
+        played.now_s -= 3600
+
+        assert played.tick().num_decided == 1
+
+
+class TestStands:
+    def test_where_figures_waver_within_the_band(self, played):
+        assert played.tick(1.5 * (1 + 0.9 * SAME)).num_decided == 0
+
+    @pytest.mark.parametrize(
+        "fleet",
+        [
+            {"problems": {"waiting@other": ("QueryFailed", "no")}},
+            {"partial": frozenset({"waiting@other"})},
+            {"unlisted": {"other": "forbidden"}},
+            {"clock_skew_s": 3.0},
+        ],
+        ids=str,
+    )
+    def test_where_another_namespace_has_trouble(self, played, fleet):
+        assert played.tick(fleet=fleet).num_decided == 0
+
+
+class TestDoesNotRest:
+    """What waits for its time is decided until that has come."""
+
+    def ticks(self, played, load=1.5, number=4, **more):
+        return [played.tick(load, **more).num_decided for _ in range(number)]
+
+    def test_where_replicas_are_held(self):
+        played = Played(Object(replicas=4))
+
+        assert self.ticks(played, number=8) == [1] * 8  # walks down, after its window
+        assert {each.live["spec"]["replicas"] for each in played.objects} == {4}
+
+    def test_where_metrics_are_missing(self, played):
+        assert self.ticks(played, completions_per_s=None) == [1] * 4
+
+    def test_where_promises_of_schedules_begin(self):
+        schedules = [{"cron": "0 8 * * *", "duration": "2h", "minReplicas": 2, "timeZone": "UTC"}]
+        scaling = {"minReplicas": 1, "maxReplicas": 8, "schedules": schedules}
+        played = Played(Object(scaling=scaling))
+
+        assert self.ticks(played, number=50) == [1] * 50
+
+    def test_where_a_pod_is_not_ready(self, played):
+        def loading(state):
+            return replace(state, pods=(replace(state.pods[0], is_ready=False), *state.pods[1:]))
+
+        assert self.ticks(played, change=loading) == [1] * 4
+
+
+def test_objects_that_were_decided_together_come_apart():
+    scaling = {"mode": "Recommend", "minReplicas": 1, "maxReplicas": 8}
+    bodies = [a_manifest(f"m{number:02}", scaling=scaling) for number in range(24)]
+    statuses, memory, decided = [{} for _ in bodies], Memory(), []
+    for number in range(12):
+        states = [
+            replace(a_state(body, replicas=None), view=model_view(body | {"status": status}))
+            for body, status in zip(bodies, statuses, strict=True)
+        ]
+        outcome = tick(a_fleet(*states, now_s=NOW_S + number * TICK_S), memory)
+        told = {each.uid: each.status.to_dict() for each in outcome.writes if each.status}
+        statuses = [
+            told.get(body["metadata"]["uid"], status)
+            for body, status in zip(bodies, statuses, strict=True)
+        ]
+        memory, decided = outcome.memory, [*decided, outcome.num_decided]
+
+    assert decided[:2] == [24, 24]
+    assert max(decided[2:]) <= 12
+    assert min(sum(decided[at : at + 4]) for at in range(2, 9)) >= 20
+
+
+UNSAID = {"token_gap_s_per_s": None, "token_gaps_per_s": None}
+"""Nothing is learned of the speed: each other belief would be another search."""
+loads = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.6, 1.3, 1.7, 2.6, 5.0]), st.integers(1, 20)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=5)
+@given(loads)
+def test_what_rests_comes_to_the_same_as_what_is_decided_in_every_tick(history):
+    resting, decided = Played(), Played(rests=False)
+    for load, ticks in [*history, (history[-1][0], 40)]:
+        for _ in range(ticks):
+            resting.tick(load, **UNSAID)
+            decided.tick(load, **UNSAID)
+
+    [one], [other] = resting.objects, decided.objects
+    rises = [
+        [at for at in range(1, len(each)) if each[at] > each[at - 1]]
+        for each in (one.replicas, other.replicas)
+    ]
+    assert one.replicas[-1] == other.replicas[-1]
+    assert rises[0] == rises[1]
+    late = LOOK_S // TICK_S
+    changed = [
+        [(each[at - 1], each[at]) for at in range(1, len(each)) if each[at] != each[at - 1]]
+        for each in (one.replicas, other.replicas)
+    ]
+    assert changed[0] == changed[1]
+    apart = sum(a != b for a, b in zip(one.replicas, other.replicas, strict=True))
+    assert apart <= late * max(1, len(changed[1]))
