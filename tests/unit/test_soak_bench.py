@@ -10,16 +10,21 @@ from tonnage.estimate.samples import Series
 MINUTES = 15
 
 
+def series():
+    return [each for each in gc.get_objects() if isinstance(each, Series)]
+
+
 @pytest.fixture(scope="module")
 def soaked():
-    """(what was soaked, series in memory afterwards), without a collector that would hide them."""
+    """(what was soaked, series it left in memory), without a collector that would hide them."""
     gc.collect()
     gc.disable()
+    of_others = series()  # held, so that no new one has the identity of an old one
     try:
         made = soak.Soak(hours=MINUTES / 60, num_objects=3)
         made.run()
         made.count(0)
-        return made, sum(isinstance(each, Series) for each in gc.get_objects())
+        return made, len(set(map(id, series())) - set(map(id, of_others)))
     finally:
         gc.enable()
 
