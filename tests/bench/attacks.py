@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from family_configs import LLAMA_3_1_8B
 from fleet_builders import (
     NOW_S,
     a_deployment_body,
@@ -136,23 +137,10 @@ class FreshDouble(KubeDouble):
 
 def a_config(num_bytes: int) -> str:
     """Return a config.json of so many bytes, most of them names of labels."""
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "max_position_embeddings": 131072,
-        "model_type": "llama",
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "num_key_value_heads": 8,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "vocab_size": 128256,
-    }
-    left = num_bytes - len(json.dumps(config | {"id2label": {}}))
+    left = num_bytes - len(json.dumps(LLAMA_3_1_8B | {"id2label": {}}))
     item = len('"00000": "LABEL_00000", ')
     labels = {f"{number:05}": f"LABEL_{number:05}" for number in range(left // item)}
-    return json.dumps(config | {"id2label": labels}) if labels else json.dumps(config)
+    return json.dumps(LLAMA_3_1_8B | {"id2label": labels}) if labels else json.dumps(LLAMA_3_1_8B)
 
 
 def readers(num_bytes: int | None) -> Figures:

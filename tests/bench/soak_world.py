@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from family_configs import LLAMA_3_1_8B
 from fleet_builders import NOW_S, a_manifest, owned_by
 from kube_double import KubeDouble, Object
 from tonnage.cluster.answer import AnswerReader, LabelSets
@@ -58,19 +59,6 @@ PER_HOUR = {
 OUTAGE_HOURS = (5, 11, 17, 23)
 OUTAGE_S = 60.0
 """The API server is away for longer than a Lease lasts, so the lead is lost and taken up again."""
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 131072,
-    "model_type": "llama",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "vocab_size": 128256,
-}
 
 
 class ToldDouble(KubeDouble):
@@ -267,7 +255,9 @@ class SoakWorld:
         self.kube.put(self._path(slot), manifest)
 
     def _configure(self, slot: Slot) -> None:
-        text = json.dumps(CONFIG | {"intermediate_size": 14336 - 256 * self.chance.randrange(4)})
+        text = json.dumps(
+            LLAMA_3_1_8B | {"intermediate_size": 14336 - 256 * self.chance.randrange(4)}
+        )
         place = CONFIG_MAPS.path(slot.namespace, slot.name)
         self.kube.put(place, {"metadata": {}, "data": {"config.json": text}})
 

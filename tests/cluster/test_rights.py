@@ -5,25 +5,13 @@ import json
 import pytest
 
 import site_lab
+from family_configs import LLAMA_3_1_8B
 from site_lab import CALIBRATION, NAMESPACE, OPERATOR, WRITE_VERBS, a_model, show, until
 from tonnage.cluster.kube import DISRUPTION_BUDGETS, NETWORK_POLICIES
 from tonnage.lab.processes import LabError
 
 pytestmark = site_lab.pytestmark
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 131072,
-    "model_type": "llama",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "vocab_size": 128256,
-}
 RECOMMEND = {"mode": "Recommend", "maxReplicas": 2}
 EXPLAINED = {
     "create deployments": "the API server asks for it when an apply makes an object",
@@ -61,7 +49,7 @@ def use_everything(tenant):
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "my-model"},
-            "data": {"config.json": json.dumps(CONFIG)},
+            "data": {"config.json": json.dumps(LLAMA_3_1_8B)},
         },
         a_model(
             model={

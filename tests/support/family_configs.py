@@ -24,6 +24,11 @@ def decoder(
     }
 
 
+LLAMA_3_1_8B = decoder(
+    "llama", 4096, 32, 32, 128_256, num_key_value_heads=8, intermediate_size=14_336,
+    max_position_embeddings=131_072, tie_word_embeddings=False,
+    architectures=["LlamaForCausalLM"], torch_dtype="bfloat16",
+)  # fmt: skip
 PHI_2 = decoder("phi", 2560, 32, 32, 51_200, intermediate_size=10_240, max_position_embeddings=2048)
 PHI_MOE = decoder(
     "phimoe", 4096, 32, 32, 32_064, num_key_value_heads=8, intermediate_size=6400,
