@@ -13,7 +13,6 @@ need, are noted all the same. Whatever is not sure is decided:
   (demand for forecasts and bursts, promises, gauges in the status), so nobody rests for longer.
 """
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -26,6 +25,7 @@ from tonnage.control.contest import Contest
 from tonnage.control.learning import Observation
 from tonnage.control.measure import WARM_UP_SCRAPES, settled
 from tonnage.control.needed import as_needed_last
+from tonnage.control.retries import place_of
 from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectMemory
 from tonnage.control.status import is_level
 from tonnage.control.tracks import with_pages
@@ -40,7 +40,6 @@ from tonnage.policy.situation import Metrics
 
 LOOK_S: Final = NOTE_S
 SAME: Final = 0.01
-PLACES: Final = 997
 OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})
 """Limits that no time lifts."""
 UNDER_WAY: Final = frozenset({"Reconciling", "Stalled"})
@@ -143,7 +142,7 @@ def _rest_s(uid: str, before: Memory, now_s: float) -> float:
     """Return for how long to rest: for less at first, so that objects come apart."""
     last = before.resting.get(uid)
     has_come = last is not None and now_s >= last.look_at_s
-    return LOOK_S if has_come else LOOK_S * (zlib.crc32(uid.encode()) % PLACES) / PLACES
+    return LOOK_S if has_come else LOOK_S * place_of(uid)
 
 
 def _around(fleet: Fleet) -> Around:
