@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Store
-from tonnage.fleet.watches import Watches, watch, watched, when_served
+from tonnage.fleet.watches import Watches, require_served, watch, watched, when_reachable
 from tonnage.manifests.children import site_of
 from tonnage.settings import Settings
 
@@ -174,7 +173,7 @@ def run(settings_path: str) -> int:
         cluster_class=None if settings.namespaces else settings.operator_class or "",
     )
     loop, heartbeat, stop = (
-        _when_reachable(settings, kube, leadership),
+        when_reachable(lambda: build(settings, kube, leadership)),
         Heartbeat(),
         threading.Event(),
     )
@@ -198,7 +197,7 @@ def run(settings_path: str) -> int:
         asyncio.run(watch(namespaces, loop.store, identity, watches))
 
     def find() -> tuple[str, ...]:
-        when_served(kube)
+        when_reachable(lambda: require_served(kube))
         return watched(kube, settings)
 
     try:
@@ -210,13 +209,3 @@ def run(settings_path: str) -> int:
             thread.join(timeout=20)
         server.shutdown()
     return 0
-
-
-def _when_reachable(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
-    """Build the loop as soon as the API server answers."""
-    while True:
-        try:
-            return build(settings, kube, leadership)
-        except WorldError as error:
-            LOG.warning("waiting for the API server: %s", error)
-            time.sleep(SHORTEST_TICK_S)

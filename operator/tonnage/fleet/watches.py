@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import kopf
 
@@ -23,6 +23,7 @@ from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.watches")
+Answer = TypeVar("Answer")
 LOOK_S = 1.0
 """How often it is asked whether something has changed of which nobody tells."""
 RELOGIN_S = 1.0
@@ -142,20 +143,27 @@ class Watches:
                 return
 
 
-def when_served(kube: KubeApi) -> None:
-    """Wait until the API server knows our kind: Kopf looks for it once, when it begins."""
+def when_reachable(ask: Callable[[], Answer]) -> Answer:
+    """Return an answer as soon as the API server gives it; say once why it does not."""
     told = ""
     while True:
         try:
-            if kube.serves(MODEL_DEPLOYMENTS):
-                return
-            missing = "it does not know modeldeployments.tonnage.dev, is the CRD installed?"
+            return ask()
         except WorldError as error:
-            missing = str(error)
-        if missing != told:
-            LOG.warning("waiting for the API server: %s", missing)
-        told = missing
-        time.sleep(LOOK_S)
+            if str(error) != told:
+                LOG.warning("waiting for the API server: %s", error)
+            told = str(error)
+            time.sleep(LOOK_S)
+
+
+def require_served(kube: KubeApi) -> None:
+    """Kopf looks for our kind once, when it begins.
+
+    Raises:
+        WorldError: the API server does not know it, or does not answer.
+    """
+    if not kube.serves(MODEL_DEPLOYMENTS):
+        raise WorldError("it does not know modeldeployments.tonnage.dev, is the CRD installed?")
 
 
 def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
