@@ -12,6 +12,8 @@ Bursts that come and go before a new replica could be Ready are no matter of for
 they exceeded what was planned for is kept for a day, and the reserve is read off that record: the
 least that leaves no more requests in higher bursts than the promise allows to be late. A rise that
 stays is no burst, and what chance alone adds to a count is taken off before: plans are made for it.
+Bursts are expected to grow and shrink with what usually comes, but to be no higher than they were
+unless that was never as much: where requests come and go, a burst is many times what came between.
 
 Demand is told in replicas: requests per second over what a replica serves at most at their lengths.
 Where lengths change with the hour, as prompts of days and nights do, the rate alone says little.
@@ -106,6 +108,15 @@ class Peak:
     ratio: float
     demand: float
     """Planned for, the most of the bin."""
+    height: float
+    """Of what came, the most of the bin."""
+
+    def expected(self, usually: float, highest: float) -> float:
+        """Return its height if it comes again, where ``usually`` so much comes.
+
+        ``highest``: that was planned for while bursts were counted.
+        """
+        return min(self.ratio * usually, self.height * max(1.0, usually / highest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +212,10 @@ def rescaled(history: History, factor: float) -> History:
         recent=tuple((at_s, factor * value) for at_s, value in history.recent),
         pattern={at: (factor * mean, count) for at, (mean, count) in history.pattern.items()},
         due=tuple(due),
-        peaks=tuple(replace(each, demand=factor * each.demand) for each in history.peaks),
+        peaks=tuple(
+            replace(each, demand=factor * each.demand, height=factor * each.height)
+            for each in history.peaks
+        ),
         held=tuple((factor * short, factor * over) for short, over in history.held),
     )
 
@@ -276,12 +290,17 @@ def _with_peak(peaks: tuple[Peak, ...], due: Due, *, stays: float) -> tuple[Peak
     base = max(due.base, stays)
     if base <= 0:
         return peaks
-    new = Peak(bin=int(due.peak_s // BIN_S), ratio=due.peak / base, demand=base)
+    new = Peak(bin=int(due.peak_s // BIN_S), ratio=due.peak / base, demand=base, height=due.peak)
     if not peaks or peaks[-1].bin < new.bin:
         return (*peaks, new)
     last = peaks[-1]
-    highest = max(last.ratio, new.ratio), max(last.demand, base)
-    return (*peaks[:-1], replace(last, ratio=highest[0], demand=highest[1]))
+    merged = replace(
+        last,
+        ratio=max(last.ratio, new.ratio),
+        demand=max(last.demand, new.demand),
+        height=max(last.height, new.height),
+    )
+    return (*peaks[:-1], merged)
 
 
 def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> Forecast:
@@ -318,17 +337,19 @@ def reserve(history: History, *, quantile: float) -> float:
 
     ``quantile``: of the promise; the requests of a burst count for a note's time at its height.
     """
-    peaks = sorted(history.peaks, key=lambda each: each.ratio, reverse=True)
-    if len(peaks) < RECURS:
+    if len(history.peaks) < RECURS:
         return 0.0
-    left = (1 - quantile) * sum(each.demand for each in peaks) * BIN_S
-    ratio = 1.0
-    for each in peaks:
-        left -= each.ratio * each.demand * NOTE_S
+    highest = max(each.demand for each in history.peaks)
+    usually = usual(history) or highest
+    bursts = sorted((each.expected(usually, highest) for each in history.peaks), reverse=True)
+    left = (1 - quantile) * sum(each.demand for each in history.peaks) * BIN_S
+    least = usually
+    for burst in bursts:
+        left -= burst * NOTE_S
         if left < 0:
-            ratio = min(each.ratio, peaks[RECURS - 1].ratio)
+            least = min(burst, bursts[RECURS - 1])
             break
-    return ratio - 1 if ratio >= LEAST_PEAK else 0.0
+    return least / usually - 1 if least >= LEAST_PEAK * usually else 0.0
 
 
 def usual(history: History) -> float | None:

@@ -4,10 +4,11 @@ The form, of which ``kept_history`` says what the texts are::
 
     {"version": 1, "keptAt", "unit": memory key, "unitRequestsPerSecond",
      "means": {"first", "text"}, "peaks": {"first", "text"}, "planned": {"first", "text"},
-     "record": {WAY TO FORECAST: [loss, weight]},
+     "heights": {"first", "text"}, "record": {WAY TO FORECAST: [loss, weight]},
      "rises": [weight of notes, by how far demand rose], "held": [[short, held for nothing], ...]}
 
-Those without ``rises`` and ``held`` were written before there were any.
+Those without ``rises``, ``held`` and ``heights`` were written before there were any; a peak is then
+as high as it can have been.
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ from tonnage.estimate.kept_history import (
     KeptHistory,
     Row,
     figures,
+    row,
 )
 from tonnage.estimate.ways import WAYS
 
@@ -53,6 +55,7 @@ def history_entry(known: KeptHistory) -> dict[str, Any]:
         "means": _row_entry(known.means),
         "peaks": _row_entry(known.peaks),
         "planned": _row_entry(known.planned),
+        "heights": _row_entry(known.heights),
         "record": {
             way: [figure(score.loss), figure(score.weight)] for way, score in known.scores.items()
         },
@@ -74,19 +77,29 @@ def read_history(entry: Any) -> KeptHistory:
     check(version == VERSION)
     record = entry["record"]
     check(isinstance(record, dict) and len(record) <= len(WAYS))
+    peaks, planned = (_row(entry[key], MAX_PEAK_BINS) for key in ("peaks", "planned"))
     known = KeptHistory(
         kept_at_s=amount(entry["keptAt"]),
         unit=name(entry["unit"]),
         unit_requests_per_s=positive(entry["unitRequestsPerSecond"], LARGEST),
         means=_row(entry["means"], MAX_BINS),
-        peaks=_row(entry["peaks"], MAX_PEAK_BINS),
-        planned=_row(entry["planned"], MAX_PEAK_BINS),
+        peaks=peaks,
+        planned=planned,
+        heights=_row(entry["heights"], MAX_PEAK_BINS)
+        if "heights" in entry
+        else _highest(figures(peaks), figures(planned)),
         scores={name(way): _score(score) for way, score in record.items()},
         rises=_rises(entry["rises"]) if "rises" in entry else FIRST,
         held=_held(entry["held"]) if "held" in entry else NOTHING_HELD,
     )
-    check(figures(known.peaks).keys() == figures(known.planned).keys())
+    bins = figures(peaks).keys()
+    check(bins == figures(planned).keys() == figures(known.heights).keys())
     return known
+
+
+def _highest(peaks: Mapping[int, float], planned: Mapping[int, float]) -> Row:
+    check(peaks.keys() == planned.keys())
+    return row({at: ratio * planned[at] for at, ratio in peaks.items()})
 
 
 def _row_entry(written: Row) -> Mapping[str, Any]:

@@ -33,7 +33,9 @@ def a_history(*, ratio=2.0):
     """Half a replica's worth for ten minutes, and two bursts so many times as high."""
     now = int(NOW_S // BIN_S)
     recent = tuple((NOW_S - 60.0 * ago, USUAL) for ago in range(10, 0, -1))
-    peaks = tuple(Peak(bin=now - ago, ratio=ratio, demand=USUAL) for ago in (2, 1))
+    peaks = tuple(
+        Peak(bin=now - ago, ratio=ratio, demand=USUAL, height=ratio * USUAL) for ago in (2, 1)
+    )
     return History(recent=recent, peaks=peaks)
 
 

@@ -302,11 +302,32 @@ class TestReserve:
         # At 95 % 3000: all ten have 4 * 240 + 6 * 120 = 1680.
         ratios = [4.0] * 4 + [2.0] * 6 + [1.0] * 90
         peaks = tuple(
-            Peak(bin=number, ratio=ratio, demand=1.0) for number, ratio in enumerate(ratios)
+            Peak(bin=number, ratio=ratio, demand=1.0, height=ratio)
+            for number, ratio in enumerate(ratios)
         )
 
         assert reserve(History(peaks=peaks), quantile=0.99) == 3.0
         assert reserve(History(peaks=peaks), quantile=0.95) == 0.0
+
+    def test_is_no_higher_than_bursts_were_where_traffic_comes_and_goes(self):
+        # Four minutes of 10 after three of nothing much: a start lies between two quiet minutes.
+        def coming(at_s):
+            return 10.0 if at_s % 420 >= 180 else 0.1
+
+        history = after(coming, 240)
+
+        assert max(each.ratio for each in history.peaks) > 50
+        assert (1 + reserve(history, quantile=0.99)) * usual(history) <= 10.0
+
+    def test_grows_with_what_usually_comes_beyond_what_was_planned_for(self):
+        peaks = tuple(Peak(bin=at, ratio=3.0, demand=4.0, height=12.0) for at in range(4))
+
+        def at(demand):
+            recent = tuple((60.0 * minute, demand) for minute in range(10))
+            history = History(peaks=peaks, recent=recent)
+            return (1 + reserve(history, quantile=0.99)) * usual(history)
+
+        assert [at(2.0), at(4.0), at(8.0)] == pytest.approx([6.0, 12.0, 24.0])
 
     def test_forgets_after_a_day(self):
         history = after(lambda _: 1.0, 240, peak=self.bursty)

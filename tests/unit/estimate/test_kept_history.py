@@ -41,7 +41,10 @@ def a_pattern(*demands, until=NOW, notes=10):
 
 def peaks(*ratios, until=NOW):
     first = until - len(ratios)
-    return tuple(Peak(bin=first + at, ratio=each, demand=2.0) for at, each in enumerate(ratios))
+    return tuple(
+        Peak(bin=first + at, ratio=each, demand=2.0, height=2.0 * each)
+        for at, each in enumerate(ratios)
+    )
 
 
 def keep(history=None, *, unit="k", requests_per_s=2.5, now_s=NOW_S, **parts):

@@ -15,7 +15,7 @@ from tonnage.estimate.checked import CorruptedStateError, NewerStateError
 from tonnage.estimate.forecast import Score
 from tonnage.estimate.headroom import FIRST
 from tonnage.estimate.holding import NOTHING_HELD
-from tonnage.estimate.kept_history import KeptHistory, Row, row
+from tonnage.estimate.kept_history import KeptHistory, Row, figures, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import (
     dump_objects,
@@ -54,10 +54,11 @@ histories = st.builds(
     means=bins,
     peaks=bins,
     planned=st.just(Row()),
+    heights=st.just(Row()),
     scores=st.dictionaries(
         st.sampled_from(sorted(WAYS)), st.just(Score(loss=1.5, weight=30)), max_size=4
     ),
-).map(lambda each: replace(each, planned=each.peaks))
+).map(lambda each: replace(each, planned=each.peaks, heights=each.peaks))
 objects = st.builds(
     ObjectPosterior,
     goodput_factor=numbers(0.1, 5),
@@ -136,6 +137,7 @@ def a_history(**changes):
         "means": {"first": 7, "text": "ABAAgB"},
         "peaks": {"first": 8, "text": "AB"},
         "planned": {"first": 8, "text": "gB"},
+        "heights": {"first": 8, "text": "iB"},
         "record": {"trend": [1.5, 30]},
         "rises": [20, 0, 1.5, 0, 0, 4],
         "held": [[2, 3], [1, 5], [0, 8], [0, 9.5]],
@@ -244,6 +246,7 @@ class TestRoundTrip:
             means=Row(first=7, text="ABAAgB"),
             peaks=Row(first=8, text="AB"),
             planned=Row(first=8, text="gB"),
+            heights=Row(first=8, text="iB"),
             scores={"trend": Score(loss=1.5, weight=30)},
             rises=(20.0, 0.0, 1.5, 0.0, 0.0, 4.0),
             held=((2.0, 3.0), (1.0, 5.0), (0.0, 8.0), (0.0, 9.5)),
@@ -316,6 +319,16 @@ class TestVersions:
 
         assert loaded.num_dropped == 0
         assert (known.rises, known.held) == (FIRST, NOTHING_HELD)
+
+    def test_a_history_from_before_heights_were_kept_takes_the_highest_that_can_have_been(self):
+        older = a_history(peaks={"first": 8, "text": "iB"})
+        del older["heights"]
+        loaded = load_objects(json.dumps({"version": 3, "objects": {"u": an_object(demand=older)}}))
+        known = loaded.calibrations.objects["u"].demand
+
+        assert loaded.num_dropped == 0
+        ratio, planned = figures(known.peaks)[8], figures(known.planned)[8]
+        assert figures(known.heights)[8] == pytest.approx(ratio * planned, rel=0.01)
 
     def test_a_later_one_of_a_history_is_told_apart(self):
         with pytest.raises(NewerStateError, match=r"history of version 2, .* up to 1"):
@@ -490,8 +503,9 @@ class TestAHistoryThatIsDropped:
     def test_has_figures_of_bins_that_are_none(self, name, row):
         assert self.dropped(a_shard(**{name: row}))
 
-    def test_has_peaks_over_nothing_known(self):
-        assert self.dropped(a_shard(planned={"first": 9, "text": "gB"}))
+    @pytest.mark.parametrize("name", ["planned", "heights"])
+    def test_has_peaks_over_nothing_known(self, name):
+        assert self.dropped(a_shard(**{name: {"first": 9, "text": "gB"}}))
 
     @pytest.mark.parametrize(
         "record",
