@@ -23,7 +23,6 @@ from tonnage.sizing.request import SizingRequest, ask, look_up
 
 ANYWHERE = 2.7
 """Ratio of the largest to the smallest of each figure, over all cases."""
-SCV = 1.3
 
 
 def moved(request: SizingRequest, chance: random.Random, ratio: float) -> SizingRequest:
@@ -55,7 +54,7 @@ def moved(request: SizingRequest, chance: random.Random, ratio: float) -> Sizing
     )
 
 
-def pairs(chance: random.Random, ratio: float) -> Iterator[tuple[Sizing, Sizing]]:
+def pairs(chance: random.Random, ratio: float, scv: float) -> Iterator[tuple[Sizing, Sizing]]:
     """Yield answers to two neighbouring questions, with the flags of a plan between them all."""
     for number in range(10_000):
         lengths = Lengths(
@@ -66,7 +65,7 @@ def pairs(chance: random.Random, ratio: float) -> Iterator[tuple[Sizing, Sizing]
         )
         spec = manifest(lengths, 10.0, quantile=chance.choice(("p95", "p99")))
         model = parse_model_deployment(spec).spec
-        request = replace(ask(model, look_up(model, built_in_gpus())), arrival_scv=SCV)
+        request = replace(ask(model, look_up(model, built_in_gpus())), arrival_scv=scv)
         try:
             flags = size(request).flags
             here = replace(moved(request, chance, ANYWHERE), flags=flags)
@@ -89,9 +88,10 @@ def errors(near: Sizing, exact: Sizing) -> tuple[float, float, float]:
 @click.option("--apart", type=float, default=1.1, show_default=True)
 @click.option("--cases", "num_cases", type=int, default=70, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
-def main(apart: float, num_cases: int, seed: int) -> None:
+@click.option("--scv", type=float, default=1.3, show_default=True, help="Of gaps between arrivals.")
+def main(apart: float, num_cases: int, seed: int, scv: float) -> None:
     found = []
-    for near, exact in islice(pairs(random.Random(seed), apart), num_cases):  # noqa: S311
+    for near, exact in islice(pairs(random.Random(seed), apart, scv), num_cases):  # noqa: S311
         if not carries(near):
             continue
         found.append(errors(near, exact))

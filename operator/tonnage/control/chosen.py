@@ -170,11 +170,15 @@ def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
 def _as_it_runs(question: Question, live: Flags) -> tuple[Sizing, str | None]:
     """Size what runs. A learned constant or longer prompts must not freeze it in overload.
 
-    Where no rate keeps the SLO any more, the fleet is sized for throughput and the reason given.
+    Where requests come so burstily that a replica keeps the SLO at no rate, it is asked about the
+    most bursts that it bears. Where there are none and no rate keeps it, the fleet is sized for
+    throughput and the reason given.
     """
     try:
         return question.size(live, run=True), None
     except SLOInfeasibleError as infeasible:
+        if question.request.arrival_scv > 1:
+            return _as_it_runs(question.calmer, live)
         offline = replace(question, request=replace(question.request, slo=Slo()))
         return offline.size(live, run=True), str(infeasible)
 

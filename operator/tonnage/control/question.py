@@ -68,6 +68,13 @@ class Question:
         except SLOInfeasibleError:
             return self._sized(held, held.asked.middle, stays)
 
+    @property
+    def calmer(self) -> "Question":
+        """The same where requests come half as burstily, or one by one."""
+        scv = max(1.0, self.request.arrival_scv / 2)
+        request, near = (_with_arrivals(each, scv) for each in (self.request, self.near))
+        return replace(self, request=request, near=near)
+
     def best(self, running: Flags) -> Sizing:
         """Return the answer with the best flags for as many GPUs as those that run take.
 

@@ -22,8 +22,9 @@ from tonnage.sizing.workload import Slo, Target, Workload
 APART = 1.1
 """Ratio of neighbouring figures that are searched."""
 MEDIAN = 0.5
-MEAN_SHARE = 0.4
-"""Of the limit of TPOT, that the mean comes to at goodput: below it the slowest decide alone."""
+MEAN_SHARE, LEAST_SHARE = 0.4, 0.15
+"""Of the limit of TPOT, that the mean comes to at goodput: below it the slowest decide alone.
+Bursts lower it as they lower the load, down to the second."""
 
 
 def carries(answer: Sizing) -> bool:
@@ -35,7 +36,9 @@ def carries(answer: Sizing) -> bool:
     if answer.limited_by != "TimePerOutputToken":
         return True
     limit_s = min(target.limit_s for target in answer.request.slo.tpot)
-    return answer.at_capacity.tpot_s >= MEAN_SHARE * limit_s
+    staffing = answer.staffing
+    calm = staffing.each(1) / max(each for _, each in staffing.each_requests_per_s)
+    return answer.at_capacity.tpot_s >= max(LEAST_SHARE, MEAN_SHARE * calm) * limit_s
 
 
 def carried(answer: Sizing, request: SizingRequest) -> Sizing:

@@ -1,6 +1,7 @@
 """Which flags are in force: those that run, unless the user's spec changed or somebody edited."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -426,6 +427,8 @@ class TestMeasuredLengths:
 class TestOutOfReach:
     """What runs must not be frozen because no rate keeps the SLO any more."""
 
+    STRICT: ClassVar = {"timeToFirstToken": {"p99": "1s"}}
+
     def overloaded(self):
         flags, sizing = CHOSEN, a_sizing()
         scope = Scope(EVERYONE, speed_key(sizing.request, flags))
@@ -441,6 +444,18 @@ class TestOutOfReach:
         assert found.refusal is None
         assert found.decision is not None
         assert "timePerOutputToken" in found.chosen.problem
+
+    def test_of_bursts_that_a_replica_bears_at_no_rate_the_most_that_it_does_are_planned_for(self):
+        model = a_model(slo=self.STRICT)
+        state = a_state(a_manifest(slo=self.STRICT), live=running(CHOSEN, model), load=1)
+        calm, bursty = (
+            assessed(state, memory=replace(a_memory(state), arrival_scv=scv)).chosen
+            for scv in (1.0, 16.0)
+        )
+
+        assert bursty.problem is None
+        assert 1 < bursty.sizing.request.arrival_scv < 16
+        assert bursty.sizing.goodput_requests_per_s < calm.sizing.goodput_requests_per_s
 
 
 def test_a_target_that_another_object_controls_is_refused():

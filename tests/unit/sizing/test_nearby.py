@@ -77,6 +77,17 @@ def test_what_is_carried_over_is_nearer_to_the_search_than_the_neighbour_is(chan
     assert found.at_capacity.tpot_s == pytest.approx(exact.at_capacity.tpot_s, rel=0.05)
 
 
+def test_bursts_that_lower_the_load_leave_an_answer_that_says_what_a_fleet_serves():
+    near = size(a_request(arrival_scv=16.0))
+    exact = size(longer(near.request, prompt=1 / 1.05, output=1.05))
+
+    limit_s = near.request.slo.tpot[0].limit_s
+    assert near.at_capacity.tpot_s < 0.4 * limit_s  # too little for calm arrivals
+    assert carries(near)
+    found = carried(near, exact.request)
+    assert found.staffing.each(8) == pytest.approx(exact.staffing.each(8), rel=0.05)
+
+
 def test_a_neighbour_of_what_was_searched_is_not_searched():
     asker, near = Asker(), a_request()
     first = asker.size(longer(near, prompt=1.02), near=near)
