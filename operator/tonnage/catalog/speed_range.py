@@ -10,6 +10,7 @@ the fit; every kind that no row shows widens that, as independent errors add::
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tonnage.catalog.engine_speed import (
     SpeedTable,
@@ -32,6 +33,7 @@ class Unmeasured:
     words: str
 
 
+@lru_cache(maxsize=256)
 def speed_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> float:
     """Return by which fraction a predicted step may be off, either way, eight times in ten."""
     return _spread(gpu, weights, shape, "step")

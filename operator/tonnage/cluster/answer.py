@@ -150,8 +150,7 @@ class AnswerReader:
         found: list[Text] = []
         try:
             self._parse(self._canonical.take(piece, found))
-            for labels, at_s, value in found:
-                self._document.take(self._labels.read(labels), (at_s, value.decode()))
+            self._document.take_texts(found)
         except (ijson.JSONError, ValueError) as error:
             raise bad_answer() from error
         is_moving = self._document.num_series > before
@@ -290,23 +289,55 @@ class _Document:
 
     def take(self, labels: Labels | None, sample: Sequence[Any]) -> None:
         """Keep the series that was just read, if it is one."""
-        self.num_series += 1
+        self._count(1)
+        if labels is None:
+            return
+        figures = _finite(sample)
+        if figures is None:
+            self._num_dropped += 1
+        else:
+            self._keep(labels, *figures)
+
+    def take_texts(self, texts: Sequence[Text]) -> None:
+        """Keep series by the texts of their parts. Of most the time is that of the one before."""
+        self._count(len(texts))
+        read, last, at_s = self._labels.read, b"", math.nan
+        for told, at, text in texts:
+            labels = read(told)
+            if labels is None:
+                continue
+            if at != last:
+                last, at_s = at, float(at)
+            value = _number(text)
+            if math.isfinite(value) and math.isfinite(at_s):
+                self._keep(labels, at_s, value)
+            else:
+                self._num_dropped += 1
+
+    def _count(self, number: int) -> None:
+        self.num_series += number
         if self.num_series > self._max_series:
             message = f"an answer has more than {self._max_series} series"
             raise PrometheusError(message, reason="QueryTooLarge")
-        if labels is None:
-            return
-        figures = None if labels is self._labels.too_long else _finite(sample)
-        if figures is None:
+
+    def _keep(self, labels: Labels, evaluated_at_s: float, value: float) -> None:
+        if labels is self._labels.too_long:
             self._num_dropped += 1
             return
-        evaluated_at_s, value = figures
         if evaluated_at_s != self.evaluated_at_s:
             self.evaluated_at_s = evaluated_at_s
         known = self._found.get(id(labels))
         self._num_dropped += known is not None
         if known is None or value > known.value:  # as max by does with two of the same
             self._found[id(labels)] = Series(labels, value, evaluated_at_s)
+
+
+def _number(text: bytes) -> float:
+    """Return a value as it is written; NaN where that is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _finite(sample: Sequence[Any]) -> tuple[float, float] | None:

@@ -21,7 +21,8 @@ HEAD: Final = re.compile(
 MAX_HEAD_BYTES: Final = 128
 MAX_TEXT_BYTES: Final = 4 * KIB
 """Of one series, before it is left to the parser."""
-_STRING = rb'"(?:[^"\\\x00-\x1f]|\\.)*+"'
+_PLAIN = rb'[^"\\\x00-\x1f]*+'
+_STRING = rb'"' + _PLAIN + rb"(?:\\." + _PLAIN + rb')*+"'  # an alternation takes twice as long
 _PAIR = _STRING + rb":" + _STRING
 _SERIES = (
     rb'\{"metric":(\{(?:'

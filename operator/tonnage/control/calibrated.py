@@ -1,7 +1,6 @@
 """``status.calibration``: prior, evidence, what was learned, and what that changes in the plan."""
 
 import math
-from functools import lru_cache
 
 from tonnage.api.status import CalibrationStatus, LearnedConstant
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -9,15 +8,14 @@ from tonnage.control.learning import estimated_kv_tokens
 from tonnage.control.state import Assessment, Chosen, Fleet
 from tonnage.control.times import rfc3339
 from tonnage.control.values import replace
-from tonnage.estimate.belief import Belief
 from tonnage.estimate.calibration import memory_key, speed_key, witnesses
-from tonnage.estimate.learner import slow_end
+from tonnage.estimate.learner import constants_of, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.explain.report import rounded
+from tonnage.kept import kept
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.workload import Slo, Workload
 
 
 def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | None:
@@ -47,7 +45,9 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         step_time=step,
         requests_per_second=rounded(chosen.goodput_factor * chosen.sizing.goodput_requests_per_s),
         prior_requests_per_second=rounded(
-            _prior_requests_per_s(chosen.sizing, held, fleet.settings.speed_range)
+            _prior_requests_per_s(
+                chosen.sizing, held.prior, held.constants, fleet.settings.speed_range
+            )
         ),
         goodput_factor=rounded(chosen.goodput_factor),
         judged_requests=round(own.num_judged),
@@ -101,26 +101,24 @@ def _constant(prior: float, learned: float, planned: float, deviation: float) ->
     )
 
 
-def _prior_requests_per_s(sizing: Sizing, held: Belief, share: float) -> float:
+@kept
+def _prior_requests_per_s(
+    sizing: Sizing, before_any: SpeedPosterior, constants: SpeedConstants, share: float
+) -> float:
     """Return what a replica would be planned for, were nothing learned of it.
 
     The goodput that was found, scaled as the fluid bound differs: no other search is made for it.
     """
     workload, slo = sizing.request.workload, sizing.request.slo
-    prior = held.constants_at(slow_end(held.prior, share=share))
+    prior = constants_of(slow_end(before_any, share=share), constants)
     before = _with(sizing.replica, prior)
     if sizing.request.measured_kv_tokens is not None:
         each_bytes = sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
         before = replace(before, kv_pool_bytes=estimated_kv_tokens(sizing) * each_bytes)
-    now = _bound_requests_per_s(sizing.replica, workload, slo)
-    ratio = _bound_requests_per_s(before, workload, slo) / now if now > 0 else 1.0
+    now = bound_requests_per_s(sizing.replica, workload, slo)
+    ratio = bound_requests_per_s(before, workload, slo) / now if now > 0 else 1.0
     return ratio * sizing.goodput_requests_per_s
 
 
 def _with(replica: Replica, constants: SpeedConstants) -> Replica:
     return replace(replica, model=replace(replica.model, constants=constants))
-
-
-@lru_cache(maxsize=8192)
-def _bound_requests_per_s(replica: Replica, workload: Workload, slo: Slo) -> float:
-    return bound_requests_per_s(replica, workload, slo)

@@ -1,6 +1,7 @@
 """Conditions as kstatus and people read them: one short rule each."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from statistics import median_low
 
 from tonnage.api.objects import ModelDeployment
@@ -31,6 +32,8 @@ BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted
 OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", "InsufficientGPU", "QuotaExceeded", NEEDED}
 LIMIT_CODES = frozenset(OTHER_LIMITS | BUDGET_CODES.keys())
 MESSAGE_LENGTH = KIB
+SHARED = 4096
+"""Conditions that are one for all objects of which the same is said: each takes 1 KB."""
 MOST_NAMED = 4
 """Queries that are named in one message."""
 PENDING = "PlanPending"
@@ -86,6 +89,8 @@ def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
 def _failed(found: Assessment, fleet: Fleet) -> Iterator[str]:
     """Yield the queries that lack an answer, or a part of one, for the pods of an object."""
     namespace = found.state.view.namespace
+    if not (fleet.problems or fleet.partial):
+        return
     for query in TABLE:
         if problem := fleet.problem_of(query, namespace):
             yield f"{query} ({problem[0]}: {problem[1]})"
@@ -301,22 +306,13 @@ FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
 
 def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition, ...]:
     """Return every condition that is present; a transition time moves only with its status."""
-    generation = found.state.view.generation
-    present = []
+    generation, before = found.state.view.generation, found.memory.conditions
     said = (*(rule(found) for rule in RULES), *(rule(found, fleet) for rule in FLEET_RULES))
-    for finding in (_as_planned(each, found) for each in said):
-        if finding.state is None:
-            continue
-        condition = Condition(
-            type=finding.type,
-            status=finding.state,
-            reason=finding.reason,
-            message=finding.message[:MESSAGE_LENGTH],
-            last_transition_time=now,
-            observed_generation=generation,
-        )
-        present.append(_since(condition, found.memory.conditions.get(finding.type)))
-    return tuple(present)
+    return tuple(
+        _condition(finding, finding.state, before.get(finding.type), generation, now)
+        for finding in (_as_planned(each, found) for each in said)
+        if finding.state is not None
+    )
 
 
 def _as_planned(finding: Finding, found: Assessment) -> Finding:
@@ -332,7 +328,28 @@ def _as_planned(finding: Finding, found: Assessment) -> Finding:
     return Finding(finding.type, before.status, before.reason, before.message)
 
 
-def _since(condition: Condition, before: Condition | None) -> Condition:
-    if before is None or before.status != condition.status:
-        return condition
-    return condition.model_copy(update={"last_transition_time": before.last_transition_time})
+def _condition(
+    finding: Finding, state: State, before: Condition | None, generation: int, now: str
+) -> Condition:
+    """Return a condition: the one that stands, where it would say the same."""
+    message = finding.message[:MESSAGE_LENGTH]
+    since = now
+    if before is not None and before.status == state:
+        since = before.last_transition_time
+        stands = (before.reason, before.message, before.observed_generation)
+        if stands == (finding.reason, message, generation):
+            return before
+    return _shared((finding.type, state, finding.reason, message), since, generation)
+
+
+@lru_cache(maxsize=SHARED)
+def _shared(said: tuple[str, State, str, str], since: str, generation: int) -> Condition:
+    kind, status, reason, message = said
+    return Condition(
+        type=kind,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=since,
+        observed_generation=generation,
+    )

@@ -30,6 +30,7 @@ from tonnage.estimate.speed import (
     predicted_gap_s,
     prompt_shape,
 )
+from tonnage.kept import kept
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.step_time.model import StepTimeModel
@@ -257,9 +258,7 @@ def _pod_windows(
     """Return what the engines of each warm pod did over the last window."""
     interval_s = fleet.settings.scrape_interval_s
     warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
-    prompts = prompt_shape(
-        sizing.request.workload, max_batched_tokens=sizing.flags.max_num_batched_tokens
-    )
+    prompts = _prompts(sizing)
     by_pod = dict[str, list[BusyWindow]]()
     for each in state.engines:
         if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
@@ -271,6 +270,12 @@ def _pod_windows(
         for pod, windows in sorted(by_pod.items())
         if windows
     )
+
+
+@kept
+def _prompts(sizing: Sizing) -> PromptShape:
+    most_tokens = sizing.flags.max_num_batched_tokens
+    return prompt_shape(sizing.request.workload, max_batched_tokens=most_tokens)
 
 
 def _window(

@@ -1,10 +1,13 @@
 """What one object asks of sizing: by what its spec says, what is measured and what is believed."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
-from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.shape import ModelShape
 from tonnage.control.answers import Asker
 from tonnage.control.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.state import BadConfig, Fleet, ModelState, ObjectMemory
@@ -13,6 +16,7 @@ from tonnage.control.values import replace
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.kept import kept
 from tonnage.manifests.arguments import argument_pairs, without_capacity_flags
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.errors import SLOInfeasibleError
@@ -50,9 +54,13 @@ class Question:
     fleet: Fleet
     memory: ObjectMemory
     asker: Asker
+    _beliefs: dict[Flags | None, Belief] = field(default_factory=dict)
 
     def belief(self, flags: Flags | None) -> Belief:
-        return belief(self.request, flags, self.state, self.fleet, self.memory)
+        """Return what is believed of engines with these flags, whatever the SLO."""
+        if flags not in self._beliefs:
+            self._beliefs[flags] = belief(self.request, flags, self.state, self.fleet, self.memory)
+        return self._beliefs[flags]
 
     def size(self, flags: Flags | None, *, run: bool) -> Sizing:
         """Return the answer for engines with these flags; ``run``: they stay.
@@ -135,8 +143,7 @@ def _expected(
     shape = state.model_config
     if isinstance(shape, BadConfig):
         raise shape.kind(shape.message)
-    known = look_up(model.spec, fleet.gpus, shape=shape, engine_version=version)
-    request = ask(model.spec, known)
+    request = _by_spec(model.spec, fleet.gpus, shape, version)
     if model.spec.scale_target and state.deployment:
         arguments = state.deployment.arguments
         request = replace(
@@ -148,6 +155,13 @@ def _expected(
     if memory.arrival_scv is not None:
         request = _with_arrivals(request, memory.arrival_scv)
     return request
+
+
+@kept
+def _by_spec(
+    spec: Spec, gpus: Mapping[str, Gpu], shape: ModelShape | None, engine_version: str | None
+) -> SizingRequest:
+    return ask(spec, look_up(spec, gpus, shape=shape, engine_version=engine_version))
 
 
 def _with_arrivals(request: SizingRequest, arrival_scv: float) -> SizingRequest:

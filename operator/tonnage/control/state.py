@@ -40,9 +40,12 @@ ACTING: Final = frozenset({"Auto", APPROVE})
 """Modes in which Deployments are written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared."""
+    """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared.
+
+    Without slots: what its status says is kept with it.
+    """
 
     namespace: str
     name: str

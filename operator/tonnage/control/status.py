@@ -1,10 +1,8 @@
-"""The status of one object, and whether it differs enough from what stands there to be written."""
+"""The status of one object, and whether it is to be written."""
 
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,6 +20,7 @@ from tonnage.api.status import (
 from tonnage.control.approval import NEEDED
 from tonnage.control.calibrated import calibration_status
 from tonnage.control.conditions import NO_PATH, PENDING, conditions
+from tonnage.control.differing import gauges_moved, is_moved, said, standing_said
 from tonnage.control.happenings import told_of
 from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
@@ -36,21 +35,12 @@ from tonnage.explain.report import (
     rounded,
 )
 
-MATERIAL = 0.10
 SLO_SOURCES = {
     "TTFT": "vllm:time_to_first_token_seconds",
     "TPOT": "vllm:request_time_per_output_token_seconds",
 }
 SMOOTHING = 0.3
 """Weight of the newest tick in a gauge that is shown; decisions use the figures as they are."""
-FLOORS = {
-    "queueDepth": 2.0,
-    "running": 2.0,
-    "requestsPerSecond": 0.05,
-    "deviationFraction": 0.05,
-    "coldStartDeviationSeconds": 10.0,
-}
-"""A gauge that differs by less than this has not changed, whatever the ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +74,9 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return the status of an object, and whether it materially differs from what stands there."""
     status, memory = _awaited(found, fleet) if found.pending else _found(found, fleet)
     memory = replace(memory, conditions={each.type: each for each in status.conditions})
-    before, after = json.loads(found.state.view.status), status.to_dict()
+    before, after = standing_said(found.state.view), said(status.to_dict())
     gauges_due = fleet.now_s - memory.gauges_written_at_s >= fleet.settings.status_interval_s
-    differs = facts(after) != facts(before)
+    differs = after.facts != before.facts
     moved = gauges_due and gauges_moved(before, after)
     if differs or moved:
         memory = replace(memory, gauges_written_at_s=fleet.now_s)
@@ -261,16 +251,6 @@ def _measured(
     return replace(memory, gauges=gauges, shown=shown), measured
 
 
-def is_moved(name: str, before: float, after: float) -> bool:
-    """Tell whether a shown gauge changed by 10 %, and by more than its floor.
-
-    >>> is_moved("queueDepth", 0, 1), is_moved("stepSeconds", 0.040, 0.045)
-    (False, True)
-    """
-    change = abs(after - before)
-    return change > FLOORS.get(name, 0.0) and change > MATERIAL * max(abs(before), abs(after))
-
-
 def _display(found: Assessment, memory: ObjectMemory) -> Display:
     mbu, queue = memory.shown.get("memoryBandwidthUtilization"), memory.shown.get("queueDepth")
     known = found.observed.attainments if found.observed else ()
@@ -284,60 +264,3 @@ def _display(found: Assessment, memory: ObjectMemory) -> Display:
         slo=", ".join(missed) or ("met" if known else ""),
         reason=reason,
     )
-
-
-def facts(status: Mapping[str, Any]) -> Any:
-    """Return the part of a status whose every change is written at once.
-
-    Numbers of the plan and of replicas, and conditions without messages and times. The rest are
-    gauges and words that go along with the next write: two limits that nearly touch change
-    places with every waver of the load.
-    """
-    plan = dict(status.get("plan") or {})
-    for word in ("reasons", "limitedBy"):
-        plan.pop(word, None)
-    return {
-        "generation": status.get("observedGeneration"),
-        "replicas": status.get("replicas"),
-        "plan": plan,
-        "decisions": [each["time"] for each in status.get("decisions") or ()],
-        "proposals": [each["digest"] for each in status.get("proposals") or ()],
-        "conditions": sorted(
-            (each["type"], each["status"], each["reason"])
-            for each in status.get("conditions") or ()
-        ),
-    }
-
-
-def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Tell whether any shown number changed materially, appeared or vanished."""
-    old, new = dict(_numbers(before)), dict(_numbers(after))
-    if old.keys() != new.keys():
-        return True
-    return any(is_moved(path[-1], old[path], new[path]) for path in new)
-
-
-GAUGE_SECTIONS = ("estimate", "measured", "calibration")
-COUNTERS = frozenset(
-    {
-        "busySteps",
-        "windows",
-        "judgedRequests",
-        "coldStarts",
-        "corroboratingNamespaces",
-        "deviationFraction",
-    }
-)
-"""Grows for ever, or shrinks: goes along, asks for no write of its own."""
-
-
-def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], float]]:
-    for section in GAUGE_SECTIONS:
-        for name, value in (status.get(section) or {}).items():
-            parts = value if isinstance(value, dict) else {name: value}
-            for part, number in parts.items():
-                if name in COUNTERS or part in COUNTERS or isinstance(number, bool):
-                    continue
-                if isinstance(number, int | float) and math.isfinite(number):
-                    shown = name if part == "value" else part
-                    yield (section, name, shown), float(number)

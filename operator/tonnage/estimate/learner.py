@@ -12,6 +12,7 @@ grows with age.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import NormalDist
 
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -45,6 +46,8 @@ of windows with the engine's very constants differs from what they show."""
 PREFILL_NOISE = 0.04
 COMPANY_NOISE = 0.25
 """Of a prefill, times the share of prompts in a step: who else is in it is not known."""
+REMEMBERED = 1_500
+"""Arguments of which results are kept: objects of a key ask the same in each tick."""
 MOST_POOLED = 4
 """Pods beyond these make the median no surer: what they have in common stays."""
 GATE = 3.0
@@ -76,6 +79,7 @@ class PodWindow:
     engines: tuple[BusyWindow, ...]
 
 
+@lru_cache(maxsize=REMEMBERED)
 def prior_posterior(constants: SpeedConstants, *, spread_fraction: float) -> SpeedPosterior:
     """Return what is known before anything is measured.
 
@@ -103,6 +107,7 @@ def quantile_z(share: float) -> float:
     return NormalDist().inv_cdf((1 + share) / 2)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def constants_of(posterior: SpeedPosterior, prior: SpeedConstants) -> SpeedConstants:
     return with_speed(
         prior,
@@ -125,6 +130,7 @@ def _deviation_by_constants(posterior: SpeedPosterior) -> float:
     return math.sqrt(max(0.0, _dot(SHARES, _times(_matrix(posterior), SHARES))))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def slow_end(posterior: SpeedPosterior, *, share: float) -> SpeedPosterior:
     """Return the constants at the slow end of the range that holds such a share of the truth.
 

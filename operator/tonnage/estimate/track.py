@@ -94,7 +94,10 @@ def noted(readings: Readings, newest: Reading, *, interval_s: float) -> Readings
 def track_of(readings: Readings, *, interval_s: float) -> Track:
     """Return the readings that are the engine's own, by the fewest exceptions."""
     steps = _Steps(readings, interval_s)
-    followed = range(len(readings)) if steps.is_plain else _followed(len(readings), steps)
+    if steps.is_plain:  # then none fell, and each growth is what it looks like
+        grown = [max(0.0, after.arrived - before.arrived) for before, after in pairwise(readings)]
+        return Track(sound=readings, totals=tuple(accumulate(grown, initial=0.0)), odd_s=())
+    followed = _followed(len(readings), steps)
     sound = tuple(readings[at] for at in followed)
     grown = [steps.grown(first, second) for first, second in pairwise(followed)]
     began = {after.at_s for before, after in pairwise(sound) if _has_fallen(before, after)}

@@ -18,6 +18,7 @@ from tonnage.catalog.shape import (
     StateAttention,
 )
 from tonnage.explain.startup_log import printed
+from tonnage.kept import kept
 from tonnage.sizing.cost import usd_per_hour_per_gpu, usd_per_million_tokens
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
@@ -101,8 +102,16 @@ def plan_status(
 
 def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateStatus:
     """Return ``status.estimate``: what the arithmetic expects of one replica and of the fleet."""
-    workload, state = sizing.request.workload, sizing.at_capacity
     fleet_usd = usd_per_hour(sizing, sizing.replicas if replicas is None else replicas)
+    if fleet_usd is None:
+        return _estimate_of_one(sizing)
+    return _estimate_of_one(sizing).model_copy(update={"usd_per_hour": rounded(fleet_usd)})
+
+
+@kept
+def _estimate_of_one(sizing: Sizing) -> EstimateStatus:
+    """Return the same but what all replicas cost."""
+    workload, state = sizing.request.workload, sizing.at_capacity
     one_usd = usd_per_hour(sizing, 1)
     ceiling = sizing.slo_ceiling
     low, high = sizing.kv_tokens_range
@@ -122,7 +131,6 @@ def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateS
         bottleneck=bottleneck(sizing),
         intensity_flop_per_byte=rounded(intensity(sizing)),
         ridge_flop_per_byte=rounded(ridge(sizing)),
-        usd_per_hour=None if fleet_usd is None else rounded(fleet_usd),
         usd_per_million_tokens=None
         if one_usd is None
         else rounded(
@@ -146,6 +154,7 @@ def _engine_log(sizing: Sizing) -> str:
     )
 
 
+@kept
 def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
     """Say with numbers what set the batch."""
     state, flags = sizing.at_capacity, sizing.flags
@@ -185,6 +194,7 @@ def goodput_written(sizing: Sizing) -> str:
     return f"{rate} (standard error {error:.1%})" if error else rate
 
 
+@kept
 def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     """Say by how much the estimate is too high where it would refuse what runs."""
     doubt = sizing.memory_doubt

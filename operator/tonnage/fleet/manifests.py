@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+from weakref import WeakValueDictionary
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.api.spec import Spec
 from tonnage.control.state import ModelView
 from tonnage.units import MIB
 
@@ -22,6 +24,8 @@ class Manifests:
     """
 
     most_characters: int = MOST_CHARACTERS
+    _specs: WeakValueDictionary[str, Spec] = field(default_factory=WeakValueDictionary)
+    """By their JSON: objects that ask for the same have one, and what is kept with it."""
     _known: dict[str, Parsed] = field(default_factory=dict)
 
     def parse(self, views: Iterable[ModelView]) -> Mapping[str, Parsed]:
@@ -30,12 +34,19 @@ class Manifests:
         room = self.most_characters
         for view in views:
             known = self._known.get(view.manifest)
-            found[view.uid] = each = parsed(view.manifest) if known is None else known
+            found[view.uid] = each = self._parsed(view.manifest) if known is None else known
             room -= len(view.manifest)
             if room >= 0:
                 kept[view.manifest] = each
         self._known = kept
         return found
+
+    def _parsed(self, manifest: str) -> Parsed:
+        model = parsed(manifest)
+        if isinstance(model, InvalidSpecError):
+            return model
+        spec = self._specs.setdefault(model.spec.model_dump_json(), model.spec)
+        return replace(model, spec=spec)
 
 
 def parsed(manifest: str) -> Parsed:

@@ -10,6 +10,7 @@ from typing import Any
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
 from tonnage.estimate.metrics import prometheus_duration
+from tonnage.kept import kept
 from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import (
@@ -61,11 +62,16 @@ def site_of(settings: Settings, *, has_pod_monitors: bool) -> Site:
 
 def spec_digest(model: ModelDeployment) -> str:
     """Return a digest of the part of the spec that a template is made from."""
-    return hashlib.sha256(_written_spec(model).encode()).hexdigest()[:DIGEST_LENGTH]
+    return _digest_of(model.spec)
 
 
-def _written_spec(model: ModelDeployment) -> str:
-    return json.dumps(model.spec.to_digestible(), sort_keys=True)
+@kept
+def _digest_of(spec: Spec) -> str:
+    return hashlib.sha256(_written_spec(spec).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def _written_spec(spec: Spec) -> str:
+    return json.dumps(spec.to_digestible(), sort_keys=True)
 
 
 def deployment(
@@ -85,7 +91,7 @@ def deployment(
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
         DRAIN_ANNOTATION: str(drain_s),
-        SPEC_ANNOTATION: _written_spec(model),
+        SPEC_ANNOTATION: _written_spec(model.spec),
     }
     made = {
         "apiVersion": "apps/v1",

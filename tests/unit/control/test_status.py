@@ -24,14 +24,9 @@ from measured_builders import a_posterior, an_engine
 from strategies import numbers
 from tonnage.api.status import MAX_DECISIONS, Status
 from tonnage.catalog.config.formats.quantization import FP8
+from tonnage.control.differing import facts, gauges_moved, is_moved, said
 from tonnage.control.plausible import MIN_WINDOWS
-from tonnage.control.status import (
-    facts,
-    gauges_moved,
-    is_moved,
-    recalled,
-    report,
-)
+from tonnage.control.status import recalled, report
 from tonnage.control.times import rfc3339
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.estimate.posterior import ObjectPosterior
@@ -40,6 +35,10 @@ EACH = a_sizing().goodput_requests_per_s
 KV_TOKENS = a_sizing().kv_tokens
 INF = float("inf")
 MINUTE_S = 60
+
+
+def moved(before, after):
+    return gauges_moved(said(before), said(after))
 
 
 def reported(state=None, *, memory=None, now_s=NOW_S, known=None, **changes):
@@ -160,9 +159,14 @@ class TestMaterial:
     def test_a_gauge_that_appears_or_vanishes_is_news(self):
         with_step = {"measured": {"stepSeconds": {"value": 0.04}}}
 
-        assert gauges_moved({}, with_step)
-        assert gauges_moved(with_step, {"measured": {}})
-        assert not gauges_moved(with_step, with_step)
+        assert moved({}, with_step)
+        assert moved(with_step, {"measured": {}})
+        assert not moved(with_step, with_step)
+
+    def test_the_order_in_which_they_stand_says_nothing(self):
+        step, queue = {"stepSeconds": {"value": 0.04}}, {"queueDepth": {"value": 9}}
+
+        assert not moved({"measured": step | queue}, {"measured": queue | step})
 
     def test_doubt_that_shrinks_with_evidence_is_none(self):
         before = {
@@ -170,13 +174,13 @@ class TestMaterial:
         }
         after = {"calibration": {"prefillEfficiency": {"learned": 0.46, "deviationFraction": 0.04}}}
 
-        assert not gauges_moved(before, after)
+        assert not moved(before, after)
 
     def test_counters_and_words_are_no_gauges(self):
         before = {"calibration": {"busySteps": 5, "changedAt": "a"}, "estimate": {"x": None}}
         after = {"calibration": {"busySteps": 5000, "changedAt": "b"}}
 
-        assert not gauges_moved(before, after)
+        assert not moved(before, after)
 
     def test_reasons_and_messages_are_no_facts(self):
         plan = {"replicas": 2, "reasons": [{"code": "Demand", "message": "1.23"}]}
@@ -431,14 +435,14 @@ class TestCalibration:
         gone = reported().status.to_dict()
 
         assert before["calibration"] != after["calibration"]
-        assert not gauges_moved(before, after)
-        assert gauges_moved(before, gone)
+        assert not moved(before, after)
+        assert moved(before, gone)
 
     def test_more_of_the_same_evidence_asks_for_no_write(self):
         before = reported(known=learned_with(0.0004, num_windows=10, num_judged=10))
         after = reported(known=learned_with(0.0004, num_windows=99, num_judged=99))
 
-        assert not gauges_moved(before.status.to_dict(), after.status.to_dict())
+        assert not moved(before.status.to_dict(), after.status.to_dict())
 
 
 def learned_with(variance, *, num_windows=10, num_judged=0):

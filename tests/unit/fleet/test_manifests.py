@@ -29,6 +29,14 @@ def test_a_version_that_was_replaced_is_forgotten():
     assert manifests.parse(views("a"))["uid-of-a"] is not before
 
 
+def test_objects_that_ask_for_the_same_share_a_spec():
+    found = Manifests().parse([*views("a", "b"), *views("c", scaling={"maxReplicas": 3})])
+    specs = [found[uid].spec for uid in ("uid-of-a", "uid-of-b", "uid-of-c")]
+
+    assert specs[0] is specs[1]
+    assert specs[2] != specs[0]
+
+
 @pytest.mark.parametrize(("room", "is_kept"), [(1000, (True, False)), (10_000, (True, True))])
 def test_no_more_are_kept_than_there_is_room_for(room, is_kept):
     manifests = Manifests(most_characters=room)

@@ -1,0 +1,116 @@
+"""Whether a status differs enough from the one that stands there to be written."""
+
+import json
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tonnage.control.state import ModelView
+from tonnage.kept import kept
+
+Path = tuple[str, str, str]
+"""Section of the status, name, and part."""
+MATERIAL = 0.10
+FLOORS = {
+    "queueDepth": 2.0,
+    "running": 2.0,
+    "requestsPerSecond": 0.05,
+    "deviationFraction": 0.05,
+    "coldStartDeviationSeconds": 10.0,
+}
+"""A gauge that differs by less than this has not changed, whatever the ratio."""
+
+
+def is_moved(name: str, before: float, after: float) -> bool:
+    """Tell whether a shown gauge changed by 10 %, and by more than its floor.
+
+    >>> is_moved("queueDepth", 0, 1), is_moved("stepSeconds", 0.040, 0.045)
+    (False, True)
+    """
+    change = abs(after - before)
+    return change > FLOORS.get(name, 0.0) and change > MATERIAL * max(abs(before), abs(after))
+
+
+class Said(NamedTuple):
+    """What of a status decides whether another one is written."""
+
+    facts: Any
+    names: tuple[Path, ...]
+    """Of the gauges, sorted, as are their numbers."""
+    numbers: "array[float]"
+
+
+def said(status: Mapping[str, Any]) -> Said:
+    """Return what of a status decides whether another one is written."""
+    numbers = dict(sorted(_numbers(status)))
+    return Said(facts(status), _shared(tuple(numbers)), array("d", numbers.values()))
+
+
+@kept
+def standing_said(view: ModelView) -> Said:
+    return said(json.loads(view.status))
+
+
+@lru_cache(maxsize=64)
+def _shared(names: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return the same object for the same names, of which there are few sets."""
+    return names
+
+
+def facts(status: Mapping[str, Any]) -> Any:
+    """Return the part of a status whose every change is written at once.
+
+    Numbers of the plan and of replicas, and conditions without messages and times. The rest are
+    gauges and words that go along with the next write: two limits that nearly touch change
+    places with every waver of the load.
+    """
+    plan = dict(status.get("plan") or {})
+    for word in ("reasons", "limitedBy"):
+        plan.pop(word, None)
+    return {
+        "generation": status.get("observedGeneration"),
+        "replicas": status.get("replicas"),
+        "plan": plan,
+        "decisions": [each["time"] for each in status.get("decisions") or ()],
+        "proposals": [each["digest"] for each in status.get("proposals") or ()],
+        "conditions": sorted(
+            (each["type"], each["status"], each["reason"])
+            for each in status.get("conditions") or ()
+        ),
+    }
+
+
+def gauges_moved(before: Said, after: Said) -> bool:
+    """Tell whether any shown number changed materially, appeared or vanished."""
+    if before.names != after.names:
+        return True
+    known = zip(after.names, before.numbers, after.numbers, strict=True)
+    return any(old != new and is_moved(path[-1], old, new) for path, old, new in known)
+
+
+GAUGE_SECTIONS = ("estimate", "measured", "calibration")
+COUNTERS = frozenset(
+    {
+        "busySteps",
+        "windows",
+        "judgedRequests",
+        "coldStarts",
+        "corroboratingNamespaces",
+        "deviationFraction",
+    }
+)
+"""Grows for ever, or shrinks: goes along, asks for no write of its own."""
+
+
+def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[Path, float]]:
+    for section in GAUGE_SECTIONS:
+        for name, value in (status.get(section) or {}).items():
+            parts = value if isinstance(value, dict) else {name: value}
+            for part, number in parts.items():
+                if name in COUNTERS or part in COUNTERS or isinstance(number, bool):
+                    continue
+                if isinstance(number, int | float) and math.isfinite(number):
+                    shown = name if part == "value" else part
+                    yield (section, name, shown), float(number)
