@@ -25,7 +25,7 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.collector import collect_rarely
-from tonnage.fleet.heartbeat import Heartbeat, serve
+from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
 from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
@@ -174,7 +174,7 @@ def run(settings_path: str) -> int:
     )
     loop, heartbeat, stop = (
         when_reachable(lambda: build(settings, kube, leadership)),
-        Heartbeat(),
+        Heartbeat(tick_s=settings.tick_s),
         threading.Event(),
     )
     loop.observer.tell = heartbeat.note_answers
@@ -184,13 +184,11 @@ def run(settings_path: str) -> int:
     LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
     threads = [
         threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
-        threading.Thread(
-            target=keep_deciding, args=(loop, leadership, heartbeat, stop), name="loop"
-        ),
+        threading.Thread(target=keep_deciding, args=(loop, leadership, heartbeat, stop), name=LOOP),
     ]
     for thread in threads:
         thread.start()
-    watches = Watches()
+    watches = Watches(beat=lambda: heartbeat.beat(WATCHES), rest=lambda: heartbeat.rest(WATCHES))
     loop.readable = watches.note_readable
 
     def keep_watching(namespaces: tuple[str, ...]) -> None:

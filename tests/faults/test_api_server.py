@@ -8,6 +8,7 @@ import itertools
 import json
 import signal
 import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -17,6 +18,7 @@ from http_double import Reply, json_reply
 from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS, LEASES, MODEL_DEPLOYMENTS
 from tonnage.cluster.lease import DURATION_S, NAME
+from tonnage.lab.certificates import issue
 
 pytestmark = pytest.mark.lab
 
@@ -341,6 +343,33 @@ class TestRow32TheTokenIsRefused:
         world.ask_for(2)
 
         world.until_replicas(2, timeout_s=120)  # a watch that is silent ends after 70 s
+        assert world.operator.num_starts == 1
+
+
+class TestRow32TheAuthorityIsReplaced:
+    @pytest.fixture
+    def certificates(self, tmp_path):
+        return issue(tmp_path / "old", now=datetime.fromtimestamp(time.time(), UTC))
+
+    @pytest.fixture
+    def world(self, fault_plane, administrator, tmp_path, certificates):
+        with an_api_world(fault_plane, administrator, tmp_path) as made:
+            made.add_operator(certificates=certificates)
+            yield made
+
+    def test_and_the_new_one_is_believed_by_the_same_process(self, world, certificates, tmp_path):
+        world.begin()
+        new = issue(tmp_path / "new", now=datetime.fromtimestamp(time.time(), UTC))
+        world.proxy.certify(new.server)
+        refused_s = lasting(world, 4)
+        world.ask_for(2)
+
+        assert world.proxy.writes(since_s=refused_s) == []
+
+        certificates.ca.write_bytes(new.ca.read_bytes())
+        world.until_replicas(2)  # by a watch: the lists come after minutes
+
+        assert "watching anew" in world.operator.log()
         assert world.operator.num_starts == 1
 
 

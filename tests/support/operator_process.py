@@ -13,7 +13,6 @@ from typing import Any
 import requests
 import yaml
 
-from http_double import a_kubeconfig
 from tonnage.lab.processes import free_ports
 
 QUICK = {"tickS": 1, "statusIntervalS": 1, "scaleDownWindowS": 3}
@@ -85,11 +84,11 @@ class OperatorProcess:
 
 @contextmanager
 def an_operator(
-    folder: Path, *, name: str, api_url: str, namespaces: tuple[str, ...], **settings: Any
+    folder: Path, *, name: str, kubeconfig: str, namespaces: tuple[str, ...], **settings: Any
 ) -> Iterator[OperatorProcess]:
     """Start one that serves these namespaces and keeps its Lease in the first of them."""
     (port,) = free_ports(1)
-    (folder / "kubeconfig").write_text(a_kubeconfig(api_url))
+    (folder / "kubeconfig").write_text(kubeconfig)
     told = QUICK | {
         "prometheusUrl": "http://127.0.0.1:9",
         "probePort": port,

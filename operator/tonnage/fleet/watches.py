@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import kopf
+import yaml
 
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi
@@ -110,13 +111,34 @@ async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.watching.label_selectors[plural] = f"{MANAGED_LABEL}=true"
 
 
-class Watches:
-    """The namespaces that are watched now."""
+def _authority() -> bytes | str | None:
+    """Return what the API server's certificate is checked by; None: nothing, or no file now."""
+    try:
+        found = _credentials(settings=kopf.OperatorSettings())
+        if found is None:
+            return None
+        return Path(os.fsdecode(found.ca_path)).read_bytes() if found.ca_path else found.ca_data
+    except (OSError, ValueError, yaml.YAMLError):  # while somebody writes it
+        return None
 
-    def __init__(self) -> None:
+
+def _unheard() -> None:
+    """Nobody listens."""
+
+
+class Watches:
+    """The namespaces that are watched now.
+
+    ``beat`` is called while Kopf's event loop turns, ``rest`` when it is not asked to.
+    """
+
+    def __init__(
+        self, *, beat: Callable[[], None] = _unheard, rest: Callable[[], None] = _unheard
+    ) -> None:
+        self.beat, self.rest = beat, rest
         self.namespaces: tuple[str, ...] = ()
         self.stale = threading.Event()
-        """Set when a namespace can be read that is not watched."""
+        """Set when a namespace can be read that is not watched, or another authority is given."""
         self._is_over = False
 
     def begin(self, namespaces: tuple[str, ...]) -> None:
@@ -139,6 +161,7 @@ class Watches:
         while True:
             self.begin(find())
             watch(self.namespaces)
+            self.rest()
             if self._is_over or not self.stale.is_set():
                 return
 
@@ -202,7 +225,7 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         event_loop.add_signal_handler(signal_number, stop)
-    looking = asyncio.create_task(_stop_when(watches.stale, stop_flag))
+    looking = asyncio.create_task(look(watches, stop_flag))
     ours = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
@@ -221,8 +244,23 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
     looking.cancel()
 
 
-async def _stop_when(stale: threading.Event, stop_flag: asyncio.Event) -> None:
-    while not stale.is_set():
+async def look(
+    watches: Watches,
+    stop_flag: asyncio.Event,
+    *,
+    authority: Callable[[], bytes | str | None] = _authority,
+) -> None:
+    """Tell that the event loop turns, and stop when the watches are to begin anew.
+
+    Kopf reads the API server's authority once for each login, and would try for ever by one that
+    was replaced; the connections of the loop read it from its file each time.
+    """
+    trusted = authority()
+    while not watches.stale.is_set():
+        watches.beat()
         await asyncio.sleep(LOOK_S)
+        if (found := authority()) is not None and found != trusted:
+            LOG.info(Line("the certificate authority of the API server has changed"))
+            watches.stale.set()
     LOG.info(Line("watching anew"))
     stop_flag.set()
