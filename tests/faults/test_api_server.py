@@ -579,3 +579,17 @@ class TestRow34TheCrdGoes:
                             "crd/modeldeployments.tonnage.dev")  # fmt: skip
         world.apply(a_model("another"))
         world.until(lambda: world.get(DEPLOYMENTS, "another"), "it serves again")
+
+
+class TestRow65TheSettingsBecomeWrong:
+    def test_and_those_of_the_start_stay_and_it_is_told(self, world):
+        world.begin()
+        settings = world.operator.folder / "settings.yaml"
+        settings.write_text(settings.read_text().replace("tickS: 1", "tickS: -1"))
+        world.until(lambda: "settings.tickS" in world.operator.log(), "the log names the field")
+        world.ask_for(2)
+        world.until_replicas(2)
+
+        assert "tonnage_settings_valid 0.0" in world.operator.page("/metrics").text
+        assert world.operator.probe("/readyz") == 200
+        assert world.operator.num_starts == 1

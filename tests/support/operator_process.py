@@ -72,14 +72,17 @@ class OperatorProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
 
-    def probe(self, path: str) -> int:
-        """Return the status of a probe; 0 where nobody answers."""
+    def page(self, path: str) -> requests.Response:
         with requests.Session() as session:
             session.trust_env = False
-            try:
-                return session.get(f"http://127.0.0.1:{self.port}{path}", timeout=5).status_code
-            except requests.RequestException:
-                return 0
+            return session.get(f"http://127.0.0.1:{self.port}{path}", timeout=5)
+
+    def probe(self, path: str) -> int:
+        """Return the status of a probe; 0 where nobody answers."""
+        try:
+            return self.page(path).status_code
+        except requests.RequestException:
+            return 0
 
 
 @contextmanager

@@ -218,6 +218,18 @@ class TestDeciding:
         assert value(heartbeat, "tonnage_leader") == 1
         assert value(heartbeat, "tonnage_tick_seconds_count") == 3
 
+    def test_looks_at_what_may_be_edited_after_each_tick_also_after_one_that_failed(self):
+        deciding, looks = Deciding(tick=Script([(), WorldError("down"), ()])), []
+        keep_deciding(
+            deciding,
+            Leading(),
+            Heartbeat(),
+            Stop(rounds=3),
+            lambda: looks.append(deciding.tick.done),
+        )
+
+        assert looks == [1, 2, 3]
+
     def test_counts_what_there_was_no_room_for(self):
         _, heartbeat, _ = decided(Deciding(take_evicted=Script([0, 3, 2])))
 

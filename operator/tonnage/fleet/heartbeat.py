@@ -74,6 +74,11 @@ class Heartbeat:
         self.leads = Gauge(
             "tonnage_leader", "1 while this process may write", registry=self.registry
         )
+        self.settings_valid = Gauge(
+            "tonnage_settings_valid",
+            "1 while a process that started now would take the settings file",
+            registry=self.registry,
+        )
         self.failed_queries = Counter(
             "tonnage_failed_queries",
             "Queries to Prometheus that were not answered",
