@@ -202,3 +202,12 @@ class TestRow44AnUpdateFindsNoGpuForItsFirstPod:
         assert gpus.world.get(DEPLOYMENTS)["status"]["unavailableReplicas"] == 1
         assert gpus.world.condition("Reconciling")["status"] == "True"
         assert gpus.world.condition("Ready")["observedGeneration"] == generation
+
+        gpus.world.change(pods={"maxSurge": 0})
+        gpus.world.until(lambda: all_are_new(gpus), "all pods are replaced, one after the other")
+        gpus.until_capacity("True")
+
+
+def all_are_new(gpus):
+    status = gpus.world.get(DEPLOYMENTS)["status"]
+    return status.get("updatedReplicas") == status.get("readyReplicas") == status["replicas"] == 3
