@@ -168,14 +168,13 @@ def run(settings_path: str) -> int:
         identity=identity,
         cluster_class=None if settings.namespaces else settings.operator_class or "",
     )
-    loop, heartbeat, stop = (
-        when_reachable(lambda: build(settings, kube, leadership)),
-        Heartbeat(tick_s=settings.tick_s),
-        threading.Event(),
-    )
+    heartbeat, stop = Heartbeat(tick_s=settings.tick_s), threading.Event()
+    server = serve(heartbeat, port=settings.probe_port)
+    heartbeat.rest(LOOP)  # no loop is expected to beat until the API server is there
+    loop = when_reachable(lambda: build(settings, kube, leadership))
+    heartbeat.beat()
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
-    server = serve(heartbeat, port=settings.probe_port)
     known = {"version": metadata.version("tonnage"), "identity": identity}
     LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
     edited = SettingsFile(settings_path, heartbeat.settings_valid)

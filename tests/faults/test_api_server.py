@@ -56,6 +56,20 @@ class TestRow18TheApiServerIsDown:
         assert world.scales(since_s=since_s).count(200) == 1
 
 
+class TestRow18TheApiServerIsDownWhenItStarts:
+    def test_and_it_waits_alive_and_not_ready_and_then_serves(self, world):
+        world.proxy.fail(everything(Trouble.REFUSED))
+        world.operator.kill()
+        world.operator.start()
+        world.until(lambda: world.operator.probe("/healthz") == 200, "it is alive")
+
+        assert world.operator.probe("/readyz") == 503
+
+        world.proxy.fail(none)
+        world.begin()
+        assert world.operator.codes == []
+
+
 class TestRow19TheApiServerRefuses:
     def test_all_with_500_and_it_is_not_ready_and_does_not_spin(self, world):
         world.begin()
