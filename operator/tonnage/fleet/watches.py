@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import kopf
-import yaml
 
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi
@@ -111,15 +110,21 @@ async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.watching.label_selectors[plural] = f"{MANAGED_LABEL}=true"
 
 
-def _authority() -> bytes | str | None:
-    """Return what the API server's certificate is checked by; None: nothing, or no file now."""
-    try:
-        found = _credentials(settings=kopf.OperatorSettings())
-        if found is None:
+def _authority() -> Callable[[], bytes | None]:
+    """Return what reads the file by which the API server's certificate is checked, if there is one.
+
+    It gives nothing while somebody replaces the file.
+    """
+    found = _credentials(settings=kopf.OperatorSettings())
+    path = Path(os.fsdecode(found.ca_path)) if found and found.ca_path else None
+
+    def read() -> bytes | None:
+        try:
+            return path.read_bytes() if path else None
+        except OSError:
             return None
-        return Path(os.fsdecode(found.ca_path)).read_bytes() if found.ca_path else found.ca_data
-    except (OSError, ValueError, yaml.YAMLError):  # while somebody writes it
-        return None
+
+    return read
 
 
 def _unheard() -> None:
@@ -248,18 +253,19 @@ async def look(
     watches: Watches,
     stop_flag: asyncio.Event,
     *,
-    authority: Callable[[], bytes | str | None] = _authority,
+    authority: Callable[[], bytes | None] | None = None,
 ) -> None:
     """Tell that the event loop turns, and stop when the watches are to begin anew.
 
     Kopf reads the API server's authority once for each login, and would try for ever by one that
     was replaced; the connections of the loop read it from its file each time.
     """
-    trusted = authority()
+    read = authority or _authority()
+    trusted = read()
     while not watches.stale.is_set():
         watches.beat()
         await asyncio.sleep(LOOK_S)
-        if (found := authority()) is not None and found != trusted:
+        if (found := read()) is not None and found != trusted:
             LOG.info(Line("the certificate authority of the API server has changed"))
             watches.stale.set()
     LOG.info(Line("watching anew"))
