@@ -10,7 +10,12 @@ BIN := $(VENV)/bin
 # What is compiled on installation, where there is a C compiler: installed anew when it changes.
 COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.pxd) deploy/hatch_build.py
 
-.PHONY: help demo test lint unit crds site clean
+# The tests in parts, of which two run at a time: those of a control plane wait for most of their time.
+PARTS := cluster faults unit
+# These measure times under load, and have the machine to themselves.
+ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py)
+
+.PHONY: help demo test lint unit crds site clean $(PARTS:%=tests-%) tests-alone
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,7 +24,16 @@ demo: $(VENV)/.lab  ## Build what is missing, run the demo, write demo.png, leav
 	$(BIN)/tonnage lab demo --cluster $(CLUSTER) --engine $(ENGINE) --picture demo.png
 
 test: lint  ## Everything: style, layers, types, then all tests
-	$(BIN)/pytest -q
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(PARTS:%=tests-%); parts=$$?; \
+	$(MAKE) --no-print-directory tests-alone && exit $$parts
+
+tests-cluster: TESTS := tests/cluster $(ALONE:%=--ignore=%)
+tests-alone: TESTS := $(ALONE)
+tests-unit: TESTS := tests/unit tests/golden operator
+tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore=tests/golden
+
+$(PARTS:%=tests-%) tests-alone: tests-%: $(VENV)/.dev
+	@bash -o pipefail -c '$(BIN)/pytest -q $(TESTS) 2>&1 | sed -u "s/^/$*: /"'
 
 lint: $(VENV)/.dev  ## Format, rules, layers, types
 	$(BIN)/ruff format --check operator tests deploy
@@ -27,8 +41,7 @@ lint: $(VENV)/.dev  ## Format, rules, layers, types
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev  ## The tests that need no cluster
-	$(BIN)/pytest -q tests/unit tests/golden operator
+unit: tests-unit  ## The tests that need no cluster
 
 crds: $(VENV)/.dev  ## Write the CRD anew from the types
 	$(BIN)/tonnage crd > crds/modeldeployments.tonnage.dev.yaml

@@ -9,13 +9,10 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
-from tonnage.api.objects import describe_errors
 from tonnage.catalog.gpu import GPU_FOLDER, read_gpus
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
@@ -25,11 +22,12 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.collector import collect_rarely
-from tonnage.fleet.heartbeat import Heartbeat, serve
+from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
 from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
+from tonnage.fleet.settings_file import SettingsFile, read_settings
 from tonnage.fleet.store import Store
 from tonnage.fleet.watches import Watches, require_served, watch, watched, when_reachable
 from tonnage.manifests.children import site_of
@@ -38,20 +36,6 @@ from tonnage.settings import Settings
 LOG = logging.getLogger("tonnage.main")
 SHORTEST_TICK_S = 1.0
 """Between two ticks, however often the store changes: our own writes come back in it."""
-
-
-def read_settings(path: str) -> Settings:
-    """Read the settings file.
-
-    Raises:
-        ValueError: no YAML mapping, or a field is unknown or out of bounds.
-    """
-    try:
-        return Settings.model_validate(yaml.safe_load(Path(path).read_text()))
-    except ValidationError as error:
-        raise ValueError(f"{path}: {describe_errors(error, root='settings')}") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
@@ -87,10 +71,21 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     )
 
 
+def _look_nowhere() -> None:
+    """Nothing is edited."""
+
+
 def keep_deciding(
-    loop: Loop, leadership: Leadership, heartbeat: Heartbeat, stop: threading.Event
+    loop: Loop,
+    leadership: Leadership,
+    heartbeat: Heartbeat,
+    stop: threading.Event,
+    look: Callable[[], None] = _look_nowhere,
 ) -> None:
-    """Tick while we lead: at once when the store changed, else when the interval is over."""
+    """Tick while we lead: at once when the store changed, else when the interval is over.
+
+    ``look``: what is looked at between two ticks.
+    """
     was_leading, told = False, ""
     while not stop.is_set():
         leads = leadership.is_leader()
@@ -118,6 +113,7 @@ def keep_deciding(
             heartbeat.is_ready = False
             heartbeat.failed_ticks.inc()
             LOG.exception("tick failed on an internal error")
+        look()
         stop.wait(SHORTEST_TICK_S)
         interval_s = loop.pause_s() if leads else SHORTEST_TICK_S
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
@@ -172,25 +168,25 @@ def run(settings_path: str) -> int:
         identity=identity,
         cluster_class=None if settings.namespaces else settings.operator_class or "",
     )
-    loop, heartbeat, stop = (
-        when_reachable(lambda: build(settings, kube, leadership)),
-        Heartbeat(),
-        threading.Event(),
-    )
+    heartbeat, stop = Heartbeat(tick_s=settings.tick_s), threading.Event()
+    server = serve(heartbeat, port=settings.probe_port)
+    heartbeat.rest(LOOP)  # no loop is expected to beat until the API server is there
+    loop = when_reachable(lambda: build(settings, kube, leadership))
+    heartbeat.beat()
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
-    server = serve(heartbeat, port=settings.probe_port)
     known = {"version": metadata.version("tonnage"), "identity": identity}
     LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
+    edited = SettingsFile(settings_path, heartbeat.settings_valid)
     threads = [
         threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
         threading.Thread(
-            target=keep_deciding, args=(loop, leadership, heartbeat, stop), name="loop"
+            target=keep_deciding, args=(loop, leadership, heartbeat, stop, edited.look), name=LOOP
         ),
     ]
     for thread in threads:
         thread.start()
-    watches = Watches()
+    watches = Watches(beat=lambda: heartbeat.beat(WATCHES), rest=lambda: heartbeat.rest(WATCHES))
     loop.readable = watches.note_readable
 
     def keep_watching(namespaces: tuple[str, ...]) -> None:

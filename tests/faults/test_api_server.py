@@ -8,6 +8,7 @@ import itertools
 import json
 import signal
 import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -17,6 +18,7 @@ from http_double import Reply, json_reply
 from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS, LEASES, MODEL_DEPLOYMENTS
 from tonnage.cluster.lease import DURATION_S, NAME
+from tonnage.lab.certificates import issue
 
 pytestmark = pytest.mark.lab
 
@@ -52,6 +54,20 @@ class TestRow18TheApiServerIsDown:
         world.rest()
 
         assert world.scales(since_s=since_s).count(200) == 1
+
+
+class TestRow18TheApiServerIsDownWhenItStarts:
+    def test_and_it_waits_alive_and_not_ready_and_then_serves(self, world):
+        world.proxy.fail(everything(Trouble.REFUSED))
+        world.operator.kill()
+        world.operator.start()
+        world.until(lambda: world.operator.probe("/healthz") == 200, "it is alive")
+
+        assert world.operator.probe("/readyz") == 503
+
+        world.proxy.fail(none)
+        world.begin()
+        assert world.operator.codes == []
 
 
 class TestRow19TheApiServerRefuses:
@@ -344,6 +360,33 @@ class TestRow32TheTokenIsRefused:
         assert world.operator.num_starts == 1
 
 
+class TestRow32TheAuthorityIsReplaced:
+    @pytest.fixture
+    def certificates(self, tmp_path):
+        return issue(tmp_path / "old", now=datetime.fromtimestamp(time.time(), UTC))
+
+    @pytest.fixture
+    def world(self, fault_plane, administrator, tmp_path, certificates):
+        with an_api_world(fault_plane, administrator, tmp_path) as made:
+            made.add_operator(certificates=certificates)
+            yield made
+
+    def test_and_the_new_one_is_believed_by_the_same_process(self, world, certificates, tmp_path):
+        world.begin()
+        new = issue(tmp_path / "new", now=datetime.fromtimestamp(time.time(), UTC))
+        world.proxy.certify(new.server)
+        refused_s = lasting(world, 4)
+        world.ask_for(2)
+
+        assert world.proxy.writes(since_s=refused_s) == []
+
+        certificates.ca.write_bytes(new.ca.read_bytes())
+        world.until_replicas(2)  # by a watch: the lists come after minutes
+
+        assert "watching anew" in world.operator.log()
+        assert world.operator.num_starts == 1
+
+
 class TestRow33ThereIsNoRoom:
     def test_in_etcd_and_replicas_come_when_there_is(self, world):
         world.begin()
@@ -550,3 +593,17 @@ class TestRow34TheCrdGoes:
                             "crd/modeldeployments.tonnage.dev")  # fmt: skip
         world.apply(a_model("another"))
         world.until(lambda: world.get(DEPLOYMENTS, "another"), "it serves again")
+
+
+class TestRow65TheSettingsBecomeWrong:
+    def test_and_those_of_the_start_stay_and_it_is_told(self, world):
+        world.begin()
+        settings = world.operator.folder / "settings.yaml"
+        settings.write_text(settings.read_text().replace("tickS: 1", "tickS: -1"))
+        world.until(lambda: "settings.tickS" in world.operator.log(), "the log names the field")
+        world.ask_for(2)
+        world.until_replicas(2)
+
+        assert "tonnage_settings_valid 0.0" in world.operator.page("/metrics").text
+        assert world.operator.probe("/readyz") == 200
+        assert world.operator.num_starts == 1

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.lab
 LITTLE, MUCH = 0.05, 60.0
 """Requests/s of all pods together: less than one replica serves, and more than all of them do."""
 QUICK = {"scaleDownWindowS": 3, "coldStartS": 1, "pendingTimeoutS": 12}
+ENDING = "tests.tonnage.dev/ending"
+"""Finalizer of pods that end when a test says so."""
 CPU_S = 2
 """Between two looks at the pods: nobody else needs them as often."""
 
@@ -75,8 +77,32 @@ class Gpus:
         kubectl("delete", "node", name)
         kubectl("delete", "pods", "--all", *here, "--force", "--grace-period=0", "--wait=false")
 
+    def evict(self, node, names):
+        """As a drain does; the pods end when they are let go."""
+        self.world.plane.kubectl("cordon", node)
+        for name in names:
+            path = PODS.path(self.world.namespace, name)
+            body = {"metadata": {"finalizers": [ENDING]}}
+            self.world.api.merge_patch(path, body, manager="a-node")
+            metadata = {"name": name, "namespace": self.world.namespace}
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+            self.world.api.create(f"{path}/eviction", body)
+
+    def let_go(self, names):
+        for name in names:
+            body = {"metadata": {"finalizers": None}}
+            path = PODS.path(self.world.namespace, name)
+            self.world.api.merge_patch(path, body, manager="a-node")
+
+    def num_staying(self):
+        staying = [each for each in self.pods() if "deletionTimestamp" not in each["metadata"]]
+        return sum(map(is_ready, staying))
+
     def pods(self):
         return list(self.world.api.list(PODS.path(self.world.namespace)))
+
+    def names(self):
+        return {each["metadata"]["name"] for each in self.pods()}
 
     def num_ready(self):
         return sum(map(is_ready, self.pods()))
@@ -171,6 +197,30 @@ class TestRow42ANodeDies:
         )
 
 
+class TestRow42ANodeIsTakenBackWithNotice:
+    """Whoever hears of it drains the node: pods are evicted, and end minutes later."""
+
+    def test_and_those_that_end_are_neither_counted_nor_replaced_twice(self, gpus):
+        gpus.world.apply(a_model_of(3))
+        gpus.until_ready(3)
+        gpus.world.rest()
+        gpus.add_node(6)
+        since_s = time.time()
+        leaving = gpus.names()
+        gpus.evict(gpus.nodes[0], leaving)
+        gpus.world.until(lambda: gpus.num_staying() == 3, "three others are Ready")
+        found = gpus.numbers(8)
+
+        assert leaving <= gpus.names(), "they end still"
+        assert set(found) == {3}
+        assert gpus.world.scales(since_s=since_s) == []
+        assert gpus.world.get(MODEL_DEPLOYMENTS)["status"]["replicas"]["ready"] == 3
+
+        gpus.let_go(leaving)
+        gpus.world.until(lambda: not leaving & gpus.names(), "they are gone")
+        assert set(gpus.numbers(4)) == {3}
+
+
 class TestRow45AQuotaRefusesPods:
     def test_which_is_told_by_name_and_it_does_not_grow(self, gpus):
         quota = {
@@ -202,3 +252,12 @@ class TestRow44AnUpdateFindsNoGpuForItsFirstPod:
         assert gpus.world.get(DEPLOYMENTS)["status"]["unavailableReplicas"] == 1
         assert gpus.world.condition("Reconciling")["status"] == "True"
         assert gpus.world.condition("Ready")["observedGeneration"] == generation
+
+        gpus.world.change(pods={"maxSurge": 0})
+        gpus.world.until(lambda: all_are_new(gpus), "all pods are replaced, one after the other")
+        gpus.until_capacity("True")
+
+
+def all_are_new(gpus):
+    status = gpus.world.get(DEPLOYMENTS)["status"]
+    return status.get("updatedReplicas") == status.get("readyReplicas") == status["replicas"] == 3

@@ -1,4 +1,4 @@
-"""A proxy before a real API server that fails as a test says. It speaks plain HTTP on loopback.
+"""A proxy before a real API server that fails as a test says. It listens on loopback.
 
 Whoever asks it is the user that the proxy is told to be: rights are those of that user.
 """
@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 import yaml
 
 from http_double import Reply
+from tonnage.lab.certificates import Pair
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 KEPT = ("Accept", "Content-Type", "User-Agent")
@@ -76,6 +77,14 @@ class ApiProxy:
     passed: list[Passed] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
     upstream: set[http.client.HTTPSConnection] = field(default_factory=set)
+    context: ssl.SSLContext | None = None
+    """With which it shows who it is; None: it speaks plain HTTP."""
+
+    def certify(self, pair: Pair) -> None:
+        """Show this certificate from now on, and end what is under way."""
+        assert self.context is not None
+        self.context.load_cert_chain(pair.certificate, pair.key)
+        self.drop()
 
     def fail(self, fault: Fault) -> None:
         """From now on, for what is under way too: its connections end."""
@@ -212,11 +221,18 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def proxying(kubeconfig: Path, *, user: str) -> Iterator[ApiProxy]:
-    """Stand before the API server of this kubeconfig until the end of the block."""
+def proxying(kubeconfig: Path, *, user: str, pair: Pair | None = None) -> Iterator[ApiProxy]:
+    """Stand before the API server of this kubeconfig until the end of the block.
+
+    ``pair``: the certificate that it shows; without one it speaks plain HTTP.
+    """
     proxy = ApiProxy(user=user)
     server = _Server(proxy, kubeconfig)
-    proxy.url = f"http://127.0.0.1:{server.server_port}"
+    if pair is not None:
+        proxy.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        proxy.certify(pair)
+        server.socket = proxy.context.wrap_socket(server.socket, server_side=True)
+    proxy.url = f"http{'s' if pair else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:

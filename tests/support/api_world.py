@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from api_proxy import ApiProxy, proxying
+from http_double import a_kubeconfig
 from operator_process import OperatorProcess, an_operator
 from site_lab import a_model, until
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.lab.certificates import Certificates
 from tonnage.lab.controlplane import ControlPlane
 
 CANARY = "secret"
@@ -44,19 +46,26 @@ class ApiWorld:
     def operator(self) -> OperatorProcess:
         return self.operators[0]
 
-    def add_operator(self, **settings: Any) -> OperatorProcess:
-        """Start an operator behind a proxy of its own, as a user of its own."""
+    def add_operator(
+        self, *, certificates: Certificates | None = None, **settings: Any
+    ) -> OperatorProcess:
+        """Start an operator behind a proxy of its own, as a user of its own.
+
+        ``certificates``: of the proxy, which then speaks TLS; the operator reads the authority's.
+        """
         number = len(self.operators)
         user = f"operator-{self.namespace}-{number}"
         self.bind(user)
-        proxy = self.stack.enter_context(proxying(self.plane.kubeconfig, user=user))
+        pair = certificates.server if certificates else None
+        proxy = self.stack.enter_context(proxying(self.plane.kubeconfig, user=user, pair=pair))
+        trust = {"certificate-authority": str(certificates.ca)} if certificates else {}
         folder = self.folder / str(number)
         folder.mkdir()
         made = self.stack.enter_context(
             an_operator(
                 folder,
                 name=f"operator-{number}",
-                api_url=proxy.url,
+                kubeconfig=a_kubeconfig(proxy.url, **trust),
                 **{"namespaces": (self.namespace,)} | self.settings | settings,
             )
         )

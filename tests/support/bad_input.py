@@ -267,6 +267,7 @@ REFUSED: tuple[BadInput, ...] = (
     *each(4, f"{PODS}.disruptionBudget.maxUnavailable", 0, -1, 1000, "0%", "100%", "1", "%", "",
           "50 %", "5%\n", shows=("1 to 999", "1% to 99%")),
     *each(4, f"{PODS}.disruptionBudget.maxUnavailable", 0.5, True, [1]),
+    *each(2, f"{PODS}.maxSurge", -1, 2, 0.5, "0", True),
     *each(1, f"{PODS}.disruptionBudget", {"minAvailable": 8}, field="disruptionBudget",
           shows=("minAvailable must be below maxReplicas",)),
     *each(1, PODS, {"cpu": "8", "cpuLimit": "7500m"}, {"cpu": "1k", "cpuLimit": "999"},

@@ -117,13 +117,13 @@ def answering(*replies: Reply) -> Callable[[Asked], Reply]:
     return answer
 
 
-def a_kubeconfig(url: str) -> str:
+def a_kubeconfig(url: str, **trust: str) -> str:
     """The text of a kubeconfig by which a client finds a server that plays the API server."""
     return json.dumps(
         {
             "current-context": "test",
             "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "clusters": [{"name": "c", "cluster": {"server": url, **trust}}],
             "users": [{"name": "u", "user": {"token": "secret"}}],
         }
     )

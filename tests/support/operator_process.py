@@ -13,7 +13,6 @@ from typing import Any
 import requests
 import yaml
 
-from http_double import a_kubeconfig
 from tonnage.lab.processes import free_ports
 
 QUICK = {"tickS": 1, "statusIntervalS": 1, "scaleDownWindowS": 3}
@@ -73,23 +72,26 @@ class OperatorProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
 
-    def probe(self, path: str) -> int:
-        """Return the status of a probe; 0 where nobody answers."""
+    def page(self, path: str) -> requests.Response:
         with requests.Session() as session:
             session.trust_env = False
-            try:
-                return session.get(f"http://127.0.0.1:{self.port}{path}", timeout=5).status_code
-            except requests.RequestException:
-                return 0
+            return session.get(f"http://127.0.0.1:{self.port}{path}", timeout=5)
+
+    def probe(self, path: str) -> int:
+        """Return the status of a probe; 0 where nobody answers."""
+        try:
+            return self.page(path).status_code
+        except requests.RequestException:
+            return 0
 
 
 @contextmanager
 def an_operator(
-    folder: Path, *, name: str, api_url: str, namespaces: tuple[str, ...], **settings: Any
+    folder: Path, *, name: str, kubeconfig: str, namespaces: tuple[str, ...], **settings: Any
 ) -> Iterator[OperatorProcess]:
     """Start one that serves these namespaces and keeps its Lease in the first of them."""
     (port,) = free_ports(1)
-    (folder / "kubeconfig").write_text(a_kubeconfig(api_url))
+    (folder / "kubeconfig").write_text(kubeconfig)
     told = QUICK | {
         "prometheusUrl": "http://127.0.0.1:9",
         "probePort": port,

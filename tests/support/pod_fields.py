@@ -27,6 +27,7 @@ EVERY_POD_FIELD = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "labels": {"inference-pool": "chat"},
     "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+    "maxSurge": 0,
     "disruptionBudget": {"maxUnavailable": 1},
     "networkPolicy": {"clients": [{"podSelector": {"app": "gateway"}}], "egressPorts": [443]},
 }

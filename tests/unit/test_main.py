@@ -15,7 +15,7 @@ from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.series import FleetSeries
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import dump
-from tonnage.fleet.heartbeat import Heartbeat
+from tonnage.fleet.heartbeat import UNREADY_S, Heartbeat
 from tonnage.fleet.watches import watched
 from tonnage.lab.processes import free_ports
 from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading
@@ -218,6 +218,18 @@ class TestDeciding:
         assert value(heartbeat, "tonnage_leader") == 1
         assert value(heartbeat, "tonnage_tick_seconds_count") == 3
 
+    def test_looks_at_what_may_be_edited_after_each_tick_also_after_one_that_failed(self):
+        deciding, looks = Deciding(tick=Script([(), WorldError("down"), ()])), []
+        keep_deciding(
+            deciding,
+            Leading(),
+            Heartbeat(),
+            Stop(rounds=3),
+            lambda: looks.append(deciding.tick.done),
+        )
+
+        assert looks == [1, 2, 3]
+
     def test_counts_what_there_was_no_room_for(self):
         _, heartbeat, _ = decided(Deciding(take_evicted=Script([0, 3, 2])))
 
@@ -296,12 +308,27 @@ class TestDeciding:
 
     def test_is_alive_when_the_world_fails_and_not_when_it_fails_itself(self):
         for failure, beats in ((WorldError("down"), True), (RuntimeError("a bug"), False)):
-            times = iter([0.0, *[1000.0] * 100])
+            times = iter([0.0, *[UNREADY_S - 1.0] * 100])
             heartbeat = Heartbeat(clock=lambda times=times: next(times))
 
             keep_deciding(Deciding(tick=Script([failure])), Leading(), heartbeat, Stop(rounds=2))
 
             assert heartbeat.is_alive() is beats
+
+    def test_is_given_up_when_the_world_fails_for_a_quarter_of_an_hour(self, caplog):
+        passed_s = [0.0]
+        heartbeat = Heartbeat(clock=lambda: passed_s[0])
+        keep_deciding(Deciding(), Leading(), heartbeat, Stop(rounds=1))
+        for passed_s[0] in (UNREADY_S - 1.0, UNREADY_S + 1.0):
+            keep_deciding(
+                Deciding(tick=Script([WorldError("500")])), Leading(), heartbeat, Stop(rounds=1)
+            )
+            assert heartbeat.is_alive() is (passed_s[0] < UNREADY_S)
+
+        assert "no tick went through for 15.0 min" in caplog.text
+
+        keep_deciding(Deciding(), Leading(), heartbeat, Stop(rounds=1))
+        assert heartbeat.is_alive()
 
     def test_waits_for_a_change_or_the_interval_but_never_less_than_the_shortest(self):
         deciding, _, stop = decided()

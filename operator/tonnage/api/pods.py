@@ -148,6 +148,9 @@ class Pods(ApiModel):
     labels: PodLabels = Field(default_factory=dict)
     """Further labels of the pods, such as those that an InferencePool selects."""
     annotations: PodAnnotations = Field(default_factory=dict)
+    max_surge: Annotated[int, Field(ge=0, le=1)] = 1
+    """Pods beyond the replicas while they are replaced. 0: one is taken away before its
+    successor starts, where no GPU is free for both."""
     disruption_budget: DisruptionBudget | None = None
     network_policy: EngineNetwork | None = None
 

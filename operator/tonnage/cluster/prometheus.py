@@ -47,6 +47,14 @@ class Limits:
     """Of all answers of a tick, for each pod that is asked for: large fleets have large answers."""
     answer_series: int = 200_000
 
+    @property
+    def asked_series(self) -> int:
+        """Most series that a server is asked for: one more, so that one that was cut is refused.
+
+        Prometheus 3 knows ``limit``; what does not sends all of them, and reading ends there.
+        """
+        return self.answer_series + 1
+
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
@@ -107,7 +115,9 @@ class Prometheus:
         async with session:
             asking = _Asking(
                 post=lambda text: session.post(
-                    self._url, data={"query": text}, allow_redirects=False
+                    self._url,
+                    data={"query": text, "limit": str(self._limits.asked_series)},
+                    allow_redirects=False,
                 ),
                 labels=LabelSets(kept),
                 limits=self._limits,

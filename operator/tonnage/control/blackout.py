@@ -2,7 +2,7 @@
 
 One object that goes blind has a fault of its own. Many at once have one in common, such as a change
 of how Prometheus scrapes, and then the figures that are left may be half of what there is. It holds
-the namespace that they are in, and all of them only where most went blind together: one tenant's
+the namespace that they are in, and all of them only where half went dark together: one tenant's
 objects say nothing of another's.
 """
 
@@ -15,9 +15,10 @@ from tonnage.units import format_s
 ONCE_S = 300.0
 """Within which metrics are lost at once: scrapes and rates end one after the other."""
 LEAST_OBJECTS = 3
-LEAST_SHARE = 0.5
-"""Of the objects whose traffic was ever measured, and of the namespaces that they are in."""
-LEAST_NAMESPACES = 2
+LEAST_SHARE = 0.3
+"""Of the objects whose traffic was ever measured, in one namespace or in all."""
+LEAST_NAMESPACES, LEAST_SHARE_OF_NAMESPACES = 2, 0.5
+"""That are dark before all are held: a tenant with several must not hold everybody."""
 
 BlindSince = Sequence[float | None]
 """When each object went blind; None: it sees."""
@@ -31,7 +32,7 @@ def blackouts(found: Iterable[Assessment]) -> Mapping[str, str]:
             watched[each.state.view.namespace].append(each.memory.blind_since_s)
     everywhere = _lost([since_s for some in watched.values() for since_s in some])
     dark = [name for name, some in watched.items() if _share(some) >= LEAST_SHARE]
-    if everywhere and len(dark) >= max(LEAST_NAMESPACES, LEAST_SHARE * len(watched)):
+    if everywhere and len(dark) >= max(LEAST_NAMESPACES, LEAST_SHARE_OF_NAMESPACES * len(watched)):
         return dict.fromkeys(watched, everywhere)
     return {name: said for name, some in watched.items() if (said := _lost(some))}
 

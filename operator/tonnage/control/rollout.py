@@ -5,6 +5,7 @@ measured constants that has stood for a while, one rollout at a time in the whol
 while demand grows or replicas start, and not where no GPU is left for the pod that comes first.
 """
 
+from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
 from tonnage.control.approval import is_roll_approved, roll_proposal
 from tonnage.control.outlook import lead_s
@@ -86,9 +87,18 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     if is_rolling:
         return "another rollout is under way in the fleet"
+    if _leaves_none(found):
+        return "pods.maxSurge 0 takes the only replica away before its successor starts"
     if free_gpus < num_gpus:
         return f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
+
+
+def _leaves_none(found: Assessment) -> bool:
+    """Tell whether a rollout would leave no replica at all for a time."""
+    deployment, chosen = found.state.deployment, found.chosen
+    pods = (chosen and chosen.model.spec.pods) or Pods()
+    return pods.max_surge == 0 and deployment is not None and deployment.replicas <= 1
 
 
 def _is_calm(found: Assessment, fleet: Fleet) -> bool:

@@ -1,10 +1,13 @@
 """Liveness, readiness and the operator's own metrics, on one small server."""
 
 import contextlib
+import logging
 import math
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from importlib.metadata import version
@@ -17,25 +20,39 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 from tonnage.cluster.questions import Answers
 from tonnage.estimate.metrics import group_of
 from tonnage.fleet.exporter import Exporter
+from tonnage.fleet.logs import Line
 from tonnage.fleet.scrape import query_of
+from tonnage.units import format_s
 
+LOG = logging.getLogger("tonnage.heartbeat")
 CLIENT_S = 10
 """For a client to say what it wants."""
 MOST_CLIENTS = 64
 """At once, each with a thread. One more sends the longest away: those who say nothing hold places
 for long, a probe for a moment."""
 STALE_S = 300
-"""A loop that has not ended a tick for so long is dead."""
+"""A loop that has not ended a tick for so long is dead, and so is Kopf's when nothing of it ran."""
+SLOW_S = 60
+"""After which the log says where a loop stands."""
+UNREADY_S = 900
+"""Without a tick that went through: a new process reads settings, token and authority anew."""
+MOST_FRAMES = 8
+"""Of where a loop stands, the innermost."""
+LOOP, WATCHES = "loop", "MainThread"
+"""The threads that beat, by name: ours, and the one in which Kopf's event loop turns."""
 
 
 class Heartbeat:
     """What the loop says about itself."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._beaten_at = clock()
-        self.is_ready = False
-        """The last tick went through; of who waits for the lead: the Lease can be read."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, tick_s: float = 0.0) -> None:
+        """``tick_s``: for how long the loop may have nothing to do."""
+        self._clock, self._tick_s = clock, tick_s
+        self._ready_at = began_at = clock()
+        self._is_ready = False
+        self._beaten_at = {LOOP: began_at}
+        self._told = set[str]()
+        """Threads of which the log says where they stand, until they beat again."""
         self.registry = CollectorRegistry()
         self.tick_seconds = Histogram(
             "tonnage_tick_seconds", "Duration of a tick", registry=self.registry
@@ -56,6 +73,11 @@ class Heartbeat:
         )
         self.leads = Gauge(
             "tonnage_leader", "1 while this process may write", registry=self.registry
+        )
+        self.settings_valid = Gauge(
+            "tonnage_settings_valid",
+            "1 while a process that started now would take the settings file",
+            registry=self.registry,
         )
         self.failed_queries = Counter(
             "tonnage_failed_queries",
@@ -89,9 +111,25 @@ class Heartbeat:
         """Return what measures how long a step of a tick takes."""
         return self.step_seconds.labels(name).time()
 
-    def beat(self) -> None:
-        """Note that the loop is alive: it ended a tick, or waits for its turn to lead."""
-        self._beaten_at = self._clock()
+    @property
+    def is_ready(self) -> bool:
+        """The last tick went through; of who waits for the lead: the Lease can be read."""
+        return self._is_ready
+
+    @is_ready.setter
+    def is_ready(self, is_ready: bool) -> None:
+        self._is_ready = is_ready
+        if is_ready:
+            self._ready_at = self._clock()
+
+    def beat(self, thread: str = LOOP) -> None:
+        """Note that a loop is alive: it ended a tick or waits for its turn to lead, it turns."""
+        self._beaten_at[thread] = self._clock()
+        self._told.discard(thread)
+
+    def rest(self, thread: str) -> None:
+        """Expect no beat until the next one."""
+        self._beaten_at.pop(thread, None)
 
     def note_answers(self, answers: Answers) -> None:
         """Count what Prometheus answered in a tick, and what it did not."""
@@ -105,7 +143,27 @@ class Heartbeat:
         )
 
     def is_alive(self) -> bool:
-        return self._clock() - self._beaten_at < STALE_S
+        """Tell whether to go on with this process; asked by a probe, say where it stands if not."""
+        now_s = self._clock() - self._tick_s
+        silent_s = {thread: now_s - at for thread, at in self._beaten_at.copy().items()}
+        for thread, passed_s in silent_s.items():
+            if passed_s >= SLOW_S and thread not in self._told:
+                self._told.add(thread)
+                LOG.error(Line("stands still", thread=thread, at=where(thread)))
+        if now_s - self._ready_at >= UNREADY_S:
+            LOG.error(Line("gives up", message=f"no tick went through for {format_s(UNREADY_S)}"))
+            return False
+        return max(silent_s.values(), default=0.0) < STALE_S
+
+
+def where(thread: str) -> str:
+    """Return in which functions a thread is now, the innermost first."""
+    found = [each.ident for each in threading.enumerate() if each.name == thread]
+    frame = sys._current_frames().get(found[0] or 0) if found else None
+    if frame is None:
+        return "it has ended"
+    stack = traceback.extract_stack(frame)[: -MOST_FRAMES - 1 : -1]
+    return " < ".join(f"{each.name} ({each.filename}:{each.lineno})" for each in stack)
 
 
 class _QuietHandler(WSGIRequestHandler):

@@ -88,6 +88,8 @@ class Loop:
     """When the last ticks began."""
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces that could not be read the last time, and what the API server said."""
+    held: frozenset[str] = frozenset()
+    """Namespaces whose scaling the circuit breaker held in the last tick."""
     readable: Callable[[Collection[str]], None] = _unheeded
     """Takes the namespaces that could be read, of those that are named in the settings."""
     tell: Callable[[FleetSeries], None] = _untold
@@ -114,6 +116,7 @@ class Loop:
             between = within(self.settings.search_budget_s, self.clock)
             outcome = tick(fleet, self.memory, between=between)
         _log(outcome, fleet)
+        self._log_blackouts(outcome)
         with self.step("act"):
             carried = self.writer.act(outcome.writes, now=rfc3339(now_s))
         self.memory = with_carried(outcome, carried, before=self.memory, now_s=now_s)
@@ -150,6 +153,17 @@ class Loop:
             self.tell(fleet_series(outcome, fleet, most=self.settings.metrics_objects))
         except Exception:
             LOG.exception(Line("the operator's own metrics were not told"))
+
+    def _log_blackouts(self, outcome: Outcome) -> None:
+        """Write a line for each namespace whose scaling is held, and when it goes on."""
+        held = {
+            found.state.view.namespace: found.blackout for found in outcome.found if found.blackout
+        }
+        for namespace in sorted(held.keys() - self.held):
+            LOG.error(Line("scaling is held", namespace=namespace, message=held[namespace]))
+        for namespace in sorted(self.held - held.keys()):
+            LOG.info(Line("scaling goes on", namespace=namespace))
+        self.held = frozenset(held)
 
     def _relist(self, now_s: float) -> None:
         """Check the store against lists: a watch is silent about what vanished in a re-list."""

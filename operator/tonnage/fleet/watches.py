@@ -110,13 +110,40 @@ async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.watching.label_selectors[plural] = f"{MANAGED_LABEL}=true"
 
 
-class Watches:
-    """The namespaces that are watched now."""
+def _authority() -> Callable[[], bytes | None]:
+    """Return what reads the file by which the API server's certificate is checked, if there is one.
 
-    def __init__(self) -> None:
+    It gives nothing while somebody replaces the file.
+    """
+    found = _credentials(settings=kopf.OperatorSettings())
+    path = Path(os.fsdecode(found.ca_path)) if found and found.ca_path else None
+
+    def read() -> bytes | None:
+        try:
+            return path.read_bytes() if path else None
+        except OSError:
+            return None
+
+    return read
+
+
+def _unheard() -> None:
+    """Nobody listens."""
+
+
+class Watches:
+    """The namespaces that are watched now.
+
+    ``beat`` is called while Kopf's event loop turns, ``rest`` when it is not asked to.
+    """
+
+    def __init__(
+        self, *, beat: Callable[[], None] = _unheard, rest: Callable[[], None] = _unheard
+    ) -> None:
+        self.beat, self.rest = beat, rest
         self.namespaces: tuple[str, ...] = ()
         self.stale = threading.Event()
-        """Set when a namespace can be read that is not watched."""
+        """Set when a namespace can be read that is not watched, or another authority is given."""
         self._is_over = False
 
     def begin(self, namespaces: tuple[str, ...]) -> None:
@@ -139,6 +166,7 @@ class Watches:
         while True:
             self.begin(find())
             watch(self.namespaces)
+            self.rest()
             if self._is_over or not self.stale.is_set():
                 return
 
@@ -202,7 +230,7 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         event_loop.add_signal_handler(signal_number, stop)
-    looking = asyncio.create_task(_stop_when(watches.stale, stop_flag))
+    looking = asyncio.create_task(look(watches, stop_flag))
     ours = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
@@ -221,8 +249,24 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
     looking.cancel()
 
 
-async def _stop_when(stale: threading.Event, stop_flag: asyncio.Event) -> None:
-    while not stale.is_set():
+async def look(
+    watches: Watches,
+    stop_flag: asyncio.Event,
+    *,
+    authority: Callable[[], bytes | None] | None = None,
+) -> None:
+    """Tell that the event loop turns, and stop when the watches are to begin anew.
+
+    Kopf reads the API server's authority once for each login, and would try for ever by one that
+    was replaced; the connections of the loop read it from its file each time.
+    """
+    read = authority or _authority()
+    trusted = read()
+    while not watches.stale.is_set():
+        watches.beat()
         await asyncio.sleep(LOOK_S)
+        if (found := read()) is not None and found != trusted:
+            LOG.info(Line("the certificate authority of the API server has changed"))
+            watches.stale.set()
     LOG.info(Line("watching anew"))
     stop_flag.set()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pods import Pods
 from tonnage.api.spec import Spec
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.kept import kept
@@ -87,6 +88,7 @@ def deployment(
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
     figures = _figures(sizing, site, drain_s)
+    surge = (model.spec.pods or Pods()).max_surge
     annotations = {
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
@@ -101,7 +103,7 @@ def deployment(
             "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.weights_bytes)) + 600,
             "strategy": {
                 "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+                "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge},
             },
             "selector": {"matchLabels": selector(model.name)},
             "template": pod_template(model.name, model.spec, figures),

@@ -144,7 +144,7 @@ class TestQuestions:
 
         [request] = server.asked
         assert (request.method, request.path) == ("POST", "/api/v1/query")
-        assert request.form == {"query": 'up{pod="a&b"}'}
+        assert request.form == {"query": 'up{pod="a&b"}', "limit": "200001"}
         assert "Authorization" not in request.headers
 
     def test_carry_the_token_that_stands_in_the_file_now(self, tmp_path):
@@ -345,6 +345,27 @@ class TestFailures:
         samples = [({"pod": f"p{number}"}, [1000, "1"]) for number in range(51)]
 
         assert refused(json_reply(a_result(*samples)), answer_series=50) == "QueryTooLarge"
+
+    @pytest.mark.parametrize(
+        ("num_series", "problems"),
+        [(50, set()), (51, {"QueryTooLarge"}), (2000, {"QueryTooLarge"})],
+    )
+    def test_a_server_that_knows_the_limit_sends_no_more_and_none_is_lost_silently(
+        self, num_series, problems
+    ):
+        samples = [({"pod": f"p{number}"}, [1000, "1"]) for number in range(2000)]
+
+        def limited(request):
+            most = int(request.form["limit"])
+            cut = {"warnings": ["results truncated due to limit"]} if num_series > most else {}
+            return json_reply(a_result(*samples[: min(num_series, most)], **cut))
+
+        with serving(limited) as server:
+            found = ask(server, answer_series=50)
+
+        assert {reason for reason, _ in found.problems.values()} == problems
+        assert found.partial == frozenset()
+        assert len(found.series.get("up", ())) == (0 if problems else num_series)
 
     def test_one_label_is_as_long_as_an_answer(self):
         long = json_reply(a_result(({"pod": "a" * MIB}, [1000, "1"])))

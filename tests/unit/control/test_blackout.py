@@ -71,10 +71,11 @@ class TestManyAtOnce:
         assert min(replicas(found)) > 2
         assert scaling(found) == {("True", "Scaling")}
 
-    def test_are_half_of_the_fleet_at_least(self):
-        found = assessed(fleet_of(blind=3, others=4))
+    @pytest.mark.parametrize(("others", "are_held"), [(7, True), (8, False)])
+    def test_are_three_tenths_of_the_fleet_at_least(self, others, are_held):
+        found = assessed(fleet_of(blind=3, others=others))
 
-        assert min(replicas(found)) > 2
+        assert (min(replicas(found)) == 2) is are_held
 
     def test_are_not_those_that_went_blind_one_after_the_other(self):
         found = assessed(
@@ -108,6 +109,12 @@ class TestNamespaces:
         objects = [("a", True), ("b", True), ("b", True), ("c", False)]
 
         assert self.dark(*objects) == {"a", "b", "c"}
+
+    def test_where_fewer_than_half_of_them_went_blind_each_is_held_for_itself(self):
+        lost = [(name, True) for name in ("a", "b") for _ in range(3)]
+        seen = [(name, False) for name in ("c", "d", "e")]
+
+        assert self.dark(*lost, *seen) == {"a", "b"}
 
     def test_objects_that_only_look_on_do_not_count(self):
         watchers = [an_object(f"m{k}", is_blind=True, scaling=RECOMMEND) for k in range(3)]

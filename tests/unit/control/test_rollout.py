@@ -13,6 +13,7 @@ from fleet_builders import (
     a_state,
     assessed,
 )
+from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
 from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout, without_rollout
 from tonnage.control.state import BetterAsked, Memory, Rolling
@@ -153,6 +154,20 @@ class TestARollout:
 
         assert found.template is None
         assert "another rollout is under way" in said(found)
+
+    @pytest.mark.parametrize(
+        ("replicas", "surge", "goes"), [(1, 1, True), (1, 0, False), (2, 0, True)]
+    )
+    def test_never_takes_the_only_replica_away_first(self, replicas, surge, goes):
+        live = a_deployment_body(replicas=replicas)
+        found = an_object(live=live)
+        spec = found.chosen.model.spec.model_copy(update={"pods": Pods(max_surge=surge)})
+        model = replace(found.chosen.model, spec=spec)
+        decision = replace(found.decision, replicas=replicas)
+        found = rolled(replace(found, chosen=replace(found.chosen, model=model), decision=decision))
+
+        assert (found.template is not None) is goes
+        assert ("pods.maxSurge 0 takes the only replica" in said(found)) is not goes
 
     @pytest.mark.parametrize(("free_gpus", "goes"), [(None, True), (2, True), (1, False)])
     def test_needs_gpus_for_the_pod_that_comes_first(self, free_gpus, goes):

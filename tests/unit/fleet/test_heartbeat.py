@@ -1,13 +1,25 @@
 """What the probes say, also beside clients that say nothing."""
 
+import asyncio
 import contextlib
 import socket
+import threading
 
 import pytest
 import requests
 
 from tonnage.cluster.questions import Answers
-from tonnage.fleet.heartbeat import MOST_CLIENTS, STALE_S, Heartbeat, serve
+from tonnage.fleet.heartbeat import (
+    LOOP,
+    MOST_CLIENTS,
+    SLOW_S,
+    STALE_S,
+    UNREADY_S,
+    WATCHES,
+    Heartbeat,
+    serve,
+)
+from tonnage.fleet.watches import Watches, look
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +50,98 @@ class TestBeating:
         assert Heartbeat(clock=lambda: next(times)).is_alive() is alive
 
     def test_a_beat_counts_from_now(self):
-        times = iter([0.0, 1000.0, 1000.0 + STALE_S - 1])
+        times = iter([0.0, 500.0, 500.0 + STALE_S - 1])
         heartbeat = Heartbeat(clock=lambda: next(times))
 
         heartbeat.beat()
 
         assert heartbeat.is_alive()
+
+    def test_a_loop_that_has_nothing_to_do_is_not_dead(self):
+        times = iter([0.0, 3600.0 + SLOW_S - 1])
+
+        assert Heartbeat(clock=lambda: next(times), tick_s=3600).is_alive()
+
+    def test_a_loop_that_ends_ticks_of_which_none_goes_through_is_given_up(self):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        heartbeat.is_ready = True
+        for now[0], alive in ((UNREADY_S - 1.0, True), (float(UNREADY_S), False)):
+            heartbeat.beat()
+            heartbeat.is_ready = False
+
+            assert heartbeat.is_alive() is alive
+
+    def test_what_rests_is_not_waited_for(self):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        heartbeat.beat(WATCHES)
+        now[0] = STALE_S - 1.0
+        heartbeat.beat()
+        now[0] = float(STALE_S)
+
+        assert not heartbeat.is_alive()
+
+        heartbeat.rest(WATCHES)
+
+        assert heartbeat.is_alive()
+
+
+class Halt:
+    """What somebody waits in until the test goes on."""
+
+    def __init__(self):
+        self.reached, self.over = threading.Event(), threading.Event()
+
+    def stand(self):
+        self.reached.set()
+        self.over.wait(30)
+
+
+class TestStandingStill:
+    @pytest.fixture
+    def halt(self):
+        made = Halt()
+        yield made
+        made.over.set()
+
+    def test_of_our_loop_is_told_with_the_place_where_it_stands(self, halt, caplog):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        thread = threading.Thread(target=halt.stand, name=LOOP, daemon=True)
+        thread.start()
+        halt.reached.wait(30)
+        for now[0], is_told in ((SLOW_S - 1.0, False), (float(SLOW_S), True)):
+            assert heartbeat.is_alive()
+            assert ("stands still" in caplog.text) is is_told
+
+        assert heartbeat.is_alive()
+        [record] = caplog.records
+        assert record.msg.fields["thread"] == LOOP
+        assert "stand (" in record.msg.fields["at"]
+        assert __file__ in record.msg.fields["at"]
+
+    def test_of_the_event_loop_of_the_watches_is_death_and_told(self, halt, caplog):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        watches = Watches(beat=lambda: heartbeat.beat(threading.current_thread().name))
+
+        async def turn():
+            turning = asyncio.create_task(look(watches, asyncio.Event(), authority=lambda: None))
+            await asyncio.sleep(0)
+            halt.stand()
+            turning.cancel()
+
+        thread = threading.Thread(target=lambda: asyncio.run(turn()), name="kopf", daemon=True)
+        thread.start()
+        halt.reached.wait(30)
+        now[0] = float(STALE_S)
+        heartbeat.beat()
+
+        assert not heartbeat.is_alive()
+        [record] = caplog.records
+        assert record.msg.fields["thread"] == "kopf"
+        assert " < turn (" in record.msg.fields["at"]
 
 
 class TestAnswers:

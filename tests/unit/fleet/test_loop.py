@@ -480,6 +480,22 @@ class TestWhatIsTold:
         assert (said["mode"], said["acts"], said["reason"]) == ("Auto", True, "Demand")
         assert f"need {FIRST_REPLICAS}" in said["message"]
 
+    def test_many_that_go_blind_at_once_are_one_line_and_their_return_another(self, caplog):
+        caplog.set_level(logging.INFO, logger="tonnage.loop")
+        names = [f"m{number}" for number in range(4)]
+        world = a_world(*map(a_manifest, names))
+        loop = a_loop(world)
+        tick(loop, world)
+        seen = dict.fromkeys([pod for name in names for pod in world.serve(name)], 2.0)
+        blind = {pod: rate for pod, rate in seen.items() if pod.startswith("m0-")}
+        for world.completions_per_s in (seen, blind, blind, seen):
+            tick(loop, world)
+
+        told = [each.msg for each in caplog.records if str(each.msg).startswith('event="scaling ')]
+        assert [each.event for each in told] == ["scaling is held", "scaling goes on"]
+        assert {each.fields["namespace"] for each in told} == {"serving"}
+        assert told[0].fields["message"].startswith("3 of 4 objects lost their metrics")
+
     def test_every_step_of_a_tick_is_measured(self):
         world, steps = a_world(), []
         loop = a_loop(world)

@@ -1,5 +1,6 @@
 """Which namespaces are watched: those that can be read, also when that changes."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from fleet_builders import a_manifest
 from loop_builders import a_loop, a_world
 from tonnage.cluster.errors import KubernetesError
-from tonnage.fleet.watches import Watches
+from tonnage.fleet import watches as watching
+from tonnage.fleet.watches import Watches, look
 
 
 def test_ends_when_a_watch_ends_and_all_that_can_be_read_was_watched():
@@ -69,3 +71,25 @@ def test_the_loop_tells_after_each_list_what_can_be_read():
     loop.tick()
 
     assert told == [{"blue"}, {"blue", "green"}]
+
+
+@pytest.mark.parametrize(
+    ("told", "begins"), [([b"old", b"old", b"new"], True), ([b"old", None, b"old"], False)]
+)
+def test_another_authority_begins_the_watches_anew_and_a_file_that_is_gone_does_not(
+    told, begins, monkeypatch, caplog
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(watching, "LOOK_S", 0)
+    watches, stop, left = Watches(), asyncio.Event(), list(told)
+
+    def authority():
+        if len(left) == 1:
+            watches.stale.set()  # as if for another reason, so that it ends
+        return left.pop(0)
+
+    asyncio.run(look(watches, stop, authority=authority))
+
+    assert left == []
+    assert stop.is_set()
+    assert ("authority of the API server has changed" in caplog.text) is begins

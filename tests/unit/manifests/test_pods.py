@@ -68,11 +68,26 @@ class TestRolls:
         ) == spec_digest(plain)
 
     @pytest.mark.parametrize(
-        "field", sorted(EVERY_POD_FIELD.keys() - {"disruptionBudget", "networkPolicy"})
+        "field", sorted(EVERY_POD_FIELD.keys() - {"disruptionBudget", "maxSurge", "networkPolicy"})
     )
     def test_every_other_field_changes_both(self, field):
         assert template(**{field: EVERY_POD_FIELD[field]}) != template()
         assert spec_digest(a_model(pods={field: EVERY_POD_FIELD[field]})) != spec_digest(a_model())
+
+
+class TestReplacing:
+    @pytest.mark.parametrize(
+        ("pods", "surge", "unavailable"),
+        [({}, 1, 0), ({"maxSurge": 1}, 1, 0), ({"maxSurge": 0}, 0, 1)],
+    )
+    def test_starts_a_pod_before_one_goes_unless_told_otherwise(self, pods, surge, unavailable):
+        strategy = made(**pods)["spec"]["strategy"]["rollingUpdate"]
+
+        assert strategy == {"maxSurge": surge, "maxUnavailable": unavailable}
+
+    def test_otherwise_is_written_and_replaces_no_pod(self):
+        assert template(maxSurge=0) == template()
+        assert spec_digest(a_model(pods={"maxSurge": 0})) != spec_digest(a_model(pods={}))
 
 
 class TestUser:

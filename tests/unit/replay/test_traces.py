@@ -18,7 +18,9 @@ def rows(trace):
 
 def a_file(folder, name, text):
     path = folder / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    path.write_bytes(
+        gzip.compress(text.encode(), mtime=0) if name.endswith(".gz") else text.encode()
+    )
     return path
 
 
@@ -138,7 +140,7 @@ def test_a_wrong_line_of_jsonl_is_named(tmp_path, line, message):
     [
         ("t.csv", b"arrival_s\xff", "no text in UTF-8"),
         ("t.csv.gz", b"arrival_s", "Not a gzipped file"),
-        ("t.csv.gz", gzip.compress(CSV.encode())[:-12], "damaged"),
+        ("t.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-12], "damaged"),
         ("t.txt", CSV.encode(), "a trace ends in .csv"),
     ],
 )

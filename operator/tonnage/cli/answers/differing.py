@@ -24,7 +24,7 @@ FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
 
 OF_PODS: Final = frozenset({"model", "hardware", "contextLength", "engine", "pods", "slo"})
 """Parts of a spec that a pod template is made from."""
-BESIDE_PODS: Final = tuple(f"spec.pods.{to_camel(name)}" for name in UNTEMPLATED)
+BESIDE_PODS: Final = tuple(f"spec.pods.{to_camel(name)}" for name in (*UNTEMPLATED, "max_surge"))
 """What stands among them and replaces no pod."""
 
 Kind = Literal["added", "removed", "changed", "same"]
