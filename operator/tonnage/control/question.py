@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
@@ -77,7 +78,7 @@ class Question:
             return self._sized(held, held.asked.middle, stays)
 
     @property
-    def calmer(self) -> "Question":
+    def calmer(self) -> Self:
         """The same where requests come half as burstily, or one by one."""
         scv = max(1.0, self.request.arrival_scv / 2)
         request, near = (_with_arrivals(each, scv) for each in (self.request, self.near))
