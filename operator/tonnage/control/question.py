@@ -81,7 +81,9 @@ class Question:
     def calmer(self) -> Self:
         """The same where requests come half as burstily, or one by one."""
         scv = max(1.0, self.request.arrival_scv / 2)
-        request, near = (_with_arrivals(each, scv) for each in (self.request, self.near))
+        request, near = (
+            _with_arrivals(each, scv, is_most=True) for each in (self.request, self.near)
+        )
         return replace(self, request=request, near=near)
 
     def best(self, running: Flags) -> Sizing:
@@ -165,8 +167,10 @@ def _by_spec(
     return ask(spec, look_up(spec, gpus, shape=shape, engine_version=engine_version))
 
 
-def _with_arrivals(request: SizingRequest, arrival_scv: float) -> SizingRequest:
-    measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED)
+def _with_arrivals(
+    request: SizingRequest, arrival_scv: float, *, is_most: bool = False
+) -> SizingRequest:
+    measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED, is_most=is_most)
     inputs = replaced(request.inputs, measured)
     return replace(request, arrival_scv=arrival_scv, inputs=inputs)
 

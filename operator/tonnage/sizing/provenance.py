@@ -150,10 +150,15 @@ def _arrivals_input(spec: Spec) -> Input:
     return arrivals_input(scv, spec.scaling.routing, origin)
 
 
-def arrivals_input(scv: float, routing: str, origin: Origin) -> Input:
-    """Return how burstily requests come, and what spreads them."""
+def arrivals_input(scv: float, routing: str, origin: Origin, *, is_most: bool = False) -> Input:
+    """Return how burstily requests come, and what spreads them.
+
+    ``is_most``: they come in more bursts, of which a replica bears so many.
+    """
     words = "Poisson" if scv == 1 else f"bursts of squared variation {scv:g}"
-    return Input(figure=Figure.ARRIVALS, value=f"{words}, through a {routing}", origin=origin)
+    most = ", the most that a replica bears" if is_most else ""
+    value = f"{words}{most}, through a {routing}"
+    return Input(figure=Figure.ARRIVALS, value=value, origin=origin)
 
 
 def demand_input(requests_per_s: float) -> Input:

@@ -28,6 +28,7 @@ from tonnage.estimate.posterior import MemoryReport
 from tonnage.manifests.children import spec_digest, write_flags
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.plan import size
+from tonnage.sizing.provenance import Figure
 from tonnage.sizing.split import Parallelism
 
 CHOSEN = a_sizing().flags
@@ -453,7 +454,10 @@ class TestOutOfReach:
             for scv in (1.0, 16.0)
         )
 
+        told = {each.figure: each.value for each in bursty.sizing.request.inputs}
+
         assert bursty.problem is None
+        assert "the most that a replica bears" in told[Figure.ARRIVALS]
         assert 1 < bursty.sizing.request.arrival_scv < 16
         assert bursty.sizing.goodput_requests_per_s < calm.sizing.goodput_requests_per_s
 
