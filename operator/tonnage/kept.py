@@ -15,7 +15,7 @@ def kept(function: Callable[[Owner, *Others], Made]) -> Callable[[Owner, *Others
     """Decorate a function of immutable values: the last result stays with the first of them.
 
     It is returned again where the others equal those of then. It goes when the first one does, and
-    what ``dataclasses.replace`` makes of that has none; a pydantic copy would have.
+    no copy of that has it: a pydantic one takes it along, and does not believe it.
 
     >>> class Plan: pass
     >>> told = []
@@ -30,11 +30,11 @@ def kept(function: Callable[[Owner, *Others], Made]) -> Callable[[Owner, *Others
     @wraps(function)
     def once(owner: Owner, *others: *Others) -> Made:
         known = owner.__dict__.get(name)
-        if known is not None and known[0] == others:
-            made: Made = known[1]
+        if known is not None and known[0] == id(owner) and known[1] == others:
+            made: Made = known[2]
             return made
         made = function(owner, *others)
-        owner.__dict__[name] = others, made
+        owner.__dict__[name] = id(owner), others, made
         return made
 
     return once

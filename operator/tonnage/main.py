@@ -7,7 +7,9 @@ process: it is safe to be killed and started anew at any moment.
 import asyncio
 import logging
 import os
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from importlib import metadata
@@ -69,6 +71,11 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         settings=settings,
         kube=kube,
     )
+
+
+def end_on_sigterm() -> None:
+    """End on SIGTERM where no event loop listens for it: a container's first process has to ask."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
 
 def _look_nowhere() -> None:
@@ -171,13 +178,14 @@ def run(settings_path: str) -> int:
     heartbeat, stop = Heartbeat(tick_s=settings.tick_s), threading.Event()
     server = serve(heartbeat, port=settings.probe_port)
     heartbeat.rest(LOOP)  # no loop is expected to beat until the API server is there
+    edited = SettingsFile(settings_path, heartbeat.settings_valid)
+    end_on_sigterm()
     loop = when_reachable(lambda: build(settings, kube, leadership))
-    heartbeat.beat()
+    heartbeat.begin()
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
     known = {"version": metadata.version("tonnage"), "identity": identity}
     LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
-    edited = SettingsFile(settings_path, heartbeat.settings_valid)
     threads = [
         threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
         threading.Thread(
@@ -193,6 +201,7 @@ def run(settings_path: str) -> int:
         asyncio.run(watch(namespaces, loop.store, identity, watches))
 
     def find() -> tuple[str, ...]:
+        end_on_sigterm()  # the event loop of the last watches took its handler along
         when_reachable(lambda: require_served(kube))
         return watched(kube, settings)
 

@@ -104,7 +104,7 @@ def test_row_12_what_is_not_in_the_schema_is_refused_by_default_and_never_kept(
     with pytest.raises(LabError, match=r'unknown field "spec.pods.hostNetwork"'):
         dry_run(kubectl, namespace, text)
     kept = json.loads(dry_run(kubectl, namespace, text, "--validate=ignore", "-o", "json"))
-    assert kept["spec"]["pods"] == {"cpu": "2", "sharedMemory": "8Gi"}
+    assert kept["spec"]["pods"] == {"cpu": "2", "maxSurge": 1, "sharedMemory": "8Gi"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import gc
 import weakref
 from dataclasses import dataclass, replace
 
+from pydantic import BaseModel
+
 from tonnage.kept import kept
 
 
@@ -40,6 +42,20 @@ def test_a_value_that_was_replaced_has_none():
     first = made_of(plan)
 
     assert made_of(replace(plan, replicas=3)) is not first
+
+
+def test_a_copy_of_a_model_that_took_it_along_does_not_believe_it():
+    class Spec(BaseModel):
+        replicas: int
+
+    @kept
+    def told(spec):
+        return spec.replicas
+
+    spec = Spec(replicas=3)
+
+    assert told(spec) == 3
+    assert told(spec.model_copy(update={"replicas": 4})) == 4
 
 
 def test_goes_with_the_value():

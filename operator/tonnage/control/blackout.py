@@ -16,9 +16,10 @@ ONCE_S = 300.0
 """Within which metrics are lost at once: scrapes and rates end one after the other."""
 LEAST_OBJECTS = 3
 LEAST_SHARE = 0.3
-"""Of the objects whose traffic was ever measured, in one namespace or in all."""
-LEAST_NAMESPACES, LEAST_SHARE_OF_NAMESPACES = 2, 0.5
-"""That are dark before all are held: a tenant with several must not hold everybody."""
+"""Of the objects of a namespace whose traffic was ever measured."""
+LEAST_NAMESPACES, LEAST_SHARE_OF_ALL = 2, 0.5
+"""Of all namespaces and of all objects, that are dark before all are held: a tenant with several
+namespaces must not hold everybody."""
 
 BlindSince = Sequence[float | None]
 """When each object went blind; None: it sees."""
@@ -30,9 +31,11 @@ def blackouts(found: Iterable[Assessment]) -> Mapping[str, str]:
     for each in found:
         if each.is_acting and each.memory.traffic is not None:
             watched[each.state.view.namespace].append(each.memory.blind_since_s)
-    everywhere = _lost([since_s for some in watched.values() for since_s in some])
+    everywhere = _lost(
+        [since_s for some in watched.values() for since_s in some], least=LEAST_SHARE_OF_ALL
+    )
     dark = [name for name, some in watched.items() if _share(some) >= LEAST_SHARE]
-    if everywhere and len(dark) >= max(LEAST_NAMESPACES, LEAST_SHARE_OF_NAMESPACES * len(watched)):
+    if everywhere and len(dark) >= max(LEAST_NAMESPACES, LEAST_SHARE_OF_ALL * len(watched)):
         return dict.fromkeys(watched, everywhere)
     return {name: said for name, some in watched.items() if (said := _lost(some))}
 
@@ -47,10 +50,10 @@ def _num_together(blind_since_s: BlindSince) -> int:
     return max(together, default=0)
 
 
-def _lost(blind_since_s: BlindSince) -> str | None:
+def _lost(blind_since_s: BlindSince, *, least: float = LEAST_SHARE) -> str | None:
     """Say what was lost at once; None: too few objects to have a cause in common."""
     lost = _num_together(blind_since_s)
-    if lost < LEAST_OBJECTS or lost < LEAST_SHARE * len(blind_since_s):
+    if lost < LEAST_OBJECTS or lost < least * len(blind_since_s):
         return None
     return (
         f"{lost} of {len(blind_since_s)} objects lost their metrics within {format_s(ONCE_S)}: "

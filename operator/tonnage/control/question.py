@@ -1,5 +1,6 @@
 """What one object asks of sizing: by what its spec says, what is measured and what is believed."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -79,8 +80,11 @@ class Question:
 
     @property
     def calmer(self) -> Self:
-        """The same where requests come half as burstily, or one by one."""
-        scv = max(1.0, self.request.arrival_scv / 2)
+        """The same where requests come less burstily: by the next lower power of two.
+
+        So of all that come in more bursts than a replica bears, the same is asked.
+        """
+        scv = 2.0 ** (math.ceil(math.log2(self.request.arrival_scv)) - 1)
         request, near = (
             _with_arrivals(each, scv, is_most=True) for each in (self.request, self.near)
         )

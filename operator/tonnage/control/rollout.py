@@ -87,18 +87,19 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     if is_rolling:
         return "another rollout is under way in the fleet"
-    if _leaves_none(found):
-        return "pods.maxSurge 0 takes the only replica away before its successor starts"
+    if not _surges(found):
+        num_gpus = 0  # the pod that goes leaves its own
+        if found.state.deployment and found.state.deployment.replicas <= 1:
+            return "pods.maxSurge 0 takes the only replica away before its successor starts"
     if free_gpus < num_gpus:
         return f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
 
 
-def _leaves_none(found: Assessment) -> bool:
-    """Tell whether a rollout would leave no replica at all for a time."""
-    deployment, chosen = found.state.deployment, found.chosen
-    pods = (chosen and chosen.model.spec.pods) or Pods()
-    return pods.max_surge == 0 and deployment is not None and deployment.replicas <= 1
+def _surges(found: Assessment) -> bool:
+    """Tell whether a new pod comes before the one that it replaces goes."""
+    pods = (found.chosen and found.chosen.model.spec.pods) or Pods()
+    return pods.max_surge > 0
 
 
 def _is_calm(found: Assessment, fleet: Fleet) -> bool:

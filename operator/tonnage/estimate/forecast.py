@@ -341,13 +341,15 @@ def reserve(history: History, *, quantile: float) -> float:
         return 0.0
     highest = max(each.demand for each in history.peaks)
     usually = usual(history) or highest
-    bursts = sorted((each.expected(usually, highest) for each in history.peaks), reverse=True)
+    bursts = sorted(
+        ((each.expected(usually, highest), each.height) for each in history.peaks), reverse=True
+    )
     left = (1 - quantile) * sum(each.demand for each in history.peaks) * BIN_S
     least = usually
-    for burst in bursts:
-        left -= burst * NOTE_S
+    for expected, came in bursts:
+        left -= came * NOTE_S
         if left < 0:
-            least = min(burst, bursts[RECURS - 1])
+            least = min(expected, bursts[RECURS - 1][0])
             break
     return least / usually - 1 if least >= LEAST_PEAK * usually else 0.0
 

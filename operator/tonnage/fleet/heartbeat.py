@@ -46,7 +46,7 @@ class Heartbeat:
     """What the loop says about itself."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, tick_s: float = 0.0) -> None:
-        """``tick_s``: for how long the loop may have nothing to do."""
+        """``tick_s``: for how long our own loop may have nothing to do."""
         self._clock, self._tick_s = clock, tick_s
         self._ready_at = began_at = clock()
         self._is_ready = False
@@ -122,6 +122,11 @@ class Heartbeat:
         if is_ready:
             self._ready_at = self._clock()
 
+    def begin(self) -> None:
+        """Expect ticks from now on."""
+        self._ready_at = self._clock()
+        self.beat()
+
     def beat(self, thread: str = LOOP) -> None:
         """Note that a loop is alive: it ended a tick or waits for its turn to lead, it turns."""
         self._beaten_at[thread] = self._clock()
@@ -144,13 +149,16 @@ class Heartbeat:
 
     def is_alive(self) -> bool:
         """Tell whether to go on with this process; asked by a probe, say where it stands if not."""
-        now_s = self._clock() - self._tick_s
-        silent_s = {thread: now_s - at for thread, at in self._beaten_at.copy().items()}
+        now_s, idle_s = self._clock(), {LOOP: self._tick_s}
+        silent_s = {
+            thread: now_s - idle_s.get(thread, 0.0) - at
+            for thread, at in self._beaten_at.copy().items()
+        }
         for thread, passed_s in silent_s.items():
             if passed_s >= SLOW_S and thread not in self._told:
                 self._told.add(thread)
                 LOG.error(Line("stands still", thread=thread, at=where(thread)))
-        if now_s - self._ready_at >= UNREADY_S:
+        if LOOP in silent_s and now_s - self._tick_s - self._ready_at >= UNREADY_S:
             LOG.error(Line("gives up", message=f"no tick went through for {format_s(UNREADY_S)}"))
             return False
         return max(silent_s.values(), default=0.0) < STALE_S

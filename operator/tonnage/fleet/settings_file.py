@@ -17,6 +17,8 @@ from tonnage.fleet.logs import Line
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.settings")
+NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
+"""What PyYAML raises: of a value that is not what its tag says, whatever made it stumble."""
 
 
 def read_settings(path: str) -> Settings:
@@ -29,7 +31,7 @@ def read_settings(path: str) -> Settings:
         return Settings.model_validate(yaml.safe_load(Path(path).read_text()))
     except ValidationError as error:
         raise ValueError(f"{path}: {describe_errors(error, root='settings')}") from error
-    except (OSError, UnicodeError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, RecursionError, *NO_YAML) as error:
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -153,10 +153,10 @@ def _arrivals_input(spec: Spec) -> Input:
 def arrivals_input(scv: float, routing: str, origin: Origin, *, is_most: bool = False) -> Input:
     """Return how burstily requests come, and what spreads them.
 
-    ``is_most``: they come in more bursts, of which a replica bears so many.
+    ``is_most``: they come in more bursts, and a replica bears no power of two above this.
     """
     words = "Poisson" if scv == 1 else f"bursts of squared variation {scv:g}"
-    most = ", the most that a replica bears" if is_most else ""
+    most = ", about the most that a replica bears" if is_most else ""
     value = f"{words}{most}, through a {routing}"
     return Input(figure=Figure.ARRIVALS, value=value, origin=origin)
 

@@ -274,7 +274,7 @@ class TestFailures:
             took_s = time.monotonic() - began_s
 
         assert answers.problems["up"][0] == "QueryTimeout"
-        assert 0.5 <= took_s < 1.5
+        assert 0.5 <= took_s < 4  # all have 5 s
 
     def test_it_drips_its_headers(self):
         with dripping_headers() as url:

@@ -169,6 +169,14 @@ class TestARollout:
         assert (found.template is not None) is goes
         assert ("pods.maxSurge 0 takes the only replica" in said(found)) is not goes
 
+    def test_needs_no_gpus_where_a_pod_goes_before_its_successor_comes(self):
+        found = an_object()
+        spec = found.chosen.model.spec.model_copy(update={"pods": Pods(max_surge=0)})
+        model = replace(found.chosen.model, spec=spec)
+        found = rolled(replace(found, chosen=replace(found.chosen, model=model)), free_gpus=0)
+
+        assert found.template is not None
+
     @pytest.mark.parametrize(("free_gpus", "goes"), [(None, True), (2, True), (1, False)])
     def test_needs_gpus_for_the_pod_that_comes_first(self, free_gpus, goes):
         found = rolled(an_object(), free_gpus=free_gpus)

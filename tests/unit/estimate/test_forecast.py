@@ -329,6 +329,20 @@ class TestReserve:
 
         assert [at(2.0), at(4.0), at(8.0)] == pytest.approx([6.0, 12.0, 24.0])
 
+    def test_is_as_large_a_share_at_night_as_bursts_of_the_day_were(self):
+        demands = [10.0] * 72 + [1.0] * 72
+        ratios = [3.0 if at % 7 == 0 else 1.0 for at in range(144)]
+        peaks = tuple(
+            Peak(bin=at, ratio=ratio, demand=demand, height=ratio * demand)
+            for at, (ratio, demand) in enumerate(zip(ratios, demands, strict=True))
+        )
+
+        def at(demand):
+            recent = tuple((60.0 * minute, demand) for minute in range(10))
+            return reserve(History(peaks=peaks, recent=recent), quantile=0.99)
+
+        assert [at(10.0), at(2.0), at(1.0)] == pytest.approx([2.0, 2.0, 2.0])
+
     def test_forgets_after_a_day(self):
         history = after(lambda _: 1.0, 240, peak=self.bursty)
         later = after(lambda _: 1.0, 25 * 60, history=history, since=240)

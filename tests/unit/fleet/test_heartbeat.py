@@ -72,6 +72,27 @@ class TestBeating:
 
             assert heartbeat.is_alive() is alive
 
+    def test_waiting_for_the_api_server_takes_nothing_off_the_time_for_a_tick(self):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        heartbeat.rest(LOOP)
+        now[0] = 2.0 * UNREADY_S
+
+        assert heartbeat.is_alive()
+
+        heartbeat.begin()
+        now[0] += STALE_S - 1.0
+
+        assert heartbeat.is_alive()
+
+    def test_the_watches_have_no_interval_to_wait_for(self):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0], tick_s=3600)
+        heartbeat.beat(WATCHES)
+        now[0] = float(STALE_S)
+
+        assert not heartbeat.is_alive()
+
     def test_what_rests_is_not_waited_for(self):
         now = [0.0]
         heartbeat = Heartbeat(clock=lambda: now[0])

@@ -33,6 +33,9 @@ def value(gauge):
         ("{", "settings.yaml: "),
         ("\xff", "settings.yaml: "),
         ("[" * 20_000, "settings.yaml: "),
+        ("tickS: !!bool maybe", "settings.yaml: "),
+        ("tickS: !!timestamp x", "settings.yaml: "),
+        ("tickS: !!int ''", "settings.yaml: "),
         (None, "No such file"),
     ],
 )
