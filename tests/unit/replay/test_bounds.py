@@ -96,7 +96,9 @@ class Bounds:
         ),
         pytest.param(
             lambda: shape("bursts", 10.0),
-            Bounds(least_kept=0.9571, most_gpu_hours=4.838),  # measured: 96.21 %, 4.697
+            # Measured: 95.49 %, 4.650. Where the reserve was not held to the height of bursts this
+            # seed kept 96.04 % at 4.462; six seeds 96.1 % at 4.54 in the mean, now 95.7 at 4.50.
+            Bounds(least_kept=0.9499, most_gpu_hours=4.790),
             id="bursts",
         ),
     ],
