@@ -59,7 +59,7 @@ class Question:
     _beliefs: dict[Flags | None, Belief] = field(default_factory=dict)
 
     def belief(self, flags: Flags | None) -> Belief:
-        """Return what is believed of engines with these flags, whatever the SLO."""
+        """Return what is believed of engines with these flags, whatever the SLO and the bursts."""
         if flags not in self._beliefs:
             self._beliefs[flags] = belief(self.request, flags, self.state, self.fleet, self.memory)
         return self._beliefs[flags]

@@ -87,12 +87,11 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     if is_rolling:
         return "another rollout is under way in the fleet"
-    if not _surges(found):
-        num_gpus = 0  # the pod that goes leaves its own
-        if found.state.deployment and found.state.deployment.replicas <= 1:
-            return "pods.maxSurge 0 takes the only replica away before its successor starts"
-    if free_gpus < num_gpus:
-        return f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
+    if _surges(found):
+        if free_gpus < num_gpus:
+            return f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
+    elif found.state.deployment and found.state.deployment.replicas <= 1:
+        return "pods.maxSurge 0 takes the only replica away before its successor starts"
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
 
 

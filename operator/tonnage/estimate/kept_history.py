@@ -11,7 +11,7 @@ came since is worth a write is asked once an hour, and a load that stays as it i
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Final
@@ -81,15 +81,18 @@ class KeptHistory:
 def kept(history: History, *, unit: str, unit_requests_per_s: float, now_s: float) -> KeptHistory:
     """Return what is to be kept of a history."""
     means = {at: mean for at, (mean, _) in history.pattern.items()}
-    peaks = {each.bin: each for each in history.peaks}
+
+    def of_peaks(figure: Callable[[Peak], float]) -> Row:
+        return row(_within({each.bin: figure(each) for each in history.peaks}, now_s, DAY_S))
+
     return KeptHistory(
         kept_at_s=now_s,
         unit=unit,
         unit_requests_per_s=unit_requests_per_s,
         means=row(_within(means, now_s, PATTERN_S)),
-        peaks=row(_within({at: each.ratio for at, each in peaks.items()}, now_s, DAY_S)),
-        planned=row(_within({at: each.demand for at, each in peaks.items()}, now_s, DAY_S)),
-        heights=row(_within({at: each.height for at, each in peaks.items()}, now_s, DAY_S)),
+        peaks=of_peaks(lambda each: each.ratio),
+        planned=of_peaks(lambda each: each.demand),
+        heights=of_peaks(lambda each: each.height),
         scores={way: score for way, score in history.scores.items() if way in WAYS},
         rises=tuple(history.rises),
         held=tuple(history.held),
