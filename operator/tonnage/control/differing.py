@@ -21,16 +21,21 @@ FLOORS = {
     "coldStartDeviationSeconds": 10.0,
 }
 """A gauge that differs by less than this has not changed, whatever the ratio."""
+COUNTS = frozenset({"queueDepth", "running"})
+"""Of requests that come and go at random: they waver by the root of what they are."""
 
 
 def is_moved(name: str, before: float, after: float) -> bool:
-    """Tell whether a shown gauge changed by 10 %, and by more than its floor.
+    """Tell whether a shown gauge changed by 10 %, by more than its floor, and not by chance.
 
     >>> is_moved("queueDepth", 0, 1), is_moved("stepSeconds", 0.040, 0.045)
     (False, True)
+    >>> is_moved("running", 18, 20.5), is_moved("running", 180, 205)
+    (False, True)
     """
-    change = abs(after - before)
-    return change > FLOORS.get(name, 0.0) and change > MATERIAL * max(abs(before), abs(after))
+    change, larger = abs(after - before), max(abs(before), abs(after))
+    chance = math.sqrt(larger) if name in COUNTS else 0.0
+    return change > max(FLOORS.get(name, 0.0), MATERIAL * larger, chance)
 
 
 class Said(NamedTuple):

@@ -147,12 +147,18 @@ class TestMaterial:
             ("queueDepth", 0, 2, False),
             ("queueDepth", 0, 3, True),
             ("queueDepth", 100, 105, False),
+            ("queueDepth", 16, 20, False),  # the root of 20 is 4.5
+            ("running", 18, 20.5, False),
+            ("running", 18, 23, True),
+            ("running", 180, 205, True),
             ("requestsPerSecond", 0, 0.05, False),
             ("requestsPerSecond", 10, 8, True),
             ("kvTokens", 0, 0, False),
         ],
     )
-    def test_is_ten_percent_and_more_than_the_floor(self, name, before, after, moved):
+    def test_is_ten_percent_more_than_the_floor_and_more_than_chance(
+        self, name, before, after, moved
+    ):
         assert is_moved(name, before, after) is moved
         assert is_moved(name, after, before) is moved
 
