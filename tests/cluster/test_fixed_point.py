@@ -84,7 +84,9 @@ def named(writes):
 def test_at_the_fixed_point_nothing_is_written(loaded, request, tmp_path):
     site, began_s = loaded.site, time.time()
     rest = Rest(site, since_s=began_s, ticks=site.num_ticks())
-    until(rest.is_long, f"{REST_TICKS} ticks without a write", timeout_s=REST_TIMEOUT_S)
+    until(
+        rest.is_long, f"{REST_TICKS} ticks without a write", timeout_s=REST_TIMEOUT_S, every_s=0.5
+    )
     since_s = rest.since_s
     measured = loaded.status()["measured"]
     figures = {

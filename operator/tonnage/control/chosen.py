@@ -132,7 +132,7 @@ def _is_worth_it(found: Chosen, best: Sizing) -> bool:
 
 
 def _better_slots(question: Question, found: Chosen) -> Sizing | None:
-    """Return the plan with another max-num-seqs, if it gains.
+    """Return the plan with other slots or another token budget, if it gains.
 
     Where the cache stops the batch, what another flag leaves of it is an estimate, and nothing is
     said.
@@ -142,26 +142,36 @@ def _better_slots(question: Question, found: Chosen) -> Sizing | None:
         best = question.best(flags)
     except SizingError:
         return None
-    is_other = best.flags.max_num_seqs != flags.max_num_seqs
+    is_other = bool(moved_flags(flags, best.flags))
     is_same_split = best.flags.parallelism == flags.parallelism
     known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
     is_worth_it = _is_worth_it(found, best)
     return best if is_other and is_same_split and is_worth_it and known else None
 
 
+def moved_flags(running: Flags, best: Flags) -> str:
+    """Return the flags of a batch that differ from those that run, as vLLM is told them."""
+    named = {
+        "max-num-seqs": (running.max_num_seqs, best.max_num_seqs),
+        "max-num-batched-tokens": (running.max_num_batched_tokens, best.max_num_batched_tokens),
+    }
+    return " and ".join(f"{name} {new}" for name, (old, new) in named.items() if new != old)
+
+
 def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
-    """Say what another max-num-seqs would gain; it takes a restart, which is not begun for it."""
+    """Say what other flags of a batch would gain: a restart, which is not begun for it."""
     best, sizing = found.better_slots, found.sizing
     if best is None:
         return ()
     each = significant(best.goodput_requests_per_s)
+    runs = f"the {moved_flags(best.flags, sizing.flags)} that runs"
     against = (
-        f"no rate keeps the SLO with the {sizing.flags.max_num_seqs} that run"
+        f"no rate keeps the SLO with {runs}"
         if found.problem
-        else f"{found.gain_of(best):.0%} more than the {sizing.flags.max_num_seqs} that run"
+        else f"{found.gain_of(best):.0%} more than {runs}"
     )
     message = (
-        f"by what is measured, max-num-seqs {best.flags.max_num_seqs} would serve {each} "
+        f"by what is measured, {moved_flags(sizing.flags, best.flags)} would serve {each} "
         f"requests/s per replica, {against}; engines restart for it"
     )
     return (Reason(code="MaxNumSeqs", message=message),)

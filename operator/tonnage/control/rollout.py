@@ -8,6 +8,7 @@ while demand grows or replicas start, and not where no GPU is left for the pod t
 from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
 from tonnage.control.approval import is_roll_approved, roll_proposal
+from tonnage.control.chosen import moved_flags
 from tonnage.control.outlook import lead_s
 from tonnage.control.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
 from tonnage.control.template import roll_changes, template_of
@@ -157,9 +158,9 @@ def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) 
     if decision is None:
         return found
     what = (
-        f"by what is measured, max-num-seqs {better.flags.max_num_seqs} serves "
-        f"{chosen.gain_of(better):.0%} more per replica than the "
-        f"{running.flags.max_num_seqs} that run"
+        f"by what is measured, {moved_flags(running.flags, better.flags)} serves "
+        f"{chosen.gain_of(better):.0%} more per replica than "
+        f"the {moved_flags(better.flags, running.flags)} that runs"
     )
     done = f"not yet: {waits}" if waits else "engines are replaced one by one"
     reason = Reason(code=MOVED, message=f"{what}; {done}")

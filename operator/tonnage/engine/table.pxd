@@ -29,6 +29,5 @@ cdef class RequestTable:
     @cython.locals(number=Py_ssize_t, slow=Py_ssize_t, later='long long')
     cpdef Py_ssize_t slow_outputs(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
     @cython.locals(number=Py_ssize_t, several=Py_ssize_t)
-    cpdef Py_ssize_t several_outputs(self, Py_ssize_t first, Py_ssize_t last)
     @cython.locals(number=Py_ssize_t, total_s=double)
     cpdef double wait_s(self, Py_ssize_t first, Py_ssize_t last)

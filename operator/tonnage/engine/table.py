@@ -96,14 +96,6 @@ class RequestTable:
                 slow += 1
         return slow
 
-    def several_outputs(self, first: int, last: int) -> int:
-        """Return how many of them have tokens after the first."""
-        several = 0
-        for number in range(first, last):
-            if self.output_tokens[number] > 1:
-                several += 1
-        return several
-
     def wait_s(self, first: int, last: int) -> float:
         """Return how long they waited for their first token, together."""
         total_s = 0.0

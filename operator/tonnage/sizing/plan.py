@@ -357,7 +357,7 @@ def simulated(finalist: Finalist, *, between: Between = nothing) -> Sizing:
     request, shard = outline.request, outline.shard
     if request.flags is None:
         search = FlagSearch(_as_split(request, finalist), shard, between)
-        chosen = search.refined(search.coarse(outline.widest), outline.widest)
+        chosen = search.refined(search.coarse(outline.widest))
     served = _goodput(request, chosen, between)
     top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:

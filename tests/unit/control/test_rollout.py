@@ -55,6 +55,14 @@ def an_object(*, gain=0.2, slots=50, running=None, memory=None, mode="Auto", **c
     )
 
 
+def with_budget(found, tokens):
+    """Return an object whose better flags have so many tokens in a step, too."""
+    asked = found.chosen.better_asked
+    flags = replace(asked.sizing.flags, max_num_batched_tokens=tokens)
+    asked = replace(asked, sizing=replace(asked.sizing, flags=flags))
+    return replace(found, chosen=replace(found.chosen, better_asked=asked))
+
+
 def rolled(found, *, free_gpus=None, is_rolling=False, **settings):
     fleet = a_fleet(found.state, settings=settings)
     return with_rollout(found, fleet, free_gpus=free_gpus, is_rolling=is_rolling)
@@ -75,6 +83,14 @@ class TestARollout:
         assert said(found).endswith("engines are replaced one by one")
         assert found.memory.better_since_s is None
         assert found.memory.posterior.slots_moved_at_s == NOW_S
+
+    def test_takes_the_token_budget_that_gains_with_the_slots(self):
+        found = rolled(with_budget(an_object(), 1024))
+
+        flags = flags_from_annotation(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])
+        assert flags.max_num_batched_tokens == 1024
+        assert "max-num-seqs 50 and max-num-batched-tokens 1024 serves 20% more" in said(found)
+        assert "max-num-batched-tokens 8192 that runs" in said(found)
 
     def test_begins_to_wait_when_the_gain_is_first_seen(self):
         found = rolled(an_object(memory={}))

@@ -35,7 +35,6 @@ def test_only_requests_of_the_range_count():
 
     assert requests.late_starts(2, 3, 0.5) == 1
     assert requests.slow_outputs(0, 2, 0.5) == 1
-    assert requests.several_outputs(0, 3) == 2
     assert requests.wait_s(1, 3) == 2 + 4
 
 

@@ -63,7 +63,7 @@ def served(trial: Trial, requests_per_s: float, num_replicas: int, routing: Rout
             Latency(
                 quantile=quantile,
                 ttft_s=_at(ttft_s, quantile),
-                tpot_s=_at(tpot_s, quantile) if tpot_s else None,
+                tpot_s=_at(tpot_s, quantile) if tpot_s[-1] else None,
             )
             for quantile in sorted(asked.union(SHOWN))
         ),

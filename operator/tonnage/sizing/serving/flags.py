@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine import default_batched_tokens
@@ -33,7 +34,7 @@ TIE = 0.999
 """Share of the goodput that counts as the same: the smaller flag is taken."""
 BUDGET_GAIN = 1.06
 """What another token budget than the engine's default must bring."""
-BUDGETS_TOKENS = (2_048, 4_096, 16_384)
+BUDGETS_TOKENS = (512, 1_024, 2_048, 4_096, 16_384)
 
 Between = Callable[[], None]
 
@@ -57,16 +58,34 @@ class FlagSearch:
         """Return what short runs say of the flags of a split, to rank it by."""
         if self._request.slo.is_offline:
             return widest
-        best = self._tried(widest, self._bound(widest), Length.COARSE)
-        return self._other_budget(self._fewer(best))
+        best = self._fewer(self._tried(widest, self._bound(widest), Length.COARSE))
+        for tokens in self._budgets(widest):
+            best = self._under(tokens, best)
+        return best
 
-    def refined(self, coarse: Chosen, widest: Chosen) -> Chosen:
+    def refined(self, coarse: Chosen) -> Chosen:
         """Return the flags of the highest goodput; of those that serve as much, the smallest."""
         rate = coarse.goodput.requests_per_s
         if not rate:
             return coarse
-        most = widest.flags.max_num_seqs
+        most = self._widest(coarse.flags.max_num_batched_tokens).flags.max_num_seqs
         return self._climbed(self._tried(coarse, rate, Length.MEDIUM), most)
+
+    def _budgets(self, widest: Chosen) -> Iterator[int]:
+        """Yield the token budgets that may be taken instead of the engine's default.
+
+        Beside a state of constant size vLLM cuts prompts at the ends of its long blocks, and does
+        not start with a budget below one of them (vllm-project/vllm pull 34445).
+        """
+        default = widest.flags.max_num_batched_tokens
+        has_states = any(group.state_blocks for group in widest.replica.layout.groups)
+        if self._request.max_num_batched_tokens is None:
+            least = default if has_states else 0
+            yield from (each for each in BUDGETS_TOKENS if each != default and each >= least)
+
+    def _widest(self, tokens: int) -> Chosen:
+        request = replace(self._request, max_num_batched_tokens=tokens)
+        return largest_fitting(request, self._shard)
 
     def _bound(self, chosen: Chosen) -> float:
         request = self._request
@@ -95,22 +114,26 @@ class FlagSearch:
                 best, failed = other, 0
         return best
 
-    def _other_budget(self, best: Chosen) -> Chosen:
-        if self._request.max_num_batched_tokens is not None:
-            return best
-        for tokens in BUDGETS_TOKENS:
-            rate = best.goodput.requests_per_s
-            verified = best.replica.model.tokens_verified
-            is_small = tokens < best.flags.max_num_seqs * verified
-            if is_small or tokens == best.flags.max_num_batched_tokens or not rate:
-                continue
-            try:
-                other = self._with(best, max_num_batched_tokens=tokens)
-            except DoesNotFitError:
-                continue
-            if self._keeps(other, BUDGET_GAIN * rate):
-                best = self._tried(other, BUDGET_GAIN * rate, Length.COARSE)
+    def _under(self, tokens: int, best: Chosen) -> Chosen:
+        """Return the best under a token budget, where it serves more with many slots or as few.
+
+        Fewer slots protect TPOT from long steps, and leave requests at the door; a small budget
+        protects it with any number of slots.
+        """
+        rate = best.goodput.requests_per_s
+        for other in self._other(tokens, best):
+            if not rate or self._keeps(other, BUDGET_GAIN * rate):
+                guess = BUDGET_GAIN * rate or self._bound(other)
+                return self._fewer(self._tried(other, guess, Length.COARSE))
         return best
+
+    def _other(self, tokens: int, best: Chosen) -> Iterator[Chosen]:
+        """Yield the most slots that a token budget leaves, and as few as those that are best."""
+        with suppress(DoesNotFitError):
+            widest, seqs = self._widest(tokens), best.flags.max_num_seqs
+            yield widest
+            if seqs < widest.flags.max_num_seqs:
+                yield self._with(widest, max_num_seqs=seqs)
 
     def _climbed(self, best: Chosen, most: int) -> Chosen:
         """Go on with longer runs to more slots or fewer, then to fewer that serve as much."""

@@ -15,6 +15,7 @@ from tonnage.sizing.serving.steady import (
     num_running,
     steady_state,
     steps_of_answer,
+    tpot_s,
 )
 from tonnage.sizing.workload import Slo, Workload
 
@@ -103,7 +104,7 @@ def _ceiling(replica: Replica, workload: Workload, limit_s: float) -> float:
     """Return it for a replica without slots and cache, which have no part in it."""
 
     def excess(num_decoding: float) -> float:
-        return math.log(steady_state(replica, workload, num_decoding).tpot_s / limit_s)
+        return math.log(tpot_s(replica, workload, num_decoding) / limit_s)
 
     top = replica.max_batched_tokens * replica.model.dp_size / replica.model.tokens_verified
     return top if excess(top) <= 0 else crossing(excess, top, close=EXACT)

@@ -59,9 +59,23 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
     )
 
 
-def mean_step(replica: Replica, workload: Workload, num_decoding: float) -> Step:
+def tpot_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
+    """Return the mean TPOT with so many decoding: where more prompts come, steps are full."""
+    room = replica.prefill_room(num_decoding) * replica.model.dp_size
+    step = mean_step(replica, workload, num_decoding, most_prefill_tokens=room)
+    return replica.model.step(step).total_s / replica.model.tokens_per_step
+
+
+def mean_step(
+    replica: Replica,
+    workload: Workload,
+    num_decoding: float,
+    *,
+    most_prefill_tokens: float = math.inf,
+) -> Step:
     """Return the mean of the steps with so many sequences decoding: some hold a whole prompt."""
     prefill = num_decoding * workload.new_prompt_tokens / steps_of_answer(replica, workload)
+    prefill = min(prefill, most_prefill_tokens)
     chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
     step = mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk)
     together = ranks_together(prefill / chunk, replica.model.dp_size) if chunk else None

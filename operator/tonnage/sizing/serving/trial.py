@@ -216,23 +216,28 @@ class Run:
             self.first + (self.last - self.first) * part // BLOCKS for part in range(BLOCKS + 1)
         ]
         parts = list(itertools.pairwise(edges))
-        for target in slo.ttft:
-            late = tuple(table.late_starts(low, high, target.limit_s) for low, high in parts)
-            yield Count(target=target, is_ttft=True, late=late, counted=self.last - self.first)
-        several = table.several_outputs(self.first, self.last) if slo.tpot else 0
-        for target in slo.tpot:
-            late = tuple(table.slow_outputs(low, high, target.limit_s) for low, high in parts)
-            yield Count(target=target, is_ttft=False, late=late, counted=several)
+        kinds = ((slo.ttft, table.late_starts), (slo.tpot, table.slow_outputs))
+        for is_ttft, (targets, late) in zip((True, False), kinds, strict=True):
+            for target in targets:
+                yield Count(
+                    target=target,
+                    is_ttft=is_ttft,
+                    late=tuple(late(low, high, target.limit_s) for low, high in parts),
+                    counted=self.last - self.first,
+                )
 
     def latencies_s(self) -> tuple["array[float]", "array[float]"]:
-        """Return TTFT and TPOT of the requests that count, each in ascending order."""
+        """Return TTFT and TPOT of the requests that count, each in ascending order.
+
+        TPOT of an answer of one token is 0, as in vLLM's histogram: its percentiles are over all
+        finished requests (vllm/v1/metrics/stats.py, ``mean_time_per_output_token``).
+        """
         table = self.table
         first, tpot = array("d"), array("d")
         for number in range(self.first, self.last):
             first.append(table.first_token_s[number] - table.arrival_s[number])
-            later = table.output_tokens[number] - 1
-            if later:
-                tpot.append((table.ended_s[number] - table.first_token_s[number]) / later)
+            later = max(1, table.output_tokens[number] - 1)
+            tpot.append((table.ended_s[number] - table.first_token_s[number]) / later)
         return array("d", sorted(first)), array("d", sorted(tpot))
 
 

@@ -114,7 +114,7 @@ def searched(request, split=ONE_GPU):
 def best_of(request, split, between):
     shard = rank_of(request, split)
     search, widest = FlagSearch(request, shard, between), largest_fitting(request, shard)
-    return search.refined(search.coarse(widest), widest)
+    return search.refined(search.coarse(widest))
 
 
 def serves(request, flags, split=ONE_GPU):
@@ -167,7 +167,9 @@ class TestFewSlots:
 class TestTheSearch:
     def test_takes_the_smaller_flag_of_those_that_serve_as_much(self):
         # Half of the 32 slots that TPOT allows are never used by answers as short as these.
-        request = a_sizing_request(workload=a_workload(output_tokens=50), num_gpus=1)
+        request = a_sizing_request(
+            workload=a_workload(output_tokens=50), num_gpus=1, max_num_batched_tokens=8192
+        )
         widest = largest_fitting(request, rank_of(request, Parallelism()))
 
         chosen = searched(request)
@@ -191,21 +193,41 @@ class TestTheSearch:
 
         assert searched(request).flags.max_num_batched_tokens == default_batched_tokens(request.gpu)
 
-    def test_takes_another_token_budget_where_it_serves_more(self):
-        # A TPOT that a step with 8,192 prompt tokens (some 0.3 s) breaks for all beside it.
-        request = a_sizing_request(
-            workload=a_workload(prompt=Lengths(mean_tokens=8_000), output_tokens=60),
-            slo=an_slo(ttft_s=10, tpot_s=0.1),
-            context_tokens=16_384,
+    def test_takes_a_small_token_budget_where_long_steps_cost_slots(self):
+        # A whole prompt beside it breaks the TPOT of an answer this short: under the default
+        # budget few slots serve most, and requests wait at the door.
+        request = a_built_in_request(
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "H100",
+            "0.33",
+            workload=a_workload(prompt=Lengths(mean_tokens=2_048, p99_tokens=7_436)),
+            slo=an_slo(ttft_s=2, tpot_s=0.05, quantile=0.99),
             num_gpus=1,
         )
-        default = default_batched_tokens(request.gpu)
+        request = replace(request, workload=replace(request.workload, output_tokens=28))
+        given = replace(request, max_num_batched_tokens=default_batched_tokens(request.gpu))
 
-        chosen = searched(request)
+        chosen, few = searched(request), searched(given)
 
-        if chosen.flags.max_num_batched_tokens != default:
-            same = replace(chosen.flags, max_num_batched_tokens=default)
-            assert serves(request, chosen.flags) >= serves(request, same)
+        assert chosen.flags.max_num_batched_tokens < few.flags.max_num_batched_tokens
+        assert chosen.flags.max_num_seqs > few.flags.max_num_seqs
+        assert serves(request, chosen.flags) >= 1.5 * serves(request, few.flags)
+
+    def test_takes_no_smaller_token_budget_than_the_default_beside_states(self):
+        # vLLM cuts the prompts of these at blocks of hundreds of tokens and wants one in a step.
+        request = a_built_in_request(
+            "Qwen/Qwen3.5-9B",
+            "H100",
+            "0.33",
+            workload=a_workload(prompt=Lengths(mean_tokens=2_048, p99_tokens=7_436)),
+            slo=an_slo(ttft_s=2, tpot_s=0.05, quantile=0.99),
+            num_gpus=1,
+        )
+        request = replace(request, workload=replace(request.workload, output_tokens=28))
+
+        tokens = searched(request).flags.max_num_batched_tokens
+
+        assert tokens >= default_batched_tokens(request.gpu)
 
     def test_offline_takes_all_that_fit(self):
         request = a_sizing_request(slo=Slo(), num_gpus=1)

@@ -193,11 +193,13 @@ class TestByHand:
         assert state_at(replica, a_workload(), 1e6).num_decoding == 4 * 500 / 4
         assert tpot_ceiling(replica, a_workload(), an_slo(tpot_s=60)) == 4 * 500 / 4
 
-    def test_a_limit_that_a_full_budget_just_keeps_leaves_the_budget(self):
-        # 100 sequences take 5.3333 + 17.3227 ms.
+    def test_prompts_lengthen_a_step_by_the_rest_of_its_budget_at_most(self):
+        # 100 sequences of 2,250 tokens take 5.3333 + 9.8304 ms, their 100 tokens and one of a
+        # prompt 1.1 ms; the 400 of prompts that come for them would take 6.4 ms more.
         small = a_replica(max_batched_tokens=100)
 
-        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0228)) == 100
-        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0225)) == pytest.approx(
-            99.1, abs=0.05
+        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0163)) == 100
+        assert tpot_ceiling(small, a_workload(), an_slo(tpot_s=0.0162)) == pytest.approx(
+            99.34, abs=0.01
         )
+        assert tpot_ceiling(a_replica(), a_workload(), an_slo(tpot_s=0.0226)) < 100

@@ -76,12 +76,13 @@ def test_a_request_alone_takes_its_prefill_and_its_steps():
     assert quantile(tpot_s, 0.5) == pytest.approx(by_hand_s, rel=1e-6)
 
 
-def test_requests_of_one_token_have_no_tpot():
+def test_requests_of_one_token_count_and_keep_tpot_as_in_the_histogram_of_vllm():
     one = a_workload(output_tokens=1, output_second_moment=1.0)
     run = Run(a_trial(workload=one), 1.0, 1_000)
+    ttft, tpot = run.outcome().counts
 
-    assert not run.latencies_s()[1]
-    assert [count.counted > 0 for count in run.outcome().counts] == [True, False]
+    assert set(run.latencies_s()[1]) == {0.0}
+    assert (sum(tpot.late), tpot.counted) == (0, ttft.counted)
 
 
 class TestCounts:
