@@ -197,8 +197,6 @@ class Kept:
     """By target."""
     tpot_misses: list[int]
     num_requests: int = 0
-    num_tpot: int = 0
-    """Requests of more than one token: the others have no TPOT."""
     num_preemptions: int = 0
 
     def count(self, served: Served, slo: Slo) -> bool:
@@ -206,11 +204,8 @@ class Kept:
         self.num_requests += 1
         self.num_preemptions += served.num_preemptions
         is_late = _count(self.ttft_misses, slo.ttft, served.ttft_s)
-        tpot_s = served.tpot_s
-        if tpot_s is not None:
-            self.num_tpot += 1
-            is_late |= _count(self.tpot_misses, slo.tpot, tpot_s)
-        return is_late
+        # An answer of one token counts with 0, as in vLLM's histogram.
+        return is_late | _count(self.tpot_misses, slo.tpot, served.tpot_s or 0.0)
 
     def is_beyond(self, most: Sequence[float]) -> bool:
         misses = (*self.ttft_misses, *self.tpot_misses)
@@ -220,13 +215,10 @@ class Kept:
         """Return misses over those allowed: of the worst target on TTFT, and on TPOT."""
         ttft, tpot = (
             max(
-                (misses / max(1, count) / (1 - target.quantile))
+                (misses / max(1, self.num_requests) / (1 - target.quantile))
                 for target, misses in zip(targets, found, strict=True)
             )
-            for targets, found, count in (
-                (slo.ttft, self.ttft_misses, self.num_requests),
-                (slo.tpot, self.tpot_misses, self.num_tpot),
-            )
+            for targets, found in ((slo.ttft, self.ttft_misses), (slo.tpot, self.tpot_misses))
         )
         return ttft, tpot
 
@@ -255,7 +247,7 @@ def kept(fleet: Fleet, block: Block, requests_per_s: float, slo: Slo) -> Kept:
             continue
         if seen.count(served, slo) and seen.is_beyond(most):
             # As if none of the others were late: so it stays a lower bound.
-            seen.num_requests = seen.num_tpot = block.counted
+            seen.num_requests = block.counted
         if seen.num_requests == block.counted:
             break
     return seen
@@ -275,7 +267,6 @@ class Outcome:
             ttft_misses=[sum(each) for each in zip(*(k.ttft_misses for k in found), strict=True)],
             tpot_misses=[sum(each) for each in zip(*(k.tpot_misses for k in found), strict=True)],
             num_requests=sum(each.num_requests for each in found),
-            num_tpot=sum(each.num_tpot for each in found),
             num_preemptions=sum(each.num_preemptions for each in found),
         )
 
