@@ -73,7 +73,8 @@ def test_every_family_of_an_object_is_on_the_dashboard_but_these():
     shown = {name.removesuffix("_total") for query in QUERIES for name in NAME.findall(query)}
 
     assert set(FAMILIES) - shown == {
-        "tonnage_calibration_doubt", "tonnage_max_num_seqs", "tonnage_model_flops_utilization",
+        "tonnage_calibration_doubt", "tonnage_max_num_batched_tokens",
+        "tonnage_max_num_seqs", "tonnage_model_flops_utilization",
         "tonnage_replicas_current",
     }  # fmt: skip
 

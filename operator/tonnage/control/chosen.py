@@ -164,7 +164,7 @@ def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
     if best is None:
         return ()
     each = significant(best.goodput_requests_per_s)
-    runs = f"the {moved_flags(best.flags, sizing.flags)} that runs"
+    runs = f"the {moved_flags(best.flags, sizing.flags)} that run"
     against = (
         f"no rate keeps the SLO with {runs}"
         if found.problem

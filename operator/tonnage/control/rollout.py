@@ -160,7 +160,7 @@ def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) 
     what = (
         f"by what is measured, {moved_flags(running.flags, better.flags)} serves "
         f"{chosen.gain_of(better):.0%} more per replica than "
-        f"the {moved_flags(better.flags, running.flags)} that runs"
+        f"the {moved_flags(better.flags, running.flags)} that run"
     )
     done = f"not yet: {waits}" if waits else "engines are replaced one by one"
     reason = Reason(code=MOVED, message=f"{what}; {done}")

@@ -63,6 +63,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "tonnage_replicas_current": Family(text="Replicas that the Deployment asks for"),
     "tonnage_replicas_ready": Family(text="Replicas that are Ready"),
     "tonnage_max_num_seqs": Family(text="The flag max-num-seqs that plans stand on"),
+    "tonnage_max_num_batched_tokens": Family(
+        text="The flag max-num-batched-tokens that plans stand on"
+    ),
     "tonnage_requests_per_second": Family(text="Measured demand"),
     "tonnage_waiting_requests": Family(text="Requests that wait in the queues of all replicas"),
     "tonnage_goodput_requests_per_second": Family(
@@ -167,7 +170,9 @@ def _traffic(found: Assessment) -> Iterator[Sample]:
 
 def _capacity(found: Assessment, chosen: Chosen) -> Iterator[Sample]:
     each_requests_per_s = chosen.capacity.each_requests_per_s
-    yield Sample("tonnage_max_num_seqs", chosen.sizing.flags.max_num_seqs)
+    flags = chosen.sizing.flags
+    yield Sample("tonnage_max_num_seqs", flags.max_num_seqs)
+    yield Sample("tonnage_max_num_batched_tokens", flags.max_num_batched_tokens)
     yield Sample("tonnage_goodput_requests_per_second", each_requests_per_s)
     yield Sample("tonnage_goodput_factor", chosen.goodput_factor)
     replicas, demand = replicas_status(found), found.traffics.demand

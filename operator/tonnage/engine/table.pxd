@@ -28,6 +28,5 @@ cdef class RequestTable:
     cpdef Py_ssize_t late_starts(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
     @cython.locals(number=Py_ssize_t, slow=Py_ssize_t, later='long long')
     cpdef Py_ssize_t slow_outputs(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
-    @cython.locals(number=Py_ssize_t, several=Py_ssize_t)
     @cython.locals(number=Py_ssize_t, total_s=double)
     cpdef double wait_s(self, Py_ssize_t first, Py_ssize_t last)

@@ -51,7 +51,7 @@ class Fates:
     arrival_s: "array[float]"
     ttft_s: "array[float]"
     tpot_s: "array[float]"
-    """NaN where only one token was asked for."""
+    """0 where only one token was asked for, as in vLLM's histogram."""
     is_kept: bytes
     num_too_long: int
     """Of these, that no engine takes; they are missed."""
@@ -110,9 +110,9 @@ def fates(record: Record, drawn: Drawn, limits: Limits) -> Fates:
     ]
     for number, at_s in enumerate(drawn.traffic.arrival_s):
         begun_s, done_s = first_s[number], ended_s[number]
-        later = table.output_tokens[number] - 1
+        later = max(1, table.output_tokens[number] - 1)
         ttft_s = begun_s - at_s if begun_s else math.inf
-        tpot_s = math.nan if not later else (done_s - begun_s) / later if done_s else math.inf
+        tpot_s = (done_s - begun_s) / later if done_s else math.inf
         rows.append((at_s, ttft_s, tpot_s))
     if drawn.too_long_s:
         rows.sort(key=lambda row: row[0])
@@ -126,9 +126,8 @@ def fates(record: Record, drawn: Drawn, limits: Limits) -> Fates:
 
 
 def _is_kept(ttft_s: float, tpot_s: float, limits: Limits) -> bool:
-    """Whether both limits were kept; NaN, the TPOT of a single token, is above none."""
     is_served = not (math.isinf(ttft_s) or math.isinf(tpot_s))
-    return is_served and not (ttft_s > limits.ttft_s or tpot_s > limits.tpot_s)
+    return is_served and ttft_s <= limits.ttft_s and tpot_s <= limits.tpot_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +209,8 @@ def worst_hour(found: Fates, until_s: float) -> tuple[float, float]:
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, ...]:
-    """Return the smallest values that so many shares of all do not exceed; NaN is none of them."""
-    ascending = sorted(value for value in values if not math.isnan(value))
+    """Return the smallest values that so many shares of all do not exceed; NaN where none is."""
+    ascending = sorted(values)
     if not ascending:
         return tuple(math.nan for _ in QUANTILES)
     return tuple(ascending[math.ceil(each * len(ascending)) - 1] for each in QUANTILES)

@@ -90,7 +90,7 @@ class TestARollout:
         flags = flags_from_annotation(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])
         assert flags.max_num_batched_tokens == 1024
         assert "max-num-seqs 50 and max-num-batched-tokens 1024 serves 20% more" in said(found)
-        assert "max-num-batched-tokens 8192 that runs" in said(found)
+        assert "max-num-batched-tokens 8192 that run" in said(found)
 
     def test_begins_to_wait_when_the_gain_is_first_seen(self):
         found = rolled(an_object(memory={}))

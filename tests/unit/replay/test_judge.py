@@ -156,5 +156,5 @@ def test_a_pod_that_ends_as_another_begins_is_not_there_with_it():
 
 def test_a_percentile_is_the_smallest_value_that_covers_it():
     assert quantiles([float(k) for k in range(100, 0, -1)]) == (50.0, 95.0, 99.0)
-    assert quantiles([1.0, math.nan, math.inf]) == (1.0, math.inf, math.inf)
-    assert all(map(math.isnan, quantiles([math.nan])))
+    assert quantiles([1.0, math.inf]) == (1.0, math.inf, math.inf)
+    assert all(map(math.isnan, quantiles([])))

@@ -81,6 +81,7 @@ def test_bursts_that_lower_the_load_leave_an_answer_that_says_what_a_fleet_serve
     lengths = Lengths(prompt_mean=1300, prompt_p99=3500, output_mean=200, output_p99=900)
     spec = parse_model_deployment(manifest(lengths, 10.0)).spec
     request = ask(spec, look_up(spec, built_in_gpus()))
+    request = replace(request, max_num_batched_tokens=8192)  # by smaller steps TTFT limits it
     near = size(replace(request, flags=size(request).flags, arrival_scv=16.0))
     exact = size(longer(near.request, prompt=1 / 1.05, output=1.05))
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.api.spec import Spec
+from tonnage.catalog.engine import default_batched_tokens
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.answers.savings import Saving
@@ -67,9 +68,12 @@ def headline(answer: Planned) -> str:
     each = f" of {num_gpus} GPUs ({sizing.flags.parallelism})" if num_gpus > 1 else ""
     cost = bill(sizing, replicas=answer.replicas)
     price = f", {cost.usd_per_hour:.2f} {cost.currency} per hour" if cost else ""
+    tokens = sizing.flags.max_num_batched_tokens
+    is_default = tokens == default_batched_tokens(sizing.request.gpu)
+    budget = "" if is_default else f", max-num-batched-tokens {tokens}"
     line = (
         f"{counted(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
-        f"max-num-seqs {sizing.flags.max_num_seqs}{price}"
+        f"max-num-seqs {sizing.flags.max_num_seqs}{budget}{price}"
     )
     if is_short(answer):
         rate = significant(requests_per_s_asked(sizing) or 0.0)

@@ -1,7 +1,7 @@
 """The flags that a split of the model runs best with, and the engine group that they make."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,6 +15,7 @@ from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, outcome_at
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.serving.steady import prompts_step_s
 from tonnage.sizing.serving.trial import Trial
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
@@ -33,7 +34,7 @@ GAIN = 1.01
 TIE = 0.999
 """Share of the goodput that counts as the same: the smaller flag is taken."""
 BUDGET_GAIN = 1.06
-"""What another token budget than the engine's default must bring."""
+"""What another token budget must bring than the best of those before it."""
 BUDGETS_TOKENS = (512, 1_024, 2_048, 4_096, 16_384)
 
 Between = Callable[[], None]
@@ -58,9 +59,11 @@ class FlagSearch:
         """Return what short runs say of the flags of a split, to rank it by."""
         if self._request.slo.is_offline:
             return widest
-        best = self._fewer(self._tried(widest, self._bound(widest), Length.COARSE))
+        first = self._stall_free(widest)
+        best = self._fewer(self._tried(first, self._bound(first), Length.COARSE))
         for tokens in self._budgets(widest):
-            best = self._under(tokens, best)
+            if tokens != first.flags.max_num_batched_tokens:
+                best = self._under(tokens, best)
         return best
 
     def refined(self, coarse: Chosen) -> Chosen:
@@ -71,17 +74,40 @@ class FlagSearch:
         most = self._widest(coarse.flags.max_num_batched_tokens).flags.max_num_seqs
         return self._climbed(self._tried(coarse, rate, Length.MEDIUM), most)
 
-    def _budgets(self, widest: Chosen) -> Iterator[int]:
-        """Yield the token budgets that may be taken instead of the engine's default.
+    def _stall_free(self, widest: Chosen) -> Chosen:
+        """Return the default budget, or the largest below it whose prompts keep TPOT by a step.
+
+        Longer steps break the TPOT of answers of few tokens, of which moments of lengths know
+        nothing (Sarathi-Serve, OSDI 2024, takes its budget so). They must serve clearly more.
+        """
+        slo, default = self._request.slo, widest.flags.max_num_batched_tokens
+        limit_s = min((target.limit_s for target in slo.tpot), default=math.inf)
+        for tokens in sorted(self._budgets(widest), reverse=True):
+            if tokens > default:
+                continue
+            chosen = self._widest(tokens)
+            if prompts_step_s(chosen.replica, self._request.workload) <= limit_s:
+                return chosen
+        return widest
+
+    def _budgets(self, widest: Chosen) -> Sequence[int]:
+        """Return the engine's default, and the token budgets that may be taken instead.
 
         Beside a state of constant size vLLM cuts prompts at the ends of its long blocks, and does
-        not start with a budget below one of them (vllm-project/vllm pull 34445).
+        not start with a budget below one of them (vllm-project/vllm pull 34445); nor, beside some
+        encoders, with one below the tokens of an item. For these no smaller one is taken.
         """
         default = widest.flags.max_num_batched_tokens
-        has_states = any(group.state_blocks for group in widest.replica.layout.groups)
-        if self._request.max_num_batched_tokens is None:
-            least = default if has_states else 0
-            yield from (each for each in BUDGETS_TOKENS if each != default and each >= least)
+        if self._request.max_num_batched_tokens is not None:
+            return (default,)
+        shape = self._request.shape
+        is_cut_freely = not (
+            shape.encoder_parameters
+            or shape.num_uncounted_encoders
+            or any(group.state_blocks for group in widest.replica.layout.groups)
+        )
+        others = (each for each in BUDGETS_TOKENS if is_cut_freely or each > default)
+        return tuple({default: None} | dict.fromkeys(others))
 
     def _widest(self, tokens: int) -> Chosen:
         request = replace(self._request, max_num_batched_tokens=tokens)
@@ -128,12 +154,17 @@ class FlagSearch:
         return best
 
     def _other(self, tokens: int, best: Chosen) -> Iterator[Chosen]:
-        """Yield the most slots that a token budget leaves, and as few as those that are best."""
+        """Yield the most slots that a token budget leaves, as few as are best so far, and between.
+
+        More than that a budget is not tried with, where none of these serves clearly more.
+        """
         with suppress(DoesNotFitError):
-            widest, seqs = self._widest(tokens), best.flags.max_num_seqs
+            widest, few = self._widest(tokens), best.flags.max_num_seqs
+            most = widest.flags.max_num_seqs
             yield widest
-            if seqs < widest.flags.max_num_seqs:
-                yield self._with(widest, max_num_seqs=seqs)
+            for seqs in sorted({math.isqrt(most * few), few} - {most}, reverse=True):
+                if seqs < most:
+                    yield self._with(widest, max_num_seqs=seqs)
 
     def _climbed(self, best: Chosen, most: int) -> Chosen:
         """Go on with longer runs to more slots or fewer, then to fewer that serve as much."""

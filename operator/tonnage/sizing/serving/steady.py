@@ -66,6 +66,13 @@ def tpot_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
     return replica.model.step(step).total_s / replica.model.tokens_per_step
 
 
+def prompts_step_s(replica: Replica, workload: Workload) -> float:
+    """Return how long a step takes that is full of prompts, beside one sequence that decodes."""
+    room = replica.prefill_room(1) * replica.model.dp_size
+    chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
+    return replica.model.step(mixed_step(workload, 1, room, chunk_tokens=chunk)).total_s
+
+
 def mean_step(
     replica: Replica,
     workload: Workload,

@@ -188,10 +188,19 @@ class TestTheSearch:
             held = chosen.replica.sequences_held(request.workload.mean_context_tokens)
             assert 1 <= chosen.flags.max_num_seqs <= max(1, held)
 
-    def test_leaves_the_token_budget_at_the_default_without_a_gain(self):
-        request = a_sizing_request(num_gpus=1)
+    @pytest.mark.parametrize(
+        ("tpot_s", "tokens"),
+        [
+            (0.5, 8_192),  # the default: 270 ms of prompts
+            (0.1, 2_048),
+            (0.05, 1_024),
+            (0.008, 8_192),  # 512 take 24 ms: no budget keeps it, and none serves more
+        ],
+    )
+    def test_takes_the_largest_token_budget_whose_prompts_keep_tpot(self, tpot_s, tokens):
+        request = a_sizing_request(slo=an_slo(ttft_s=2, tpot_s=tpot_s), num_gpus=1)
 
-        assert searched(request).flags.max_num_batched_tokens == default_batched_tokens(request.gpu)
+        assert searched(request).flags.max_num_batched_tokens == tokens
 
     def test_takes_a_small_token_budget_where_long_steps_cost_slots(self):
         # A whole prompt beside it breaks the TPOT of an answer this short: under the default
@@ -213,10 +222,16 @@ class TestTheSearch:
         assert chosen.flags.max_num_seqs > few.flags.max_num_seqs
         assert serves(request, chosen.flags) >= 1.5 * serves(request, few.flags)
 
-    def test_takes_no_smaller_token_budget_than_the_default_beside_states(self):
-        # vLLM cuts the prompts of these at blocks of hundreds of tokens and wants one in a step.
+    @pytest.mark.parametrize(
+        "model_id",
+        [
+            "Qwen/Qwen3.5-9B",  # prompts are cut at blocks of hundreds of tokens, one in a step
+            "google/gemma-4-12b-it",  # an item of 2,496 tokens has to be whole in a step
+        ],
+    )
+    def test_takes_no_smaller_token_budget_where_the_engine_would_not_start(self, model_id):
         request = a_built_in_request(
-            "Qwen/Qwen3.5-9B",
+            model_id,
             "H100",
             "0.33",
             workload=a_workload(prompt=Lengths(mean_tokens=2_048, p99_tokens=7_436)),
