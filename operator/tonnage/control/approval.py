@@ -6,8 +6,8 @@ object, its generation, the spec of the pods, the GPUs of each, and the replicas
 the stated cost. So an annotation that is stale, malformed or absent agrees to nothing: what runs
 stays, and is scaled as before.
 
-Flags are no part of it: max-num-seqs follows the lengths and constants that are measured, from tick
-to tick, and an approval would go stale by itself. Where another max-num-seqs is all that a plan
+Flags are no part of it: those of a batch follow the lengths and constants that are measured, from
+tick to tick, and an approval would go stale by itself. Where other flags are all that a plan
 changes, the digest has the flags that it replaces, which stand still until it is carried out: who
 agreed to one such plan did not agree to the next.
 """

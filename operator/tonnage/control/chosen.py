@@ -27,7 +27,7 @@ from tonnage.units import significant
 MIN_WINDOWS = 10
 SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 ASKED_AGAIN_S = 600.0
-"""Between two searches for a better max-num-seqs."""
+"""Between two searches for better flags of a batch."""
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
@@ -89,7 +89,7 @@ def _chosen(
 
 
 def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
-    """Return the plan with another max-num-seqs that measured constants favour, if one is known.
+    """Return the plan with other flags of a batch that measured constants favour, if one is known.
 
     Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
     What was found stays while they move by no more than the band in which plans ask the same, and

@@ -39,7 +39,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "InsufficientGPU": "no node has GPUs free for more pods",
     "JustStarted": "the operator began to watch not long ago: no replica is taken away yet",
     "KVCacheCalibrated": "KV tokens are those that a load test of such an engine reported",
-    "MaxNumSeqs": "another max-num-seqs would serve more, by what is measured",
+    "MaxNumSeqs": "other slots or another token budget would serve more, by what is measured",
     "MaxReplicas": "more are needed than maxReplicas allows",
     "MetricsMissing": "metrics are missing, so the fleet does not shrink",
     "MinReplicas": "fewer are needed than minReplicas",

@@ -1,4 +1,4 @@
-"""When engines are restarted for another max-num-seqs: for a gain that stands, rarely, in calm.
+"""When engines are restarted for other flags of a batch: for a gain that stands, rarely, in calm.
 
 A flag that changes restarts engines that take minutes to load. So it moves only for a gain by
 measured constants that has stood for a while, one rollout at a time in the whole fleet, never
@@ -44,7 +44,7 @@ def is_rolling(each: Assessment, fleet: Fleet) -> bool:
 def with_rollout(
     found: Assessment, fleet: Fleet, *, free_gpus: int | None, is_rolling: bool
 ) -> Assessment:
-    """Return an assessment that takes a better max-num-seqs, if it is time for it.
+    """Return an assessment that takes better flags of a batch, if it is time for it.
 
     ``is_rolling``: pods of some object are being replaced already.
     """

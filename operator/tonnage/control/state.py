@@ -258,7 +258,7 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BetterAsked:
-    """Whether another max-num-seqs would serve more than what runs, and when that was asked."""
+    """Whether other flags of a batch would serve more than what runs, and when that was asked."""
 
     at_s: float
     flags: Flags
@@ -392,7 +392,7 @@ class ObjectMemory:
     """That plans are asked with; None: that of the spec."""
     better_asked: BetterAsked | None = None
     better_since_s: float | None = None
-    """Since when another max-num-seqs has gained enough for a rollout."""
+    """Since when other flags of a batch have gained enough for a rollout."""
     rolling: Rolling | None = None
     """While pods are being replaced."""
     drift_corrected: tuple[str, str] | None = None
@@ -517,7 +517,7 @@ class Chosen:
 
     @property
     def better_slots(self) -> Sizing | None:
-        """The plan with another max-num-seqs that gains."""
+        """The plan with other flags of a batch that gains."""
         return self.better_asked.sizing if self.better_asked else None
 
 

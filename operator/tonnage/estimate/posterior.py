@@ -77,7 +77,7 @@ class ObjectPosterior:
     kv_tokens: float | None = None
     """What its own engines say of their pool: the truth for this object."""
     slots_moved_at_s: float | None = None
-    """When its engines were last replaced for a better max-num-seqs."""
+    """When its engines were last replaced for better flags of a batch."""
     demand: KeptHistory | None = None
     """When last kept; None: nothing that the last value does not tell."""
 
