@@ -23,13 +23,13 @@ CHAT = Workload(prompt=Lengths(mean_tokens=800, p99_tokens=4000), output_tokens=
 
 
 @cache
-def a_catalog_sizing(model, *, gpu="H100", workload=CHAT):
-    """What is planned for a built-in model: TTFT 1 s and TPOT 40 ms at p95."""
+def a_catalog_sizing(model, *, gpu="H100", workload=CHAT, tokens=8192):
+    """What is planned for a built-in model with a token budget: TTFT 1 s and TPOT 40 ms at p95."""
     slo = Slo(
         ttft=(Target(quantile=0.95, limit_s=1.0),), tpot=(Target(quantile=0.95, limit_s=0.040),)
     )
     request = catalog_request(model, gpu, workload, context_tokens=16384)
-    return size(replace(request, slo=slo))
+    return size(replace(request, slo=slo, max_num_batched_tokens=tokens))
 
 
 class Served:

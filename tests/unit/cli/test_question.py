@@ -46,7 +46,7 @@ def test_a_given_token_budget_decides_the_chunk_and_what_it_costs_is_told():
     )
     inputs = {each["name"]: each for each in given["estimate"]["inputs"]}
 
-    assert (free["plan"]["maxNumBatchedTokens"], given["plan"]["maxNumBatchedTokens"]) == (8192, 64)
+    assert (free["plan"]["maxNumBatchedTokens"], given["plan"]["maxNumBatchedTokens"]) == (1024, 64)
     assert inputs["max-num-batched-tokens"]["origin"] == "given"
     # a step decodes up to 64 sequences, and each chunk of a prompt reads all weights again
     assert given["plan"]["maxNumSeqs"] <= 64

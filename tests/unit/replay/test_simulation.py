@@ -215,7 +215,8 @@ def test_the_operator_sees_pods_with_the_times_of_their_lives():
 
 @cache
 def simulated(speed=1.0, *, faults=(), duration_s=600.0, rate=8.0, settings=SETTINGS):
-    model = a_model(**SMALL)
+    demand = SMALL["demand"] | {"requestsPerSecond": f"{rate:g}"}
+    model = a_model(**SMALL | {"demand": demand})
     found = some_traffic(model, rate, duration_s=duration_s)
     served = Served(model=model, traffic=found, truth=Truth(speed=speed))
     (record,) = Simulation([served], settings=settings, faults=faults).run(duration_s)
@@ -267,8 +268,8 @@ def test_slower_engines_break_the_promise_until_it_has_learned():
 
 
 def test_plans_on_the_slow_end_keep_the_promise_from_the_start_with_slower_engines():
-    # 1 / 0.7 = 1.43 times as long as believed: beyond what one replica could hide.
-    before, cautious = simulated(0.7), simulated(0.7, settings=CAUTIOUS)
+    # Steps 1 / 0.87 = 1.15 times as long as believed, which is the slow end: two replicas for one.
+    before, cautious = simulated(0.87, rate=9.0), simulated(0.87, rate=9.0, settings=CAUTIOUS)
 
     assert kept(before, 0, 600).worst_ratio > 1
     assert kept(cautious, 0, 600).worst_ratio <= 1

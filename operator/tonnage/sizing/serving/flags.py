@@ -35,7 +35,7 @@ TIE = 0.999
 """Share of the goodput that counts as the same: the smaller flag is taken."""
 BUDGET_GAIN = 1.06
 """What another token budget must bring than the best of those before it."""
-BUDGETS_TOKENS = (512, 1_024, 2_048, 4_096, 16_384)
+BUDGETS_TOKENS = tuple(512 * times for times in (1, 2, 4, 8, 32))
 
 Between = Callable[[], None]
 
