@@ -64,7 +64,7 @@ def a_busy_engine(pod="a", *, slower=1.0, **changes):
 
 def learned(found, fleet, known, last=None):
     """Return what is known after a tick, and when each key last moved."""
-    said = [observation(each) for each in found]
+    said = [observation(each, fleet.now_s) for each in found]
     return learn_from([each for each in said if each], known, last or {}, fleet)
 
 
