@@ -81,9 +81,11 @@ class FleetWorld:
     leads: bool = True
     num_series: int = 0
     _answers: dict[tuple[str, tuple[str, ...]], bytes] = field(default_factory=dict)
+    _labels: LabelSets | None = None
 
     def ask(self, sets, kept):
-        labels, gathering = LabelSets(kept), Gathering()
+        self._labels = self._labels.for_next(kept) if self._labels else LabelSets(kept)
+        labels, gathering = self._labels, Gathering()
         for queries in sets:
             for name in queries.expressions:
                 reader = AnswerReader(labels, max_series=MAX_SERIES)
