@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, Self
 
 import ijson  # type: ignore[import-untyped]
 
@@ -106,7 +106,7 @@ class LabelSets:
     def number(self) -> int:
         return len(self._sets)
 
-    def for_next(self, kept: Kept) -> "LabelSets":
+    def for_next(self, kept: Kept) -> Self:
         """Return the labels for the answers of the next tick: those of pods that are still there.
 
         Where pods tell ever new ones, all begin anew.
@@ -115,12 +115,12 @@ class LabelSets:
         is_full = len(self._read) >= self._most_read
         if kept == self._kept and not is_full and not is_outgrown:
             return self
-        known = LabelSets(kept)
+        known = type(self)(kept)
         if kept.labels == self._kept.labels and not is_outgrown:
             known._take_over(self)
         return known
 
-    def _take_over(self, before: "LabelSets") -> None:
+    def _take_over(self, before: Self) -> None:
         pods = self._pods
         self._sets = {
             values: labels
