@@ -35,7 +35,7 @@ from query_api import QueryApi
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 from tonnage.fleet.loop import Loop
 from tonnage.manifests.children import MOST_SAMPLES
 from tonnage.units import KIB, MIB

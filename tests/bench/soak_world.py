@@ -153,6 +153,7 @@ class SoakWorld:
     happened: dict[str, int] = field(default_factory=dict)
     _events: deque[tuple[float, str]] = field(default_factory=deque)
     _fails: dict[str, float] = field(default_factory=dict)
+    _labels: LabelSets | None = None
     """Queries that fail, and until when; ``*``: all."""
 
     def __post_init__(self) -> None:
@@ -376,7 +377,8 @@ class SoakWorld:
     # What Prometheus says
 
     def ask(self, sets: Iterable, kept: Iterable) -> Answers:
-        labels, gathering = LabelSets(kept), Gathering()
+        self._labels = self._labels.for_next(kept) if self._labels else LabelSets(kept)
+        labels, gathering = self._labels, Gathering()
         said = list(self._said())
         for queries in sets:
             for name in queries.expressions:

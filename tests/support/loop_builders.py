@@ -23,7 +23,7 @@ from tonnage.estimate.metrics import (
     WINDOWS,
     expression,
 )
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.limiter import Limiter

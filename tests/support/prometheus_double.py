@@ -1,12 +1,18 @@
 """Prometheus as a function from an expression to series."""
 
+from array import array
 from collections.abc import Callable, Sequence
 
 from tonnage.cluster.answer import Answer
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.questions import Gathering, Outcome
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series, Vector
 from tonnage.fleet.scrape import Ask
+
+
+def by_column(series: Sequence[Series]) -> Vector:
+    labels, values, times_s = zip(*series, strict=True) if series else ((), (), ())
+    return Vector(labels, array("d", values), array("d", times_s))
 
 
 def asking(one: Callable[[str], Sequence[Series]]) -> Ask:
@@ -17,7 +23,7 @@ def asking(one: Callable[[str], Sequence[Series]]) -> Ask:
         for queries in sets:
             for name, text in queries.expressions.items():
                 try:
-                    outcome = Outcome(answer=Answer(series=one(text)))
+                    outcome = Outcome(answer=Answer(series=by_column(one(text))))
                 except PrometheusError as error:
                     gathering.fail(name, queries, error)
                 else:

@@ -21,7 +21,7 @@ from pathlib import Path
 import promql_parser as promql
 from prometheus_client.parser import text_string_to_metric_families
 
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 
 LOOKBACK_S = 300.0
 EXTRAPOLATED_SCRAPES = 1.1

@@ -1,6 +1,6 @@
 """What a rival's rule is shown, made up by hand."""
 
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 from tonnage.replay.rivals.profile import Profile
 from tonnage.replay.rivals.rule import Probe, SeenPod, Signals, Told
 from tonnage.sizing.request import Flags

@@ -5,7 +5,7 @@ import gc
 import pytest
 import soak
 
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 
 MINUTES = 15
 

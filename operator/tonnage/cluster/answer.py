@@ -7,15 +7,17 @@ writes as it always does is taken off before (``canonical``), and comes to the s
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import compress
+from typing import Any, Self
 
 import ijson  # type: ignore[import-untyped]
 
 from tonnage.cluster.canonical import CanonicalReader, Text
 from tonnage.cluster.errors import PrometheusError
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Vector
 from tonnage.units import KIB
 
 MAX_UNFINISHED_BYTES = 256 * KIB
@@ -23,7 +25,10 @@ MAX_UNFINISHED_BYTES = 256 * KIB
 MAX_LABEL_CHARACTERS = 256
 """Of a label that is kept. The longest of Kubernetes is a pod's name, 253."""
 TEXTS_OF_ONE = 16
-"""Of labels, that are remembered of each pod that is asked for: all queries tell the same ones."""
+"""Of labels, that are remembered of each pod that is asked for: all queries tell the same ones, in
+each tick."""
+FEW = 1024
+"""Label sets, that are kept for the next tick however few pods are asked for."""
 STARTS, ENDS = frozenset({"start_map", "start_array"}), frozenset({"end_map", "end_array"})
 NUM_PARTS = 2
 """Of a sample: when it was evaluated, and its value."""
@@ -47,7 +52,7 @@ class Kept:
 class Answer:
     """An instant vector."""
 
-    series: Sequence[Series]
+    series: Vector
     is_partial: bool = False
     """A store behind Prometheus did not answer, or it warns of something."""
     num_dropped: int = 0
@@ -83,17 +88,53 @@ Values = tuple[str | None, ...]
 
 
 class LabelSets:
-    """The labels of all answers of a tick: equal ones are the same object in all of them."""
+    """The labels of all answers: equal ones are one object in all of them, and in each tick."""
 
     def __init__(self, kept: Kept) -> None:
         self.places = {name: place for place, name in enumerate(kept.labels)}
-        self._pods = kept.pods
+        self._kept, self._pods = kept, kept.pods
         self._sets: dict[Values, Labels] = {}
         self._texts: dict[str | None, str | None] = {}
         self._read: dict[bytes, Labels | None] = {}
         self._most_read = TEXTS_OF_ONE * len(kept.pods or ())
+        self.are_short = True
+        """None was too long so far."""
         self.too_long = Labels(self.places, (None,) * len(self.places))
         """In the place of labels of which one is longer than any name."""
+
+    @property
+    def number(self) -> int:
+        return len(self._sets)
+
+    def for_next(self, kept: Kept) -> Self:
+        """Return the labels for the answers of the next tick: those of pods that are still there.
+
+        Where pods tell ever new ones, all begin anew.
+        """
+        is_outgrown = self.number > max(FEW, 2 * self._most_read)
+        is_full = len(self._read) >= self._most_read
+        if kept == self._kept and not is_full and not is_outgrown:
+            return self
+        known = type(self)(kept)
+        if kept.labels == self._kept.labels and not is_outgrown:
+            known._take_over(self)
+        return known
+
+    def _take_over(self, before: Self) -> None:
+        pods = self._pods
+        self._sets = {
+            values: labels
+            for values, labels in before._sets.items()
+            if pods is None or values[:2] in pods
+        }
+        kept = {id(labels) for labels in self._sets.values()}
+        self._read = {text: each for text, each in before._read.items() if id(each) in kept}
+        self._texts = {text: text for values in self._sets for text in values}
+
+    @property
+    def texts(self) -> Container[bytes]:
+        """JSON of labels that was read before."""
+        return self._read
 
     def of(self, values: Values) -> Labels | None:
         """Return the labels with these values; None: not of a pod that is asked for."""
@@ -102,10 +143,23 @@ class LabelSets:
         known = self._sets.get(values)
         if known is None:
             if any(text and len(text) > MAX_LABEL_CHARACTERS for text in values):
+                self.are_short = False
                 return self.too_long
             own = tuple(self._texts.setdefault(text, text) for text in values)
             known = self._sets[own] = Labels(self.places, own)
         return known
+
+    def read_all(self, texts: Sequence[bytes]) -> list[Labels | None]:
+        """Return the same for the JSON of the labels of each series.
+
+        Raises:
+            ValueError: one is none.
+        """
+        known = self._read
+        try:
+            return [known[text] for text in texts]
+        except KeyError:
+            return [self.read(text) for text in texts]
 
     def read(self, text: bytes) -> Labels | None:
         """Return the same from the JSON of all labels of a series.
@@ -127,7 +181,7 @@ class AnswerReader:
     """Takes in an answer piece by piece."""
 
     def __init__(self, labels: LabelSets, *, max_series: int) -> None:
-        self._labels, self._canonical = labels, CanonicalReader()
+        self._labels, self._canonical = labels, CanonicalReader(known=labels.texts)
         self._document = _Document(labels, max_series)
         self._unfinished_bytes = 0
         # What it is read into knows nothing of the parser: the collector would find no such ring.
@@ -183,16 +237,19 @@ class _Document:
 
     def __init__(self, labels: LabelSets, max_series: int) -> None:
         self._labels, self._max_series = labels, max_series
-        self._found: dict[int, Series] = {}
-        """By identity of the labels."""
+        self._found, self._values, self._times_s = list[Labels](), array("d"), array("d")
+        """Of the same series in each, in the order in which they came."""
         self.num_series = self._num_dropped = 0
         self._is_partial = self._is_vector = self._has_result = self._is_success = False
         self._nothing: list[str | None] = [None] * len(labels.places)
         self._metric = self._nothing.copy()
         self._sample: list[Any] = []
-        self.evaluated_at_s: float | None = None
         self.first_stands_for_many = False
         """The first element of the result is none: series that were taken stood there."""
+
+    @property
+    def evaluated_at_s(self) -> float | None:
+        return self._times_s[-1] if self._times_s else None
 
     def answer(self) -> Answer:
         """Return all of it.
@@ -202,10 +259,27 @@ class _Document:
         """
         if not (self._is_success and self._is_vector and self._has_result):
             raise bad_answer()
+        series = self._each_once()
         return Answer(
-            series=list(self._found.values()),
+            series=series,
             is_partial=self._is_partial,
-            num_dropped=self._num_dropped,
+            num_dropped=self._num_dropped + len(self._found) - len(series.labels),
+        )
+
+    def _each_once(self) -> Vector:
+        """Return the series; of two with the same labels the larger, as ``max by`` does."""
+        found, values, times_s = self._found, self._values, self._times_s
+        places = dict(zip(map(id, found), range(len(found)), strict=True))
+        if len(places) == len(found):
+            return Vector(tuple(found), values, times_s)
+        for place, labels in enumerate(found):
+            if values[place] > values[places[id(labels)]]:
+                places[id(labels)] = place
+        kept = sorted(places.values())
+        return Vector(
+            tuple(found[place] for place in kept),
+            array("d", (values[place] for place in kept)),
+            array("d", (times_s[place] for place in kept)),
         )
 
     def read(self) -> Part:
@@ -292,27 +366,31 @@ class _Document:
         self._count(1)
         if labels is None:
             return
-        figures = _finite(sample)
+        figures = _figures(sample)
         if figures is None:
             self._num_dropped += 1
         else:
             self._keep(labels, *figures)
 
     def take_texts(self, texts: Sequence[Text]) -> None:
-        """Keep series by the texts of their parts. Of most the time is that of the one before."""
+        """Keep series by the texts of their parts."""
+        if not texts:
+            return
         self._count(len(texts))
-        read, last, at_s = self._labels.read, b"", math.nan
-        for told, at, text in texts:
-            labels = read(told)
-            if labels is None:
-                continue
-            if at != last:
-                last, at_s = at, float(at)
-            value = _number(text)
-            if math.isfinite(value) and math.isfinite(at_s):
-                self._keep(labels, at_s, value)
-            else:
-                self._num_dropped += 1
+        found = self._labels.read_all([told for told, _, _ in texts])
+        labels = [each for each in found if each is not None]
+        if len(labels) < len(found):
+            texts = list(compress(texts, (each is not None for each in found)))
+        values = array("d", [_number(value) for _, _, value in texts])
+        times_s = _times_s([at for _, at, _ in texts])
+        are_finite = all(map(math.isfinite, values)) and all(map(math.isfinite, times_s))
+        if self._labels.are_short and are_finite:
+            self._found += labels
+            self._values += values
+            self._times_s += times_s
+        else:
+            for each in zip(labels, times_s, values, strict=True):
+                self._keep(*each)
 
     def _count(self, number: int) -> None:
         self.num_series += number
@@ -321,15 +399,20 @@ class _Document:
             raise PrometheusError(message, reason="QueryTooLarge")
 
     def _keep(self, labels: Labels, evaluated_at_s: float, value: float) -> None:
-        if labels is self._labels.too_long:
+        is_known = labels is not self._labels.too_long
+        if is_known and math.isfinite(value) and math.isfinite(evaluated_at_s):
+            self._found.append(labels)
+            self._values.append(value)
+            self._times_s.append(evaluated_at_s)
+        else:
             self._num_dropped += 1
-            return
-        if evaluated_at_s != self.evaluated_at_s:
-            self.evaluated_at_s = evaluated_at_s
-        known = self._found.get(id(labels))
-        self._num_dropped += known is not None
-        if known is None or value > known.value:  # as max by does with two of the same
-            self._found[id(labels)] = Series(labels, value, evaluated_at_s)
+
+
+def _times_s(texts: Sequence[bytes]) -> "array[float]":
+    """Return times as they are written: that of the first stands for all that are like it."""
+    if texts and texts.count(texts[0]) == len(texts):
+        return array("d", [float(texts[0])]) * len(texts)
+    return array("d", map(float, texts))
 
 
 def _number(text: bytes) -> float:
@@ -340,15 +423,13 @@ def _number(text: bytes) -> float:
         return math.nan
 
 
-def _finite(sample: Sequence[Any]) -> tuple[float, float] | None:
+def _figures(sample: Sequence[Any]) -> tuple[float, float] | None:
     if len(sample) != NUM_PARTS:
         return None
     try:
-        evaluated_at_s, value = float(sample[0]), float(sample[1])
+        return float(sample[0]), float(sample[1])
     except (TypeError, ValueError):
         return None
-    are_finite = math.isfinite(value) and math.isfinite(evaluated_at_s)
-    return (evaluated_at_s, value) if are_finite else None
 
 
 def bad_answer() -> PrometheusError:

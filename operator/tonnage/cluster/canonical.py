@@ -7,8 +7,9 @@ left to the parser.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 from tonnage.units import KIB
@@ -31,6 +32,9 @@ _SERIES = (
     + _PAIR
     + rb')*+)?\}),"value":\[([0-9]++(?:\.[0-9]++)?),"([^"\\]*+)"\]\}'
 )
+BEGIN: Final = b',{"metric":'
+END: Final = b'"]}'
+"""Of a series that is not the first."""
 FIRST: Final = re.compile(_SERIES)
 NEXT: Final = re.compile(rb"," + _SERIES)
 
@@ -42,11 +46,15 @@ Text = Sequence[bytes]
 class CanonicalReader:
     """Takes the series off the pieces of an answer; returns the rest, which is for the parser."""
 
+    known: Container[bytes] = ()
+    """Texts of labels that were matched before, in this answer or another one."""
     is_over: bool = False
     """What comes now is for the parser."""
     has_taken: bool = False
     _is_in_result: bool = False
     _held: bytes = b""
+    _time: bytes = b""
+    """Of the series that was matched last."""
 
     def take(self, piece: bytes, found: list[Text]) -> bytes:
         """Add to ``found`` what a piece holds of series; return what is not one."""
@@ -83,12 +91,30 @@ class CanonicalReader:
             if first is None:
                 return at
             found.append(first.groups())
-            at, self.has_taken = first.end(), True
+            at, self.has_taken, self._time = first.end(), True, first[2]
+        at = self._split(data, at, found)
         match, add = NEXT.match, found.append
         while each := match(data, at):
             add(each.groups())
             at = each.end()
         return at
+
+    def _split(self, data: bytes, at: int, found: list[Text]) -> int:
+        """Take in all series of a piece if their labels are known, and their time; else none.
+
+        No string holds what they are split by, since its quotes would be escaped in one.
+        """
+        end = data.rfind(END, at)
+        if end < 0 or not data.startswith(BEGIN, at):
+            return at
+        between = b',"value":[' + self._time + b',"'
+        texts = data[at + len(BEGIN) : end].replace(END + BEGIN, between).split(between)
+        labels, values = texts[::2], texts[1::2]
+        are_plain = len(labels) == len(values) and b'"' not in b"".join(values)
+        if not are_plain or not all(map(self.known.__contains__, labels)):
+            return at
+        found += zip(labels, repeat(self._time), values)
+        return end + len(END)
 
     def _left(self, rest: bytes) -> bytes:
         """Return the rest, with a null in the place of all series that were taken."""

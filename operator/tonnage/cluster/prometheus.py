@@ -89,6 +89,7 @@ class Prometheus:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self._limits, self._now = settings, limits or Limits(), now
+        self._labels: LabelSets | None = None
         self._url = f"{settings.prometheus_url.rstrip('/')}/api/v1/query"
 
     def ask(self, sets: Sequence[QuerySet], kept: Kept) -> Answers:
@@ -104,6 +105,7 @@ class Prometheus:
 
     async def _ask(self, sets: Sequence[QuerySet], kept: Kept) -> Answers:
         gathering = Gathering()
+        self._labels = self._labels.for_next(kept) if self._labels else LabelSets(kept)
         try:
             session = self._session()
         except OSError as error:
@@ -119,7 +121,7 @@ class Prometheus:
                     data={"query": text, "limit": str(self._limits.asked_series)},
                     allow_redirects=False,
                 ),
-                labels=LabelSets(kept),
+                labels=self._labels,
                 limits=self._limits,
                 now=self._now,
                 gathering=gathering,

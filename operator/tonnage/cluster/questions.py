@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tonnage.cluster.answer import Answer
 from tonnage.cluster.errors import PrometheusError
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series, Vector, merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,10 @@ class Gathering:
     """Answers as they come in, in any order."""
 
     bytes_read: int = 0
-    _series: dict[str, list[Series]] = field(default_factory=lambda: defaultdict(list))
+    _series: dict[str, dict[tuple[str, ...], Vector]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """By query, and by the namespaces that it was asked for."""
     _problems: dict[str, tuple[str, str]] = field(default_factory=dict)
     _partial: set[str] = field(default_factory=set)
     _skews_s: list[float] = field(default_factory=list)
@@ -67,7 +70,7 @@ class Gathering:
 
     def add(self, name: str, queries: QuerySet, outcome: Outcome) -> None:
         """Take in an answer."""
-        self._series[name].extend(outcome.answer.series)
+        self._series[name][queries.namespaces] = outcome.answer.series
         self._num_dropped += outcome.answer.num_dropped
         if outcome.answer.is_partial:
             self._partial.update(queries.keys(name))
@@ -80,9 +83,12 @@ class Gathering:
         self._problems.update((key, problem) for key in queries.keys(name))
 
     def answers(self) -> Answers:
-        """Return everything so far."""
+        """Return everything so far, in the same order in whichever order it came."""
         return Answers(
-            series=dict(self._series),
+            series={
+                name: merged(parts[namespaces] for namespaces in sorted(parts))
+                for name, parts in self._series.items()
+            },
             problems=self._problems,
             partial=frozenset(self._partial),
             num_dropped=self._num_dropped,

@@ -36,6 +36,7 @@ from tonnage.control.state import (
     Fleet,
     ModelState,
     ObjectMemory,
+    Observed,
     Pending,
     Refusal,
 )
@@ -159,11 +160,7 @@ def decided(
     changes = roll_changes(state.deployment, template)
     found = replace(found, memory=memory, template=template, changes=changes, observed=observed)
     found = without_unapproved(found, chosen)
-    found = replace(found, memory=remembered_load(found, chosen, fleet))
-    found = replace(found, memory=judge(found, chosen, observed, fleet))
-    events = events_of(chosen, found.memory, fleet)
-    found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
-    wanted = _need(found, chosen, events, fleet)
+    found, wanted = weighed(found, chosen, observed, fleet)
     hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
     found = replace(found, memory=remember_need(found, chosen, wanted, fleet, hold_s))
     situation = _situation(found, chosen, wanted, fleet, free_gpus)
@@ -171,6 +168,17 @@ def decided(
     decision = decide(situation)
     memory = remembered_giving_back(state, found.memory, decision, fleet)
     return within_cost(replace(found, memory=memory, need=wanted), chosen, decision)
+
+
+def weighed(
+    found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet
+) -> tuple[Assessment, Need]:
+    """Take in load, promises and demand as they are now, and say what is needed for them."""
+    found = replace(found, memory=remembered_load(found, chosen, fleet))
+    found = replace(found, memory=judge(found, chosen, observed, fleet))
+    events = events_of(chosen, found.memory, fleet)
+    found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
+    return found, _need(found, chosen, events, fleet)
 
 
 def _refusal(refused: Exception) -> Refusal:

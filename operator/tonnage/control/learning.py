@@ -26,6 +26,8 @@ KV_BAND = 4
 class Observation:
     """What the engines of one object say about the constants of their keys."""
 
+    at_s: float
+    """When they said it."""
     speed: Scope
     prior: SpeedPosterior
     widest: SpeedPosterior
@@ -36,8 +38,8 @@ class Observation:
     """Of one rank, if that is believable for others too."""
 
 
-def observation(found: Assessment) -> Observation | None:
-    """Return what an object's engines say in this tick.
+def observation(found: Assessment, now_s: float) -> Observation | None:
+    """Return what an object's engines say now.
 
     None while its pods do not run what the sizing is about: their figures belong to another key.
     """
@@ -47,6 +49,7 @@ def observation(found: Assessment) -> Observation | None:
         return None
     request, flags = chosen.sizing.request, chosen.sizing.flags
     return Observation(
+        at_s=now_s,
         speed=Scope(namespace, speed_key(request, flags)),
         prior=chosen.belief.prior,
         widest=chosen.belief.widest,
@@ -115,15 +118,21 @@ def learn_from(
     last: Mapping[Scope, float],
     fleet: Fleet,
 ) -> tuple[Calibrations, Mapping[Scope, float]]:
-    """Return what is known after this tick, and when each speed was last asked for evidence."""
+    """Return what is known after this tick, and when each speed was last asked for evidence.
+
+    What an object said before that was heard then, and is no more evidence where it still stands.
+    """
     window_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s
     asked_at = dict(last)
     by_scope = defaultdict[Scope, list[Observation]](list)
     for each in observations:
         by_scope[each.speed].append(each)
     for scope, of_scope in sorted(by_scope.items()):
-        pods = [pod for each in of_scope for pod in each.pods]
-        if not pods or 0 <= fleet.now_s - last.get(scope, 0.0) < window_s:
+        asked_s = last.get(scope, 0.0)
+        is_back = fleet.now_s < asked_s
+        unheard = [each for each in of_scope if is_back or each.at_s > asked_s]
+        pods = [pod for each in unheard for pod in each.pods]
+        if not pods or 0 <= fleet.now_s - asked_s < window_s:
             continue
         before = known.speed.get(scope) or of_scope[0].prior
         after = learned(before, of_scope[0].widest, pods, now_s=fleet.now_s)

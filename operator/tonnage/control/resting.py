@@ -9,20 +9,22 @@ need, are noted all the same. Whatever is not sure is decided:
 - any figure of any of its engines that differs by more than ``SAME`` from what was decided on, not
   from the last tick: nothing creeps. It is the error that a rate is wanted with;
 - figures that are not fresh, or constants learned since that a plan would be asked with;
-- what has come to a time of its own: everything here that time alone moves is counted by the minute
-  (demand for forecasts and bursts, promises, gauges in the status), so nobody rests for longer.
+- what has come to a time of its own. Each minute what time alone moves is counted (``looks``), and
+  where that comes to another need the object is decided; in any case after ``LONGEST_S``. Known
+  events are looked at in every tick, children when it is time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.believed import is_still_asked
 from tonnage.control.contest import Contest
 from tonnage.control.learning import Observation
+from tonnage.control.looks import looked_at
 from tonnage.control.measure import WARM_UP_SCRAPES, settled
 from tonnage.control.needed import as_needed_last
 from tonnage.control.retries import place_of
@@ -30,22 +32,26 @@ from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectM
 from tonnage.control.status import is_level
 from tonnage.control.tracks import with_pages
 from tonnage.control.values import replace
-from tonnage.control.writes import Writes
+from tonnage.control.writes import Writes, check_of_children
 from tonnage.estimate.calibration import Beliefs, memory_key
 from tonnage.estimate.demand import is_fresh
+from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
 from tonnage.estimate.ways import NOTE_S
 from tonnage.policy.situation import Metrics
 
 LOOK_S: Final = NOTE_S
+"""Between two times at which what time alone moves is counted."""
+LONGEST_S: Final = 600.0
+"""After which an object is decided whatever else: constants age, and gauges waver."""
 SAME: Final = 0.01
 OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})
 """Limits that no time lifts."""
 UNDER_WAY: Final = frozenset({"Reconciling", "Stalled"})
 TIMES: Final = frozenset({"age_s", "scraped_at_s", "arrived"})
 """Of an engine's figures, those that move by themselves."""
-WINDOWS: Final = frozenset({"arrivals", "lengths", "ttft_within", "tpot_within"})
+WINDOWED: Final = frozenset({"arrivals", "lengths", "ttft_within", "tpot_within"})
 
 Figures = tuple[str | float | None, ...]
 
@@ -80,7 +86,13 @@ class Rest:
     cache: MemoryReport | None
     decided_at_s: float
     look_at_s: float
+    """When what time alone moves is counted."""
+    decide_at_s: float
     """When it is decided anew, whatever else."""
+
+    @property
+    def uid(self) -> str:
+        return self.state.view.uid
 
 
 def undisturbed(fleet: Fleet, memory: Memory) -> Mapping[str, Rest]:
@@ -88,22 +100,49 @@ def undisturbed(fleet: Fleet, memory: Memory) -> Mapping[str, Rest]:
     if not memory.resting:
         return {}
     around, learned, failing = _around(fleet), _Learned(fleet), _failing(fleet)
-    rests = ((state, memory.resting.get(state.view.uid)) for state in fleet.models)
-    return {
-        state.view.uid: rest
-        for state, rest in rests
-        if rest is not None
-        and rest.decided_at_s <= fleet.now_s < rest.look_at_s
-        and rest.around == around
-        and state.view.namespace not in failing
-        and _is_as_it_was(state, rest, fleet)
-        and learned.stands(rest, fleet)
-    }
+    stand = dict[str, Rest]()
+    for state in fleet.models:
+        uid, rest = state.view.uid, memory.resting.get(state.view.uid)
+        if (
+            rest is not None
+            and rest.decided_at_s <= fleet.now_s < rest.decide_at_s
+            and rest.around == around
+            and state.view.namespace not in failing
+            and _is_as_it_was(state, rest, fleet)
+            and (known := learned.standing(rest, fleet))
+            and (looked := _looked_at(known, memory.objects[uid], fleet))
+        ):
+            stand[uid] = looked
+    return stand
 
 
-def remembered_at_rest(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
-    """Return what is remembered of an object that rests: what its engines say, and its need."""
+def _looked_at(rest: Rest, memory: ObjectMemory, fleet: Fleet) -> Rest | None:
+    """Return a decision that stands, with what a minute adds where one has passed."""
+    if fleet.now_s < rest.look_at_s:
+        return rest
+    found = looked_at(rest.found, memory, fleet)
+    if found is None:
+        return None
+    return replace(rest, found=found, look_at_s=_next_look_s(found, fleet.now_s))
+
+
+def remembered_at_rest(state: ModelState, rest: Rest, before: Memory, fleet: Fleet) -> ObjectMemory:
+    """Return what is remembered of an object that rests: what its engines say, and its need.
+
+    ``before``: what was remembered before this tick, in which it may have been looked at.
+    """
+    uid = state.view.uid
+    is_looked_at = rest.found is not before.resting[uid].found
+    memory = rest.found.memory if is_looked_at else before.objects[uid]
     return as_needed_last(with_pages(memory, state, fleet), fleet.now_s)
+
+
+def checks_at_rest(
+    rests: Iterable[Rest], objects: Mapping[str, ObjectMemory], fleet: Fleet
+) -> list[tuple[Writes, ObjectMemory]]:
+    """Return the checks of children that are due, with what is then remembered; by UID before."""
+    found = (check_of_children(each.found, objects[each.uid], fleet) for each in rests)
+    return [each for each in found if each is not None]
 
 
 def resting(
@@ -125,6 +164,7 @@ def resting(
             continue
         if not _is_at_rest(each, writes, memory, fleet):
             continue
+        share = _share(uid, before, fleet.now_s)
         yield Rest(
             found=replace(each, memory=memory),
             observation=observation,
@@ -134,15 +174,37 @@ def resting(
             speed=learned.speed(each),
             cache=learned.cache(each),
             decided_at_s=fleet.now_s,
-            look_at_s=fleet.now_s + _rest_s(uid, before, fleet.now_s),
+            look_at_s=_next_look_s(each, fleet.now_s, share=share),
+            decide_at_s=_due_s(each, states[uid], memory, fleet, share=share),
         )
 
 
-def _rest_s(uid: str, before: Memory, now_s: float) -> float:
-    """Return for how long to rest: for less at first, so that objects come apart."""
+def _share(uid: str, before: Memory, now_s: float) -> float:
+    """Return for what part of its time to rest: for less at first, so that objects come apart."""
     last = before.resting.get(uid)
-    has_come = last is not None and now_s >= last.look_at_s
-    return LOOK_S if has_come else LOOK_S * place_of(uid)
+    has_come = last is not None and now_s >= last.decide_at_s
+    return 1.0 if has_come else place_of(uid)
+
+
+def _next_look_s(found: Assessment, now_s: float, *, share: float = 1.0) -> float:
+    """Return when what time alone moves is counted next; known events in every tick."""
+    has_events = found.chosen is not None and found.chosen.model.spec.scaling.schedules
+    return now_s if has_events else now_s + share * LOOK_S
+
+
+def _due_s(
+    found: Assessment, state: ModelState, memory: ObjectMemory, fleet: Fleet, *, share: float
+) -> float:
+    """Return when an object is decided anew, whatever else."""
+    rest_s = LONGEST_S if _has_lasted(found, state, memory, fleet) else LOOK_S
+    return fleet.now_s + share * rest_s
+
+
+def _has_lasted(found: Assessment, state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
+    """Tell whether no window holds what will leave it: a pod that went, or an odd page."""
+    longest_s = WINDOWS[-1] * fleet.settings.scrape_interval_s
+    are_sound = all(map(is_, found.state.engines, state.engines))
+    return are_sound and fleet.now_s - memory.vanished_at_s > longest_s
 
 
 def _around(fleet: Fleet) -> Around:
@@ -198,15 +260,16 @@ class _Learned:
             return None
         return self._cache(namespace, memory_key(chosen.sizing.request, chosen.sizing.flags))
 
-    def stands(self, rest: Rest, fleet: Fleet) -> bool:
-        """Tell whether a plan would be asked with what it was asked with."""
+    def standing(self, rest: Rest, fleet: Fleet) -> Rest | None:
+        """Return a decision if a plan would be asked with what it was asked with."""
         speed, chosen = self.speed(rest.found), rest.found.chosen
         if self.cache(rest.found) != rest.cache or chosen is None:
-            return False
+            return None
         if speed is rest.speed:
-            return True
+            return rest
         share = fleet.settings.speed_range
-        return is_still_asked(chosen.belief, speed, share=share, now_s=fleet.now_s)
+        is_same = is_still_asked(chosen.belief, speed, share=share, now_s=fleet.now_s)
+        return replace(rest, speed=speed) if is_same else None
 
 
 def _is_as_it_was(state: ModelState, rest: Rest, fleet: Fleet) -> bool:
@@ -231,7 +294,7 @@ def _is_same(now: str | float | None, then: str | float | None) -> bool:
 
 
 _SINGLE = attrgetter(
-    *(each.name for each in fields(EngineSamples) if each.name not in TIMES | WINDOWS)
+    *(each.name for each in fields(EngineSamples) if each.name not in TIMES | WINDOWED)
 )
 _OF_ARRIVALS = attrgetter(*(each.name for each in fields(ArrivalWindow)))
 _OF_LENGTHS = attrgetter(*(each.name for each in fields(LengthWindow)))
@@ -254,7 +317,7 @@ def _is_at_rest(found: Assessment, writes: Writes, memory: ObjectMemory, fleet: 
     """Tell whether a decision left nothing to do, and nothing that time alone brings about."""
     return (
         writes.scale is None
-        and not writes.num_limited
+        and writes.num_limited == writes.check_children  # of which none need differ
         and _is_decided(found)
         and _is_steady(found.state, fleet)
         and _is_quiet(memory)
@@ -267,7 +330,7 @@ def _is_decided(found: Assessment) -> bool:
     chosen, decision, live = found.chosen, found.decision, found.state.deployment
     if chosen is None or decision is None or found.refusal or found.pending or found.blackout:
         return False
-    if found.changes or found.proposals or chosen.problem or chosen.model.spec.scaling.schedules:
+    if found.changes or found.proposals or chosen.problem:
         return False
     if not found.is_acting and live is None:
         return decision.limited_by in OWN_BOUNDS

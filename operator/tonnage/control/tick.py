@@ -15,7 +15,7 @@ from tonnage.control.carried import Carried, with_fates
 from tonnage.control.learning import Observation, learn_from, observation
 from tonnage.control.outlook import with_recalled
 from tonnage.control.ownership import as_owned
-from tonnage.control.resting import Rest, remembered_at_rest, resting, undisturbed
+from tonnage.control.resting import Rest, checks_at_rest, remembered_at_rest, resting, undisturbed
 from tonnage.control.rollout import is_rolling, with_rollout
 from tonnage.control.state import (
     Assessment,
@@ -78,7 +78,7 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
         for each in awake
         if each.refusal and each.refusal.error
     ]
-    said, unheard = _of_each(awake, observation, "nothing learned")
+    said, unheard = _of_each(awake, lambda each: observation(each, fleet.now_s), "nothing learned")
     said |= {uid: rest.observation for uid, rest in stand.items()}
     known, learned_at_s = learn_from(
         [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
@@ -88,12 +88,14 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     written, unsaid = _written(awake, learned)
     objects = {each.state.view.uid: each.memory for each in awake}
     objects |= {uid: remembered for uid, (_, remembered) in written.items()}
-    objects |= _at_rest(stand, fleet, memory)
+    rested = _at_rest(stand, fleet, memory)
+    checked = checks_at_rest(stand.values(), rested, fleet)
+    objects |= {**rested, **{writes.uid: known for writes, known in checked}}
     decided = ((each, *_told_of(each, written, said)) for each in awake)
     fresh = resting(decided, fleet, objects, memory)
     return Outcome(
         found=found,
-        writes=tuple(writes for writes, _ in written.values()),
+        writes=tuple(writes for writes, _ in (*written.values(), *checked)),
         memory=Memory(
             objects=objects,
             calibrations=known,
@@ -110,10 +112,11 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
 
 def _at_rest(stand: Mapping[str, Rest], fleet: Fleet, memory: Memory) -> Mapping[str, ObjectMemory]:
     """Return {UID: memory} of the objects that rest."""
-    states = (state for state in fleet.models if state.view.uid in stand)
+    rests = ((state, stand.get(state.view.uid)) for state in fleet.models)
     return {
-        state.view.uid: remembered_at_rest(memory.objects[state.view.uid], state, fleet)
-        for state in states
+        state.view.uid: remembered_at_rest(state, rest, memory, fleet)
+        for state, rest in rests
+        if rest is not None
     }
 
 

@@ -2,9 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from tonnage.estimate.metrics import (
     BUSY_SCRAPES,
@@ -15,20 +14,13 @@ from tonnage.estimate.metrics import (
     WINDOWS,
     Query,
 )
+from tonnage.estimate.series import Series, Vector, changed
 from tonnage.settings import Settings
 
 MAX_ENGINES = 64
 """Of one pod; more than any node has data-parallel ranks."""
 PodKey = tuple[str, str]
 """(namespace, pod)"""
-
-
-class Series(NamedTuple):
-    """One series of an instant vector: its labels, its value and when it was evaluated."""
-
-    labels: Mapping[str, str]
-    value: float
-    evaluated_at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +114,14 @@ class Scrape:
     engines: Mapping[PodKey, tuple[EngineSamples, ...]] = field(default_factory=dict)
     dropped_engines: Mapping[PodKey, int] = field(default_factory=dict)
     """How many engines beyond the most of one pod were left out, of the pods that had more."""
+    answers: "Found" = field(default_factory=dict)
+    """That it was made of."""
 
 
+GROWING = frozenset({"timestamp", "completed", "rejected", "queued"})
+"""Queries of which nothing but the newest scrape is told: of a busy engine it is always another."""
+NEWEST = (*sorted(GROWING), "running")
+"""Those that tell of it."""
 Found = Mapping[str, Sequence[Series]]
 Engines = dict[str, dict[str, list[Series]]]
 """By engine and by query."""
@@ -131,8 +129,40 @@ Place = dict[str, list[Series]] | None
 """Of the series with the same labels, by query; None: they are of no pod."""
 
 
-def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
-    """Turn the answers of all queries into samples by pod; an answer that is missing may be."""
+def join(
+    answers: Mapping[str, Sequence[Series]], settings: Settings, before: Scrape | None = None
+) -> Scrape:
+    """Turn the answers of all queries into samples by pod; an answer that is missing may be.
+
+    ``before``: what was said a tick ago. Of pods that say the same only the newest scrape is read.
+    """
+    vectors, last = _vectors(answers), _vectors(before.answers) if before else {}
+    if before is None or not vectors or vectors.keys() != last.keys():
+        return replace(_joined(answers, settings), answers=answers)
+    pods = _changed_pods(vectors, last, settings)
+    newest = {name: answers[name] for name in NEWEST if name in answers}
+    renewed = {
+        key: _renewed(before.engines[key], _kept(engines), settings.scrape_interval_s)
+        for key, engines in _by_pod(newest, settings).items()
+        if key not in pods and key in before.engines
+    }
+    pods |= before.engines.keys() - {key for key, engines in renewed.items() if engines}
+    fresh = _joined(_of_pods(vectors, pods, settings), settings)
+    dropped = {key: each for key, each in before.dropped_engines.items() if key not in pods}
+    return Scrape(
+        engines={**{key: each for key, each in renewed.items() if each}, **fresh.engines},
+        dropped_engines={**dropped, **fresh.dropped_engines},
+        answers=answers,
+    )
+
+
+def _vectors(answers: Found) -> Mapping[str, Vector]:
+    """Return the answers by column; none where one comes in another way."""
+    found = {name: each for name, each in answers.items() if isinstance(each, Vector)}
+    return found if len(found) == len(answers) else {}
+
+
+def _joined(answers: Found, settings: Settings) -> Scrape:
     by_pod = _by_pod(answers, settings)
     kept = {key: _kept(engines) for key, engines in by_pod.items()}
     return Scrape(
@@ -148,6 +178,50 @@ def join(answers: Mapping[str, Sequence[Series]], settings: Settings) -> Scrape:
             for key, engines in by_pod.items()
             if (number := len(engines.keys() - {""}) - MAX_ENGINES) > 0
         },
+    )
+
+
+def _changed_pods(
+    now: Mapping[str, Vector], then: Mapping[str, Vector], settings: Settings
+) -> set[PodKey]:
+    """Return the pods that said something else then: equal labels are one object in both."""
+    found = dict[int, Mapping[str, str]]()
+    for name, series in now.items():
+        for labels in changed(series, then[name], with_values=name not in GROWING):
+            found[id(labels)] = labels
+    return {_pod_of(labels, settings) for labels in found.values()}
+
+
+def _of_pods(answers: Mapping[str, Vector], pods: Set[PodKey], settings: Settings) -> Found:
+    """Return the series of some pods."""
+    labels = dict[int, Mapping[str, str]]()
+    for series in answers.values():
+        labels.update(zip(map(id, series.labels), series.labels, strict=True))
+    kept = {place for place, each in labels.items() if _pod_of(each, settings) in pods}
+    return {
+        name: series.where([place in kept for place in map(id, series.labels)])
+        for name, series in answers.items()
+    }
+
+
+def _pod_of(labels: Mapping[str, str], settings: Settings) -> PodKey:
+    return labels.get(settings.namespace_label, ""), labels.get(settings.pod_label, "")
+
+
+def _renewed(
+    engines: tuple[EngineSamples, ...], newest: Mapping[str, Found], interval_s: float
+) -> tuple[EngineSamples, ...]:
+    """Return engines by their newest scrape; none where that tells of others."""
+    if [each.engine for each in engines] != list(newest):
+        return ()
+    return tuple(
+        replace(
+            each,
+            age_s=_age_s(newest[each.engine], interval_s),
+            scraped_at_s=_scraped_at_s(newest[each.engine]),
+            arrived=_arrived(newest[each.engine]),
+        )
+        for each in engines
     )
 
 
@@ -226,7 +300,7 @@ def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> E
         pod=pod,
         engine=engine,
         age_s=_age_s(found, interval_s),
-        scraped_at_s=max((series.value for series in found.get("timestamp", ())), default=None),
+        scraped_at_s=_scraped_at_s(found),
         arrived=_arrived(found),
         running=_one(found, "running"),
         waiting=_one(found, "waiting"),
@@ -258,6 +332,10 @@ def _age_s(found: Found, interval_s: float) -> float | None:
     ages = [series.evaluated_at_s - series.value for series in found.get("timestamp", ())]
     hidden_s = FRESH_SCRAPES * interval_s if found.get("running") else None
     return min(ages, default=hidden_s)
+
+
+def _scraped_at_s(found: Found) -> float | None:
+    return max((series.value for series in found.get("timestamp", ())), default=None)
 
 
 def _arrived(found: Found) -> float | None:

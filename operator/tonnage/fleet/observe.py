@@ -61,6 +61,8 @@ class Observer:
     _configs: ModelConfigs = field(init=False)
     _claims: Claims = field(init=False)
     _scraper: Scraper = field(init=False)
+    _scrape: Scrape | None = None
+    """The last."""
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
@@ -76,9 +78,10 @@ class Observer:
         self._claims.forget(ours)
         answers = self._ask_about(ours, snapshot, now_s)
         self.tell(answers)
+        self._scrape = join(answers.series, self.settings, self._scrape)
         seen = Seen(
             snapshot=snapshot,
-            scrape=join(answers.series, self.settings),
+            scrape=self._scrape,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
             autoscalers=by_target(snapshot.autoscalers.values()),
             now_s=now_s,

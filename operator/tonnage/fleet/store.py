@@ -132,6 +132,7 @@ class Store:
         with self._lock:
             self._noted.setdefault(kind, set()).add(key)
             before = self._views[kind].get(key)
+            view = _kept(before, view)
             if event_type == "DELETED":
                 if before is None or before.uid == view.uid:
                     self._views[kind].pop(key, None)
@@ -190,6 +191,7 @@ class Store:
             ]
             for key in newer:
                 views.pop(key, None)
+            views = {key: _kept(known.get(key), view) for key, view in views.items()}
             self._views[kind] = views | {key: known[key] for key in newer if key in known}
             if kind is Kind.REPLICA_SET:
                 self._deployment_uids = owners_of(self._views[kind].values())
@@ -215,6 +217,11 @@ def _projected(kind: Kind, body: Mapping[str, Any]) -> View | None:
 def _key_of(body: Mapping[str, Any]) -> Key:
     metadata = body.get("metadata") or {}
     return metadata.get("namespace", ""), metadata.get("name", "")
+
+
+def _kept(before: View | None, now: View) -> View:
+    """Return the view that is known where nothing changed: what was found by it holds it, too."""
+    return before if before is not None and before == now else now
 
 
 def _without_echo(view: View | None) -> View | None:

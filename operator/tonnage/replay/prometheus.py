@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 from tonnage.replay.promql import AGGREGATIONS, FUNCTIONS, INSTANT, Column, Span, span_of
 from tonnage.settings import Settings
 

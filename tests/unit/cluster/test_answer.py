@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tonnage.cluster.answer import (
+    FEW,
     MAX_LABEL_CHARACTERS,
     MAX_UNFINISHED_BYTES,
     AnswerReader,
@@ -157,6 +158,42 @@ class TestSeries:
         assert (first.value, second.value) == (1, 2)
 
 
+class TestLabelSets:
+    PODS = frozenset({("blue", "a"), ("blue", "b")})
+
+    def labels(self, sets, *pods, **own):
+        body = a_document(*(an_item(namespace="blue", pod=pod, **own) for pod in pods))
+        return [each.labels for each in read(body, sets=sets).series]
+
+    def test_are_the_same_objects_in_the_next_tick(self):
+        sets = LabelSets(Kept(labels=LABELS, pods=self.PODS))
+        before = self.labels(sets, "a", "b")
+
+        after = self.labels(sets.for_next(Kept(labels=LABELS, pods=self.PODS)), "a", "b")
+
+        assert list(map(id, before)) == list(map(id, after))
+
+    def test_of_pods_that_are_gone_are_forgotten_and_of_new_ones_read(self):
+        sets = LabelSets(Kept(labels=LABELS, pods=self.PODS))
+        [one, _] = self.labels(sets, "a", "b", "c")
+
+        sets = sets.for_next(Kept(labels=LABELS, pods=frozenset({("blue", "a"), ("blue", "c")})))
+
+        after = self.labels(sets, "a", "b", "c")
+        assert [each["pod"] for each in after] == ["a", "c"]
+        assert after[0] is one
+
+    def test_do_not_grow_with_what_pods_invent(self):
+        kept = Kept(labels=LABELS, pods=self.PODS)
+        sets, most = LabelSets(kept), 0
+        for number in range(4 * FEW):
+            sets = sets.for_next(kept)
+            self.labels(sets, "a", engine=str(number))
+            most = max(most, sets.number)
+
+        assert most <= FEW + 1
+
+
 class TestPieces:
     @pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 64])
     def test_change_nothing(self, piece_bytes):
@@ -250,6 +287,31 @@ class TestHowAnAnswerIsWritten:
         short = json.dumps(document, separators=(",", ":"), ensure_ascii=is_ascii).encode()
 
         assert outcome(short, piece_bytes=piece_bytes, pods=pods) == outcome(document, pods=pods)
+
+    @given(
+        st.lists(ITEMS, max_size=8),
+        st.lists(ITEMS, max_size=2),
+        st.integers(1, 200),
+        st.data(),
+    )
+    def test_changes_nothing_where_labels_were_read_before(self, items, more, piece_bytes, data):
+        places = [{"namespace": "a", "pod": "b"}, {"namespace": "b", "pod": "a", "engine": "0"}]
+        known = [an_item(str(number), **place) for number, place in enumerate(places * 2)]
+        pods = frozenset({("a", "b"), ("b", "a")})
+        sets = LabelSets(Kept(labels=LABELS, pods=pods))
+        bodies = [
+            json.dumps(each, separators=(",", ":"))
+            for each in (a_document(*known, *items), a_document(*known, *more, *items, *known))
+        ]
+        at = data.draw(st.integers(0, len(bodies[1])))
+        odd = data.draw(st.sampled_from(["", "", "", '"', "]}", '"]}', ",", "7", "x"]))
+        bodies[1] = bodies[1][:at] + odd + bodies[1][at:]
+        outcome(bodies[0].encode(), pods=pods, sets=sets)
+
+        found = outcome(bodies[1].encode(), pods=pods, sets=sets, piece_bytes=piece_bytes)
+
+        blank = bodies[1].replace('"result":[', '"result": [').encode()
+        assert found == outcome(blank, pods=pods)
 
     @given(st.data())
     def test_changes_nothing_where_it_is_cut_or_broken(self, data):

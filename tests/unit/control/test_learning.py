@@ -64,7 +64,7 @@ def a_busy_engine(pod="a", *, slower=1.0, **changes):
 
 def learned(found, fleet, known, last=None):
     """Return what is known after a tick, and when each key last moved."""
-    said = [observation(each) for each in found]
+    said = [observation(each, fleet.now_s) for each in found]
     return learn_from([each for each in said if each], known, last or {}, fleet)
 
 
@@ -83,6 +83,19 @@ def step_ratio(known, scope=SPEED):
 
 
 class TestSpeed:
+    def test_is_told_by_what_was_said_since_it_was_last_asked_for(self):
+        fleet = a_fleet(a_state(engines=(a_busy_engine(),)))
+        said = [observation(assessed(each), fleet.now_s) for each in fleet.models]
+        later = replace(fleet, now_s=fleet.now_s + 60)
+
+        known, last = learn_from(said, Calibrations(), {}, fleet)
+        again, last_again = learn_from(said, known, last, later)
+        news = [replace(each, at_s=later.now_s) for each in said]
+        anew, _ = learn_from(news, known, last, later)
+
+        assert (again, last_again) == (known, last)
+        assert anew.speed[SPEED].num_windows == 2
+
     def test_moves_towards_what_the_steps_show(self):
         engines = tuple(a_busy_engine(pod, slower=1.2) for pod in "ab")
 

@@ -2,6 +2,7 @@
 
 from copy import copy, deepcopy
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -20,10 +21,14 @@ from fleet_builders import (
     engines_at,
 )
 from measured_builders import steady_lengths
-from tonnage.control.resting import LOOK_S, SAME
+from tonnage.control.carried import Carried
+from tonnage.control.resting import LONGEST_S, LOOK_S, SAME
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick, with_carried
+from tonnage.control.writes import CHILDREN_CHECK_S
+from tonnage.estimate.forecast import Score
 from tonnage.estimate.posterior import MemoryReport
+from tonnage.estimate.ways import BIN_S, DAY_S
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 
 TICK_S = 15.0
@@ -140,15 +145,51 @@ def test_an_object_that_wants_what_runs_is_not_decided_in_every_tick(played):
     assert outcome.found[0].decision.replicas == played.objects[0].replicas[-1]
 
 
-def test_it_is_looked_at_every_minute_whatever_else(played):
+def test_it_is_decided_every_ten_minutes_whatever_else(played):
     decided_at_s = []
-    for _ in range(40):
+    for _ in range(160):
         if played.tick().num_decided:
             decided_at_s.append(played.now_s)
 
     apart_s = [after - before for before, after in pairwise(decided_at_s)]
-    assert max(apart_s) <= LOOK_S
-    assert len(decided_at_s) <= 40 * TICK_S / LOOK_S + 8  # and after each check of its children
+    assert LOOK_S < max(apart_s) <= LONGEST_S
+    assert len(decided_at_s) <= 2 * 160 * TICK_S / LONGEST_S
+
+
+def test_at_rest_demand_is_noted_and_arrivals_are_counted_every_minute(played):
+    rests = 0
+    for _ in range(80):
+        rests += not played.tick().num_decided
+
+    assert rests > 60
+    memory = played.memory.objects["uid-of-llama"]
+    for noted_s in ([at for at, _ in memory.history.recent], [at.at_s for at in memory.counted]):
+        apart_s = [after - before for before, after in pairwise(noted_s[-16:])]
+        assert max(apart_s) < 2 * LOOK_S
+    assert played.now_s - memory.judged_at_s <= 2 * LOOK_S + TICK_S
+
+
+def test_at_rest_children_are_held_against_what_is_wanted_when_it_is_time():
+    played, checked_s = Played().at_rest(), []
+    for _ in range(160):
+        outcome = played.tick()
+        if any(each.check_children for each in outcome.writes):
+            checked_s.append((played.now_s, outcome.num_decided))
+
+    apart_s = [after - before for (before, _), (after, _) in pairwise(checked_s)]
+    assert 0 in {decided for _, decided in checked_s}
+    assert 240 <= min(apart_s) <= max(apart_s) <= CHILDREN_CHECK_S + TICK_S
+
+
+def test_what_could_not_be_written_at_rest_is_decided_anew(played):
+    while not any(each.check_children for each in played.outcome.writes):
+        played.tick()
+    assert not played.outcome.num_decided
+
+    fate = {"uid-of-llama": Carried(has_failed=True)}
+    played.memory = with_carried(played.outcome, fate, before=Memory(), now_s=played.now_s)
+
+    assert played.tick().num_decided == 1
 
 
 def test_at_rest_the_pages_of_engines_and_the_need_are_noted(played):
@@ -291,13 +332,6 @@ class TestDoesNotRest:
     def test_where_metrics_are_missing(self, played):
         assert self.ticks(played, completions_per_s=None) == [1] * 4
 
-    def test_where_promises_of_schedules_begin(self):
-        schedules = [{"cron": "0 8 * * *", "duration": "2h", "minReplicas": 2, "timeZone": "UTC"}]
-        scaling = {"minReplicas": 1, "maxReplicas": 8, "schedules": schedules}
-        played = Played(Object(scaling=scaling))
-
-        assert self.ticks(played, number=50) == [1] * 50
-
     def test_where_a_pod_is_not_ready(self, played):
         def loading(state):
             return replace(state, pods=(replace(state.pods[0], is_ready=False), *state.pods[1:]))
@@ -309,7 +343,7 @@ def test_objects_that_were_decided_together_come_apart():
     scaling = {"mode": "Recommend", "minReplicas": 1, "maxReplicas": 8}
     bodies = [a_manifest(f"m{number:02}", scaling=scaling) for number in range(24)]
     statuses, memory, decided = [{} for _ in bodies], Memory(), []
-    for number in range(12):
+    for number in range(2 + int(LONGEST_S / TICK_S)):
         states = [
             replace(a_state(body, replicas=None), view=model_view(body | {"status": status}))
             for body, status in zip(bodies, statuses, strict=True)
@@ -323,8 +357,71 @@ def test_objects_that_were_decided_together_come_apart():
         memory, decided = outcome.memory, [*decided, outcome.num_decided]
 
     assert decided[:2] == [24, 24]
-    assert max(decided[2:]) <= 12
-    assert min(sum(decided[at : at + 4]) for at in range(2, 9)) >= 20
+    assert max(decided[2:]) <= 6
+    assert sum(decided[2:]) >= 22
+
+
+def rises(replicas):
+    return [at for at in range(1, len(replicas)) if replicas[at] > replicas[at - 1]]
+
+
+class TestTimeAlone:
+    """What nothing but time brings comes to what rests as it does to what is always decided."""
+
+    def both(self, *, change=lambda memory: memory, ticks=60, load=1.5, **spec):
+        """One that rests and one that does not, from the same moment on, with what is changed."""
+        found = []
+        for rests in (True, False):
+            played = Played(Object(**spec), rests=rests)
+            for _ in range(LEVEL_TICKS):
+                played.tick(load, **UNSAID)
+            [(uid, memory)] = played.memory.objects.items()
+            changed = replace(played.memory, objects={uid: change(memory)})
+            played.memory = replace(changed, resting={})
+            played.num_decided = sum(played.tick(load, **UNSAID).num_decided for _ in range(ticks))
+            found.append(played)
+        return found
+
+    def test_a_promise_of_a_schedule_begins_in_its_tick(self):
+        begins = datetime.fromtimestamp(NOW_S, UTC) + timedelta(minutes=30)
+        cron = f"{begins.minute} {begins.hour} * * *"
+        schedules = [{"cron": cron, "duration": "2h", "minReplicas": 4, "timeZone": "UTC"}]
+        scaling = {"minReplicas": 1, "maxReplicas": 8, "schedules": schedules}
+
+        rested, decided = self.both(scaling=scaling, ticks=120)
+
+        assert rises(rested.objects[0].replicas) == rises(decided.objects[0].replicas) != []
+        assert rested.num_decided < 0.7 * decided.num_decided
+
+    def test_a_rise_that_the_day_before_tells_of_is_planned_for_within_a_minute(self):
+        def as_yesterday(memory):
+            demand, now = memory.history.recent[-1][1], int(NOW_S // BIN_S)
+            day = int(DAY_S // BIN_S)
+            pattern = {now - day + at: (demand * (1 if at < 3 else 4), 10) for at in range(-3, 30)}
+            scores = {"last value": Score(loss=50.0, weight=50.0)}
+            scores["the day before"] = Score(loss=1.0, weight=50.0)
+            history = replace(memory.history, pattern=pattern, scores=scores)
+            return replace(memory, history=history)
+
+        rested, decided = self.both(change=as_yesterday, ticks=100)
+
+        [one], [other] = rested.objects, decided.objects
+        assert max(one.replicas) == max(other.replicas) > one.replicas[LEVEL_TICKS]
+        late = rises(one.replicas)[0] - rises(other.replicas)[0]
+        assert 0 <= late <= LOOK_S / TICK_S
+        assert rested.num_decided < 0.7 * decided.num_decided
+
+    def test_promises_that_are_broken_all_the_time_lower_goodput_as_soon(self):
+        late = {"ttft_within": {2.0: 1.2, float("inf"): 2.0}}
+        factors = []
+        for rests in (True, False):
+            played = Played(rests=rests)
+            for _ in range(LEVEL_TICKS):
+                played.tick(1.5, **UNSAID, **late)
+            factors.append(played.memory.objects["uid-of-llama"].posterior.goodput_factor)
+
+        assert factors[0] == pytest.approx(factors[1], rel=0.02)
+        assert factors[0] < 0.95
 
 
 UNSAID = {"token_gap_s_per_s": None, "token_gaps_per_s": None}
@@ -346,12 +443,8 @@ def test_what_rests_comes_to_the_same_as_what_is_decided_in_every_tick(history):
             decided.tick(load, **UNSAID)
 
     [one], [other] = resting.objects, decided.objects
-    rises = [
-        [at for at in range(1, len(each)) if each[at] > each[at - 1]]
-        for each in (one.replicas, other.replicas)
-    ]
     assert one.replicas[-1] == other.replicas[-1]
-    assert rises[0] == rises[1]
+    assert rises(one.replicas) == rises(other.replicas)
     late = LOOK_S // TICK_S
     changed = [
         [(each[at - 1], each[at]) for at in range(1, len(each)) if each[at] != each[at - 1]]

@@ -1,10 +1,14 @@
 """What is made of the answers: figures of one engine, or none."""
 
 import math
+from array import array
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tonnage.estimate.samples import ArrivalWindow, LengthWindow, Series, join
+from tonnage.estimate.samples import ArrivalWindow, LengthWindow, join
+from tonnage.estimate.series import Series, Vector
 from tonnage.settings import Settings
 
 NOW_S = 1_000_000.0
@@ -292,3 +296,56 @@ class TestEnginesOfAPod:
 
         assert len(found.engines["serving", "a"]) == 64
         assert found.dropped_engines == {}
+
+
+class TestWhereATickAgoIsKnown:
+    """Of pods that say the same only the newest scrape is read, and it comes to the same."""
+
+    PLACES = (
+        *({"namespace": "serving", "pod": pod, "engine": rank} for pod in "ab" for rank in "01"),
+        {"namespace": "other", "pod": "a", "engine": "0"},
+        {"namespace": "serving", "pod": "a"},
+        {"namespace": "serving", "pod": "a", "engine": "0", "le": "+Inf"},
+        {"namespace": "serving", "pod": "b", "UUID": "GPU-1"},
+        {"pod": "a"},
+    )
+    QUERIES = ("timestamp", "running", "waiting", "completed", "rejected", "queued", "ttft")
+    SAID = st.dictionaries(
+        st.sampled_from([*QUERIES, "completions_8", "falls", "dram_active"]),
+        st.dictionaries(st.sampled_from(range(len(PLACES))), st.sampled_from([0.0, 0.5, 7.0])),
+    )
+
+    def answers(self, said, at_s):
+        return {
+            name: Vector(
+                tuple(self.PLACES[place] for place in found),
+                array("d", found.values()),
+                array("d", [at_s] * len(found)),
+            )
+            for name, found in said.items()
+        }
+
+    @given(st.lists(SAID, min_size=1, max_size=3), st.data())
+    def test_the_figures_are_those_of_this_tick_alone(self, ticks, data):
+        before = None
+        for number in range(6):
+            said = data.draw(st.sampled_from(ticks))
+            answers = self.answers(said, NOW_S + 15 * number)
+
+            before = join(answers, SETTINGS, before)
+
+            assert before == join(answers, SETTINGS)
+
+    def test_pods_that_say_the_same_have_the_same_figures(self):
+        said = {name: {0: 1.0, 2: 1.0} for name in self.QUERIES}
+        before = join(self.answers(said, NOW_S), SETTINGS)
+        said |= {"waiting": {0: 1.0, 2: 4.0}, "completed": {0: 9.0, 2: 9.0}}
+
+        after = join(self.answers(said, NOW_S + 15), SETTINGS, before)
+
+        [same], [same_before] = (each.engines["serving", "a"] for each in (after, before))
+        [other], [other_before] = (each.engines["serving", "b"] for each in (after, before))
+        assert same.arrivals is same_before.arrivals
+        assert (same.arrived, same.age_s) == (12, same_before.age_s + 15)
+        assert other.arrivals is not other_before.arrivals
+        assert other.waiting == 4

@@ -18,7 +18,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.metrics import DECIDING, TABLE, queries
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import spec_digest

@@ -169,6 +169,21 @@ class TestIdentity:
 
         assert set(store.snapshot().models) == {("blue", "llama"), ("green", "llama")}
 
+    def test_what_is_seen_again_as_it_was_is_the_same_view(self, store):
+        bodies = {Kind.MODEL: a_manifest(), Kind.POD: a_pod_body("a")}
+        for kind, body in bodies.items():
+            store.note(kind, None, body)
+        [[model], [pod]] = (getattr(store.snapshot(), str(kind)).values() for kind in bodies)
+
+        store.note(Kind.MODEL, None, copy.deepcopy(bodies[Kind.MODEL]))
+        store.reconcile(Kind.POD, [copy.deepcopy(bodies[Kind.POD])])
+
+        [[model_now], [pod_now]] = (
+            getattr(store.snapshot(), str(kind)).values() for kind in bodies
+        )
+        assert model_now is model
+        assert pod_now is pod
+
 
 class TestReconciling:
     def test_ghosts_are_removed_and_counted(self, store):

@@ -10,7 +10,7 @@ from functools import partial
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.estimate.metrics import Query
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 from tonnage.replay.cluster import Cluster, Pod
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Record, moment

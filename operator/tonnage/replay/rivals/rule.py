@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tonnage.estimate.metrics import RUNNING, WAITING, Query
-from tonnage.estimate.samples import Series
+from tonnage.estimate.series import Series
 from tonnage.replay.rivals.profile import Profile
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Target
