@@ -41,7 +41,7 @@ CALM_S, LEAST_S = 90.0, 420.0
 """Without a write, after which a fleet counts as at rest, but not before the window of scaling down
 is over and constants have been learned."""
 FIXED_TICKS = 12
-"""Five minutes: each object's children are looked at once."""
+"""Three minutes: the children of more than half of the objects are looked at."""
 LEAST_CHANGES = 100
 CHANGING = 0.01
 APART_S = 20.0
