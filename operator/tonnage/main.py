@@ -109,6 +109,7 @@ def keep_deciding(
                 with heartbeat.tick_seconds.time():
                     loop.tick()
                 heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())
+                heartbeat.held_objects.set(loop.num_held)
             heartbeat.is_ready = leads or leadership.problem is None
             heartbeat.beat()
         except WorldError as error:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from api_world import an_api_world
 from tonnage.cluster.kube import KubeApi, load_client
-from tonnage.lab import assets, controlplane
+from tonnage.lab import assets, controlplane, kwok
 from tonnage.lab.progress import on_console
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -22,6 +22,13 @@ def fault_plane(tmp_path_factory, pytestconfig):
     made = controlplane.start(tmp_path_factory.mktemp("fault-plane"), programs=programs, crds=CRDS)
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def kwok_plane(fault_plane):
+    """The same, with KWOK beside it: a second one would wait for the Leases of the first."""
+    kwok.start(fault_plane)
+    return fault_plane
 
 
 @pytest.fixture(scope="session")

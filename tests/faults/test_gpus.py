@@ -49,12 +49,6 @@ def is_ready(pod):
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-@pytest.fixture(scope="module")
-def kwok_plane(fault_plane):
-    kwok.start(fault_plane)
-    return fault_plane
-
-
 class Gpus:
     """A world with GPUs, whose pods are measured."""
 

@@ -25,14 +25,14 @@ def _without_loose(text: str) -> str:
     return LOOSE.sub("", text).replace(",}", "}").replace("{}", "")
 
 
-NAMES = {
-    _without_loose(text): name
-    for name, text in queries(
-        Settings(prometheus_url="http://prometheus.test:9090"),
-        ttft_limits_s=[1],
-        tpot_limits_s=[1],
-    ).items()
-}
+def names_of_queries(**settings: float) -> dict[str, str]:
+    """Return the name of each expression that an operator with such settings asks."""
+    known = Settings(prometheus_url="http://prometheus.test:9090", **settings)
+    asked = queries(known, ttft_limits_s=[1], tpot_limits_s=[1])
+    return {_without_loose(text): name for name, text in asked.items()}
+
+
+NAMES = names_of_queries()
 ARRIVALS = {"running_growth": 0, "waiting_growth": 0, "rejections": 0}
 LENGTHS = {
     "finished": 2,
@@ -70,6 +70,7 @@ class QueryApi:
     completions_per_s: dict[tuple[str, str], float]
     """By (namespace, pod)."""
     now_s: float = NOW_S
+    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
     fault: Fault = lambda name, namespaces: None
     figures: Figures = field(default_factory=dict)
     """Instead of those of every pod."""
@@ -87,7 +88,7 @@ class QueryApi:
         text = request.form["query"]
         limited = dict(LOOSE.findall(text)).get("namespace", "")
         namespaces = tuple(filter(None, limited.split("|")))
-        name = NAMES[_without_loose(text)]
+        name = self.names[_without_loose(text)]
         self.asked.append((name, namespaces))
         return self.fault(name, namespaces) or self.reply(name, namespaces)
 

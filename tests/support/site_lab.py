@@ -122,7 +122,8 @@ class Request:
     """By the rights of the user; what is allowed may still be refused, by what is there."""
 
 
-def _request(line: str) -> Request | None:
+def audited(line: str) -> Request | None:
+    """Return what a line of the audit log says."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -155,7 +156,7 @@ class Site:
     def requests(self, *, user: str | None = None, since_s: float = 0) -> list[Request]:
         """Return what the API server answered, in the order of the answers."""
         lines = Path(str(self.plane.audit_log)).read_text().splitlines()
-        found = [each for each in map(_request, lines) if each and each.at_s >= since_s]
+        found = [each for each in map(audited, lines) if each and each.at_s >= since_s]
         return sorted(
             (each for each in found if user in {None, each.user}), key=lambda each: each.at_s
         )

@@ -125,6 +125,7 @@ class Deciding:
     start_leading: Script = field(default_factory=lambda: Script([None]))
     changed: Changed = field(default_factory=Changed)
     tick_s: float = 15
+    num_held: int = 0
 
     def pause_s(self):
         return self.tick_s
@@ -234,6 +235,11 @@ class TestDeciding:
         _, heartbeat, _ = decided(Deciding(take_evicted=Script([0, 3, 2])))
 
         assert value(heartbeat, "tonnage_evicted_calibrations_total") == 5
+
+    def test_tells_how_many_objects_wait_to_be_written(self):
+        _, heartbeat, _ = decided(Deciding(num_held=7))
+
+        assert value(heartbeat, "tonnage_held_objects") == 7
 
     def test_shows_nothing_any_more_when_another_leads(self):
         leading = Leading(is_leader=Script([True, False]))

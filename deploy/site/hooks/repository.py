@@ -24,6 +24,7 @@ PAGES: Final = {
     "accuracy/replay.md": "tests/bench/replay.md",
     "accuracy/mutation.md": "tests/bench/mutation.md",
     "accuracy/fleet.md": "tests/bench/fleet.md",
+    "accuracy/fleet-real.md": "tests/bench/fleet_real.md",
     "accuracy/faults.md": "tests/faults/README.md",
 }
 DECISIONS: Final = "operator/decisions"

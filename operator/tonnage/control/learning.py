@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 
 from tonnage.control.state import Assessment, Fleet, Observed
@@ -123,7 +123,7 @@ def learn_from(
     What an object said before that was heard then, and is no more evidence where it still stands.
     """
     window_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s
-    asked_at = dict(last)
+    asked_at, moved = dict(last), dict[Scope, SpeedPosterior]()
     by_scope = defaultdict[Scope, list[Observation]](list)
     for each in observations:
         by_scope[each.speed].append(each)
@@ -138,7 +138,8 @@ def learn_from(
         after = learned(before, of_scope[0].widest, pods, now_s=fleet.now_s)
         asked_at[scope] = fleet.now_s
         if after is not before:
-            known = known.with_speed(scope, after)
+            moved[scope] = after
+    known = replace(known, speed={**known.speed, **moved}) if moved else known
     return _with_memory(observations, known, fleet), asked_at
 
 
@@ -146,13 +147,12 @@ def _with_memory(
     observations: Sequence[Observation], known: Calibrations, fleet: Fleet
 ) -> Calibrations:
     """Keep the smallest cache of each key; a figure that differs little stays as it is."""
-    by_scope = defaultdict[Scope, list[float]](list)
+    by_scope, moved = defaultdict[Scope, list[float]](list), dict[Scope, MemoryReport]()
     for each in observations:
         if each.kv_tokens:
             by_scope[each.memory].append(each.kv_tokens)
     for scope, reported in sorted(by_scope.items()):
         before = known.memory.get(scope)
         if is_material(before.kv_tokens if before else None, min(reported)):
-            entry = MemoryReport(kv_tokens=min(reported), reported_at_s=fleet.now_s)
-            known = known.with_memory(scope, entry)
-    return known
+            moved[scope] = MemoryReport(kv_tokens=min(reported), reported_at_s=fleet.now_s)
+    return replace(known, memory={**known.memory, **moved}) if moved else known

@@ -72,7 +72,9 @@ def speed_plausible(found: Assessment) -> Finding:
     chosen = found.chosen
     speeds = {n: s for n, s in found.memory.speeds.items() if s.windows >= MIN_WINDOWS}
     if chosen is None or not speeds:
-        return Finding(TYPE, "Unknown", "NotBusy", "no replica has been busy for long enough")
+        return _standing(found) or Finding(
+            TYPE, "Unknown", "NotBusy", "no replica has been busy for long enough"
+        )
     ease = BACK if is_false(found, TYPE) else 1.0
     doubts = [
         *_beyond_physics(speeds, ease),
@@ -85,6 +87,19 @@ def speed_plausible(found: Assessment) -> Finding:
     if not doubts:
         return Finding(TYPE, "True", "AsPublished", _well(chosen, speeds))
     return Finding(TYPE, "False", doubts[0][0], "; ".join(words for _, words in doubts))
+
+
+def _standing(found: Assessment) -> Finding | None:
+    """Return what was said of this spec before, while its pods are watched but not yet judged.
+
+    A process that began just now would otherwise tell each object of doubts that it will not have.
+    """
+    before = found.memory.conditions.get(TYPE)
+    if before is None or before.status == "Unknown" or not found.memory.speeds:
+        return None
+    if before.observed_generation != found.state.view.generation:
+        return None
+    return Finding(TYPE, before.status, before.reason, before.message)
 
 
 def _well(chosen: Chosen, speeds: Mapping[str, PodSpeed]) -> str:

@@ -45,6 +45,8 @@ LOOK_S: Final = NOTE_S
 """Between two times at which what time alone moves is counted."""
 LONGEST_S: Final = 600.0
 """After which an object is decided whatever else: constants age, and gauges waver."""
+MANY_WINDOWS: Final = 20
+"""Of evidence, after which another one each ``LONGEST_S`` is enough; before, one each minute."""
 SAME: Final = 0.01
 OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})
 """Limits that no time lifts."""
@@ -164,18 +166,19 @@ def resting(
             continue
         if not _is_at_rest(each, writes, memory, fleet):
             continue
-        share = _share(uid, before, fleet.now_s)
+        share, speed = _share(uid, before, fleet.now_s), learned.speed(each)
+        lasts = _has_lasted(each, states[uid], memory, fleet) and _is_known(observation, speed)
         yield Rest(
             found=replace(each, memory=memory),
             observation=observation,
             state=replace(states[uid], engines=()),
             figures=tuple(map(_figures, states[uid].engines)),
             around=around,
-            speed=learned.speed(each),
+            speed=speed,
             cache=learned.cache(each),
             decided_at_s=fleet.now_s,
             look_at_s=_next_look_s(each, fleet.now_s, share=share),
-            decide_at_s=_due_s(each, states[uid], memory, fleet, share=share),
+            decide_at_s=fleet.now_s + share * (LONGEST_S if lasts else LOOK_S),
         )
 
 
@@ -192,12 +195,9 @@ def _next_look_s(found: Assessment, now_s: float, *, share: float = 1.0) -> floa
     return now_s if has_events else now_s + share * LOOK_S
 
 
-def _due_s(
-    found: Assessment, state: ModelState, memory: ObjectMemory, fleet: Fleet, *, share: float
-) -> float:
-    """Return when an object is decided anew, whatever else."""
-    rest_s = LONGEST_S if _has_lasted(found, state, memory, fleet) else LOOK_S
-    return fleet.now_s + share * rest_s
+def _is_known(said: Observation | None, speed: SpeedPosterior | None) -> bool:
+    """Tell whether engines say nothing to learn from, or what they say was heard often."""
+    return said is None or (speed is not None and speed.num_windows >= MANY_WINDOWS)
 
 
 def _has_lasted(found: Assessment, state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:

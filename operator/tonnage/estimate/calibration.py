@@ -2,8 +2,10 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
@@ -28,9 +30,12 @@ class Scope(NamedTuple):
     """Digest: of ``speed_key`` or ``memory_key``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Calibrations:
-    """Learned constants. Immutable: an update is a new value."""
+    """Learned constants. Immutable: an update is a new value.
+
+    What is believed of other namespaces is sorted by key once: each object asks for it.
+    """
 
     speed: Mapping[Scope, SpeedPosterior] = field(default_factory=dict)
     memory: Mapping[Scope, MemoryReport] = field(default_factory=dict)
@@ -44,6 +49,31 @@ class Calibrations:
 
     def with_memory(self, scope: Scope, report: MemoryReport) -> "Calibrations":
         return replace(self, memory={**self.memory, scope: report})
+
+    @cached_property
+    def speed_witnesses(self) -> Mapping[str, Sequence[SpeedPosterior]]:
+        """By key: of the namespaces whose evidence others may take."""
+        found = defaultdict[str, list[SpeedPosterior]](list)
+        for scope, posterior in self.speed.items():
+            if scope.namespace != EVERYONE and is_witness(posterior):
+                found[scope.key].append(posterior)
+        return dict(found)
+
+    @cached_property
+    def middle_speed(self) -> Callable[[str], SpeedPosterior]:
+        """From a key to the middle of what its witnesses say."""
+        return cache(lambda key: _median(self.speed_witnesses[key]))
+
+    @cached_property
+    def memory_witnesses(self) -> Mapping[str, tuple[int, MemoryReport]]:
+        """By key: how many namespaces have reported a pool, and the smallest."""
+        found = dict[str, tuple[int, MemoryReport]]()
+        for scope, report in self.memory.items():
+            if scope.namespace != EVERYONE:
+                number, least = found.get(scope.key, (0, report))
+                is_less = report.kv_tokens < least.kv_tokens
+                found[scope.key] = number + 1, report if is_less else least
+        return found
 
     def with_object(self, uid: str, posterior: ObjectPosterior) -> "Calibrations":
         return replace(self, objects={**self.objects, uid: posterior})
@@ -84,13 +114,8 @@ def speed_for(
     own = _own_speed(calibrations, namespace, key)
     if own is not None:
         return own
-    others = [
-        posterior
-        for scope, posterior in calibrations.speed.items()
-        if _is_other(scope, namespace, key) and posterior.num_windows >= MIN_WINDOWS
-    ]
-    if len(others) >= corroborating:
-        return _median(others)
+    if _num_others(calibrations, namespace, key) >= corroborating:
+        return calibrations.middle_speed(key)  # without a window it is none of them itself
     return calibrations.speed.get(Scope(EVERYONE, key))
 
 
@@ -110,11 +135,9 @@ def memory_for(
     own = calibrations.memory.get(Scope(namespace, key))
     if own is not None:
         return own
-    others = [
-        report for scope, report in calibrations.memory.items() if _is_other(scope, namespace, key)
-    ]
-    if len(others) >= corroborating:
-        return min(others, key=lambda report: report.kv_tokens)
+    number, least = calibrations.memory_witnesses.get(key, (0, None))
+    if number >= corroborating:
+        return least
     return calibrations.memory.get(Scope(EVERYONE, key))
 
 
@@ -131,10 +154,7 @@ def witnesses(
 ) -> Witnesses:
     """Return whose evidence ``speed_for`` takes, by the same rules."""
     own = calibrations.speed.get(Scope(namespace, key))
-    num_others = sum(
-        _is_other(scope, namespace, key) and posterior.num_windows >= MIN_WINDOWS
-        for scope, posterior in calibrations.speed.items()
-    )
+    num_others = _num_others(calibrations, namespace, key)
     if own is not None and own.num_windows > 0:
         return Witnesses("Namespace", num_others)
     if num_others >= corroborating:
@@ -143,8 +163,16 @@ def witnesses(
     return Witnesses("Everyone" if is_told else "Prior", num_others)
 
 
-def _is_other(scope: Scope, namespace: str, key: str) -> bool:
-    return scope.key == key and scope.namespace not in {namespace, EVERYONE}
+def is_witness(posterior: SpeedPosterior) -> bool:
+    """Tell whether other namespaces may take over what one has seen."""
+    return posterior.num_windows >= MIN_WINDOWS
+
+
+def _num_others(calibrations: Calibrations, namespace: str, key: str) -> int:
+    """Return how many other namespaces are witnesses."""
+    own = calibrations.speed.get(Scope(namespace, key))
+    is_one = own is not None and namespace != EVERYONE and is_witness(own)
+    return len(calibrations.speed_witnesses.get(key, ())) - is_one
 
 
 def _median(posteriors: Sequence[SpeedPosterior]) -> SpeedPosterior:

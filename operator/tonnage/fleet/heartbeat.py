@@ -71,6 +71,11 @@ class Heartbeat:
             "Learned entries that were dropped because there was no room for them",
             registry=self.registry,
         )
+        self.held_objects = Gauge(
+            "tonnage_held_objects",
+            "ModelDeployments whose writes wait for settings.writesPerS",
+            registry=self.registry,
+        )
         self.leads = Gauge(
             "tonnage_leader", "1 while this process may write", registry=self.registry
         )

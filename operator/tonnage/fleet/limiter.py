@@ -37,9 +37,9 @@ class Limiter:
         self._tokens, self._at_s = self.per_s * BURST_S, self.clock()
 
     @property
-    def is_holding(self) -> bool:
-        """Tell whether something was left to a later tick."""
-        return bool(self._held)
+    def num_held(self) -> int:
+        """Return of how many objects something was left to a later tick."""
+        return len(self._held)
 
     def admitted(self, wanted: Iterable[Writes]) -> Sequence[Writes]:
         """Return the objects whose writes are made now, each with all of them.

@@ -128,8 +128,12 @@ class Loop:
 
     def pause_s(self) -> float:
         """Return how long to wait for news: less where writes wait for their turn."""
-        is_holding = self.writer.limiter.is_holding
-        return min(self.settings.tick_s, BURST_S) if is_holding else self.settings.tick_s
+        return min(self.settings.tick_s, BURST_S) if self.num_held else self.settings.tick_s
+
+    @property
+    def num_held(self) -> int:
+        """Return how many objects wait until it is their turn to be written."""
+        return self.writer.limiter.num_held
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)

@@ -36,7 +36,7 @@ def a_speed(*, ratio=1.0, behind=1.0, mbu=0.5, mfu=0.1, **changes):
     return replace(speed, **changes)
 
 
-def that_was(status):
+def that_was(status, *, generation=None):
     """The condition as it was at the last tick."""
     return Condition(
         type="SpeedPlausible",
@@ -44,14 +44,15 @@ def that_was(status):
         reason="Before",
         message="",
         last_transition_time="2026-01-01T00:00:00Z",
+        observed_generation=generation,
     )
 
 
-def judged(*speeds, learned=None, before=None):
+def judged(*speeds, learned=None, before=None, generation=None):
     """What is said of pods with these speeds."""
     state = a_state()
     known = {f"pod-{at}": speed for at, speed in enumerate(speeds)}
-    conditions = {"SpeedPlausible": that_was(before)} if before else {}
+    conditions = {"SpeedPlausible": that_was(before, generation=generation)} if before else {}
     memory = a_memory(state, speeds=known, conditions=conditions)
     sizing = a_sizing()
     scope = Scope("serving", speed_key(sizing.request, sizing.flags))
@@ -237,3 +238,14 @@ class TestWhatIsRemembered:
         found = judged(a_speed(ratio=9.0, windows=MIN_WINDOWS - 1))
 
         assert (found.state, found.reason) == ("Unknown", "NotBusy")
+
+    @pytest.mark.parametrize("status", ["True", "False"])
+    def test_leaves_what_was_said_of_the_spec_until_it_is_judged_anew(self, status):
+        young = a_speed(ratio=9.0, windows=MIN_WINDOWS - 1)
+
+        found = judged(young, before=status, generation=1)
+        of_another_spec = judged(young, before=status, generation=0)
+        idle = judged(before=status, generation=1)
+
+        assert (found.state, found.reason) == (status, "Before")
+        assert of_another_spec.reason == idle.reason == "NotBusy"

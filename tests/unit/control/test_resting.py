@@ -32,8 +32,8 @@ from tonnage.estimate.ways import BIN_S, DAY_S
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 
 TICK_S = 15.0
-LEVEL_TICKS = 45
-"""Until nothing is awaited any more: neither a window nor a gauge."""
+LEVEL_TICKS = 100
+"""Until nothing is awaited any more: no window, no gauge, no evidence of speed."""
 GOODPUT = a_sizing().goodput_requests_per_s
 
 
@@ -395,7 +395,8 @@ class TestTimeAlone:
 
     def test_a_rise_that_the_day_before_tells_of_is_planned_for_within_a_minute(self):
         def as_yesterday(memory):
-            demand, now = memory.history.recent[-1][1], int(NOW_S // BIN_S)
+            demand = memory.history.recent[-1][1]
+            now = int((NOW_S + LEVEL_TICKS * TICK_S) // BIN_S)
             day = int(DAY_S // BIN_S)
             pattern = {now - day + at: (demand * (1 if at < 3 else 4), 10) for at in range(-3, 30)}
             scores = {"last value": Score(loss=50.0, weight=50.0)}

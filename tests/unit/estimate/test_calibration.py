@@ -27,6 +27,7 @@ from tonnage.estimate.calibration import (
     memory_key,
     speed_for,
     speed_key,
+    witnesses,
 )
 from tonnage.estimate.covariance import is_positive_semidefinite
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
@@ -193,6 +194,32 @@ def test_beliefs_are_those_of_one_namespace():
 
     assert (of_b.speed("k"), of_b.memory("k").kv_tokens) == (a_posterior(), 50)
     assert (of_c.speed("k"), of_c.memory("k")) == (None, None)
+
+
+class Entries(dict):
+    """Counts how often all of them are looked at."""
+
+    looks = 0
+
+    def items(self):
+        self.looks += 1
+        return super().items()
+
+
+def test_entries_of_a_large_fleet_are_looked_through_once_for_all_who_ask():
+    names = [f"n{number}" for number in range(30)]
+    reports = {Scope(name, "k"): MemoryReport(kv_tokens=9) for name in names}
+    known = Calibrations(
+        speed=Entries({Scope(name, "k"): a_posterior() for name in names}), memory=Entries(reports)
+    )
+
+    for name in [*names, "new", "newer"]:
+        own = Beliefs(calibrations=known, namespace=name, corroborating=2)
+        assert (own.speed("k"), own.memory("k")) != (None, None)
+        others = witnesses(known, name, "k", corroborating=2).num_others
+        assert others == len(names) - (name in names)
+
+    assert (known.speed.looks, known.memory.looks) == (1, 1)
 
 
 class TestInherited:

@@ -1,0 +1,288 @@
+"""A crowd on a real API server: start-up herd, fixed point, restart, changes, and a page of that.
+
+    python tests/bench/fleet_real.py [--objects 1000] [--distinct] [--page]
+
+The operator's process runs with the settings of the chart on the lab's control plane; KWOK plays
+nodes and kubelets. A query API answers for every pod that is Ready: all pods do the same, far from
+what they serve. Of ``--distinct`` objects each asks another question (model, context, SLO), else
+there are 100 questions. Control plane, KWOK, the query API and this script share the machine with
+the operator: its CPU is its own, wall time is what all of them leave it.
+
+``--page`` puts the rows of this size into fleet_real.md, and leaves the others there.
+"""
+
+import os
+import random
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+import click
+from fleet_real_page import page_of, rows_of, with_figures
+from fleet_real_world import (
+    NUM_QUESTIONS,
+    REPLICAS,
+    USER,
+    Crowd,
+    Look,
+    a_crowd,
+)
+
+from site_lab import Request
+from tonnage.lab.load_records import quantile
+
+PAGE = Path(__file__).with_name("fleet_real.md")
+LONG_S, SETTLE_S = 3600.0, 900.0
+CALM_S, LEAST_S = 90.0, 420.0
+"""Without a write, after which a fleet counts as at rest, but not before the window of scaling down
+is over and constants have been learned."""
+FIXED_TICKS = 12
+"""Three minutes: the children of more than half of the objects are looked at."""
+LEAST_CHANGES = 100
+CHANGING = 0.01
+APART_S = 20.0
+"""Between two rounds of changes: the pods of one have been replaced."""
+WAITING = re.compile(r"waiting for capacity searches.*pending=(\d+)")
+
+
+def tick_walls(looks: Iterable[Look]) -> list[float]:
+    """Return what each tick took that ended between two looks; of several their mean."""
+    found = []
+    for before, after in pairwise(looks):
+        number = round(after.num_ticks - before.num_ticks)
+        if number > 0:
+            found += [(after.ticks_s - before.ticks_s) / number] * number
+    return found
+
+
+@dataclass(kw_only=True)
+class Story:
+    """What is done with a crowd, and what was seen."""
+
+    crowd: Crowd
+    url: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        return len(self.crowd.names)
+
+    def say(self, text: str) -> None:
+        click.echo(f"{time.strftime('%H:%M:%S')} load {os.getloadavg()[0]:.1f} {text}")
+
+    def herd(self) -> None:
+        """Start the operator for objects that nothing was made for."""
+        crowd, began_s = self.crowd, time.time()
+        crowd.start(self.url)
+
+        def done() -> bool:
+            made, told = self._made(began_s), self._told(began_s)
+            if len(crowd.looks) % 20 == 0:
+                self.say(f"Deployments {len(made)}, statuses {len(told)} of {self.number}")
+            return len(made) >= self.number and len(told) >= self.number
+
+        crowd.until(done, "every Deployment and status is written", timeout_s=LONG_S)
+        made, told = self._made(began_s), self._told(began_s)
+        asked, writes = crowd.requests(began_s), crowd.writes(began_s)
+        per_s = [sum(w.at_s // 1 == s for w in writes) for s in {w.at_s // 1 for w in writes}]
+        first_s, last_s = min(w.at_s for w in writes), max(w.at_s for w in writes)
+        pending = map(int, WAITING.findall(crowd.operator.log()))
+        self.figures |= {
+            "first": first_s - began_s,
+            "deployments": max(made.values()) - began_s,
+            "picture": max(told.values()) - began_s,
+            "writes_per_s": len(writes) / (last_s - first_s),
+            "most_per_s": max(per_s),
+            "queue": max(each.held for each in crowd.looks),
+            "searches": max(pending, default=0),
+            "refused_429": sum(each.code == 429 for each in asked),
+            "refused_409": sum(each.code == 409 for each in asked),
+            "asked": len(asked) / self.number,
+            "longest": max(tick_walls(crowd.looks)),
+            "herd_rss": max(each.rss_mib for each in crowd.looks),
+            "herd_load": mean_load(crowd.looks),
+        }
+        self.say(f"herd {rounded(self.figures)}")
+
+    def _made(self, since_s: float) -> Mapping[tuple[str, str], float]:
+        """Return when each Deployment was first written, by object."""
+        return first(
+            each
+            for each in self.crowd.writes(since_s)
+            if (each.resource, each.code) == ("deployments", 201)
+        )
+
+    def _told(self, since_s: float) -> Mapping[tuple[str, str], float]:
+        return first(
+            each
+            for each in self.crowd.writes(since_s)
+            if (each.resource, each.code) == ("modeldeployments/status", 200)
+        )
+
+    def settle(self) -> None:
+        """Wait for all pods, and until nothing was written for a while."""
+        crowd, began_s = self.crowd, time.time()
+        wanted = self.number * REPLICAS
+
+        def there() -> bool:
+            if len(crowd.looks) % 20 == 0:
+                self.say(f"pods Ready {crowd.num_ready} of {wanted}")
+            return crowd.num_ready >= wanted
+
+        crowd.until(there, f"{wanted} pods are Ready", timeout_s=SETTLE_S)
+        self.figures["pods_s"] = time.time() - began_s
+
+        def calm() -> bool:
+            if len(crowd.looks) % 20 == 0:
+                self.say(f"{len(crowd.writes(time.time() - CALM_S))} writes in {CALM_S:.0f} s")
+            is_old = time.time() - began_s > LEAST_S
+            return is_old and not crowd.writes(time.time() - CALM_S)
+
+        crowd.until(calm, "nothing is written", timeout_s=SETTLE_S)
+
+    def fixed(self) -> None:
+        """Let it tick with nothing to do."""
+        crowd, since_s = self.crowd, time.time()
+        unseen = [
+            each["metadata"]["name"]
+            for each in crowd.objects()
+            if each["status"].get("observedGeneration") != each["metadata"]["generation"]
+        ]
+        begin = crowd.looks[-1].num_ticks
+        crowd.until(
+            lambda: crowd.looks[-1].num_ticks >= begin + FIXED_TICKS, "ticks", timeout_s=LONG_S
+        )
+        ticks = [each for each in crowd.looks if each.at_s >= since_s]
+        number = ticks[-1].num_ticks - ticks[0].num_ticks
+        self.figures |= {
+            "unseen": len(unseen),
+            "ticks": number,
+            "writes": len(crowd.writes(since_s)) / number,
+            "requests": len(crowd.requests(since_s)) / number,
+            "cpu": (ticks[-1].cpu_s - ticks[0].cpu_s) / number,
+            "wall": (ticks[-1].ticks_s - ticks[0].ticks_s) / number,
+            "rss": ticks[-1].rss_mib,
+            "fixed_load": mean_load(ticks),
+        }
+        self.say(f"fixed {rounded(self.figures)}")
+
+    def restart(self) -> None:
+        """End the process as an update does, and start another."""
+        crowd = self.crowd
+        crowd.restart()
+        began_s = time.time()
+        crowd.looks.clear()
+        crowd.look()
+        crowd.until(lambda: crowd.looks[-1].num_ticks >= 1, "a tick is whole", timeout_s=LONG_S)
+        self.figures["restart_tick"] = time.time() - began_s
+        crowd.until(lambda: self._is_answered(began_s), "all is answered", timeout_s=LONG_S)
+        self.figures["restart_answered"] = time.time() - began_s
+        self._tick(5)
+        self.figures |= {
+            "restart_writes": len(crowd.writes(began_s)),
+            "restart_longest": max(tick_walls(crowd.looks)),
+        }
+        self.say(f"restarted {rounded(self.figures)}")
+
+    def _is_answered(self, since_s: float) -> bool:
+        """Tell whether the last tick left no search undone."""
+        ticks = self.crowd.looks[-1].num_ticks
+        lines = self.crowd.operator.log().rpartition("event=started")[2]
+        waited = len(WAITING.findall(lines))
+        return ticks > waited
+
+    def _tick(self, number: int) -> None:
+        until = self.crowd.looks[-1].num_ticks + number
+        self.crowd.until(lambda: self.crowd.looks[-1].num_ticks >= until, "ticks", timeout_s=LONG_S)
+
+    def change(self) -> None:
+        """Change specs of one object in a hundred at the same moment, and again."""
+        crowd, began_s = self.crowd, time.time()
+        chance = random.Random(1)  # noqa: S311
+        each_time = max(1, round(self.number * CHANGING))
+        rounds = -(-LEAST_CHANGES // each_time)
+        begin = crowd.looks[-1]
+        for turn in range(rounds):
+            since_s = time.time()
+            some = chance.sample(crowd.names, each_time)
+            crowd.patch(some, {"pods": {"cpu": f"{turn + 1}m"}})
+            crowd.until(
+                lambda since_s=since_s: len(self.changed_s(since_s)) >= each_time,
+                "the Deployments have it",
+                timeout_s=300,
+            )
+            left_s = since_s + APART_S - time.time()
+            end_s = time.time() + left_s
+            crowd.until(lambda end_s=end_s: time.time() >= end_s, "a pause", timeout_s=60)
+            self.say(f"{turn + 1} of {rounds} rounds of {each_time} changes")
+        taken, end = self.changed_s(began_s), crowd.looks[-1]
+        number = end.num_ticks - begin.num_ticks
+        self.figures |= {
+            "changes": len(taken),
+            "p50": quantile(taken, 0.5),
+            "p99": quantile(taken, 0.99),
+            "most": max(taken),
+            "changing_cpu": (end.cpu_s - begin.cpu_s) / number,
+            "changing_wall": (end.ticks_s - begin.ticks_s) / number,
+            "changing_load": mean_load(each for each in crowd.looks if each.at_s >= began_s),
+        }
+
+    def changed_s(self, since_s: float) -> list[float]:
+        """Return the time from each change to the answered write of the Deployment."""
+        asked = dict[tuple[str, str], float]()
+        found = []
+        for each in sorted(self.crowd.asked, key=lambda each: each.asked_at_s):
+            key = each.namespace, each.name
+            if each.asked_at_s < since_s or each.verb != "patch":
+                continue
+            if each.resource == "modeldeployments" and each.user != USER:
+                asked[key] = each.asked_at_s
+            elif each.resource == "deployments" and each.user == USER and key in asked:
+                found.append(each.at_s - asked.pop(key))
+        return found
+
+
+def first(requests: Iterable[Request]) -> Mapping[tuple[str, str], float]:
+    """Return when the first request about each object was answered."""
+    found = dict[tuple[str, str], float]()
+    for each in requests:
+        found.setdefault((each.namespace, each.name), each.at_s)
+    return found
+
+
+def mean_load(looks: Iterable[Look]) -> float:
+    return fmean(each.load for each in looks)
+
+
+def rounded(figures: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: round(value, 2) for name, value in figures.items()}
+
+
+@click.command()
+@click.option("--objects", type=int, default=1000, show_default=True)
+@click.option("--distinct", is_flag=True, help="As many questions as objects, not 100.")
+@click.option("--page", is_flag=True, help="Put the rows into fleet_real.md.")
+def main(objects: int, distinct: bool, page: bool) -> None:
+    questions = objects if distinct else min(objects, NUM_QUESTIONS)
+    with a_crowd(objects, questions) as (crowd, url):
+        story = Story(crowd=crowd, url=url)
+        story.figures |= {
+            "objects": objects,
+            "pods": objects * REPLICAS,
+            "questions": questions,
+        }
+        for part in (story.herd, story.settle, story.fixed, story.restart, story.change):
+            part()
+            if page:
+                rows = with_figures(rows_of(PAGE), story.figures)
+                PAGE.write_text(page_of(rows, ticks=FIXED_TICKS))
+        click.echo(rounded(story.figures))
+        crowd.operator.kill()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The query API of Prometheus for a crowd of pods of few kinds, and cheap to ask.
+
+An answer is laid out once for each set of pods. Later only its times move, and the count of
+requests that ended: a figure that is asked for again is to the digit what it was.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from http_double import Reply
+from measured_builders import an_engine
+from query_api import Figures, QueryApi
+from tonnage.estimate.speed import busy_window, predicted_gap_s, predicted_prefill_s, prompt_shape
+from tonnage.sizing.plan import Sizing
+
+AT_S, SCRAPED_AT_S, COMPLETED = 1234567890.125, 1234567885.125, 7654321.25
+"""What stands in a layout for figures that move."""
+NOBODY = ("@namespace", "@pod")
+RATE = 0.2
+"""Requests/s of a pod: far from what it serves."""
+BUCKETS = {"ttft": ("1.0", "2.5", "+Inf"), "tpot": ("0.05", "+Inf")}
+STEPS = 20
+"""Until figures and what is predicted of them agree."""
+REST = {
+    "completed": COMPLETED,
+    "queued": 0,
+    "rejected": 0,
+    "falls": 0,
+    "resets": 0,
+    "scrapes": 60,
+    "preemptions": 0,
+    "prefills": RATE,
+    "ttft": RATE,
+    "tpot": RATE,
+}
+Pods = Iterable[tuple[str, str]]
+
+
+def calm(sizing: Sizing) -> Figures:
+    """Return what an engine reports that is as fast as its plan says: all its constants hold."""
+    workload, speed = sizing.request.workload, {"gap_s": 0.02, "prefill_s": 0.1}
+    tokens = RATE * workload.new_prompt_tokens
+    gaps = RATE * (workload.output_tokens - 1)
+    prompts = prompt_shape(workload, max_batched_tokens=sizing.flags.max_num_batched_tokens)
+    for _ in range(STEPS):
+        samples = an_engine(
+            running=1,
+            mean_running=1,
+            computed_prompt_tokens_per_s=tokens,
+            token_gaps_per_s=gaps,
+            token_gap_s_per_s=gaps * speed["gap_s"],
+            prefills_per_s=RATE,
+            prefill_s_per_s=RATE * speed["prefill_s"],
+        )
+        window = busy_window(
+            samples,
+            window_s=60,
+            context_tokens=workload.mean_context_tokens,
+            prompts=prompts,
+            flags=sizing.flags,
+        )
+        model = sizing.replica.model
+        speed["gap_s"] = predicted_gap_s(model, window)
+        speed["prefill_s"] = predicted_prefill_s(model, window)
+    running = gaps * speed["gap_s"] + RATE * speed["prefill_s"]
+    return REST | {
+        "running": running,
+        "mean_running": running,
+        "token_gap_s": gaps * speed["gap_s"],
+        "token_gaps": gaps,
+        "prefill_s": RATE * speed["prefill_s"],
+        "finished": RATE,
+        "finished_prompt_tokens": RATE * workload.prompt.mean_tokens,
+        "finished_output_tokens": RATE * workload.output_tokens,
+        "started": RATE,
+        "started_prompt_tokens": RATE * workload.prompt.mean_tokens,
+        "computed_prompt_tokens": tokens,
+    }
+
+
+@dataclass(kw_only=True)
+class CrowdApi(QueryApi):
+    """Tells of every pod that it was shown last what its kind does."""
+
+    kinds: Sequence[Figures]
+    kind_of: Callable[[str], int] = lambda pod: 0
+    """From the name of a pod to which of them it is."""
+    clock: Callable[[], float] = time.time
+    began_s: float = field(default_factory=time.time)
+    _laid_out: dict[tuple[str, tuple[str, ...]], bytes] = field(default_factory=dict)
+
+    def show(self, pods: Pods) -> None:
+        """From now on tell of these, by (namespace, name)."""
+        shown = dict.fromkeys(sorted(pods), RATE)
+        if shown != self.completions_per_s:
+            self.completions_per_s, self._laid_out = shown, {}
+
+    def reply(self, name: str, namespaces: tuple[str, ...] = (), **more: object) -> Reply:
+        self.asked.clear()
+        laid_out, now_s = self._laid_out, self.clock()
+        if (name, namespaces) not in laid_out:
+            laid_out[name, namespaces] = self._layout(name, namespaces)
+        body = laid_out[name, namespaces]
+        count = RATE * (now_s - self.began_s)
+        moved = ((AT_S, now_s), (SCRAPED_AT_S, now_s - 5), (COMPLETED, count))
+        for what, value in moved:
+            body = body.replace(str(what).encode(), f"{value:.3f}".encode())
+        return Reply(body=body)
+
+    def _layout(self, name: str, namespaces: tuple[str, ...]) -> bytes:
+        """Lay out the series of one pod, and the same of all others."""
+        copies: Sequence[dict[str, str]] = [{"le": le} for le in BUCKETS.get(name, ())] or [{}]
+        namespace, pod = NOBODY
+        series = [
+            ",".join(map(json.dumps, self._of_kind(name, figures, copies)))
+            for figures in self.kinds
+        ]
+        told = (
+            series[self.kind_of(key[1])].replace(namespace, key[0]).replace(pod, key[1])
+            for key in self.completions_per_s
+            if not namespaces or key[0] in namespaces
+        )
+        data = f'{{"resultType": "vector", "result": [{",".join(filter(None, told))}]}}'
+        return f'{{"status": "success", "data": {data}}}'.encode()
+
+    @staticmethod
+    def _of_kind(name: str, figures: Figures, copies: Sequence[dict[str, str]]) -> list[object]:
+        only = QueryApi(
+            completions_per_s={NOBODY: RATE}, now_s=AT_S, figures=figures, copies=copies
+        )
+        found: list[object] = json.loads(only.reply(name).body)["data"]["result"]
+        return found
