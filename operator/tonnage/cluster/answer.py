@@ -27,7 +27,7 @@ MAX_LABEL_CHARACTERS = 256
 TEXTS_OF_ONE = 16
 """Of labels, that are remembered of each pod that is asked for: all queries tell the same ones, in
 each tick."""
-FEW = 1024
+FEW = 512
 """Label sets, that are kept for the next tick however few pods are asked for."""
 STARTS, ENDS = frozenset({"start_map", "start_array"}), frozenset({"end_map", "end_array"})
 NUM_PARTS = 2

@@ -45,7 +45,7 @@ LOOK_S: Final = NOTE_S
 """Between two times at which what time alone moves is counted."""
 LONGEST_S: Final = 600.0
 """After which an object is decided whatever else: constants age, and gauges waver."""
-MANY_WINDOWS: Final = 20
+MANY_WINDOWS: Final = 10
 """Of evidence, after which another one each ``LONGEST_S`` is enough; before, one each minute."""
 SAME: Final = 0.01
 OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})

@@ -32,7 +32,7 @@ from tonnage.estimate.ways import BIN_S, DAY_S
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 
 TICK_S = 15.0
-LEVEL_TICKS = 100
+LEVEL_TICKS = 60
 """Until nothing is awaited any more: no window, no gauge, no evidence of speed."""
 GOODPUT = a_sizing().goodput_requests_per_s
 

@@ -317,8 +317,9 @@ class TestCalibration:
         [entry] = state["speed"]["serving"].values()
         # Two prompts of 4,000 tokens in each second: most of a step is theirs.
         prior = a_sizing().request.speed.prefill_efficiency
-        assert entry["prefillEfficiency"] == pytest.approx(prior / 1.1, rel=0.04)
-        assert entry["numWindows"] > 10
+        # Figures that never move are heard every ten minutes only, once they were ten times.
+        assert entry["prefillEfficiency"] == pytest.approx(prior / 1.1, rel=0.05)
+        assert entry["numWindows"] > 8
         assert [entry["kvTokens"] for entry in state["memory"]["serving"].values()] == [600_000]
 
     def test_is_taken_up_by_the_next_leader(self):
