@@ -1,6 +1,7 @@
 """``status.calibration``: prior, evidence, what was learned, and what that changes in the plan."""
 
 import math
+from typing import Final
 
 from tonnage.api.status import CalibrationStatus, LearnedConstant
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -16,6 +17,9 @@ from tonnage.kept import kept
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.serving.replica import Replica
+
+ALL_DIGITS: Final = 12
+"""``tonnage diff`` plans with what is planned: a digit less may tip the flags."""
 
 
 def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | None:
@@ -96,7 +100,7 @@ def _constant(prior: float, learned: float, planned: float, deviation: float) ->
     return LearnedConstant(
         prior=rounded(prior),
         learned=rounded(learned),
-        planned=rounded(planned),
+        planned=rounded(planned, ALL_DIGITS),
         deviation_fraction=rounded(deviation),
     )
 

@@ -29,7 +29,7 @@ from tonnage.units import format_s, significant
 DIGITS = 4
 
 
-def rounded(value: float) -> float:
+def rounded(value: float, digits: int = DIGITS) -> float:
     """Keep so many digits as an estimate deserves; what is written then moves only when it does.
 
     >>> rounded(0.0123456), rounded(1234567)
@@ -37,7 +37,7 @@ def rounded(value: float) -> float:
     """
     if value == 0 or not math.isfinite(value):
         return 0.0
-    return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))
+    return round(value, digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def bottleneck(sizing: Sizing) -> str:
