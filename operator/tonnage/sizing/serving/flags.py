@@ -82,9 +82,8 @@ class FlagSearch:
         """
         slo, default = self._request.slo, widest.flags.max_num_batched_tokens
         limit_s = min((target.limit_s for target in slo.tpot), default=math.inf)
-        for tokens in sorted(self._budgets(widest), reverse=True):
-            if tokens > default:
-                continue
+        budgets = (tokens for tokens in self._budgets(widest) if tokens <= default)
+        for tokens in sorted(budgets, reverse=True):
             chosen = self._widest(tokens)
             if prompts_step_s(chosen.replica, self._request.workload) <= limit_s:
                 return chosen
@@ -162,7 +161,7 @@ class FlagSearch:
             widest, few = self._widest(tokens), best.flags.max_num_seqs
             most = widest.flags.max_num_seqs
             yield widest
-            for seqs in sorted({math.isqrt(most * few), few} - {most}, reverse=True):
+            for seqs in sorted({math.isqrt(most * few), few}, reverse=True):
                 if seqs < most:
                     yield self._with(widest, max_num_seqs=seqs)
 

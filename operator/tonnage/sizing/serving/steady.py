@@ -69,8 +69,8 @@ def tpot_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
 def prompts_step_s(replica: Replica, workload: Workload) -> float:
     """Return how long a step takes that is full of prompts, beside one sequence that decodes."""
     room = replica.prefill_room(1) * replica.model.dp_size
-    chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
-    return replica.model.step(mixed_step(workload, 1, room, chunk_tokens=chunk)).total_s
+    step = mixed_step(workload, 1, room, chunk_tokens=_chunk_tokens(replica, workload))
+    return replica.model.step(step).total_s
 
 
 def mean_step(
@@ -83,10 +83,15 @@ def mean_step(
     """Return the mean of the steps with so many sequences decoding: some hold a whole prompt."""
     prefill = num_decoding * workload.new_prompt_tokens / steps_of_answer(replica, workload)
     prefill = min(prefill, most_prefill_tokens)
-    chunk = min(workload.new_prompt_tokens, replica.max_batched_tokens)
+    chunk = _chunk_tokens(replica, workload)
     step = mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk)
     together = ranks_together(prefill / chunk, replica.model.dp_size) if chunk else None
     return replace(step, prefill_ranks=together)
+
+
+def _chunk_tokens(replica: Replica, workload: Workload) -> float:
+    """Return the tokens of a prompt that one step takes."""
+    return min(workload.new_prompt_tokens, replica.max_batched_tokens)
 
 
 def steps_of_answer(replica: Replica, workload: Workload) -> float:

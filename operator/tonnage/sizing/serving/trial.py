@@ -216,8 +216,8 @@ class Run:
             self.first + (self.last - self.first) * part // BLOCKS for part in range(BLOCKS + 1)
         ]
         parts = list(itertools.pairwise(edges))
-        kinds = ((slo.ttft, table.late_starts), (slo.tpot, table.slow_outputs))
-        for is_ttft, (targets, late) in zip((True, False), kinds, strict=True):
+        kinds = ((True, slo.ttft, table.late_starts), (False, slo.tpot, table.slow_outputs))
+        for is_ttft, targets, late in kinds:
             for target in targets:
                 yield Count(
                     target=target,

@@ -107,6 +107,19 @@ def a_built_in_request(model_id, gpu, version, **changes):
     return replace(request, **changes)
 
 
+def a_completion_request(model_id):
+    """Code completion: long prompts, answers of 28 tokens, TTFT 2 s and TPOT 50 ms at p99."""
+    workload = a_workload(prompt=Lengths(mean_tokens=2_048, p99_tokens=7_436))
+    return a_built_in_request(
+        model_id,
+        "H100",
+        "0.33",
+        workload=replace(workload, output_tokens=28),
+        slo=an_slo(ttft_s=2, tpot_s=0.05, quantile=0.99),
+        num_gpus=1,
+    )
+
+
 def searched(request, split=ONE_GPU):
     return best_of(request, split, lambda: None)
 
@@ -205,15 +218,7 @@ class TestTheSearch:
     def test_takes_a_small_token_budget_where_long_steps_cost_slots(self):
         # A whole prompt beside it breaks the TPOT of an answer this short: under the default
         # budget few slots serve most, and requests wait at the door.
-        request = a_built_in_request(
-            "meta-llama/Llama-3.1-8B-Instruct",
-            "H100",
-            "0.33",
-            workload=a_workload(prompt=Lengths(mean_tokens=2_048, p99_tokens=7_436)),
-            slo=an_slo(ttft_s=2, tpot_s=0.05, quantile=0.99),
-            num_gpus=1,
-        )
-        request = replace(request, workload=replace(request.workload, output_tokens=28))
+        request = a_completion_request("meta-llama/Llama-3.1-8B-Instruct")
         given = replace(request, max_num_batched_tokens=default_batched_tokens(request.gpu))
 
         chosen, few = searched(request), searched(given)
@@ -230,15 +235,7 @@ class TestTheSearch:
         ],
     )
     def test_takes_no_smaller_token_budget_where_the_engine_would_not_start(self, model_id):
-        request = a_built_in_request(
-            model_id,
-            "H100",
-            "0.33",
-            workload=a_workload(prompt=Lengths(mean_tokens=2_048, p99_tokens=7_436)),
-            slo=an_slo(ttft_s=2, tpot_s=0.05, quantile=0.99),
-            num_gpus=1,
-        )
-        request = replace(request, workload=replace(request.workload, output_tokens=28))
+        request = a_completion_request(model_id)
 
         tokens = searched(request).flags.max_num_batched_tokens
 
