@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median_low
 
 from tonnage.control.state import Assessment, Fleet, Observed
@@ -139,8 +139,7 @@ def learn_from(
         asked_at[scope] = fleet.now_s
         if after is not before:
             moved[scope] = after
-    known = replace(known, speed={**known.speed, **moved}) if moved else known
-    return _with_memory(observations, known, fleet), asked_at
+    return _with_memory(observations, known.with_speed(moved), fleet), asked_at
 
 
 def _with_memory(
@@ -155,4 +154,4 @@ def _with_memory(
         before = known.memory.get(scope)
         if is_material(before.kv_tokens if before else None, min(reported)):
             moved[scope] = MemoryReport(kv_tokens=min(reported), reported_at_s=fleet.now_s)
-    return replace(known, memory={**known.memory, **moved}) if moved else known
+    return known.with_memory(moved)

@@ -44,11 +44,11 @@ class Calibrations:
     inherited: Mapping[str, float] = field(default_factory=dict)
     """Bandwidth efficiency by speed key, from a state that knew no other constant of speed."""
 
-    def with_speed(self, scope: Scope, posterior: SpeedPosterior) -> "Calibrations":
-        return replace(self, speed={**self.speed, scope: posterior})
+    def with_speed(self, moved: Mapping[Scope, SpeedPosterior]) -> "Calibrations":
+        return replace(self, speed={**self.speed, **moved}) if moved else self
 
-    def with_memory(self, scope: Scope, report: MemoryReport) -> "Calibrations":
-        return replace(self, memory={**self.memory, scope: report})
+    def with_memory(self, moved: Mapping[Scope, MemoryReport]) -> "Calibrations":
+        return replace(self, memory={**self.memory, **moved}) if moved else self
 
     @cached_property
     def speed_witnesses(self) -> Mapping[str, Sequence[SpeedPosterior]]:

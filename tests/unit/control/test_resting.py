@@ -278,7 +278,7 @@ class TestIsDecidedAnew:
         speed = known.speed[scope]
         moved = replace(speed, bandwidth_efficiency=factor * speed.bandwidth_efficiency)
 
-        outcome = played.tick(fleet={"calibrations": known.with_speed(scope, moved)})
+        outcome = played.tick(fleet={"calibrations": known.with_speed({scope: moved})})
 
         assert outcome.num_decided == 1
 
@@ -289,7 +289,7 @@ class TestIsDecidedAnew:
         assert cache.namespace == scope.namespace
 
         report = MemoryReport(kv_tokens=1e5, reported_at_s=NOW_S)
-        outcome = played.tick(fleet={"calibrations": known.with_memory(cache, report)})
+        outcome = played.tick(fleet={"calibrations": known.with_memory({cache: report})})
 
         assert outcome.num_decided == 1
 

@@ -74,8 +74,8 @@ class TestUpdates:
         before = Calibrations()
 
         after = (
-            before.with_speed(Scope("a", "k"), a_posterior())
-            .with_memory(Scope("a", "m"), MemoryReport(kv_tokens=1))
+            before.with_speed({Scope("a", "k"): a_posterior()})
+            .with_memory({Scope("a", "m"): MemoryReport(kv_tokens=1)})
             .with_object("u", ObjectPosterior(goodput_factor=0.9))
         )
 

@@ -28,8 +28,8 @@ VERSION_2 = (
 )
 KNOWN = (
     Calibrations()
-    .with_speed(BLUE, a_posterior(learned_at_s=NOW_S))
-    .with_memory(Scope("blue", "m"), MemoryReport(kv_tokens=70_000, reported_at_s=NOW_S))
+    .with_speed({BLUE: a_posterior(learned_at_s=NOW_S)})
+    .with_memory({Scope("blue", "m"): MemoryReport(kv_tokens=70_000, reported_at_s=NOW_S)})
     .with_object(UID, ObjectPosterior(goodput_factor=0.9, num_judged=40, cold_start_s=61.5))
 )
 
@@ -69,7 +69,7 @@ def text_of(kube, path=SHARED):
 def faster(known, factor, scope=BLUE):
     before = known.speed[scope]
     return known.with_speed(
-        scope, replace(before, bandwidth_efficiency=factor * before.bandwidth_efficiency)
+        {scope: replace(before, bandwidth_efficiency=factor * before.bandwidth_efficiency)}
     )
 
 
@@ -195,7 +195,7 @@ class TestAnOlderState:
     def test_goes_on_in_the_new_form(self):
         kube = KubeDouble([(SHARED, a_config_map(VERSION_2))])
         store = a_store(kube)
-        known = store.read().calibrations.with_speed(BLUE, a_posterior())
+        known = store.read().calibrations.with_speed({BLUE: a_posterior()})
 
         keep(store, known)
 
@@ -340,7 +340,7 @@ class TestWhenTheServerFails:
         store = a_store(kube)
         read = store.read()
         green = Scope("green", "k")
-        learned = Calibrations().with_speed(green, a_posterior())
+        learned = Calibrations().with_speed({green: a_posterior()})
         still = keep(store, learned)
 
         kube.fail = Failing()
@@ -348,7 +348,7 @@ class TestWhenTheServerFails:
 
         assert (read.problem.reason, still.problem.reason) == ("Unreadable", "Unreadable")
         assert (read.calibrations, still.calibrations) == (Calibrations(), learned)
-        assert kept.calibrations == KNOWN.with_speed(green, a_posterior())
+        assert kept.calibrations == KNOWN.with_speed({green: a_posterior()})
         assert kept.problem is None
         assert a_store(kube).read().calibrations == kept.calibrations
 
