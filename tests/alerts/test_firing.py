@@ -17,6 +17,7 @@ from alerting import PROGRAM, alerting, rules_of_chart
 from http_double import Reply, serving
 from own_metrics import ALONGSIDE, DOWN, FAULTS, HEALTHY, told
 from tonnage.fleet.heartbeat import Heartbeat
+from tonnage.fleet.settings_file import SettingsFile
 
 pytestmark = [
     pytest.mark.alerts,
@@ -25,12 +26,13 @@ pytestmark = [
 ]
 NAMES = (
     "sloMissed", "metricsMissing", "noCapacity", "conflict", "rolloutStuck", "stalled",
-    "calibrationOutOfRange", "operatorBlind",
+    "calibrationOutOfRange", "operatorBlind", "settingsRefused",
 )  # fmt: skip
 TICK_AGE_S = 180
 TIMEOUT_S = 30
 SEEN = 5
 """Scrapes."""
+SETTINGS = "prometheusUrl: http://prometheus.monitoring:9090\n"
 
 
 @dataclass(kw_only=True)
@@ -43,6 +45,7 @@ class Operator:
 
     def __post_init__(self):
         self.heartbeat = Heartbeat(lambda: self.now_s)
+        self.heartbeat.settings_valid.set(1)
 
     def page(self, _):
         if self.is_down:
@@ -143,4 +146,17 @@ def test_an_operator_that_does_not_answer_is_blind(watched):
     watched.until_firing({"TonnageOperatorBlind"})
 
     watched.operator.is_down = False
+    watched.until_firing(set())
+
+
+def test_settings_that_the_next_process_refuses_are_told(watched, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(SETTINGS)
+    edited = SettingsFile(str(settings), watched.operator.heartbeat.settings_valid)
+    settings.write_text(f"{SETTINGS}tickS: never\n")
+    edited.look()
+    watched.until_firing({"TonnageSettingsRefused"})
+
+    settings.write_text(f"{SETTINGS}tickS: 20\n")
+    edited.look()
     watched.until_firing(set())

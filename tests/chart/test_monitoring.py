@@ -9,7 +9,17 @@ import yaml
 
 import promtool
 from helm import CHART
-from own_metrics import FAULTS, LABEL, NAME, OF_GPUS, SELECTOR, exposed, of_vllm, told
+from own_metrics import (
+    FAULTS,
+    LABEL,
+    NAME,
+    OF_GPUS,
+    OF_THE_OPERATOR,
+    SELECTOR,
+    exposed,
+    of_vllm,
+    told,
+)
 from tonnage.control.series import FAMILIES
 from tonnage.fleet.exporter import OBJECT_LABELS
 
@@ -152,7 +162,7 @@ class TestRendered:
         assert json.loads(only["data"]["tonnage.json"]) == DASHBOARD
 
     def test_there_is_an_alert_for_each_fault(self, helm):
-        assert set(alerts(helm.template(**ON))) == {*FAULTS, "TonnageOperatorBlind"}
+        assert set(alerts(helm.template(**ON))) == {*FAULTS, *OF_THE_OPERATOR}
 
     def test_alerts_ask_for_metrics_and_labels_that_are_there(self, helm):
         for alert in alerts(helm.template(**ON)).values():
@@ -202,4 +212,4 @@ class TestRendered:
         )  # fmt: skip
 
         assert (done.returncode, done.stderr) == (0, "")
-        assert "8 rules found" in done.stdout
+        assert f"{len(FAULTS) + len(OF_THE_OPERATOR)} rules found" in done.stdout

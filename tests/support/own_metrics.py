@@ -45,6 +45,8 @@ def with_status(**conditions):
 
 
 HEALTHY = {"engines": judged(0.99)}
+OF_THE_OPERATOR = {"TonnageOperatorBlind", "TonnageSettingsRefused"}
+"""Alerts that are about no object."""
 FAULTS = {
     "TonnageSLOMissed": {"engines": judged(0.5)},
     "TonnageMetricsMissing": {"engines": ()},
