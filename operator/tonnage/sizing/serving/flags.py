@@ -54,6 +54,8 @@ class FlagSearch:
 
     def __init__(self, request: SizingRequest, shard: Shard, between: Between) -> None:
         self._request, self._shard, self._between = request, shard, between
+        self._widest_of: dict[int, Chosen] = {}
+        """By token budget."""
 
     def coarse(self, widest: Chosen) -> Chosen:
         """Return what short runs say of the flags of a split, to rank it by."""
@@ -109,8 +111,10 @@ class FlagSearch:
         return tuple({default: None} | dict.fromkeys(others))
 
     def _widest(self, tokens: int) -> Chosen:
-        request = replace(self._request, max_num_batched_tokens=tokens)
-        return largest_fitting(request, self._shard)
+        if tokens not in self._widest_of:
+            request = replace(self._request, max_num_batched_tokens=tokens)
+            self._widest_of[tokens] = largest_fitting(request, self._shard)
+        return self._widest_of[tokens]
 
     def _bound(self, chosen: Chosen) -> float:
         request = self._request
