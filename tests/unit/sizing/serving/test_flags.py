@@ -177,6 +177,49 @@ class TestFewSlots:
         assert serves(self.SHORT, chosen) >= 0.97 * best
 
 
+class TestAmongNeighbours:
+    """Where a slot less or more is 4 to 20 % of the goodput: experts, bursts, 28 tokens."""
+
+    REQUEST = a_built_in_request(
+        "Qwen/Qwen3-30B-A3B",
+        "H100",
+        "0.33",
+        context_tokens=16_384,
+        workload=a_workload(prompt=Lengths(mean_tokens=300, p99_tokens=750), output_tokens=28),
+        slo=an_slo(ttft_s=2, tpot_s=0.030),
+        arrival_scv=4.0,
+        num_gpus=1,
+    )
+
+    def test_none_serves_a_twentieth_more(self):
+        # At the rate that 18 slots keep in a short run 14 have the fewest late, at theirs 16.
+        chosen = searched(self.REQUEST).flags
+        near = range(chosen.max_num_seqs - 2, chosen.max_num_seqs + 4)
+
+        served = {seqs: serves(self.REQUEST, replace(chosen, max_num_seqs=seqs)) for seqs in near}
+
+        assert served[chosen.max_num_seqs] >= 0.95 * max(served.values())
+
+    @pytest.mark.parametrize(
+        ("ties", "start", "most", "slots"),
+        [
+            (range(34, 200), 100, 100, 40),  # of 100, 90, 81, ... 40, 36, 32 the fewest is 36
+            (range(34, 200), 36, 36, 36),  # the memory ceiling
+            (range(34, 38), 36, 100, 36),  # 40 serve less
+        ],
+    )
+    def test_one_step_from_the_fewest_is_taken(self, ties, start, most, slots):
+        class Known(FlagSearch):
+            def _ties(self, best, max_num_seqs):
+                return max_num_seqs in ties
+
+        shard = rank_of(self.REQUEST, ONE_GPU)
+        widest = largest_fitting(replace(self.REQUEST, max_num_batched_tokens=1024), shard)
+        best = replace(widest, flags=replace(widest.flags, max_num_seqs=start))
+
+        assert Known(self.REQUEST, shard, lambda: None)._fewest(best, most) == slots
+
+
 class TestTheSearch:
     def test_takes_the_smaller_flag_of_those_that_serve_as_much(self):
         # Half of the 32 slots that TPOT allows are never used by answers as short as these.
