@@ -20,6 +20,7 @@ from tonnage.sizing.serving.trial import Trial
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
+from tonnage.sizing.workload import Slo
 
 MOST_SEQS = 4_096
 """Slots of an engine without a TPOT target, at most."""
@@ -73,7 +74,7 @@ class FlagSearch:
         rate = coarse.goodput.requests_per_s
         if not rate:
             return coarse
-        most = self._widest(coarse.flags.max_num_batched_tokens).flags.max_num_seqs
+        most = self._held(coarse.flags.max_num_batched_tokens)
         return self._climbed(self._tried(coarse, rate, Length.MEDIUM), most)
 
     def _stall_free(self, widest: Chosen) -> Chosen:
@@ -115,6 +116,11 @@ class FlagSearch:
             request = replace(self._request, max_num_batched_tokens=tokens)
             self._widest_of[tokens] = largest_fitting(request, self._shard)
         return self._widest_of[tokens]
+
+    def _held(self, tokens: int) -> int:
+        """Return the slots that memory leaves: not all of them decode at a time, as TPOT asks."""
+        request = replace(self._request, slo=Slo(), max_num_batched_tokens=tokens)
+        return largest_fitting(request, self._shard).flags.max_num_seqs
 
     def _bound(self, chosen: Chosen) -> float:
         request = self._request

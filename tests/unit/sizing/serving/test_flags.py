@@ -19,6 +19,7 @@ from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.flags import TIE, FlagSearch, largest_fitting, replica_under, trial_of
 from tonnage.sizing.serving.goodput import Length, goodput
+from tonnage.sizing.serving.load_line import tpot_ceiling
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Lengths, Slo
 from tonnage.units import GB, GIB
@@ -199,6 +200,27 @@ class TestAmongNeighbours:
         served = {seqs: serves(self.REQUEST, replace(chosen, max_num_seqs=seqs)) for seqs in near}
 
         assert served[chosen.max_num_seqs] >= 0.95 * max(served.values())
+
+    def test_more_are_taken_than_tpot_allows_to_decode_where_these_serve_more(self):
+        # Answers that are all alike: in the mean some slots are empty, or in prefill.
+        alike = a_workload(
+            prompt=Lengths(mean_tokens=300), output_tokens=1_500, output_second_moment=1_500**2
+        )
+        request = a_built_in_request(
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "H100",
+            "0.33",
+            workload=alike,
+            slo=an_slo(ttft_s=0.5, tpot_s=0.0087),
+            num_gpus=1,
+        )
+
+        chosen = searched(request)
+
+        ceiling = int(tpot_ceiling(chosen.replica, alike, request.slo))
+        few = replace(chosen.flags, max_num_seqs=ceiling)
+        assert chosen.flags.max_num_seqs > ceiling
+        assert serves(request, chosen.flags) >= 1.03 * serves(request, few)
 
     @pytest.mark.parametrize(
         ("ties", "start", "most", "slots"),
