@@ -1,40 +1,42 @@
-"""``--max-num-seqs`` of the plan against the best of a sweep, by the reference engine.
+"""Slots and token budget of the plan against the best of a sweep, judged by the reference engine.
 
     python tests/bench/slots.py --out slots.csv
 
-Random requests whose plan may choose the flag: its goodput, with the slots that it chose, over
-that of the best number of slots. CSV row by row: a run that was stopped goes on where it was.
+Random requests whose plan may choose both flags. The sweep is by the product's own engine, over
+each budget that may be taken and slots from one to what memory leaves; the best of it and the flags
+of the plan are then served by the reference engine, with other requests. CSV row by row: a run that
+was stopped goes on where it was.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
 
 import click
-from capacity import Prediction, Row, append, load_for, predicted, rows_in
+from capacity import Row, append, load_for, predicted, rows_in
 from capacity_grid import Case, cases, fleet_of
 from capacity_truth import Truth, true_goodput
-from fleet import FIRST_SEED
 
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import Flags
+from tonnage.sizing.serving.flags import BUDGETS_TOKENS, replica_under, trial_of
+from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.workload import Slo
 
-NUM_CASES, NUM_REQUESTS = 20, 20_000
-AROUND = (0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 3.0, 5.0)
-"""Of the plan's own slots: what is tried beside them, and where they are few each number."""
-FEW = 8
+NUM_CASES, NUM_REQUESTS = 20, 60_000
+STRIDE = 0.8
+"""Ratio of neighbouring numbers of slots that are tried, and beside the plan's own each number."""
+BESIDE = 3
 OTHER_SEED = 5000
-"""The best of a sweep is lucky too: so both are judged by other requests."""
-WORSE, FALLS = 0.9, 2
-"""The sweep ends when so many numbers of slots in a row serve so much less than the best."""
-GOAL, JUDGES = 0.01, 3
-"""Standard error of a goodput, and so many times the requests for the two that are compared."""
+GOAL = 0.01
+"""Standard error of a goodput."""
 NEAR = 0.03
 COLUMNS = (
     "workload",
@@ -49,102 +51,81 @@ COLUMNS = (
 )
 
 
-def replica_with(case: Case, found: Prediction, max_num_seqs: int) -> Replica:
-    """Return the replica that the product sees under other slots: each costs memory.
+def flags_swept(case: Case, planned: Flags) -> Iterator[Flags]:
+    """Yield what the plan may have chosen instead: budgets, and slots up to what memory leaves."""
+    for tokens in {planned.max_num_batched_tokens: None} | dict.fromkeys(BUDGETS_TOKENS):
+        request = replace(case.request, slo=Slo(), arrival_scv=1.0, max_num_batched_tokens=tokens)
+        try:
+            most = size_with(request, case.split).flags.max_num_seqs
+        except SizingError:
+            continue
+        count = math.ceil(math.log(most) / -math.log(STRIDE)) + 1
+        ladder = {math.ceil(most * STRIDE**step) for step in range(count)}
+        near = range(planned.max_num_seqs - BESIDE, planned.max_num_seqs + BESIDE + 1)
+        for slots in sorted(ladder.union(each for each in near if 1 <= each <= most)):
+            yield replace(planned, max_num_seqs=slots, max_num_batched_tokens=tokens)
+
+
+def replica_with(case: Case, flags: Flags) -> Replica:
+    """Return the replica that the product sees under other flags: they cost memory.
 
     Raises:
         SizingError: they do not fit.
     """
-    flags = Flags(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=found.replica.max_batched_tokens,
-        gpu_memory_utilization=case.request.engine.constants.gpu_memory_utilization,
-        parallelism=case.split,
-    )
-    offline = replace(case.request, slo=Slo(), arrival_scv=1.0, flags=flags)
-    return size_with(offline, case.split).replica
+    return replica_under(case.request, rank_of(case.request, case.split), flags)
 
 
-def swept(case: Case, found: Prediction, num_requests: int) -> dict[int, Truth]:
-    """Return the goodput by slots: common random numbers, so that they differ by slots alone."""
-    planned = found.max_num_seqs
-    numbers = {math.ceil(planned * share) for share in AROUND} | {planned}
-    if planned <= FEW:
-        numbers |= set(range(1, 2 * FEW))
-    known: dict[int, Truth] = {}
-    guess, worse = found.requests_per_s, 0
-    for number in sorted(each for each in numbers if each >= 1):
-        truth = goodput(case, found, number, guess, num_requests)
-        if truth is None:
-            continue
-        known[number] = truth
-        guess = truth.requests_per_s
-        best = max(each.requests_per_s for each in known.values())
-        worse = worse + 1 if truth.requests_per_s < WORSE * best else 0
-        is_flat = number > planned and _is_flat(known)
-        if number > planned and (worse >= FALLS or is_flat):
-            break
+def swept(case: Case, planned: Flags, guess: float) -> dict[Flags, float]:
+    """Return the goodput by flags: common random numbers, so that they differ by flags alone."""
+    known: dict[Flags, float] = {}
+    for flags in flags_swept(case, planned):
+        with suppress(SizingError):
+            trial = trial_of(case.request, replica_with(case, flags))
+            known[flags] = goodput(trial, guess, length=Length.MEDIUM).requests_per_s
     return known
 
 
-def _is_flat(known: dict[int, Truth]) -> bool:
-    """Tell whether further slots change nothing: the last three serve the same."""
-    last = [truth.requests_per_s for truth in list(known.values())[-3:]]
-    return len(last) == 3 and max(last) <= min(last) * (1 + 1e-3)
+def judged(case: Case, flags: Flags, guess: float, num_requests: int) -> Truth:
+    """Return what the reference engine serves.
 
-
-def goodput(  # noqa: PLR0913
-    case: Case,
-    found: Prediction,
-    max_num_seqs: int,
-    guess: float,
-    num_requests: int,
-    *,
-    seed: int = FIRST_SEED,
-) -> Truth | None:
-    try:
-        replica = replica_with(case, found, max_num_seqs)
-        fleet = fleet_of(case, replica, max_num_seqs)
-    except (SizingError, ValueError):
-        return None
-    load = load_for(case, max_num_seqs * case.split.data, num_requests)
-    load = replace(load, first_seed=seed)
-    return true_goodput(fleet, load, case.request.slo, guess=guess, goal=GOAL)
+    Raises:
+        ValueError: no rate keeps the targets.
+    """
+    slots = flags.max_num_seqs
+    fleet = fleet_of(case, replica_with(case, flags), slots)
+    load = replace(load_for(case, slots * case.split.data, num_requests), first_seed=OTHER_SEED)
+    found = true_goodput(fleet, load, case.request.slo, guess=guess, goal=GOAL)
+    if found is None:
+        raise ValueError(f"{case.name}: nothing is kept with {slots} slots")
+    return found
 
 
 def row_of(case: Case, quantile: float, num_requests: int) -> Row:
-    found = predicted(case)
-    known = swept(case, found, num_requests)
-    best = max(known, key=lambda slots: (known[slots].requests_per_s, -slots))
+    sizing = size_with(case.request, case.split)
+    known = swept(case, sizing.flags, sizing.goodput_requests_per_s)
+    best = max(known, key=lambda flags: (known[flags], -flags.max_num_seqs))
     planned, top = (
-        judged
-        for slots in (found.max_num_seqs, best)
-        if (
-            judged := goodput(
-                case,
-                found,
-                slots,
-                known[slots].requests_per_s,
-                JUDGES * num_requests,
-                seed=OTHER_SEED,
-            )
-        )
+        judged(case, flags, known[flags], num_requests) for flags in (sizing.flags, best)
     )
     return {
         "workload": case.name,
         "quantile": f"{quantile}",
-        "planned": str(found.max_num_seqs),
-        "best": str(best),
+        "planned": _written(sizing.flags),
+        "best": _written(best),
         "planned_per_s": f"{planned.requests_per_s:.5g}",
         "best_per_s": f"{top.requests_per_s:.5g}",
         "short_percent": f"{100 * (1 - planned.requests_per_s / top.requests_per_s):.2f}",
         "noise_percent": f"{100 * math.hypot(planned.error, top.error):.2f}",
-        "sweep": " ".join(f"{each}:{truth.requests_per_s:.4g}" for each, truth in known.items()),
+        "sweep": " ".join(f"{_written(each)}:{rate:.4g}" for each, rate in known.items()),
     }
 
 
+def _written(flags: Flags) -> str:
+    return f"{flags.max_num_seqs}/{flags.max_num_batched_tokens}"
+
+
 def chosen(quantile: float) -> Iterator[Case]:
-    """Yield workloads whose slots are for the plan to choose."""
+    """Yield workloads whose slots and budget are for the plan to choose."""
     for case in cases(quantile, grid="slots "):
         if case.request.flags is None:
             try:
@@ -170,7 +151,7 @@ def summary(rows: Sequence[Row]) -> str:
 @click.option("--requests", type=int, default=NUM_REQUESTS, show_default=True)
 @click.option("--cases", "num_cases", type=int, default=NUM_CASES, show_default=True)
 def main(*, quantile: float, out: Path | None, requests: int, num_cases: int) -> None:
-    """Sweep the slots of random workloads."""
+    """Sweep the flags of random workloads."""
     found = rows_in(out) if out else []
     known = {row["workload"] for row in found}
     for case in islice(chosen(quantile), num_cases):

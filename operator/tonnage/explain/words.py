@@ -164,7 +164,8 @@ def _batch(sizing: Sizing) -> Answer:
         ridge=ridge(sizing), weight_element_bytes=request.weights.bytes_per_parameter
     )
     ceiling = sizing.slo_ceiling
-    slo = "no TPOT target" if ceiling is None else f"TPOT allows {significant(ceiling)}"
+    unlimited = "enough answers of one token keep TPOT" if request.slo.tpot else "no TPOT target"
+    slo = unlimited if ceiling is None else f"TPOT allows {significant(ceiling)}"
     side = "below" if intensity(sizing) < ridge(sizing) else "above"
     num_ranks = sizing.replica.model.dp_size
     return Answer(

@@ -164,7 +164,7 @@ class Client:
             output_tokens=draft.output_tokens,
             status=HTTPStatus.OK,
             ttft_s=first_s - draft.due_s,
-            tpot_s=(last_s - first_s) / later_tokens if later_tokens else None,
+            tpot_s=(last_s - first_s) / later_tokens if later_tokens else 0.0,
             e2e_s=last_s - draft.due_s,
             pod=endpoint.pod,
             error="aborted" if _ABORTED in tail else "",

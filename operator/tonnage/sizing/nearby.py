@@ -17,13 +17,12 @@ from dataclasses import replace
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.plan import Sizing, outline_of, staffed
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.serving.load_line import bound_requests_per_s, top_requests_per_s
+from tonnage.sizing.serving.load_line import requests_per_s_at, top_requests_per_s
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.workload import Slo, Target, Workload
+from tonnage.sizing.workload import Workload
 
 APART = 1.1
 """Ratio of neighbouring figures that are searched."""
-MEDIAN = 0.5
 MEAN_SHARE, LEAST_SHARE = 0.4, 0.15
 """Of the limit of TPOT, that the mean comes to at goodput: below it the slowest decide alone.
 Bursts lower it as they lower the load, down to the second."""
@@ -71,7 +70,6 @@ def _growth(answer: Sizing, replica: Replica, workload: Workload) -> float:
     if answer.limited_by != "TimePerOutputToken":
         served = top_requests_per_s(replica, workload)
         return served / top_requests_per_s(answer.replica, before)
-    limit = Target(quantile=MEDIAN, limit_s=answer.at_capacity.tpot_s)
-    as_slow = Slo(tpot=(limit,))
-    served = bound_requests_per_s(replica, workload, as_slow)
-    return served / bound_requests_per_s(answer.replica, before, as_slow)
+    tpot_s = answer.at_capacity.tpot_s
+    served = requests_per_s_at(replica, workload, tpot_s)
+    return served / requests_per_s_at(answer.replica, before, tpot_s)

@@ -168,6 +168,26 @@ def test_a_replay_is_held_against_the_engine_model_and_the_slo(found, engine):
     assert validation.tpot_p95_error_fraction == pytest.approx(1 / 1.1 - 1, abs=0.02)
 
 
+def test_answers_of_one_token_count_in_the_percentiles_of_tpot(found):
+    targets, long = Targets(ttft_s=None, tpot_s=None), a_sent(0.02)
+    one = Asked(prompt_tokens=16, output_tokens=1)
+    requests = tuple(replace(each, asked=one) for each in long.requests[:19]) + long.requests[19:]
+    ended = {
+        number: replace(each, asked=one, output_tokens=1, event_s=each.event_s[:1])
+        if number < 19
+        else each
+        for number, each in long.ended.items()
+    }
+
+    result = replayed(
+        replace(long, requests=requests, ended=ended), found, FLAGS, kv_tokens=None, limits=targets
+    )
+
+    for latencies in (result.measured, result.predicted):
+        assert latencies.tpot_s[:2] == (0, 0)
+        assert latencies.tpot_s[2] > 0
+
+
 def test_requests_that_were_cut_off_still_took_their_share(found):
     crowded = a_sent(0.02, every_s=0.001, cut=range(10))
 

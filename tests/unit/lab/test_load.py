@@ -119,8 +119,12 @@ def test_attainment_counts_what_was_due_in_the_window_and_failures_against_it():
     assert attainment(records, ttft_s=2, tpot_s=0.05, since_s=0, until_s=50) == 1 / 4
 
 
-def test_an_answer_of_one_token_has_no_time_per_token_to_miss():
-    assert attainment([a_record(output_tokens=1, tpot_s=None)], ttft_s=1, tpot_s=0.01) == 1
+def test_an_answer_of_one_token_counts_with_a_time_per_token_of_none():
+    one = run_client(three_tokens, output=Lengths(mean_tokens=1))
+
+    assert (one.output_tokens, one.tpot_s) == (1, 0)
+    assert attainment([one], tpot_s=0.01) == 1
+    assert summary([*[one] * 19, a_record(tpot_s=0.2)])["tpot_s_p95"] == 0
 
 
 def test_attainment_without_requests_is_missing_not_zero():

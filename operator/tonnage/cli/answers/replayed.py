@@ -117,10 +117,7 @@ def replayed(
     span_s = sent.requests[-1].at_s - sent.requests[0].at_s
     return Replayed(
         sent=sent,
-        measured=_latencies(
-            [each.ttft_s for each in answers],
-            [each.tpot_s for each in answers if each.tpot_s is not None],
-        ),
+        measured=_latencies([each.ttft_s for each in answers], [each.tpot_s for each in answers]),
         predicted=_predicted(request, flags, sent, found.outside_s),
         limits=limits,
         requests_per_s=(len(sent.requests) - 1) / span_s if span_s else 0.0,
@@ -148,9 +145,8 @@ def _predicted(request: SizingRequest, flags: Flags, sent: Sent, outside_s: floa
     return _latencies(
         [table.first_token_s[row] - table.arrival_s[row] + outside_s for row in rows],
         [
-            (table.ended_s[row] - table.first_token_s[row]) / (table.output_tokens[row] - 1)
+            (table.ended_s[row] - table.first_token_s[row]) / max(1, table.output_tokens[row] - 1)
             for row in rows
-            if table.output_tokens[row] > 1
         ],
     )
 
@@ -171,7 +167,7 @@ def _trial(request: SizingRequest, flags: Flags, sent: Sent) -> Trial:
 
 
 def _latencies(ttft_s: Sequence[float], tpot_s: Sequence[float]) -> Latencies:
-    return Latencies(ttft_s=_quantiles(ttft_s), tpot_s=_quantiles(tpot_s) if tpot_s else None)
+    return Latencies(ttft_s=_quantiles(ttft_s), tpot_s=_quantiles(tpot_s) if any(tpot_s) else None)
 
 
 def _quantiles(values: Sequence[float]) -> tuple[float, ...]:

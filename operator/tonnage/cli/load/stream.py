@@ -61,10 +61,10 @@ class Answer:
         return self.first_s - self.due_s
 
     @property
-    def tpot_s(self) -> float | None:
-        """None: there was no second token."""
+    def tpot_s(self) -> float:
+        """0 where there was no second token, as vLLM's histogram observes it."""
         later = self.output_tokens - 1
-        return (self.last_s - self.first_s) / later if later > 0 else None
+        return (self.last_s - self.first_s) / later if later > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from tonnage.sizing.serving.trial import Trial
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
+from tonnage.sizing.workload import Slo
 
 MOST_SEQS = 4_096
 """Slots of an engine without a TPOT target, at most."""
@@ -32,7 +33,7 @@ PATIENCE = 3
 GAIN = 1.01
 """What another number of slots must bring."""
 TIE = 0.999
-"""Share of the goodput that counts as the same: the smaller flag is taken."""
+"""Share of the goodput that counts as the same: of those a small flag is taken."""
 BUDGET_GAIN = 1.06
 """What another token budget must bring than the best of those before it."""
 BUDGETS_TOKENS = tuple(512 * times for times in (1, 2, 4, 8, 32))
@@ -54,6 +55,8 @@ class FlagSearch:
 
     def __init__(self, request: SizingRequest, shard: Shard, between: Between) -> None:
         self._request, self._shard, self._between = request, shard, between
+        self._widest_of: dict[int, Chosen] = {}
+        """By token budget."""
 
     def coarse(self, widest: Chosen) -> Chosen:
         """Return what short runs say of the flags of a split, to rank it by."""
@@ -71,7 +74,7 @@ class FlagSearch:
         rate = coarse.goodput.requests_per_s
         if not rate:
             return coarse
-        most = self._widest(coarse.flags.max_num_batched_tokens).flags.max_num_seqs
+        most = self._held(coarse.flags.max_num_batched_tokens)
         return self._climbed(self._tried(coarse, rate, Length.MEDIUM), most)
 
     def _stall_free(self, widest: Chosen) -> Chosen:
@@ -109,8 +112,15 @@ class FlagSearch:
         return tuple({default: None} | dict.fromkeys(others))
 
     def _widest(self, tokens: int) -> Chosen:
-        request = replace(self._request, max_num_batched_tokens=tokens)
-        return largest_fitting(request, self._shard)
+        if tokens not in self._widest_of:
+            request = replace(self._request, max_num_batched_tokens=tokens)
+            self._widest_of[tokens] = largest_fitting(request, self._shard)
+        return self._widest_of[tokens]
+
+    def _held(self, tokens: int) -> int:
+        """Return the slots that memory leaves: not all of them decode at a time, as TPOT asks."""
+        request = replace(self._request, slo=Slo(), max_num_batched_tokens=tokens)
+        return largest_fitting(request, self._shard).flags.max_num_seqs
 
     def _bound(self, chosen: Chosen) -> float:
         request = self._request
@@ -166,19 +176,36 @@ class FlagSearch:
                     yield self._with(widest, max_num_seqs=seqs)
 
     def _climbed(self, best: Chosen, most: int) -> Chosen:
-        """Go on with longer runs to more slots or fewer, then to fewer that serve as much."""
-        if not best.goodput.requests_per_s:  # longer runs found none
-            return best
-        seqs = self._least_late(best, most)
-        if seqs != _used(best):
-            moved = self._with(best, max_num_seqs=seqs)
-            best = self._tried(moved, best.goodput.requests_per_s, Length.MEDIUM)
-        rate = best.goodput.requests_per_s
-        while rate and (tried := _fewer(seqs)) >= 1:
-            if self._late(self._with(best, max_num_seqs=tried), TIE * rate) > 1:
+        """Go on with longer runs to more slots or fewer while these serve more, then to the least.
+
+        Which number has the fewest late requests hangs on the rate: at a higher one it is another.
+        """
+        while rate := best.goodput.requests_per_s:
+            seqs = self._least_late(best, most)
+            if seqs == _used(best):
                 break
+            moved = self._tried(self._with(best, max_num_seqs=seqs), rate, Length.MEDIUM)
+            if moved.goodput.requests_per_s <= rate:
+                break
+            best = moved
+        if not rate:  # longer runs found none
+            return best
+        return self._with(best, max_num_seqs=self._fewest(best, most))
+
+    def _fewest(self, best: Chosen, most: int) -> int:
+        """Return the fewest slots that serve as much, and one step more where that does too.
+
+        One less than the fewest may serve a tenth less, and a digit of a length makes it one.
+        """
+        seqs = _used(best)
+        while (tried := _fewer(seqs)) >= 1 and self._ties(best, tried):
             seqs = tried
-        return self._with(best, max_num_seqs=seqs)
+        back = min(most, _more(seqs))
+        return back if back > seqs and self._ties(best, back) else seqs
+
+    def _ties(self, best: Chosen, max_num_seqs: int) -> bool:
+        rate = TIE * best.goodput.requests_per_s
+        return self._late(self._with(best, max_num_seqs=max_num_seqs), rate) <= 1
 
     def _least_late(self, best: Chosen, most: int) -> int:
         """Return the slots with the fewest late requests at the rate found: uphill, either way."""

@@ -10,14 +10,16 @@ from functools import lru_cache, partial
 
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.search import crossing
+from tonnage.sizing.serving.short_answers import can_be_missed, undisturbed_share
 from tonnage.sizing.serving.steady import (
     SteadyState,
     num_running,
     steady_state,
     steps_of_answer,
     tpot_s,
+    undisturbed_tpot_s,
 )
-from tonnage.sizing.workload import Slo, Workload
+from tonnage.sizing.workload import Slo, Target, Workload
 
 BISECTIONS = 40
 EXACT = 1e-12
@@ -83,42 +85,79 @@ def top_requests_per_s(replica: Replica, workload: Workload) -> float:
 
 
 def bound_requests_per_s(replica: Replica, workload: Workload, slo: Slo) -> float:
-    """Return the rate at which the mean TPOT meets its limit, or slots or cache run out."""
+    """Return the rate at which TPOT meets its limit, or slots or cache run out."""
+    return _requests_per_s(replica, workload, tpot_ceiling(replica, workload, slo))
+
+
+def requests_per_s_at(replica: Replica, workload: Workload, mean_tpot_s: float) -> float:
+    """Return the rate at which the mean TPOT is this, or slots or cache run out."""
+    return _requests_per_s(replica, workload, _mean_ceiling(_bare(replica), workload, mean_tpot_s))
+
+
+def _requests_per_s(replica: Replica, workload: Workload, ceiling: float | None) -> float:
     _, num_decoding = most_decoding(replica, workload)
-    ceiling = tpot_ceiling(replica, workload, slo)
     if ceiling is not None:
         num_decoding = min(num_decoding, max(1.0, ceiling))
     return steady_state(replica, workload, num_decoding).requests_per_s
 
 
 def tpot_ceiling(replica: Replica, workload: Workload, slo: Slo) -> float | None:
-    """Return the number of decoding sequences at which TPOT meets its limit; None: no limit."""
-    if not slo.tpot:
-        return None
-    bare = replace(replica, kv_pool_bytes=0.0, max_num_seqs=None)
-    return _ceiling(bare, workload, min(target.limit_s for target in slo.tpot))
+    """Return the number of decoding sequences beyond which TPOT misses its limit; None: no limit.
+
+    No limit either where so many answers have one token that nothing can miss the target.
+    """
+    limited = (target for target in slo.tpot if can_be_missed(workload, target))
+    bare = _bare(replica)
+    return min((_ceiling(bare, workload, target) for target in limited), default=None)
+
+
+def _bare(replica: Replica) -> Replica:
+    """Return the replica without slots and cache, which have no part in a ceiling by TPOT."""
+    return replace(replica, kv_pool_bytes=0.0, max_num_seqs=None)
 
 
 @lru_cache(maxsize=256)
-def _ceiling(replica: Replica, workload: Workload, limit_s: float) -> float:
-    """Return it for a replica without slots and cache, which have no part in it."""
-
+def _mean_ceiling(replica: Replica, workload: Workload, limit_s: float) -> float:
     def excess(num_decoding: float) -> float:
         return math.log(tpot_s(replica, workload, num_decoding) / limit_s)
 
-    top = replica.max_batched_tokens * replica.model.dp_size / replica.model.tokens_verified
+    return _below(excess, _most_verified(replica))
+
+
+@lru_cache(maxsize=256)
+def _ceiling(replica: Replica, workload: Workload, target: Target) -> float:
+    """Return the ceiling by the mean step, or a higher one by steps without prompts.
+
+    These count where so many answers end before a prompt comes beside them as the target asks for.
+    """
+
+    def excess(num_decoding: float) -> float:
+        too_few = target.quantile - undisturbed_share(replica, workload, num_decoding)
+        slower = math.log(undisturbed_tpot_s(replica, workload, num_decoding) / target.limit_s)
+        return max(too_few, slower)
+
+    mean = _mean_ceiling(replica, workload, target.limit_s)
+    return mean if excess(max(1.0, mean)) > 0 else _below(excess, _most_verified(replica))
+
+
+def _below(excess: Callable[[float], float], top: float) -> float:
     return top if excess(top) <= 0 else crossing(excess, top, close=EXACT)
+
+
+def _most_verified(replica: Replica) -> float:
+    """Return the sequences that decode in a step at most, by their tokens."""
+    return replica.max_batched_tokens * replica.model.dp_size / replica.model.tokens_verified
 
 
 def state_at(replica: Replica, workload: Workload, requests_per_s: float) -> SteadyState:
     """Return the steady state at an arrival rate; the fullest one where it serves less."""
-    bare = replace(replica, kv_pool_bytes=0.0, max_num_seqs=None)
+    bare = _bare(replica)
 
     def excess(num_decoding: float) -> float:
         served = steady_state(bare, workload, num_decoding).requests_per_s
         return math.log(served / requests_per_s)
 
-    top = replica.max_batched_tokens * replica.model.dp_size / replica.model.tokens_verified
+    top = _most_verified(replica)
     if excess(top) <= 0:
         return steady_state(bare, workload, top)
     return steady_state(replica, workload, crossing(excess, top, close=EXACT))

@@ -66,6 +66,12 @@ def tpot_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
     return replica.model.step(step).total_s / replica.model.tokens_per_step
 
 
+def undisturbed_tpot_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
+    """Return the TPOT with so many decoding in steps without prompts."""
+    step = mixed_step(workload, num_decoding, 0.0)
+    return replica.model.step(step).total_s / replica.model.tokens_per_step
+
+
 def prompts_step_s(replica: Replica, workload: Workload) -> float:
     """Return how long a step takes that is full of prompts, beside one sequence that decodes."""
     room = replica.prefill_room(1) * replica.model.dp_size

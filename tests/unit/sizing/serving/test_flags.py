@@ -19,6 +19,7 @@ from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.flags import TIE, FlagSearch, largest_fitting, replica_under, trial_of
 from tonnage.sizing.serving.goodput import Length, goodput
+from tonnage.sizing.serving.load_line import tpot_ceiling
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Lengths, Slo
 from tonnage.units import GB, GIB
@@ -175,6 +176,70 @@ class TestFewSlots:
         best = max(serves(self.SHORT, replace(chosen, max_num_seqs=seqs)) for seqs in range(1, 13))
 
         assert serves(self.SHORT, chosen) >= 0.97 * best
+
+
+class TestAmongNeighbours:
+    """Where a slot less or more is 4 to 20 % of the goodput: experts, bursts, 28 tokens."""
+
+    REQUEST = a_built_in_request(
+        "Qwen/Qwen3-30B-A3B",
+        "H100",
+        "0.33",
+        context_tokens=16_384,
+        workload=a_workload(prompt=Lengths(mean_tokens=300, p99_tokens=750), output_tokens=28),
+        slo=an_slo(ttft_s=2, tpot_s=0.030),
+        arrival_scv=4.0,
+        num_gpus=1,
+    )
+
+    def test_none_serves_a_twentieth_more(self):
+        # At the rate that 18 slots keep in a short run 14 have the fewest late, at theirs 16.
+        chosen = searched(self.REQUEST).flags
+        near = range(chosen.max_num_seqs - 2, chosen.max_num_seqs + 4)
+
+        served = {seqs: serves(self.REQUEST, replace(chosen, max_num_seqs=seqs)) for seqs in near}
+
+        assert served[chosen.max_num_seqs] >= 0.95 * max(served.values())
+
+    def test_more_are_taken_than_tpot_allows_to_decode_where_these_serve_more(self):
+        # Answers that are all alike: in the mean some slots are empty, or in prefill.
+        alike = a_workload(
+            prompt=Lengths(mean_tokens=300), output_tokens=1_500, output_second_moment=1_500**2
+        )
+        request = a_built_in_request(
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "H100",
+            "0.33",
+            workload=alike,
+            slo=an_slo(ttft_s=0.5, tpot_s=0.0087),
+            num_gpus=1,
+        )
+
+        chosen = searched(request)
+
+        ceiling = int(tpot_ceiling(chosen.replica, alike, request.slo))
+        few = replace(chosen.flags, max_num_seqs=ceiling)
+        assert chosen.flags.max_num_seqs > ceiling
+        assert serves(request, chosen.flags) >= 1.03 * serves(request, few)
+
+    @pytest.mark.parametrize(
+        ("ties", "start", "most", "slots"),
+        [
+            (range(34, 200), 100, 100, 40),  # of 100, 90, 81, ... 40, 36, 32 the fewest is 36
+            (range(34, 200), 36, 36, 36),  # the memory ceiling
+            (range(34, 38), 36, 100, 36),  # 40 serve less
+        ],
+    )
+    def test_one_step_from_the_fewest_is_taken(self, ties, start, most, slots):
+        class Known(FlagSearch):
+            def _ties(self, best, max_num_seqs):
+                return max_num_seqs in ties
+
+        shard = rank_of(self.REQUEST, ONE_GPU)
+        widest = largest_fitting(replace(self.REQUEST, max_num_batched_tokens=1024), shard)
+        best = replace(widest, flags=replace(widest.flags, max_num_seqs=start))
+
+        assert Known(self.REQUEST, shard, lambda: None)._fewest(best, most) == slots
 
 
 class TestTheSearch:
