@@ -78,6 +78,20 @@ class TestAtRest:
 
         assert [tick(restarted, world) for _ in range(3)] == [[]] * 3
 
+    def test_a_restart_says_nothing_of_a_window_in_which_nothing_could_go(self):
+        scaling = {"minReplicas": 3, "maxReplicas": 8}
+        loop, world = served(a_manifest(demand=None, scaling=scaling), load_per_pod=0.1)
+        for _ in range(120):
+            tick(loop, world)
+        said = condition(world, "ScalingLimited"), status_of(world)["display"]["reason"]
+        restarted = a_loop(world)
+        restarted.start_leading()
+        tick(restarted, world)
+
+        assert said == (("True", "MinReplicas"), "MinReplicas")
+        assert (condition(world, "ScalingLimited"), status_of(world)["display"]["reason"]) == said
+        assert [tick(restarted, world) for _ in range(60)] == [[]] * 60
+
     def test_nothing_is_written_when_the_store_wakes_it_often(self):
         loop, world = served()
 
