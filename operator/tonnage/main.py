@@ -29,6 +29,7 @@ from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
+from tonnage.fleet.rounds import beside
 from tonnage.fleet.settings_file import SettingsFile, read_settings
 from tonnage.fleet.store import Store
 from tonnage.fleet.watches import Watches, require_served, watch, watched, when_reachable
@@ -60,6 +61,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         if settings.calibration_folder
         else {},
         taken_names=writer.taken_names,
+        start=beside,
     )
     return Loop(
         store=Store(),
@@ -105,7 +107,6 @@ def keep_deciding(
                 heartbeat.exporter.forget()
             was_leading = leads
             if leads:
-                loop.store.changed.clear()
                 with heartbeat.tick_seconds.time():
                     loop.tick()
                 heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())

@@ -51,7 +51,7 @@ SAME: Final = 0.01
 OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})
 """Limits that no time lifts."""
 UNDER_WAY: Final = frozenset({"Reconciling", "Stalled"})
-TIMES: Final = frozenset({"age_s", "scraped_at_s", "arrived"})
+TIMES: Final = frozenset({"age_s", "held_s", "scraped_at_s", "arrived"})
 """Of an engine's figures, those that move by themselves."""
 WINDOWED: Final = frozenset({"arrivals", "lengths", "ttft_within", "tpot_within"})
 

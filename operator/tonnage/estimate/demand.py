@@ -54,7 +54,9 @@ class MeasuredDemand:
 def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
     """Tell whether these samples may be acted on."""
     age_s = samples.age_s  # a sample from the future is none: its clock says nothing
-    return age_s is not None and -scrape_interval_s <= age_s <= FRESH_SCRAPES * scrape_interval_s
+    if age_s is None or age_s < -scrape_interval_s:
+        return False
+    return age_s + samples.held_s <= FRESH_SCRAPES * scrape_interval_s
 
 
 def measure_demand(

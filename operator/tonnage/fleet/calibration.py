@@ -78,16 +78,25 @@ class CalibrationConfigMap:
                 break
         return Kept(calibrations=known, problem=self._problem())
 
-    def keep(self, known: Calibrations, now_s: float, *, live: Mapping[str, str]) -> Kept:
+    def keep(
+        self,
+        known: Calibrations,
+        now_s: float,
+        *,
+        live: Mapping[str, str],
+        is_last: bool = False,
+    ) -> Kept:
         """Write each ConfigMap of which a constant moved by more than 2 %, once a minute at most.
 
         Returns what is known then: with what could be read only now, and without what there is no
-        room for. ``live``: namespaces of the ModelDeployments that are there, by UID.
+        room for. ``live``: namespaces of the ModelDeployments that are there, by UID. ``is_last``:
+        there is no later time for it, so the minute is not waited for.
         """
         parts = []
         is_reachable = True
         for stored, part in zip(self._maps, _parts(known), strict=True):
-            is_due = is_reachable and now_s - stored.tried_at_s >= INTERVAL_S
+            is_time = is_last or now_s - stored.tried_at_s >= INTERVAL_S
+            is_due = is_reachable and is_time
             parts.append(self._kept(stored, part, now_s, live) if is_due else part)
             is_reachable = is_reachable and not (is_due and stored.is_unreachable)
         return Kept(calibrations=_whole(parts), problem=self._problem(now_s))

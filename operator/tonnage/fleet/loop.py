@@ -100,15 +100,20 @@ class Loop:
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
         kept = self.calibration.read()
+        self.observer.rounds.forget()
         self.memory = Memory(calibrations=kept.calibrations)
         self.state_problem = kept.problem
 
     def tick(self) -> tuple[Assessment, ...]:
         """Observe, decide, act; return what was found."""
+        is_woken = self.store.changed.is_set()
+        self.store.changed.clear()
+        with self.step("relist"):
+            self._relist(self.now())
+        with self.step("ask"):
+            self._ask(is_woken=is_woken)
         now_s = self.now()
         self.ticked_at_s.append(now_s)
-        with self.step("relist"):
-            self._relist(now_s)
         with self.step("observe"):
             fleet = self._observe(now_s)
             self.store.serve(served_by(fleet.models))
@@ -127,13 +132,26 @@ class Loop:
         return outcome.found
 
     def pause_s(self) -> float:
-        """Return how long to wait for news: less where writes wait for their turn."""
-        return min(self.settings.tick_s, BURST_S) if self.num_held else self.settings.tick_s
+        """Return how long to wait for news: less where writes wait for their turn.
+
+        Answers that are under way are waited for in the next tick.
+        """
+        longest_s = BURST_S if self.num_held else self.settings.tick_s
+        return min(longest_s, self.observer.rounds.due_in_s)
 
     @property
     def num_held(self) -> int:
         """Return how many objects wait until it is their turn to be written."""
         return self.writer.limiter.num_held
+
+    def _ask(self, *, is_woken: bool) -> None:
+        """Ask Prometheus where it is time, and wait for what it says, unless something changed."""
+        rounds, news = self.observer.rounds, self.store.changed
+        if rounds.is_due:
+            self.observer.begin_round(self.store.snapshot(), self.now(), news)
+        if not (is_woken and rounds.is_reusable):
+            rounds.wait(news)
+        news.clear()  # what is observed now has all of it
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)

@@ -518,7 +518,7 @@ class TestWhatIsTold:
 
         tick(loop, world)
 
-        assert steps == ["relist", "observe", "decide", "act", "keep", "tell"]
+        assert steps == ["relist", "ask", "observe", "decide", "act", "keep", "tell"]
 
     def test_a_tick_tells_the_series_of_its_objects(self):
         world, told = a_world(a_manifest("a"), a_manifest("b")), []
