@@ -39,6 +39,8 @@ from tonnage.settings import Settings
 LOG = logging.getLogger("tonnage.main")
 SHORTEST_TICK_S = 1.0
 """Between two ticks, however often the store changes: our own writes come back in it."""
+END_S = 15.0
+"""For each thread to end: a pod has 30 s, of which Kopf may take some."""
 
 
 def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
@@ -126,6 +128,16 @@ def keep_deciding(
         stop.wait(SHORTEST_TICK_S)
         interval_s = loop.pause_s() if leads else SHORTEST_TICK_S
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
+    if was_leading:
+        _end(loop)
+
+
+def _end(loop: Loop) -> None:
+    """Leave nothing undone that the next process cannot find out again."""
+    try:
+        loop.end()
+    except Exception:
+        LOG.exception("what was learned last was not kept")
 
 
 def _tell_lead(leadership: Leadership, *, leads: bool, before: str) -> str:
@@ -188,13 +200,12 @@ def run(settings_path: str) -> int:
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
     known = {"version": metadata.version("tonnage"), "identity": identity}
     LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
-    threads = [
-        threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
-        threading.Thread(
-            target=keep_deciding, args=(loop, leadership, heartbeat, stop, edited.look), name=LOOP
-        ),
-    ]
-    for thread in threads:
+    has_ended = threading.Event()
+    deciding = threading.Thread(
+        target=keep_deciding, args=(loop, leadership, heartbeat, stop, edited.look), name=LOOP
+    )
+    leading = threading.Thread(target=keep_leading, args=(leadership, has_ended), name="lease")
+    for thread in (leading, deciding):
         thread.start()
     watches = Watches(beat=lambda: heartbeat.beat(WATCHES), rest=lambda: heartbeat.rest(WATCHES))
     loop.readable = watches.note_readable
@@ -212,7 +223,8 @@ def run(settings_path: str) -> int:
     finally:
         stop.set()
         loop.store.changed.set()
-        for thread in threads:
-            thread.join(timeout=20)
+        deciding.join(timeout=END_S)
+        has_ended.set()  # what the loop writes last, it writes while we lead
+        leading.join(timeout=END_S)
         server.shutdown()
     return 0

@@ -96,12 +96,15 @@ class Loop:
     """Takes what a tick found, for the operator's own metrics."""
     step: Callable[[str], AbstractContextManager[object]] = _unmeasured
     """Measures a step of a tick."""
+    _live: Mapping[str, str] = field(default_factory=dict)
+    """Namespaces of the objects that the last tick found, by UID."""
 
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
         kept = self.calibration.read()
         self.observer.rounds.forget()
         self.memory = Memory(calibrations=kept.calibrations)
+        self._live = {}
         self.state_problem = kept.problem
 
     def tick(self) -> tuple[Assessment, ...]:
@@ -126,10 +129,16 @@ class Loop:
             carried = self.writer.act(outcome.writes, now=rfc3339(now_s))
         self.memory = with_carried(outcome, carried, before=self.memory, now_s=now_s)
         with self.step("keep"):
-            self._keep(outcome, now_s)
+            views = (found.state.view for found in outcome.found)
+            self._live = {view.uid: view.namespace for view in views}
+            self._keep()
         with self.step("tell"):
             self._tell(outcome, fleet)
         return outcome.found
+
+    def end(self) -> None:
+        """Keep what was learned since it was last kept."""
+        self._keep(is_last=True)
 
     def pause_s(self) -> float:
         """Return how long to wait for news: less where writes wait for their turn.
@@ -163,9 +172,10 @@ class Loop:
             unlisted=self.unlisted,
         )
 
-    def _keep(self, outcome: Outcome, now_s: float) -> None:
-        live = {each.state.view.uid: each.state.view.namespace for each in outcome.found}
-        kept = self.calibration.keep(self.memory.calibrations, now_s, live=live)
+    def _keep(self, *, is_last: bool = False) -> None:
+        kept = self.calibration.keep(
+            self.memory.calibrations, self.now(), live=self._live, is_last=is_last
+        )
         self.memory = replace(self.memory, calibrations=kept.calibrations)
         self.state_problem = kept.problem
 

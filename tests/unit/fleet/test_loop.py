@@ -1,5 +1,6 @@
 """The loop called as a function: from nothing to a fleet at rest, and what disturbs it."""
 
+import copy
 import json
 import logging
 import math
@@ -347,6 +348,34 @@ class TestCalibration:
         [entry] = restarted.memory.calibrations.memory.values()
         assert entry.kv_tokens == 600_000
         assert tick(restarted, world) == []
+
+    def test_of_the_last_minute_is_kept_at_the_end_by_who_leads(self):
+        for leads in (True, False):
+            loop, world = served()
+            world.kv_tokens = 600_000
+            tick(loop, world)
+            before = copy.deepcopy(world.kube.objects[CALIBRATION])
+            world.kv_tokens = 400_000
+            assert tick(loop, world) == []
+            world.leads = leads
+
+            loop.end()
+
+            assert (world.kube.objects[CALIBRATION] != before) is leads
+            restarted = a_loop(world)
+            restarted.start_leading()
+            [entry] = restarted.memory.calibrations.memory.values()
+            assert entry.kv_tokens == (400_000 if leads else 600_000)
+
+    def test_that_did_not_move_is_not_written_at_the_end(self):
+        loop, world = served()
+        world.kv_tokens = 600_000
+        tick(loop, world)
+        before = len(world.kube.writes)
+
+        loop.end()
+
+        assert len(world.kube.writes) == before
 
     def test_that_cannot_be_read_is_left_aside(self):
         world = a_world()
