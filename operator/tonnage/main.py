@@ -21,6 +21,7 @@ from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
+from tonnage.fleet.aside import Aside, beside
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.collector import collect_rarely
@@ -29,7 +30,6 @@ from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
-from tonnage.fleet.rounds import beside
 from tonnage.fleet.settings_file import SettingsFile, read_settings
 from tonnage.fleet.store import Store
 from tonnage.fleet.watches import Watches, require_served, watch, watched, when_reachable
@@ -74,6 +74,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         ),
         settings=settings,
         kube=kube,
+        lists=Aside(beside),
     )
 
 

@@ -28,6 +28,7 @@ from tonnage.control.tick import Outcome, tick, with_carried
 from tonnage.control.times import rfc3339
 from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
+from tonnage.fleet.aside import Aside
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.limiter import BURST_S
 from tonnage.fleet.logs import Line
@@ -41,6 +42,8 @@ from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
 RELIST_S = 300
+LONGEST_UNLISTED_S = 2 * RELIST_S
+"""After which nothing is decided before the lists are read."""
 LEAST_PACES = 3
 PACE_TICKS = 6
 """Of which the usual time between two ticks is taken: one that is late says nothing of it."""
@@ -96,6 +99,8 @@ class Loop:
     """Takes what a tick found, for the operator's own metrics."""
     step: Callable[[str], AbstractContextManager[object]] = _unmeasured
     """Measures a step of a tick."""
+    lists: Aside[dict[str, str]] = field(default_factory=Aside)
+    """The store's check against lists."""
     _live: Mapping[str, str] = field(default_factory=dict)
     """Namespaces of the objects that the last tick found, by UID."""
 
@@ -198,14 +203,18 @@ class Loop:
         self.held = frozenset(held)
 
     def _relist(self, now_s: float) -> None:
-        """Check the store against lists: a watch is silent about what vanished in a re-list."""
-        if now_s - self.relisted_at_s < RELIST_S:
+        """Check the store against lists: a watch is silent about what vanished in a re-list.
+
+        Beside the loop, unless the last lists are long ago: then they are waited for.
+        """
+        since_s = now_s - self.relisted_at_s
+        if self.lists.is_free and since_s >= RELIST_S:
+            self.lists.begin(self._reconciled, self.store.changed)
+        if since_s >= LONGEST_UNLISTED_S:
+            self.lists.wait()
+        refused = self._listed_anew()
+        if refused is None:
             return
-        refused: dict[str, str] = {}
-        for kind, resource, selector in RELISTED:
-            listed = self._listed(resource, selector, refused)
-            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
-                LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
         for namespace in refused.keys() - self.unlisted.keys():
             LOG.error(Line("left out", namespace=namespace, message=refused[namespace]))
         for namespace in self.unlisted.keys() - refused.keys():
@@ -213,6 +222,27 @@ class Loop:
         self.unlisted = refused
         self.readable(set(self.settings.namespaces) - refused.keys())
         self.relisted_at_s = now_s
+
+    def _listed_anew(self) -> dict[str, str] | None:
+        """Return what the lists came to, if they are done; where they failed, they are due again.
+
+        Raises:
+            KubernetesError: the API server fails, or lets us read no namespace at all.
+        """
+        try:
+            return self.lists.take()
+        except Exception:
+            self.relisted_at_s = 0.0
+            raise
+
+    def _reconciled(self) -> dict[str, str]:
+        """Read all lists into the store; return the namespaces that may not be read, and why."""
+        refused: dict[str, str] = {}
+        for kind, resource, selector in RELISTED:
+            listed = self._listed(resource, selector, refused)
+            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
+                LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
+        return refused
 
     def _listed(
         self, resource: Resource, selector: str, refused: dict[str, str]

@@ -17,10 +17,11 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
 from tonnage.estimate.samples import EngineSamples, Scrape, join
+from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests
 from tonnage.fleet.model_configs import ModelConfigs, place_of
-from tonnage.fleet.rounds import Ask, Rounds, Start, at_once
+from tonnage.fleet.rounds import Ask, Rounds
 from tonnage.fleet.scrape import Said, Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.views import AutoscalerView, deployment_view
@@ -83,7 +84,7 @@ class Observer:
             every_s=self.settings.tick_s,
             # What is a scrape old when it is told is fresh for as long.
             reusable_s=(FRESH_SCRAPES - 1) * interval_s,
-            start=self.start,
+            work=Aside(self.start),
             clock=self.clock,
         )
         self._scraper = Scraper(rounds=rounds, settings=self.settings)

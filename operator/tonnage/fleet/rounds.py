@@ -7,25 +7,13 @@ meanwhile, it is decided by the answers of the round before, and the round goes 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.questions import Answers, QuerySet
+from tonnage.fleet.aside import Aside
 
 Ask = Callable[[Sequence[QuerySet], Kept], Answers]
-Start = Callable[[Callable[[], None]], None]
-"""Runs something: here and now, or beside."""
-
-
-def at_once(work: Callable[[], None]) -> None:
-    """Do it here and now."""
-    work()
-
-
-def beside(work: Callable[[], None]) -> None:
-    """Do it in a thread of its own, which keeps no process from ending."""
-    threading.Thread(target=work, name="metrics", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +34,12 @@ class Rounds:
     """Between the beginnings of two rounds; one that takes longer is followed by the next."""
     reusable_s: float
     """For so long after a round a change is decided by its answers."""
-    start: Start = at_once
+    work: Aside[Heard] = field(default_factory=Aside)
+    """The round under way, or done and not yet taken over."""
     clock: Callable[[], float] = time.monotonic
     heard: Heard | None = None
     """The last that was taken over."""
     _began_at_s: float | None = None
-    _round: Future[Heard] | None = None
-    """Under way, or done and not yet taken over."""
 
     @property
     def held_s(self) -> float:
@@ -67,7 +54,7 @@ class Rounds:
     @property
     def due_in_s(self) -> float:
         """Return in what time there is something to wait for: a round under way, or the next."""
-        if self._round is not None or self._began_at_s is None:
+        if not self.work.is_free or self._began_at_s is None:
             return 0.0
         since_s = self.clock() - self._began_at_s
         return max(0.0, self.every_s - since_s) if since_s >= 0 else 0.0
@@ -75,43 +62,35 @@ class Rounds:
     @property
     def is_due(self) -> bool:
         """Tell whether to begin one: no other is under way, or not taken over yet."""
-        return self._round is None and self.due_in_s == 0
+        return self.work.is_free and self.due_in_s == 0
 
     def begin(self, questions: Sequence[QuerySet], kept: Kept, news: threading.Event) -> None:
         """Begin a round; ``news`` is set when it ends."""
         self._began_at_s = self.clock()
-        self._round = asked = Future[Heard]()
 
-        def work() -> None:
-            try:
-                answers = self.ask(questions, kept)
-            except BaseException as error:
-                asked.set_exception(error)
-            else:
-                asked.set_result(Heard(answers=answers, ended_at_s=self.clock()))
-            news.set()
+        def answered() -> Heard:
+            answers = self.ask(questions, kept)
+            return Heard(answers=answers, ended_at_s=self.clock())
 
-        self.start(work)
+        self.work.begin(answered, news)
 
     def wait(self, news: threading.Event) -> None:
         """Wait until the round ends, or for news where they can be decided without it."""
-        asked = self._round
-        if asked is None or asked.done():
+        if not self.work.is_under_way:
             return
         if self.is_reusable:
             news.wait()
         else:
-            wait([asked])
+            self.work.wait()
 
     def take(self) -> Heard | None:
         """Take over what was answered since this was last asked, if anything was."""
-        if self._round is None or not self._round.done():
-            return None
-        asked, self._round = self._round, None
-        self.heard = asked.result()
-        return self.heard
+        heard = self.work.take()
+        self.heard = heard or self.heard
+        return heard
 
     def forget(self) -> None:
         """Begin anew: what was answered before says nothing of now."""
-        if self._round is None or self._round.done():
-            self.heard = self._began_at_s = self._round = None
+        self.work.drop()
+        if self.work.is_free:
+            self.heard = self._began_at_s = None

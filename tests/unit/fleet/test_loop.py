@@ -27,6 +27,11 @@ DECISION = "event=decision "
 CALIBRATION = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
 
 
+def failing_lists(verb, path):
+    if verb == "list":
+        raise KubernetesError("no", status=500)
+
+
 def refusing(part):
     """Let nothing of these paths be written."""
 
@@ -247,6 +252,33 @@ class TestTheList:
         loop.tick()
 
         assert condition(world, "ScalingActive") == ("True", "Scaling")
+
+    def test_goes_on_beside_the_loop_once_it_was_done(self):
+        loop, world = served()
+        waiting = []
+        loop.lists.start = waiting.append  # until the test does it
+        asked = []
+        world.kube.fail = lambda verb, path: asked.append(path) if verb == "list" else None
+        world.now_s += RELIST_S
+
+        loop.tick()
+        assert (len(waiting), asked) == (1, [])
+        loop.tick()
+        assert len(waiting) == 1
+        waiting.pop()()
+        loop.tick()
+
+        assert len(asked) == 5
+        assert (loop.relisted_at_s, waiting) == (world.now_s, [])
+
+    def test_that_failed_is_waited_for(self):
+        loop, world = served()
+        world.kube.fail = failing_lists
+        world.now_s += RELIST_S
+
+        for _ in range(2):
+            with pytest.raises(KubernetesError):
+                loop.tick()
 
     def test_stays_within_the_namespaces_that_are_served(self):
         world = a_world()

@@ -9,7 +9,8 @@ from loop_builders import served, tick
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.cluster.questions import Answers
-from tonnage.fleet.rounds import Rounds, beside
+from tonnage.fleet.aside import Aside, beside
+from tonnage.fleet.rounds import Rounds
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 EVERY_S, REUSABLE_S = 15.0, 30.0
@@ -38,7 +39,7 @@ class Asked:
             ask=lambda *_: answers() if callable(answers) else answers,
             every_s=EVERY_S,
             reusable_s=REUSABLE_S,
-            start=start or self.later,
+            work=Aside(start or self.later),
             clock=lambda: self.now_s,
         )
 
@@ -149,7 +150,7 @@ class Hanging:
 
     def __init__(self):
         self.loop, self.world = served()
-        self.later = self.loop.observer.rounds.start = Later()
+        self.later = self.loop.observer.rounds.work.start = Later()
 
     def change(self, **spec):
         status = self.world.kube.objects[OBJECT]["status"]
