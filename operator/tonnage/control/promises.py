@@ -46,7 +46,7 @@ def remembered_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> ObjectMe
     elif drained_by_s is not None:
         drained_by_s = min(drained_by_s, expected_s)
     is_draining = is_queued and drained_by_s is not None and fleet.now_s < drained_by_s
-    queued_since_s = fleet.now_s if memory.queued_since_s is None else memory.queued_since_s
+    queued_since_s = fleet.windows_end_s if memory.queued_since_s is None else memory.queued_since_s
     return replace(
         memory,
         overloaded_at_s=fleet.now_s if is_overloaded or is_draining else memory.overloaded_at_s,
@@ -102,8 +102,8 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
             requests_per_s_each=load * _each(found, sizing) * chosen.goodput_factor,
             steepness=sizing.goodput.steepness,
             is_queue_standing=queued_since_s is not None
-            and fleet.now_s - queued_since_s >= STANDING_WINDOWS * window_s,
-            may_raise=memory.stepped is None or fleet.now_s - memory.stepped[0] > window_s,
+            and fleet.windows_end_s - queued_since_s >= STANDING_WINDOWS * window_s,
+            may_raise=memory.stepped is None or fleet.windows_end_s - memory.stepped[0] > window_s,
         ),
         now_s=fleet.now_s,
     )

@@ -37,9 +37,9 @@ class Aside(Generic[T]):
     def is_under_way(self) -> bool:
         return self._work is not None and not self._work.done()
 
-    def begin(self, do: Callable[[], T], news: threading.Event) -> None:
+    def begin(self, do: Callable[[], T], news: threading.Event | None = None) -> None:
         """Begin one; ``news`` is set when it ends."""
-        self._work = begun = Future[T]()
+        begun = Future[T]()
 
         def work() -> None:
             try:
@@ -48,9 +48,11 @@ class Aside(Generic[T]):
                 begun.set_exception(error)
             else:
                 begun.set_result(done)
-            news.set()
+            if news:
+                news.set()
 
         self.start(work)
+        self._work = begun
 
     def wait(self) -> None:
         """Wait until it is done."""

@@ -103,23 +103,27 @@ class Loop:
     """The store's check against lists."""
     _live: Mapping[str, str] = field(default_factory=dict)
     """Namespaces of the objects that the last tick found, by UID."""
+    _is_complete: bool = True
+    """False: the last tick failed."""
 
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
         kept = self.calibration.read()
         self.observer.rounds.forget()
+        self.lists.wait()
+        self.lists.drop()
+        self.relisted_at_s = 0.0
         self.memory = Memory(calibrations=kept.calibrations)
         self._live = {}
         self.state_problem = kept.problem
 
     def tick(self) -> tuple[Assessment, ...]:
         """Observe, decide, act; return what was found."""
-        is_woken = self.store.changed.is_set()
-        self.store.changed.clear()
+        self._is_complete = False
         with self.step("relist"):
             self._relist(self.now())
         with self.step("ask"):
-            self._ask(is_woken=is_woken)
+            self._ask()
         now_s = self.now()
         self.ticked_at_s.append(now_s)
         with self.step("observe"):
@@ -139,6 +143,7 @@ class Loop:
             self._keep()
         with self.step("tell"):
             self._tell(outcome, fleet)
+        self._is_complete = True
         return outcome.found
 
     def end(self) -> None:
@@ -148,8 +153,10 @@ class Loop:
     def pause_s(self) -> float:
         """Return how long to wait for news: less where writes wait for their turn.
 
-        Answers that are under way are waited for in the next tick.
+        Answers that are under way are waited for in the next tick; one that failed is no hurry.
         """
+        if not self._is_complete:
+            return self.settings.tick_s
         longest_s = BURST_S if self.num_held else self.settings.tick_s
         return min(longest_s, self.observer.rounds.due_in_s)
 
@@ -158,13 +165,12 @@ class Loop:
         """Return how many objects wait until it is their turn to be written."""
         return self.writer.limiter.num_held
 
-    def _ask(self, *, is_woken: bool) -> None:
+    def _ask(self) -> None:
         """Ask Prometheus where it is time, and wait for what it says, unless something changed."""
         rounds, news = self.observer.rounds, self.store.changed
         if rounds.is_due:
             self.observer.begin_round(self.store.snapshot(), self.now(), news)
-        if not (is_woken and rounds.is_reusable):
-            rounds.wait(news)
+        rounds.wait(news)
         news.clear()  # what is observed now has all of it
 
     def _observe(self, now_s: float) -> Fleet:
@@ -209,7 +215,7 @@ class Loop:
         """
         since_s = now_s - self.relisted_at_s
         if self.lists.is_free and since_s >= RELIST_S:
-            self.lists.begin(self._reconciled, self.store.changed)
+            self.lists.begin(self._reconciled)
         if since_s >= LONGEST_UNLISTED_S:
             self.lists.wait()
         refused = self._listed_anew()
@@ -242,6 +248,7 @@ class Loop:
             listed = self._listed(resource, selector, refused)
             if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
                 LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
+                self.store.changed.set()
         return refused
 
     def _listed(

@@ -126,7 +126,8 @@ class Observer:
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
         said = self._said(now_s) if ours else Said(answers=Answers(), at_s=now_s)
-        answers, scrape = said.answers, self._scrape or Scrape()
+        answers = said.answers
+        scrape = self._scrape if self._scrape and self.rounds.heard else Scrape()
         seen = Seen(
             snapshot=snapshot,
             scrape=scrape,
@@ -162,9 +163,16 @@ class Observer:
         """Return what Prometheus said last; what no tick before saw is told, and joined."""
         said = self._scraper.said(now_s)
         if said.is_news:
+            self._scrape = self._joined(said)
             self.tell(said.answers)
-            self._scrape = join(said.answers.series, self.settings, self._scrape)
         return said
+
+    def _joined(self, said: Said) -> Scrape:
+        try:
+            return join(said.answers.series, self.settings, self._scrape)
+        except Exception:
+            self.rounds.forget()  # else those of the round before would be taken for these
+            raise
 
     def _is_ours(self, view: ModelView) -> bool:
         """Tell whether this release acts on an object, by its class."""

@@ -21,8 +21,8 @@ class Heard:
     """What Prometheus said in one round."""
 
     answers: Answers
-    ended_at_s: float
-    """By the clock of the rounds."""
+    began_at_s: float
+    """By the clock of the rounds: no answer is of later than of when it was asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class Rounds:
 
     @property
     def held_s(self) -> float:
-        """Return how long ago the last answers came."""
-        return self.clock() - self.heard.ended_at_s if self.heard else 0.0
+        """Return how long ago the last answers were asked for."""
+        return self.clock() - self.heard.began_at_s if self.heard else 0.0
 
     @property
     def is_reusable(self) -> bool:
@@ -54,33 +54,29 @@ class Rounds:
     @property
     def due_in_s(self) -> float:
         """Return in what time there is something to wait for: a round under way, or the next."""
-        if not self.work.is_free or self._began_at_s is None:
+        if not self.work.is_free:
             return 0.0
-        since_s = self.clock() - self._began_at_s
-        return max(0.0, self.every_s - since_s) if since_s >= 0 else 0.0
+        return self.every_s if self._began_at_s is None else self._rest_s
 
     @property
     def is_due(self) -> bool:
         """Tell whether to begin one: no other is under way, or not taken over yet."""
-        return self.work.is_free and self.due_in_s == 0
+        return self.work.is_free and self._rest_s == 0
 
     def begin(self, questions: Sequence[QuerySet], kept: Kept, news: threading.Event) -> None:
         """Begin a round; ``news`` is set when it ends."""
-        self._began_at_s = self.clock()
+        self._began_at_s = began_at_s = self.clock()
 
         def answered() -> Heard:
-            answers = self.ask(questions, kept)
-            return Heard(answers=answers, ended_at_s=self.clock())
+            return Heard(answers=self.ask(questions, kept), began_at_s=began_at_s)
 
         self.work.begin(answered, news)
 
     def wait(self, news: threading.Event) -> None:
-        """Wait until the round ends, or for news where they can be decided without it."""
+        """Wait until the round ends, or for news while they can be decided without it."""
         if not self.work.is_under_way:
             return
-        if self.is_reusable:
-            news.wait()
-        else:
+        if not (self.is_reusable and news.wait(self.reusable_s - self.held_s)):
             self.work.wait()
 
     def take(self) -> Heard | None:
@@ -90,7 +86,15 @@ class Rounds:
         return heard
 
     def forget(self) -> None:
-        """Begin anew: what was answered before says nothing of now."""
+        """Begin anew: what was answered before, or is about to be, says nothing of now."""
+        self.work.wait()
         self.work.drop()
-        if self.work.is_free:
-            self.heard = self._began_at_s = None
+        self.heard = self._began_at_s = None
+
+    @property
+    def _rest_s(self) -> float:
+        """Return in what time the next round is due, whether one is under way or not."""
+        if self._began_at_s is None:
+            return 0.0
+        since_s = self.clock() - self._began_at_s
+        return max(0.0, self.every_s - since_s) if since_s >= 0 else 0.0

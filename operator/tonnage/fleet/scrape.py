@@ -87,7 +87,7 @@ class Scraper:
             self._tell(answers)
             self._last = Said(answers=answers, at_s=now_s - self.rounds.held_s)
             return replace(self._last, held_s=self.rounds.held_s, is_news=True)
-        if self._last is None:
+        if self._last is None or self.rounds.heard is None:
             return Said(answers=Answers(), at_s=now_s)
         return replace(self._last, held_s=self.rounds.held_s)
 

@@ -50,6 +50,19 @@ class Asked:
         return self
 
 
+class Quiet(threading.Event):
+    """No news in the time that is waited for them; then something ``ends``."""
+
+    def __init__(self, ends):
+        super().__init__()
+        self.ends, self.waited_s = ends, []
+
+    def wait(self, timeout=None):
+        self.waited_s.append(timeout)
+        self.ends()
+        return False
+
+
 class Unheeded(threading.Event):
     """News for which nobody may wait."""
 
@@ -82,7 +95,7 @@ class TestRounds:
 
         assert asked.rounds.is_due
 
-    def test_answers_are_handed_over_once_and_held_from_the_end_of_their_round(self):
+    def test_answers_are_handed_over_once_and_are_of_when_they_were_asked_for(self):
         asked = Asked(answers=Answers(bytes_read=7)).begin()
         assert asked.rounds.take() is None
         asked.now_s = 8.0
@@ -91,7 +104,7 @@ class TestRounds:
 
         assert asked.rounds.take().answers.bytes_read == 7
         assert asked.rounds.take() is None
-        assert asked.rounds.held_s == 2.0
+        assert asked.rounds.held_s == 10.0
 
     def test_the_end_of_a_round_is_news(self):
         asked = Asked().begin()
@@ -113,6 +126,28 @@ class TestRounds:
         assert asked.rounds.is_reusable
         asked.now_s = REUSABLE_S
         assert not asked.rounds.is_reusable
+
+    def test_a_change_is_waited_for_no_longer_than_answers_are_young(self):
+        asked = Asked().begin(ended=True)
+        asked.rounds.take()
+        asked.now_s = REUSABLE_S - 10
+        asked.begin()
+        quiet = Quiet(asked.later.run)
+
+        asked.rounds.wait(quiet)  # comes back since the round ended after that
+
+        assert quiet.waited_s == [10.0]
+
+    def test_one_that_does_not_even_begin_is_asked_again(self):
+        def no_thread(_):
+            raise RuntimeError("can't start new thread")
+
+        asked = Asked(start=no_thread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            asked.begin()
+
+        asked.now_s = EVERY_S
+        assert asked.rounds.is_due
 
     def test_the_first_round_is_waited_for_whatever_changes(self):
         asked = Asked(answers=Answers(bytes_read=7), start=beside)
@@ -143,6 +178,13 @@ class TestRounds:
             None,
             False,
         )
+        assert asked.rounds.due_in_s == EVERY_S  # where nobody asks, nothing is waited for
+
+    def test_a_round_of_who_led_before_is_none_of_the_next_lead(self):
+        asked = Asked(start=beside).begin()
+        asked.rounds.forget()
+
+        assert (asked.rounds.take(), asked.rounds.heard) == (None, None)
 
 
 class Hanging:
@@ -253,3 +295,39 @@ def test_what_begins_to_lead_anew_asks_first():
 
     assert hanging.loop.observer.rounds.is_due
     assert not hanging.loop.observer.rounds.is_reusable
+
+
+def test_a_loop_that_asks_anew_decides_by_nothing_that_was_said_before():
+    loop, world = served()
+    tick(loop, world)
+    loop.observer.rounds.forget()
+    fleet = loop.observer.observe(
+        loop.store.snapshot(), loop.memory.calibrations, world.now_s + 10_000
+    )
+
+    assert [state.engines for state in fleet.models] == [()]
+
+
+def test_a_tick_that_failed_is_tried_again_after_a_while():
+    loop, world = served()
+    tick(loop, world)
+    world.now_s += EVERY_S
+
+    def broken(*_):
+        raise RuntimeError("a bug")
+
+    loop.observer.ask, loop.observer.rounds.ask = broken, broken
+    with pytest.raises(RuntimeError, match="a bug"):
+        loop.tick()
+
+    assert loop.pause_s() == EVERY_S
+
+
+def test_what_begins_to_lead_anew_reads_the_lists_of_today():
+    loop, world = served()
+    loop.lists.begin(lambda: {"serving": "could not be read in the lead before"})
+    loop.start_leading()
+    tick(loop, world)
+
+    assert loop.unlisted == {}
+    assert loop.relisted_at_s == world.now_s
