@@ -39,6 +39,8 @@ from tonnage.settings import Settings
 LOG = logging.getLogger("tonnage.main")
 SHORTEST_TICK_S = 1.0
 """Between two ticks, however often the store changes: our own writes come back in it."""
+GATHER_S = 0.2
+"""For what changes together, as by one apply: what comes after it waits for the next tick."""
 END_S = 15.0
 """For each thread to end: a pod has 30 s, of which Kopf may take some."""
 
@@ -199,6 +201,7 @@ def run(settings_path: str) -> int:
     heartbeat.begin()
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
+    loop.gather = lambda: stop.wait(GATHER_S)
     known = {"version": metadata.version("tonnage"), "identity": identity}
     LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
     has_ended = threading.Event()

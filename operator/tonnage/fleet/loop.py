@@ -66,6 +66,10 @@ def _unheeded(_: Collection[str]) -> None:
     """All namespaces are watched."""
 
 
+def _at_once() -> None:
+    """Nothing more is waited for."""
+
+
 def _unmeasured(_: str) -> AbstractContextManager[object]:
     return nullcontext()
 
@@ -99,6 +103,8 @@ class Loop:
     """Takes what a tick found, for the operator's own metrics."""
     step: Callable[[str], AbstractContextManager[object]] = _unmeasured
     """Measures a step of a tick."""
+    gather: Callable[[], object] = _at_once
+    """Waits a moment for what changes together: the next tick begins a while after this one."""
     lists: Aside[dict[str, str]] = field(default_factory=Aside)
     """The store's check against lists."""
     _live: Mapping[str, str] = field(default_factory=dict)
@@ -171,6 +177,8 @@ class Loop:
         if rounds.is_due:
             self.observer.begin_round(self.store.snapshot(), self.now(), news)
         rounds.wait(news)
+        if news.is_set():
+            self.gather()
         news.clear()  # what is observed now has all of it
 
     def _observe(self, now_s: float) -> Fleet:
@@ -239,6 +247,7 @@ class Loop:
             return self.lists.take()
         except Exception:
             self.relisted_at_s = 0.0
+            self.store.changed.clear()  # all of it is looked at when the lists are read again
             raise
 
     def _reconciled(self) -> dict[str, str]:

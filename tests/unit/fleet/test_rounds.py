@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from fleet_builders import a_manifest
-from loop_builders import served, tick
+from loop_builders import served, show, tick
 from tonnage.cluster.answer import Kept
+from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.cluster.questions import Answers
 from tonnage.fleet.aside import Aside, beside
@@ -228,6 +229,17 @@ class TestWhileARoundGoesOn:
         assert "apply deployments/llama" in done
         assert len(hanging.later.waiting) == 1
 
+    def test_what_changes_a_moment_later_is_carried_out_with_it(self):
+        hanging = Hanging()
+
+        def one_more():
+            hanging.change(pods={"cpu": "3"})
+            show(hanging.loop, hanging.world)
+
+        hanging.loop.gather = one_more
+
+        assert "apply deployments/llama" in hanging.tick(after_s=15)
+
     def test_no_other_begins_and_the_loop_comes_back_to_it_at_once(self):
         hanging = Hanging()
 
@@ -331,3 +343,18 @@ def test_what_begins_to_lead_anew_reads_the_lists_of_today():
 
     assert loop.unlisted == {}
     assert loop.relisted_at_s == world.now_s
+
+
+def test_a_tick_that_cannot_read_the_lists_leaves_no_news_behind():
+    loop, world = served()
+
+    def unreachable():
+        raise KubernetesError("the API server is away", status=503)
+
+    loop.lists.begin(unreachable)
+    world.now_s += EVERY_S
+    loop.store.changed.set()
+    with pytest.raises(KubernetesError):
+        loop.tick()
+
+    assert not loop.store.changed.is_set()
