@@ -21,6 +21,7 @@ from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
+from tonnage.fleet.aside import Aside, beside
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.collector import collect_rarely
@@ -38,6 +39,10 @@ from tonnage.settings import Settings
 LOG = logging.getLogger("tonnage.main")
 SHORTEST_TICK_S = 1.0
 """Between two ticks, however often the store changes: our own writes come back in it."""
+GATHER_S = 0.2
+"""For what changes together, as by one apply: what comes after it waits for the next tick."""
+END_S = 15.0
+"""For each thread to end: a pod has 30 s, of which Kopf may take some."""
 
 
 def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
@@ -60,6 +65,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         if settings.calibration_folder
         else {},
         taken_names=writer.taken_names,
+        start=beside,
     )
     return Loop(
         store=Store(),
@@ -70,6 +76,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         ),
         settings=settings,
         kube=kube,
+        lists=Aside(beside),
     )
 
 
@@ -105,7 +112,6 @@ def keep_deciding(
                 heartbeat.exporter.forget()
             was_leading = leads
             if leads:
-                loop.store.changed.clear()
                 with heartbeat.tick_seconds.time():
                     loop.tick()
                 heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())
@@ -125,6 +131,16 @@ def keep_deciding(
         stop.wait(SHORTEST_TICK_S)
         interval_s = loop.pause_s() if leads else SHORTEST_TICK_S
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
+    if was_leading:
+        _end(loop)
+
+
+def _end(loop: Loop) -> None:
+    """Leave nothing undone that the next process cannot find out again."""
+    try:
+        loop.end()
+    except Exception:
+        LOG.exception("what was learned last was not kept")
 
 
 def _tell_lead(leadership: Leadership, *, leads: bool, before: str) -> str:
@@ -185,15 +201,15 @@ def run(settings_path: str) -> int:
     heartbeat.begin()
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
+    loop.gather = lambda: stop.wait(GATHER_S)
     known = {"version": metadata.version("tonnage"), "identity": identity}
     LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
-    threads = [
-        threading.Thread(target=keep_leading, args=(leadership, stop), name="lease"),
-        threading.Thread(
-            target=keep_deciding, args=(loop, leadership, heartbeat, stop, edited.look), name=LOOP
-        ),
-    ]
-    for thread in threads:
+    has_ended = threading.Event()
+    deciding = threading.Thread(
+        target=keep_deciding, args=(loop, leadership, heartbeat, stop, edited.look), name=LOOP
+    )
+    leading = threading.Thread(target=keep_leading, args=(leadership, has_ended), name="lease")
+    for thread in (leading, deciding):
         thread.start()
     watches = Watches(beat=lambda: heartbeat.beat(WATCHES), rest=lambda: heartbeat.rest(WATCHES))
     loop.readable = watches.note_readable
@@ -211,7 +227,8 @@ def run(settings_path: str) -> int:
     finally:
         stop.set()
         loop.store.changed.set()
-        for thread in threads:
-            thread.join(timeout=20)
+        deciding.join(timeout=END_S)
+        has_ended.set()  # what the loop writes last, it writes while we lead
+        leading.join(timeout=END_S)
         server.shutdown()
     return 0

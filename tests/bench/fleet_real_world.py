@@ -41,6 +41,8 @@ SPARE = 1.1
 LOOK_S = 1.0
 PODS_S = 15.0
 """Between two looks at the pods, of which the query API then tells."""
+TOLD_FOR_S = 10.0
+"""A question asked again so soon gets the same bytes."""
 NUM_HANDS = 4
 MARKS = (USER.encode(), b'"modeldeployments"')
 """Of lines of the audit log that say anything here."""
@@ -242,8 +244,10 @@ def a_crowd(number: int, num_questions: int) -> Iterator[tuple[Crowd, str]]:
         kwok.start(plane)
         api = KubeApi(load_client(str(plane.kubeconfig)))
         kinds = [calm(a_sizing_of(each)) for each in range(len(MODELS))]
-        prometheus = CrowdApi(completions_per_s={}, kinds=kinds, kind_of=kind_of)
-        server = stack.enter_context(serving(prometheus))
+        prometheus = CrowdApi(
+            completions_per_s={}, kinds=kinds, kind_of=kind_of, told_for_s=TOLD_FOR_S
+        )
+        server = stack.enter_context(serving(prometheus, keeps_alive=True))
         made = Crowd(
             plane=plane, api=api, prometheus=prometheus, folder=folder, stack=stack, names=names
         )

@@ -4,6 +4,7 @@ Two objects, each with two replicas and load for one: a fleet that is well goes 
 """
 
 import logging
+import threading
 
 import pytest
 
@@ -126,6 +127,7 @@ class TestRow3PrometheusIsSlow:
             for number in range(500):
                 world.store.note(Kind.MODEL, None, a_manifest(f"m{number}", namespace="blue"))
             snapshot = world.store.snapshot()
+            world.observer.begin_round(snapshot, NOW_S, threading.Event())
             world.observer.observe(snapshot, world.memory.calibrations, NOW_S)
 
             assert len(world.api.asked) == len(TABLE)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "tests" / "support"
 PROGRAM = """
 import sys
+import threading
 from dataclasses import replace
 from fault_world import OBJECTS, a_store
 from fleet_builders import NOW_S
@@ -41,7 +42,9 @@ observer = Observer(
 snapshot, memory = a_store().snapshot(), Memory()
 before = 0
 for number in range(2):
-    fleet = observer.observe(snapshot, memory.calibrations, NOW_S + 15 * number)
+    now_s = NOW_S + 15 * number
+    observer.begin_round(snapshot, now_s, threading.Event())
+    fleet = observer.observe(snapshot, memory.calibrations, now_s)
     outcome = tick(fleet, memory)
     memory = outcome.memory
     before = before or rss_bytes("VmRSS")

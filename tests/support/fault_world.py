@@ -1,5 +1,6 @@
 """A fleet under a query API that fails as a test says: the real observer, and tick by tick."""
 
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -45,6 +46,7 @@ class World:
             self.api.now_s += after_s
             snapshot = self.store.snapshot()
             now_s = self.api.now_s - self.ahead_s
+            self.observer.begin_round(snapshot, now_s, threading.Event())
             self.fleet = self.observer.observe(snapshot, self.memory.calibrations, now_s)
             self.outcome = tick(self.fleet, self.memory)
             self.memory = self.outcome.memory

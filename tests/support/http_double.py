@@ -57,12 +57,23 @@ class Server:
 
 @contextmanager
 def serving(
-    answer: Callable[[Asked], Reply], *, tls: ssl.SSLContext | None = None
+    answer: Callable[[Asked], Reply],
+    *,
+    tls: ssl.SSLContext | None = None,
+    keeps_alive: bool = False,
 ) -> Iterator[Server]:
-    """Serve until the end of the block; requests that still hang are let go then."""
+    """Serve until the end of the block; requests that still hang are let go then.
+
+    ``keeps_alive``: a connection takes one request after the other, as those of Prometheus do;
+    replies have no pieces then.
+    """
     server = Server(url="")
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1" if keeps_alive else "HTTP/1.0"
+        disable_nagle_algorithm = keeps_alive
+        wbufsize = -1 if keeps_alive else 0
+
         def answer(self) -> None:
             parts = urlsplit(self.path)
             size = int(self.headers.get("Content-Length") or 0)

@@ -145,6 +145,7 @@ def a_loop_asking(ask, world, **settings):
             gpus=built_in_gpus(),
             has_pod_monitors=True,
             taken_names=writer.taken_names,
+            clock=lambda: world.now_s,
         ),
         writer=writer,
         calibration=CalibrationConfigMap(

@@ -7,7 +7,7 @@ from tonnage.cluster.answer import Answer
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.questions import Gathering, Outcome
 from tonnage.estimate.series import Series, Vector
-from tonnage.fleet.scrape import Ask
+from tonnage.fleet.rounds import Ask
 
 
 def by_column(series: Sequence[Series]) -> Vector:

@@ -130,6 +130,8 @@ class Deciding:
     def pause_s(self):
         return self.tick_s
 
+    end: Script = field(default_factory=lambda: Script([None]))
+
     take_evicted: Script = field(default_factory=lambda: Script([0]))
 
     @property
@@ -297,6 +299,15 @@ class TestDeciding:
 
         assert deciding.start_leading.done == 2
         assert deciding.tick.done == 4
+
+    def test_keeps_what_was_learned_last_when_it_ends_as_leader(self):
+        for is_leader, ended in (([True], 1), ([True, False], 0), ([False, True], 1)):
+            deciding, _, _ = decided(leading=Leading(is_leader=Script(is_leader)))
+
+            assert deciding.end.done == ended
+
+    def test_ends_also_when_that_cannot_be_kept(self):
+        decided(Deciding(end=Script([RuntimeError("a bug")])))
 
     def test_does_not_tick_before_it_took_that_up(self):
         broken = Script([KubernetesError("down", status=0), None])

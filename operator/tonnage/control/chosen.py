@@ -13,7 +13,7 @@ from tonnage.control.values import replace
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
-from tonnage.manifests.children import flags_from_annotation, spec_digest
+from tonnage.manifests.children import differs_in_pods, flags_from_annotation, spec_digest
 from tonnage.sizing.errors import (
     SearchAbandonedError,
     SizingError,
@@ -48,11 +48,21 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     is_current = bool(model.spec.scale_target) or (
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
-    if live and is_current:
+    if live and (is_current or _asks_the_same(state, model)):
         sizing, problem = _as_it_runs(question, live)
-        found = _chosen(question, model, sizing, must_apply=False, problem=problem)
-        return replace(found, better_asked=_better_asked(question, found))
+        found = _chosen(question, model, sizing, must_apply=not is_current, problem=problem)
+        asked = _better_asked(question, found) if is_current else memory.better_asked
+        return replace(found, better_asked=asked)
     return _chosen(question, model, _freely(question, live), must_apply=True)
+
+
+def _asks_the_same(state: ModelState, model: ModelDeployment) -> bool:
+    """Tell whether a spec changed in what pods need beside engines: these are sized as they were.
+
+    What else might serve more is asked where it was asked before, and no change waits for that.
+    """
+    live = state.deployment
+    return live is not None and differs_in_pods(model, live.made_from)
 
 
 def choose_running(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:

@@ -122,21 +122,21 @@ def learn_from(
 
     What an object said before that was heard then, and is no more evidence where it still stands.
     """
-    window_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s
+    window_s, at_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s, fleet.windows_end_s
     asked_at, moved = dict(last), dict[Scope, SpeedPosterior]()
     by_scope = defaultdict[Scope, list[Observation]](list)
     for each in observations:
         by_scope[each.speed].append(each)
     for scope, of_scope in sorted(by_scope.items()):
         asked_s = last.get(scope, 0.0)
-        is_back = fleet.now_s < asked_s
+        is_back = at_s < asked_s
         unheard = [each for each in of_scope if is_back or each.at_s > asked_s]
         pods = [pod for each in unheard for pod in each.pods]
-        if not pods or 0 <= fleet.now_s - asked_s < window_s:
+        if not pods or 0 <= at_s - asked_s < window_s:
             continue
         before = known.speed.get(scope) or of_scope[0].prior
         after = learned(before, of_scope[0].widest, pods, now_s=fleet.now_s)
-        asked_at[scope] = fleet.now_s
+        asked_at[scope] = at_s
         if after is not before:
             moved[scope] = after
     return _with_memory(observations, known.with_speed(moved), fleet), asked_at

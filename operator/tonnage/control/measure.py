@@ -59,12 +59,12 @@ def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozens
 def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Traffics:
     """Return demand and how far it can be trusted; lengths stay as last known without traffic."""
     interval_s = fleet.settings.scrape_interval_s
-    ready = settled(state.pods, now_s=fleet.now_s, after_s=SETTLE_SCRAPES * interval_s)
+    ready = settled(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
     demand = measure_demand(
         state.engines,
         scrape_interval_s=interval_s,
         ready_pods=ready,
-        longest_s=fleet.now_s - memory.vanished_at_s,
+        longest_s=fleet.windows_end_s - memory.vanished_at_s,
         dispersion=max(1.0, memory.arrival_scv or 1.0),
     )
     lengths = measure_lengths(state.engines, scrape_interval_s=interval_s) or memory.lengths
@@ -257,7 +257,7 @@ def _pod_windows(
 ) -> tuple[PodWindow, ...]:
     """Return what the engines of each warm pod did over the last window."""
     interval_s = fleet.settings.scrape_interval_s
-    warm = settled(state.pods, now_s=fleet.now_s, after_s=WARM_UP_SCRAPES * interval_s)
+    warm = settled(state.pods, now_s=fleet.windows_end_s, after_s=WARM_UP_SCRAPES * interval_s)
     prompts = _prompts(sizing)
     by_pod = dict[str, list[BusyWindow]]()
     for each in state.engines:

@@ -46,7 +46,7 @@ def remembered_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> ObjectMe
     elif drained_by_s is not None:
         drained_by_s = min(drained_by_s, expected_s)
     is_draining = is_queued and drained_by_s is not None and fleet.now_s < drained_by_s
-    queued_since_s = fleet.now_s if memory.queued_since_s is None else memory.queued_since_s
+    queued_since_s = fleet.windows_end_s if memory.queued_since_s is None else memory.queued_since_s
     return replace(
         memory,
         overloaded_at_s=fleet.now_s if is_overloaded or is_draining else memory.overloaded_at_s,
@@ -70,10 +70,10 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     """Count how promises fared in the last window; move the factor on goodput if they say so."""
     memory, sizing = _with_kv(found, chosen, observed), chosen.sizing
     window_s = ATTAINMENT_SCRAPES * fleet.settings.scrape_interval_s
-    if fleet.now_s - memory.judged_at_s < window_s:
+    if fleet.windows_end_s - memory.judged_at_s < window_s:
         return memory
     before, goodput = memory.judged_goodput, sizing.goodput_requests_per_s
-    memory = replace(memory, judged_at_s=fleet.now_s, judged_goodput=goodput)
+    memory = replace(memory, judged_at_s=fleet.windows_end_s, judged_goodput=goodput)
     if before and abs(math.log(goodput / before)) > MOVED:
         posterior = given_back(memory.posterior, goodput / before)
         memory = replace(memory, posterior=posterior, tally=_restarted(memory.tally))
@@ -102,8 +102,8 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
             requests_per_s_each=load * _each(found, sizing) * chosen.goodput_factor,
             steepness=sizing.goodput.steepness,
             is_queue_standing=queued_since_s is not None
-            and fleet.now_s - queued_since_s >= STANDING_WINDOWS * window_s,
-            may_raise=memory.stepped is None or fleet.now_s - memory.stepped[0] > window_s,
+            and fleet.windows_end_s - queued_since_s >= STANDING_WINDOWS * window_s,
+            may_raise=memory.stepped is None or fleet.windows_end_s - memory.stepped[0] > window_s,
         ),
         now_s=fleet.now_s,
     )
@@ -176,7 +176,7 @@ def _load(found: Assessment, chosen: Chosen) -> float | None:
 
 def _is_calm(found: Assessment, chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> bool:
     """Tell whether nothing else explains what was late: a start, an overload or what it left."""
-    settings, now_s = fleet.settings, fleet.now_s
+    settings, now_s = fleet.settings, fleet.windows_end_s
     window_s = ATTAINMENT_SCRAPES * settings.scrape_interval_s
     ready_s = max((pod.ready_at_s or now_s for pod in found.state.pods), default=now_s)
     overloaded_s = -math.inf if memory.overloaded_at_s is None else memory.overloaded_at_s

@@ -145,21 +145,21 @@ def _with_arrivals(
     count = traffics.demand.newest if traffics.demand else None
     if count is None or traffics.metrics is not Metrics.COMPLETE:
         return memory
-    model = state.model
+    model, at_s = state.model, fleet.windows_end_s
     if not isinstance(model, ModelDeployment):
         return memory
     if _is_burst(memory, count, _given_scv(model)):
-        since_s = fleet.now_s - count.seconds
+        since_s = at_s - count.seconds
         clear = tuple(each for each in memory.counted if each.at_s <= since_s)
-        return replace(memory, counted=clear, burst_at_s=fleet.now_s)
-    is_beside = memory.burst_at_s is not None and fleet.now_s - count.seconds < memory.burst_at_s
+        return replace(memory, counted=clear, burst_at_s=at_s)
+    is_beside = memory.burst_at_s is not None and at_s - count.seconds < memory.burst_at_s
     interval_s = fleet.settings.scrape_interval_s
-    ready_s = max((pod.ready_at_s or fleet.now_s for pod in state.pods), default=fleet.now_s)
+    ready_s = max((pod.ready_at_s or at_s for pod in state.pods), default=at_s)
     changed_s = max(ready_s, memory.vanished_at_s, memory.stepped[0] if memory.stepped else 0.0)
-    is_whole = fleet.now_s - changed_s > (WINDOWS[0] + 1) * interval_s
+    is_whole = at_s - changed_s > (WINDOWS[0] + 1) * interval_s
     if is_beside or not is_whole:
         return memory
-    counted = noted(memory.counted, at_s=fleet.now_s, count=count.requests, seconds=count.seconds)
+    counted = noted(memory.counted, at_s=at_s, count=count.requests, seconds=count.seconds)
     given = _given_scv(model)
     believed = given if memory.arrival_scv is None else memory.arrival_scv
     found = max(1.0, arrival_scv(counted, believed, given=given))

@@ -51,7 +51,7 @@ SAME: Final = 0.01
 OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})
 """Limits that no time lifts."""
 UNDER_WAY: Final = frozenset({"Reconciling", "Stalled"})
-TIMES: Final = frozenset({"age_s", "scraped_at_s", "arrived"})
+TIMES: Final = frozenset({"age_s", "held_s", "scraped_at_s", "arrived"})
 """Of an engine's figures, those that move by themselves."""
 WINDOWED: Final = frozenset({"arrivals", "lengths", "ttft_within", "tpot_within"})
 
@@ -204,7 +204,7 @@ def _has_lasted(found: Assessment, state: ModelState, memory: ObjectMemory, flee
     """Tell whether no window holds what will leave it: a pod that went, or an odd page."""
     longest_s = WINDOWS[-1] * fleet.settings.scrape_interval_s
     are_sound = all(map(is_, found.state.engines, state.engines))
-    return are_sound and fleet.now_s - memory.vanished_at_s > longest_s
+    return are_sound and fleet.windows_end_s - memory.vanished_at_s > longest_s
 
 
 def _around(fleet: Fleet) -> Around:
@@ -355,7 +355,7 @@ def _is_steady(state: ModelState, fleet: Fleet) -> bool:
     if live is None:
         return isinstance(state.model, ModelDeployment) and not state.pods
     after_s = WARM_UP_SCRAPES * fleet.settings.scrape_interval_s
-    warm = settled(state.pods, now_s=fleet.now_s, after_s=after_s)
+    warm = settled(state.pods, now_s=fleet.windows_end_s, after_s=after_s)
     is_whole = live.replicas == live.ready == live.total == len(state.pods) == len(warm)
     is_well = not live.problems and all(p.is_ready and not p.trouble for p in state.pods)
     return is_whole and is_well and not live.is_rolling and not state.view.is_deleting

@@ -38,7 +38,7 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Served | 
     """
     interval_s = fleet.settings.scrape_interval_s
     window_s = ATTAINMENT_SCRAPES * interval_s
-    warm = settled(found.state.pods, now_s=fleet.now_s, after_s=2 * window_s)
+    warm = settled(found.state.pods, now_s=fleet.windows_end_s, after_s=2 * window_s)
     by_pod: dict[str, list[float | None]] = {}
     for each in found.state.engines:
         if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):

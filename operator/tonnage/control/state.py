@@ -206,6 +206,13 @@ class Fleet:
     """Namespaces of which pods and Deployments cannot be read, and why."""
     state_problem: tuple[str, str] | None = None
     """(reason, message) why what was learned is not all stored, or was not all read."""
+    said_at_s: float | None = None
+    """When Prometheus said what is known of engines; None: now."""
+
+    @property
+    def windows_end_s(self) -> float:
+        """When the windows of engines' figures end: what is counted by window is counted once."""
+        return self.now_s if self.said_at_s is None else self.said_at_s
 
     def problem_of(self, query: str, namespace: str) -> tuple[str, str] | None:
         """Return (reason, message) why a query lacks an answer for the pods of a namespace."""

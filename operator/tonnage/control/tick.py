@@ -78,7 +78,9 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
         for each in awake
         if each.refusal and each.refusal.error
     ]
-    said, unheard = _of_each(awake, lambda each: observation(each, fleet.now_s), "nothing learned")
+    said, unheard = _of_each(
+        awake, lambda each: observation(each, fleet.windows_end_s), "nothing learned"
+    )
     said |= {uid: rest.observation for uid, rest in stand.items()}
     known, learned_at_s = learn_from(
         [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet

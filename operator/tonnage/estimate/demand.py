@@ -52,9 +52,17 @@ class MeasuredDemand:
 
 
 def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
-    """Tell whether these samples may be acted on."""
+    """Tell whether these samples may be acted on.
+
+    For one scrape interval they are as they were when Prometheus said them: the age of an engine
+    whose last scrape failed is the most that it can be, and nothing newer could have come. For how
+    long they are held beyond that is age, too.
+    """
     age_s = samples.age_s  # a sample from the future is none: its clock says nothing
-    return age_s is not None and -scrape_interval_s <= age_s <= FRESH_SCRAPES * scrape_interval_s
+    if age_s is None or age_s < -scrape_interval_s:
+        return False
+    held_s = max(0.0, samples.held_s - scrape_interval_s)
+    return age_s + held_s <= FRESH_SCRAPES * scrape_interval_s
 
 
 def measure_demand(

@@ -61,7 +61,9 @@ class EngineSamples:
     pod: str
     engine: str
     age_s: float | None = None
-    """Since the newest scrape."""
+    """Of the newest scrape, when Prometheus said it."""
+    held_s: float = 0.0
+    """Since Prometheus said all of this."""
     scraped_at_s: float | None = None
     """When that was, where it did not fail."""
     arrived: float | None = None

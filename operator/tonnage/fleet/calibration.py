@@ -78,17 +78,26 @@ class CalibrationConfigMap:
                 break
         return Kept(calibrations=known, problem=self._problem())
 
-    def keep(self, known: Calibrations, now_s: float, *, live: Mapping[str, str]) -> Kept:
+    def keep(
+        self,
+        known: Calibrations,
+        now_s: float,
+        *,
+        live: Mapping[str, str],
+        is_last: bool = False,
+    ) -> Kept:
         """Write each ConfigMap of which a constant moved by more than 2 %, once a minute at most.
 
         Returns what is known then: with what could be read only now, and without what there is no
-        room for. ``live``: namespaces of the ModelDeployments that are there, by UID.
+        room for. ``live``: namespaces of the ModelDeployments that are there, by UID. ``is_last``:
+        there is no later time for it, so that it is now, however little moved.
         """
-        parts = []
+        parts, moved = [], _differ if is_last else has_moved
         is_reachable = True
         for stored, part in zip(self._maps, _parts(known), strict=True):
-            is_due = is_reachable and now_s - stored.tried_at_s >= INTERVAL_S
-            parts.append(self._kept(stored, part, now_s, live) if is_due else part)
+            is_time = is_last or now_s - stored.tried_at_s >= INTERVAL_S
+            is_due = is_reachable and is_time
+            parts.append(self._kept(stored, part, now_s, live, moved) if is_due else part)
             is_reachable = is_reachable and not (is_due and stored.is_unreachable)
         return Kept(calibrations=_whole(parts), problem=self._problem(now_s))
 
@@ -98,17 +107,22 @@ class CalibrationConfigMap:
         return evicted
 
     def _kept(
-        self, stored: StoredMap, part: Calibrations, now_s: float, live: Mapping[str, str]
+        self,
+        stored: StoredMap,
+        part: Calibrations,
+        now_s: float,
+        live: Mapping[str, str],
+        moved: Callable[[Calibrations, Calibrations], bool],
     ) -> Calibrations:
         if not stored.is_read:
             part = _merged(stored.read(now_s), part)
         if not stored.is_read:
             return part
-        if not has_moved(stored.held, part):
+        if not moved(stored.held, part):
             stored.rest()
             return part
         fitting = stored.form.fit(part, live)
-        if fitting is not part and not has_moved(stored.held, fitting):
+        if fitting is not part and not moved(stored.held, fitting):
             stored.rest()
             return fitting
         if not stored.may_overwrite:
@@ -151,6 +165,10 @@ def _whole(parts: Sequence[Calibrations]) -> Calibrations:
     shared, *shards = parts
     objects = {uid: each for shard in shards for uid, each in shard.objects.items()}
     return replace(shared, objects=objects)
+
+
+def _differ(held: Calibrations, known: Calibrations) -> bool:
+    return held != known
 
 
 def _merged(stored: Calibrations, known: Calibrations) -> Calibrations:

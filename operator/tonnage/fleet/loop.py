@@ -28,6 +28,7 @@ from tonnage.control.tick import Outcome, tick, with_carried
 from tonnage.control.times import rfc3339
 from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
+from tonnage.fleet.aside import Aside
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.limiter import BURST_S
 from tonnage.fleet.logs import Line
@@ -41,6 +42,8 @@ from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
 RELIST_S = 300
+LONGEST_UNLISTED_S = 2 * RELIST_S
+"""After which nothing is decided before the lists are read."""
 LEAST_PACES = 3
 PACE_TICKS = 6
 """Of which the usual time between two ticks is taken: one that is late says nothing of it."""
@@ -61,6 +64,10 @@ def _untold(_: FleetSeries) -> None:
 
 def _unheeded(_: Collection[str]) -> None:
     """All namespaces are watched."""
+
+
+def _at_once() -> None:
+    """Nothing more is waited for."""
 
 
 def _unmeasured(_: str) -> AbstractContextManager[object]:
@@ -96,19 +103,35 @@ class Loop:
     """Takes what a tick found, for the operator's own metrics."""
     step: Callable[[str], AbstractContextManager[object]] = _unmeasured
     """Measures a step of a tick."""
+    gather: Callable[[], object] = _at_once
+    """Waits a moment for what changes together: the next tick begins a while after this one."""
+    lists: Aside[dict[str, str]] = field(default_factory=Aside)
+    """The store's check against lists."""
+    _live: Mapping[str, str] = field(default_factory=dict)
+    """Namespaces of the objects that the last tick found, by UID."""
+    _is_complete: bool = True
+    """False: the last tick failed."""
 
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
         kept = self.calibration.read()
+        self.observer.rounds.forget()
+        self.lists.wait()
+        self.lists.drop()
+        self.relisted_at_s = 0.0
         self.memory = Memory(calibrations=kept.calibrations)
+        self._live = {}
         self.state_problem = kept.problem
 
     def tick(self) -> tuple[Assessment, ...]:
         """Observe, decide, act; return what was found."""
+        self._is_complete = False
+        with self.step("relist"):
+            self._relist(self.now())
+        with self.step("ask"):
+            self._ask()
         now_s = self.now()
         self.ticked_at_s.append(now_s)
-        with self.step("relist"):
-            self._relist(now_s)
         with self.step("observe"):
             fleet = self._observe(now_s)
             self.store.serve(served_by(fleet.models))
@@ -121,19 +144,42 @@ class Loop:
             carried = self.writer.act(outcome.writes, now=rfc3339(now_s))
         self.memory = with_carried(outcome, carried, before=self.memory, now_s=now_s)
         with self.step("keep"):
-            self._keep(outcome, now_s)
+            views = (found.state.view for found in outcome.found)
+            self._live = {view.uid: view.namespace for view in views}
+            self._keep()
         with self.step("tell"):
             self._tell(outcome, fleet)
+        self._is_complete = True
         return outcome.found
 
+    def end(self) -> None:
+        """Keep what was learned since it was last kept."""
+        self._keep(is_last=True)
+
     def pause_s(self) -> float:
-        """Return how long to wait for news: less where writes wait for their turn."""
-        return min(self.settings.tick_s, BURST_S) if self.num_held else self.settings.tick_s
+        """Return how long to wait for news: less where writes wait for their turn.
+
+        Answers that are under way are waited for in the next tick; one that failed is no hurry.
+        """
+        if not self._is_complete:
+            return self.settings.tick_s
+        longest_s = BURST_S if self.num_held else self.settings.tick_s
+        return min(longest_s, self.observer.rounds.due_in_s)
 
     @property
     def num_held(self) -> int:
         """Return how many objects wait until it is their turn to be written."""
         return self.writer.limiter.num_held
+
+    def _ask(self) -> None:
+        """Ask Prometheus where it is time, and wait for what it says, unless something changed."""
+        rounds, news = self.observer.rounds, self.store.changed
+        if rounds.is_due:
+            self.observer.begin_round(self.store.snapshot(), self.now(), news)
+        rounds.wait(news)
+        if news.is_set():
+            self.gather()
+        news.clear()  # what is observed now has all of it
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)
@@ -145,9 +191,10 @@ class Loop:
             unlisted=self.unlisted,
         )
 
-    def _keep(self, outcome: Outcome, now_s: float) -> None:
-        live = {each.state.view.uid: each.state.view.namespace for each in outcome.found}
-        kept = self.calibration.keep(self.memory.calibrations, now_s, live=live)
+    def _keep(self, *, is_last: bool = False) -> None:
+        kept = self.calibration.keep(
+            self.memory.calibrations, self.now(), live=self._live, is_last=is_last
+        )
         self.memory = replace(self.memory, calibrations=kept.calibrations)
         self.state_problem = kept.problem
 
@@ -170,14 +217,18 @@ class Loop:
         self.held = frozenset(held)
 
     def _relist(self, now_s: float) -> None:
-        """Check the store against lists: a watch is silent about what vanished in a re-list."""
-        if now_s - self.relisted_at_s < RELIST_S:
+        """Check the store against lists: a watch is silent about what vanished in a re-list.
+
+        Beside the loop, unless the last lists are long ago: then they are waited for.
+        """
+        since_s = now_s - self.relisted_at_s
+        if self.lists.is_free and since_s >= RELIST_S:
+            self.lists.begin(self._reconciled)
+        if since_s >= LONGEST_UNLISTED_S:
+            self.lists.wait()
+        refused = self._listed_anew()
+        if refused is None:
             return
-        refused: dict[str, str] = {}
-        for kind, resource, selector in RELISTED:
-            listed = self._listed(resource, selector, refused)
-            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
-                LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
         for namespace in refused.keys() - self.unlisted.keys():
             LOG.error(Line("left out", namespace=namespace, message=refused[namespace]))
         for namespace in self.unlisted.keys() - refused.keys():
@@ -185,6 +236,29 @@ class Loop:
         self.unlisted = refused
         self.readable(set(self.settings.namespaces) - refused.keys())
         self.relisted_at_s = now_s
+
+    def _listed_anew(self) -> dict[str, str] | None:
+        """Return what the lists came to, if they are done; where they failed, they are due again.
+
+        Raises:
+            KubernetesError: the API server fails, or lets us read no namespace at all.
+        """
+        try:
+            return self.lists.take()
+        except Exception:
+            self.relisted_at_s = 0.0
+            self.store.changed.clear()  # all of it is looked at when the lists are read again
+            raise
+
+    def _reconciled(self) -> dict[str, str]:
+        """Read all lists into the store; return the namespaces that may not be read, and why."""
+        refused: dict[str, str] = {}
+        for kind, resource, selector in RELISTED:
+            listed = self._listed(resource, selector, refused)
+            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
+                LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
+                self.store.changed.set()
+        return refused
 
     def _listed(
         self, resource: Resource, selector: str, refused: dict[str, str]

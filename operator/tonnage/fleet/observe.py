@@ -1,7 +1,9 @@
 """Observe: the store and what Prometheus says, joined into one immutable fleet."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
@@ -10,14 +12,17 @@ from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.cluster.questions import Answers
 from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
+from tonnage.control.values import replace
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
-from tonnage.estimate.metrics import queries
-from tonnage.estimate.samples import Scrape, join
+from tonnage.estimate.metrics import FRESH_SCRAPES, queries
+from tonnage.estimate.samples import EngineSamples, Scrape, join
+from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests
 from tonnage.fleet.model_configs import ModelConfigs, place_of
-from tonnage.fleet.scrape import Ask, Scraper, nothing_decides
+from tonnage.fleet.rounds import Ask, Rounds
+from tonnage.fleet.scrape import Said, Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.views import AutoscalerView, deployment_view
 from tonnage.settings import Settings
@@ -36,6 +41,8 @@ class Seen:
 
     snapshot: Snapshot
     scrape: Scrape
+    held_s: float
+    """Since Prometheus said that."""
     oldest_claims: Mapping[Key, ModelView]
     """By scale target."""
     autoscalers: Mapping[Key, str]
@@ -56,7 +63,11 @@ class Observer:
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """Deployments that the writer met and no watch shows, since they lack our label."""
     tell: Callable[[Answers], None] = _untold
-    """Takes what Prometheus said in a tick, for the operator's own metrics."""
+    """Takes what Prometheus said in a round, for the operator's own metrics."""
+    start: Start = at_once
+    """Runs a round of questions to Prometheus: here and now, or beside the loop."""
+    clock: Callable[[], float] = time.monotonic
+    """What the time between rounds is measured by."""
     _manifests: Manifests = field(default_factory=Manifests)
     _configs: ModelConfigs = field(init=False)
     _claims: Claims = field(init=False)
@@ -67,21 +78,60 @@ class Observer:
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
         self._claims = Claims(kube=self.kube)
-        self._scraper = Scraper(ask=self.ask, settings=self.settings)
+        interval_s = self.settings.scrape_interval_s
+        rounds = Rounds(
+            ask=self.ask,
+            every_s=self.settings.tick_s,
+            # What is a scrape old when it is told is fresh for as long.
+            reusable_s=(FRESH_SCRAPES - 1) * interval_s,
+            work=Aside(self.start),
+            clock=self.clock,
+        )
+        self._scraper = Scraper(rounds=rounds, settings=self.settings)
+
+    @property
+    def rounds(self) -> Rounds:
+        """The questions to Prometheus."""
+        return self._scraper.rounds
+
+    def begin_round(self, snapshot: Snapshot, now_s: float, news: threading.Event) -> None:
+        """Begin to ask Prometheus about what is there; ``news`` is set when it has answered.
+
+        Without objects there is nothing to ask.
+        """
+        models = self._ours(snapshot, self._manifests.parse(snapshot.models.values()))[1]
+        if not models:
+            self.rounds.forget()
+            return
+        slos = [slo_of(model.spec) for model in models]
+        ttft_limits_s = {target.limit_s for slo in slos for target in slo.ttft}
+        tpot_limits_s = {target.limit_s for slo in slos for target in slo.tpot}
+
+        def expressions(namespaces: Sequence[str]) -> Mapping[str, str]:
+            return queries(
+                self.settings,
+                ttft_limits_s=ttft_limits_s,
+                tpot_limits_s=tpot_limits_s,
+                namespaces=namespaces,
+            )
+
+        owned = (pod for pods in snapshot.pods_by_deployment.values() for pod in pods)
+        pods = ((pod.namespace, pod.name) for pod in owned)
+        self._scraper.begin(expressions, pods, now_s, news)
 
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
         """Return the fleet. What Prometheus does not answer is missing in it, and named."""
         parsed = self._manifests.parse(snapshot.models.values())
-        views = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
-        ours = [model for view in views if isinstance(model := parsed[view.uid], ModelDeployment)]
+        views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
-        answers = self._ask_about(ours, snapshot, now_s)
-        self.tell(answers)
-        self._scrape = join(answers.series, self.settings, self._scrape)
+        said = self._said(now_s) if ours else Said(answers=Answers(), at_s=now_s)
+        answers = said.answers
+        scrape = self._scrape if self._scrape and self.rounds.heard else Scrape()
         seen = Seen(
             snapshot=snapshot,
-            scrape=self._scrape,
+            scrape=scrape,
+            held_s=said.held_s,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
             autoscalers=by_target(snapshot.autoscalers.values()),
             now_s=now_s,
@@ -98,32 +148,35 @@ class Observer:
             gpus=self.gpus,
             settings=self.settings,
             has_pod_monitors=self.has_pod_monitors,
+            said_at_s=said.at_s,
         )
+
+    def _ours(
+        self, snapshot: Snapshot, parsed: Mapping[str, ModelDeployment | InvalidSpecError]
+    ) -> tuple[Sequence[ModelView], Sequence[ModelDeployment]]:
+        """Return what this release acts on, in order, and what of it is valid."""
+        views = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
+        models = (parsed[view.uid] for view in views)
+        return views, [each for each in models if isinstance(each, ModelDeployment)]
+
+    def _said(self, now_s: float) -> Said:
+        """Return what Prometheus said last; what no tick before saw is told, and joined."""
+        said = self._scraper.said(now_s)
+        if said.is_news:
+            self._scrape = self._joined(said)
+            self.tell(said.answers)
+        return said
+
+    def _joined(self, said: Said) -> Scrape:
+        try:
+            return join(said.answers.series, self.settings, self._scrape)
+        except Exception:
+            self.rounds.forget()  # else those of the round before would be taken for these
+            raise
 
     def _is_ours(self, view: ModelView) -> bool:
         """Tell whether this release acts on an object, by its class."""
         return view.operator_class == self.settings.operator_class
-
-    def _ask_about(
-        self, models: Sequence[ModelDeployment], snapshot: Snapshot, now_s: float
-    ) -> Answers:
-        if not models:
-            return Answers()
-        slos = [slo_of(model.spec) for model in models]
-        ttft_limits_s = {target.limit_s for slo in slos for target in slo.ttft}
-        tpot_limits_s = {target.limit_s for slo in slos for target in slo.tpot}
-
-        def expressions(namespaces: Sequence[str]) -> Mapping[str, str]:
-            return queries(
-                self.settings,
-                ttft_limits_s=ttft_limits_s,
-                tpot_limits_s=tpot_limits_s,
-                namespaces=namespaces,
-            )
-
-        owned = (pod for pods in snapshot.pods_by_deployment.values() for pod in pods)
-        pods = ((pod.namespace, pod.name) for pod in owned)
-        return self._scraper.scrape(expressions, pods, now_s)
 
     def _read(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
@@ -158,7 +211,7 @@ class Observer:
             claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
-            engines=tuple(each for name in names for each in seen.scrape.engines.get(name, ())),
+            engines=tuple(_engines(names, seen)),
         )
 
     def _taken(self, key: tuple[str, str]) -> DeploymentView | None:
@@ -174,6 +227,13 @@ class Observer:
             self.taken_names.discard(key)
             return None
         return deployment_view(found)
+
+
+def _engines(pods: Iterable[Key], seen: Seen) -> Iterator[EngineSamples]:
+    """Yield what the engines of some pods say, with how long ago that was said."""
+    for pod in pods:
+        for each in seen.scrape.engines.get(pod, ()):
+            yield replace(each, held_s=seen.held_s)
 
 
 def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:

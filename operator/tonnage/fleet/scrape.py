@@ -1,18 +1,20 @@
-"""What is asked of Prometheus in one tick, in how many parts, and what is said of the failures."""
+"""What is asked of Prometheus in one round, in how many parts, and what is said of the failures."""
 
 import logging
 import math
 import re
+import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.prometheus import LATE
 from tonnage.cluster.questions import Answers, QuerySet
 from tonnage.estimate.metrics import DECIDING, TABLE
 from tonnage.estimate.samples import PodKey
+from tonnage.fleet.rounds import Rounds
 from tonnage.settings import Settings
 from tonnage.units import KB, KIB, MIB, MINUTE_S
 
@@ -32,31 +34,62 @@ MAX_NAMES = 8
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """As the API server has it: nothing else gets into a query."""
 
-Ask = Callable[[Sequence[QuerySet], Kept], Answers]
 Expressions = Callable[[Sequence[str]], Mapping[str, str]]
 """PromQL by name, limited to these namespaces; to none where none is named."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What Prometheus said last."""
+
+    answers: Answers
+    at_s: float
+    """When, by the clock of ticks."""
+    held_s: float = 0.0
+    """Since then, by one that nobody sets."""
+    is_news: bool = False
+    """No tick before saw it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Scraper:
-    """Asks once in a tick. Remembers what it said last, and whether answers were too large."""
+    """Asks when it is time. Remembers what it said last, and whether answers were too large."""
 
-    ask: Ask
+    rounds: Rounds
     settings: Settings
+    _last: Said | None = None
+    _num_pods: int = 0
+    """Of the round under way."""
     _split_until_s: float = -math.inf
     _told: frozenset[str] = frozenset()
 
-    def scrape(self, expressions: Expressions, pods: Iterable[PodKey], now_s: float) -> Answers:
-        """Return what Prometheus says of these pods, by query."""
+    def begin(
+        self,
+        expressions: Expressions,
+        pods: Iterable[PodKey],
+        now_s: float,
+        news: threading.Event,
+    ) -> None:
+        """Begin to ask about these pods; ``news`` is set when all is answered."""
         known = frozenset(pods)
         is_split = len(known) > SPLIT_PODS or now_s < self._split_until_s
         sets = by_namespace(expressions, known) if is_split else []
         sets = sets or [QuerySet(expressions=expressions(()), num_pods=len(known))]
-        answers = self.ask(sets, Kept(labels=kept_labels(self.settings), pods=known))
-        if is_flooded(answers, num_pods=len(known)):
-            self._split_until_s = now_s + SPLIT_S
-        self._tell(answers)
-        return answers
+        self._num_pods = len(known)
+        self.rounds.begin(sets, Kept(labels=kept_labels(self.settings), pods=known), news)
+
+    def said(self, now_s: float) -> Said:
+        """Return what Prometheus said last, by query; nothing where it was never asked."""
+        if heard := self.rounds.take():
+            answers = heard.answers
+            if is_flooded(answers, num_pods=self._num_pods):
+                self._split_until_s = now_s + SPLIT_S
+            self._tell(answers)
+            self._last = Said(answers=answers, at_s=now_s - self.rounds.held_s)
+            return replace(self._last, held_s=self.rounds.held_s, is_news=True)
+        if self._last is None or self.rounds.heard is None:
+            return Said(answers=Answers(), at_s=now_s)
+        return replace(self._last, held_s=self.rounds.held_s)
 
     def _tell(self, answers: Answers) -> None:
         """Write one line when other queries fail than before, or the clocks drifted apart."""

@@ -246,6 +246,21 @@ def flags_from_annotation(text: str) -> Flags | None:
     return flags if is_runnable(flags) else None
 
 
+def differs_in_pods(model: ModelDeployment, made_from: str | None) -> bool:
+    """Tell whether what runs was made from this spec but for its ``pods``, by the annotation.
+
+    Nothing is sized by these. Where nobody can read what it was made from, the answer is no.
+    """
+    try:
+        made = json.loads(made_from or "")
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(made, dict):
+        return False
+    sized = model.spec.to_digestible()
+    return {**made, "pods": None} == {**sized, "pods": None}
+
+
 def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeployment | None:
     """Return the model whose engines run, by the annotation: with today's SLO, demand and bounds.
 

@@ -37,9 +37,12 @@ def hold_in_a_blackout(decision: Decision, situation: Situation) -> Decision:
 
 
 def walk_down(decision: Decision, situation: Situation) -> Decision:
-    """Take a quarter away at a time, and only what was not needed for a whole window."""
+    """Take a quarter away at a time, and only what was not needed for a whole window.
+
+    What stands at the minimum has nothing to give, and no window of it is to be told.
+    """
     current = situation.current
-    if decision.replicas >= current:
+    if decision.replicas >= current or current <= situation.minimum:
         return decision
     if hold := _hold_down(situation):
         return decision.limited_to(current, *hold)

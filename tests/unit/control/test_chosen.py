@@ -21,11 +21,13 @@ from fleet_builders import (
 )
 from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.answers import Asker
+from tonnage.control.assess import sized
 from tonnage.control.status import report
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport
-from tonnage.manifests.children import spec_digest, write_flags
+from tonnage.manifests.children import differs_in_pods, spec_digest, write_flags
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.plan import size
 from tonnage.sizing.provenance import Figure
@@ -254,6 +256,46 @@ class TestAChangedSpec:
         found = assessed(a_state(a_manifest(**change), live=a_deployment_body()))
 
         assert found.template is None
+
+
+class TestAChangeOfWhatPodsNeed:
+    CHANGED = a_manifest(pods={"cpu": "3"}, generation=2)
+    KEPT = replace(CHOSEN, max_num_seqs=50)
+
+    def test_is_sized_with_the_flags_that_run_and_asks_nothing_that_was_not_asked(self):
+        before = Asker()
+        sized(a_state(live=running(self.KEPT)), a_fleet(a_state()), a_memory(a_state()), before)
+        changed = a_state(self.CHANGED, live=running(self.KEPT))
+        asker = Asker(before.remembered)
+
+        found = sized(changed, a_fleet(changed), a_memory(changed), asker)
+
+        assert found.sizing.flags == self.KEPT
+        assert found.chosen.must_apply
+        assert (before.num_searched > 0, asker.num_searched) == (True, 0)
+
+    def test_is_carried_out(self):
+        found = assessed(a_state(self.CHANGED, live=running(self.KEPT)))
+
+        [container] = found.template["spec"]["template"]["spec"]["containers"]
+        assert container["resources"]["requests"]["cpu"] == "3"
+        assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(
+            self.KEPT
+        )
+
+    def test_beside_another_change_asks_for_the_best_flags(self):
+        both = a_manifest(pods={"cpu": "3"}, contextLength=16_384, generation=2)
+        asker = Asker()
+
+        state = a_state(both, live=running(self.KEPT))
+        found = sized(state, a_fleet(state), a_memory(state), asker)
+
+        assert found.chosen.must_apply
+        assert asker.num_searched > 1
+
+    def test_is_none_where_nobody_wrote_down_what_runs(self):
+        for made_from in (None, "{", "[]", "7"):
+            assert not differs_in_pods(a_model(pods={"cpu": "3"}), made_from)
 
 
 class TestAForeignEdit:

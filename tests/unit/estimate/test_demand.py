@@ -13,7 +13,7 @@ from strategies import numbers
 from tonnage.estimate import demand
 from tonnage.estimate.demand import attainment, count_arrivals, is_fresh
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.samples import ArrivalWindow
+from tonnage.estimate.samples import ArrivalWindow, EngineSamples
 
 INF = math.inf
 READY = frozenset({"a"})
@@ -31,6 +31,23 @@ engines = st.builds(
     waiting=rates,
     running=rates,
 )
+
+
+@pytest.mark.parametrize(
+    ("age_s", "held_s", "fresh"),
+    [
+        (45, 0, True),
+        (46, 0, False),
+        (45, 15, True),
+        (45, 16, False),
+        (15, 45, True),
+        (15, 46, False),
+    ],
+)
+def test_what_is_held_beyond_a_scrape_interval_is_age(age_s, held_s, fresh):
+    samples = EngineSamples(pod="a", engine="0", age_s=age_s, held_s=held_s)
+
+    assert is_fresh(samples, scrape_interval_s=15) is fresh
 
 
 def measure_demand(samples, **options):

@@ -58,8 +58,9 @@ def a_store(kube=None, *, leads=True):
     )
 
 
-def keep(store, known, *, after_s=0, live=None):
-    return store.keep(known, NOW_S + after_s, live={UID: "blue"} if live is None else live)
+def keep(store, known, *, after_s=0, live=None, **how):
+    live = {UID: "blue"} if live is None else live
+    return store.keep(known, NOW_S + after_s, live=live, **how)
 
 
 def text_of(kube, path=SHARED):
@@ -120,6 +121,27 @@ class TestWhatIsKept:
 
         assert kube.writes == []
         assert (kept.calibrations, kept.problem) == (Calibrations(), None)
+
+    def test_at_the_end_is_all_of_it_however_little_moved(self):
+        kube = KubeDouble()
+        store, little = a_store(kube), faster(KNOWN, 1.001)
+        keep(store, KNOWN)
+        keep(store, little, after_s=2 * MINUTE_S)
+        assert a_store(kube).read().calibrations == KNOWN
+
+        keep(store, little, after_s=2 * MINUTE_S + 1, is_last=True)
+
+        read, wanted = (each.speed[BLUE] for each in (a_store(kube).read().calibrations, little))
+        assert read.bandwidth_efficiency == pytest.approx(wanted.bandwidth_efficiency, rel=1e-6)
+
+    def test_at_the_end_is_not_written_where_it_stands_there(self):
+        kube = KubeDouble()
+        keep(a_store(kube), KNOWN)
+        store = a_store(kube)
+
+        keep(store, store.read().calibrations, is_last=True)
+
+        assert len(kube.writes) == 2
 
     def test_is_not_written_again_after_a_restart(self):
         kube = KubeDouble()

@@ -1,5 +1,6 @@
 """The loop called as a function: from nothing to a fleet at rest, and what disturbs it."""
 
+import copy
 import json
 import logging
 import math
@@ -24,6 +25,11 @@ FIRST_REPLICAS = a_sizing().replicas
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 DECISION = "event=decision "
 CALIBRATION = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
+
+
+def failing_lists(verb, path):
+    if verb == "list":
+        raise KubernetesError("no", status=500)
 
 
 def refusing(part):
@@ -77,6 +83,20 @@ class TestAtRest:
         restarted.start_leading()
 
         assert [tick(restarted, world) for _ in range(3)] == [[]] * 3
+
+    def test_a_restart_says_nothing_of_a_window_in_which_nothing_could_go(self):
+        scaling = {"minReplicas": 3, "maxReplicas": 8}
+        loop, world = served(a_manifest(demand=None, scaling=scaling), load_per_pod=0.1)
+        for _ in range(120):
+            tick(loop, world)
+        said = condition(world, "ScalingLimited"), status_of(world)["display"]["reason"]
+        restarted = a_loop(world)
+        restarted.start_leading()
+        tick(restarted, world)
+
+        assert said == (("True", "MinReplicas"), "MinReplicas")
+        assert (condition(world, "ScalingLimited"), status_of(world)["display"]["reason"]) == said
+        assert [tick(restarted, world) for _ in range(60)] == [[]] * 60
 
     def test_nothing_is_written_when_the_store_wakes_it_often(self):
         loop, world = served()
@@ -233,6 +253,33 @@ class TestTheList:
 
         assert condition(world, "ScalingActive") == ("True", "Scaling")
 
+    def test_goes_on_beside_the_loop_once_it_was_done(self):
+        loop, world = served()
+        waiting = []
+        loop.lists.start = waiting.append  # until the test does it
+        asked = []
+        world.kube.fail = lambda verb, path: asked.append(path) if verb == "list" else None
+        world.now_s += RELIST_S
+
+        loop.tick()
+        assert (len(waiting), asked) == (1, [])
+        loop.tick()
+        assert len(waiting) == 1
+        waiting.pop()()
+        loop.tick()
+
+        assert len(asked) == 5
+        assert (loop.relisted_at_s, waiting) == (world.now_s, [])
+
+    def test_that_failed_is_waited_for(self):
+        loop, world = served()
+        world.kube.fail = failing_lists
+        world.now_s += RELIST_S
+
+        for _ in range(2):
+            with pytest.raises(KubernetesError):
+                loop.tick()
+
     def test_stays_within_the_namespaces_that_are_served(self):
         world = a_world()
         asked = []
@@ -333,6 +380,34 @@ class TestCalibration:
         [entry] = restarted.memory.calibrations.memory.values()
         assert entry.kv_tokens == 600_000
         assert tick(restarted, world) == []
+
+    def test_of_the_last_minute_is_kept_at_the_end_by_who_leads(self):
+        for leads in (True, False):
+            loop, world = served()
+            world.kv_tokens = 600_000
+            tick(loop, world)
+            before = copy.deepcopy(world.kube.objects[CALIBRATION])
+            world.kv_tokens = 400_000
+            assert tick(loop, world) == []
+            world.leads = leads
+
+            loop.end()
+
+            assert (world.kube.objects[CALIBRATION] != before) is leads
+            restarted = a_loop(world)
+            restarted.start_leading()
+            [entry] = restarted.memory.calibrations.memory.values()
+            assert entry.kv_tokens == (400_000 if leads else 600_000)
+
+    def test_that_did_not_move_is_not_written_at_the_end(self):
+        loop, world = served()
+        world.kv_tokens = 600_000
+        tick(loop, world)
+        before = len(world.kube.writes)
+
+        loop.end()
+
+        assert len(world.kube.writes) == before
 
     def test_that_cannot_be_read_is_left_aside(self):
         world = a_world()
@@ -504,7 +579,7 @@ class TestWhatIsTold:
 
         tick(loop, world)
 
-        assert steps == ["relist", "observe", "decide", "act", "keep", "tell"]
+        assert steps == ["relist", "ask", "observe", "decide", "act", "keep", "tell"]
 
     def test_a_tick_tells_the_series_of_its_objects(self):
         world, told = a_world(a_manifest("a"), a_manifest("b")), []

@@ -1,5 +1,7 @@
 """The store and the answers of Prometheus, joined into one fleet."""
 
+import threading
+
 import pytest
 
 from bad_input import LLAMA_8B
@@ -67,7 +69,9 @@ def served(name="llama", *, namespace="serving", pods=("a", "b")):
 
 
 def observed(observer, *bodies, now_s=NOW_S):
-    return observer.observe(a_store(*bodies).snapshot(), Calibrations(), now_s)
+    snapshot = a_store(*bodies).snapshot()
+    observer.begin_round(snapshot, now_s, threading.Event())
+    return observer.observe(snapshot, Calibrations(), now_s)
 
 
 def one(observer, *bodies, now_s=NOW_S):

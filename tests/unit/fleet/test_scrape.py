@@ -1,11 +1,13 @@
 """What is asked in a tick, in how many parts, and what is said of what failed."""
 
 import logging
+import threading
 
 import pytest
 
 from tonnage.cluster.questions import Answers
 from tonnage.estimate.metrics import TABLE
+from tonnage.fleet.rounds import Rounds
 from tonnage.fleet.scrape import (
     MAX_SETS,
     SPLIT_PODS,
@@ -46,9 +48,11 @@ def pods(**numbers):
 
 
 def scraping(asking, known, *times_s, settings=SETTINGS):
-    scraper = Scraper(ask=asking, settings=settings)
+    rounds = Rounds(ask=asking, every_s=15, reusable_s=30)
+    scraper = Scraper(rounds=rounds, settings=settings)
     for now_s in times_s or (0,):
-        scraper.scrape(expressions, known, now_s)
+        scraper.begin(expressions, known, now_s, threading.Event())
+        scraper.said(now_s)
     return asking.selectors()
 
 

@@ -51,6 +51,12 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=5, need=2, **JUST_STARTED), 5, ["JustStarted"]),
         (a_situation(current=5, need=2, **JUST_LOST), 5, ["ReplicaLost"]),
         (a_situation(current=5, need=2, lost_at_s=NOW_S - WINDOW_S), 3, ["WalkingDown"]),
+        # At the minimum there is nothing to walk down: no window is told that ends unseen.
+        (a_situation(current=5, need=2, minimum=5), 5, ["MinReplicas"]),
+        (a_situation(current=5, need=2, minimum=5, **JUST_STARTED), 5, ["MinReplicas"]),
+        (a_situation(current=5, need=2, minimum=5, **JUST_LOST), 5, ["MinReplicas"]),
+        (a_situation(current=5, need=2, minimum=5, recent=[9, 2]), 5, ["MinReplicas"]),
+        (a_situation(current=5, need=2, minimum=4, **JUST_STARTED), 5, ["JustStarted"]),
         # What replaces a replica that was lost long ago still loads.
         (a_situation(current=5, need=2, lost_at_s=0, is_replacing=True), 5, ["ReplicaLost"]),
         (a_situation(current=5, need=2, lost_at_s=0, is_replacing=False), 3, ["WalkingDown"]),
@@ -89,7 +95,8 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=1, need=1, minimum=3, **REFUSED), 3, ["MinReplicas"]),
         # The user's bounds.
         (a_situation(current=6, need=9, maximum=8), 8, ["MaxReplicas"]),
-        (a_situation(current=3, need=1, minimum=3), 3, ["WalkingDown", "MinReplicas"]),
+        (a_situation(current=3, need=1, minimum=3), 3, ["MinReplicas"]),
+        (a_situation(current=4, need=1, minimum=4, metrics=Metrics.MISSING), 4, ["MetricsMissing"]),
         (a_situation(current=1, need=1, minimum=3), 3, ["MinReplicas"]),
         (a_situation(current=9, need=9, maximum=4), 4, ["MaxReplicas"]),
         (

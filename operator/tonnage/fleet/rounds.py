@@ -1,0 +1,100 @@
+"""Rounds of questions to Prometheus: one at a time, asked beside the loop, handed over whole.
+
+A tick waits for the answers to its round; what people change does not. Where something changes
+meanwhile, it is decided by the answers of the round before, and the round goes on.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tonnage.cluster.answer import Kept
+from tonnage.cluster.questions import Answers, QuerySet
+from tonnage.fleet.aside import Aside
+
+Ask = Callable[[Sequence[QuerySet], Kept], Answers]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What Prometheus said in one round."""
+
+    answers: Answers
+    began_at_s: float
+    """By the clock of the rounds: no answer is of later than of when it was asked for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rounds:
+    """Asks when it is time, and keeps what was answered last."""
+
+    ask: Ask
+    every_s: float
+    """Between the beginnings of two rounds; one that takes longer is followed by the next."""
+    reusable_s: float
+    """For so long after a round a change is decided by its answers."""
+    work: Aside[Heard] = field(default_factory=Aside)
+    """The round under way, or done and not yet taken over."""
+    clock: Callable[[], float] = time.monotonic
+    heard: Heard | None = None
+    """The last that was taken over."""
+    _began_at_s: float | None = None
+
+    @property
+    def held_s(self) -> float:
+        """Return how long ago the last answers were asked for."""
+        return self.clock() - self.heard.began_at_s if self.heard else 0.0
+
+    @property
+    def is_reusable(self) -> bool:
+        """Tell whether a change can be decided by what was answered last."""
+        return self.heard is not None and self.held_s < self.reusable_s
+
+    @property
+    def due_in_s(self) -> float:
+        """Return in what time there is something to wait for: a round under way, or the next."""
+        if not self.work.is_free:
+            return 0.0
+        return self.every_s if self._began_at_s is None else self._rest_s
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether to begin one: no other is under way, or not taken over yet."""
+        return self.work.is_free and self._rest_s == 0
+
+    def begin(self, questions: Sequence[QuerySet], kept: Kept, news: threading.Event) -> None:
+        """Begin a round; ``news`` is set when it ends."""
+        self._began_at_s = began_at_s = self.clock()
+
+        def answered() -> Heard:
+            return Heard(answers=self.ask(questions, kept), began_at_s=began_at_s)
+
+        self.work.begin(answered, news)
+
+    def wait(self, news: threading.Event) -> None:
+        """Wait until the round ends, or for news while they can be decided without it."""
+        if not self.work.is_under_way:
+            return
+        if not (self.is_reusable and news.wait(self.reusable_s - self.held_s)):
+            self.work.wait()
+
+    def take(self) -> Heard | None:
+        """Take over what was answered since this was last asked, if anything was."""
+        heard = self.work.take()
+        self.heard = heard or self.heard
+        return heard
+
+    def forget(self) -> None:
+        """Begin anew: what was answered before, or is about to be, says nothing of now."""
+        self.work.wait()
+        self.work.drop()
+        self.heard = self._began_at_s = None
+
+    @property
+    def _rest_s(self) -> float:
+        """Return in what time the next round is due, whether one is under way or not."""
+        if self._began_at_s is None:
+            return 0.0
+        since_s = self.clock() - self._began_at_s
+        return max(0.0, self.every_s - since_s) if since_s >= 0 else 0.0
