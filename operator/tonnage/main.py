@@ -27,6 +27,7 @@ from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
 from tonnage.fleet.limiter import Limiter
+from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
@@ -67,16 +68,16 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         taken_names=writer.taken_names,
         start=beside,
     )
+    store = Store()
     return Loop(
-        store=Store(),
+        store=store,
         observer=observer,
         writer=writer,
         calibration=CalibrationConfigMap(
             kube, namespace=settings.operator_namespace, may_write=leadership.is_leader
         ),
         settings=settings,
-        kube=kube,
-        lists=Aside(beside),
+        lists=Lists(store=store, kube=kube, namespaces=settings.namespaces, work=Aside(beside)),
     )
 
 
@@ -212,7 +213,7 @@ def run(settings_path: str) -> int:
     for thread in (leading, deciding):
         thread.start()
     watches = Watches(beat=lambda: heartbeat.beat(WATCHES), rest=lambda: heartbeat.rest(WATCHES))
-    loop.readable = watches.note_readable
+    loop.lists.readable = watches.note_readable
 
     def keep_watching(namespaces: tuple[str, ...]) -> None:
         asyncio.run(watch(namespaces, loop.store, identity, watches))

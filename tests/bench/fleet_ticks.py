@@ -202,7 +202,7 @@ class Clocked:
         self.loop.step = self._step
         self._steps_s: dict[str, float] = {}
         show(self.loop, self.world)
-        self.loop.relisted_at_s = self.world.now_s + 1e9  # lists are the double's, not ours
+        self.loop.lists.checked_at_s = self.world.now_s + 1e9  # lists are the double's, not ours
 
     def _step(self, name: str):
         return _Timer(self._steps_s, name)

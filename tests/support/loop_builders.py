@@ -27,7 +27,8 @@ from tonnage.estimate.series import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.limiter import Limiter
-from tonnage.fleet.loop import RELISTED, Loop
+from tonnage.fleet.lists import RELISTED, Lists
+from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Store
 from tonnage.settings import Settings
@@ -136,8 +137,9 @@ def a_loop_asking(ask, world, **settings):
         site=SITE,
         limiter=Limiter(per_s=known.writes_per_s, clock=lambda: world.now_s),
     )
+    store = Store()
     return Loop(
-        store=Store(),
+        store=store,
         observer=Observer(
             kube=world.kube,
             ask=ask,
@@ -152,7 +154,7 @@ def a_loop_asking(ask, world, **settings):
             world.kube, namespace="tonnage-system", may_write=lambda: world.leads
         ),
         settings=known,
-        kube=world.kube,
+        lists=Lists(store=store, kube=world.kube, namespaces=known.namespaces),
         now=lambda: world.now_s,
     )
 

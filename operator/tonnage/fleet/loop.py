@@ -3,24 +3,12 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
 from itertools import pairwise
 from statistics import median
 
-from tonnage.cluster.errors import KubernetesError
-from tonnage.cluster.kube import (
-    AUTOSCALERS,
-    DEPLOYMENTS,
-    MODEL_DEPLOYMENTS,
-    PODS,
-    REPLICA_SETS,
-    KubeApi,
-    Object,
-    Resource,
-)
 from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.state import Assessment, Fleet, Memory, ModelState
 from tonnage.control.status import newest_decision
@@ -28,42 +16,25 @@ from tonnage.control.tick import Outcome, tick, with_carried
 from tonnage.control.times import rfc3339
 from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
-from tonnage.fleet.aside import Aside
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.limiter import BURST_S
+from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer, key_of
-from tonnage.fleet.store import Key, Kind, Owner, Served, Store
-from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.fleet.store import Key, Owner, Served, Store
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
 from tonnage.sizing.plan import Between
 from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
-RELIST_S = 300
-LONGEST_UNLISTED_S = 2 * RELIST_S
-"""After which nothing is decided before the lists are read."""
 LEAST_PACES = 3
 PACE_TICKS = 6
 """Of which the usual time between two ticks is taken: one that is late says nothing of it."""
-NAMESPACE_GONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
-"""What is said of a namespace that was deleted, and our rights in it with it."""
-RELISTED: Sequence[tuple[Kind, Resource, str]] = (
-    (Kind.MODEL, MODEL_DEPLOYMENTS, ""),
-    (Kind.DEPLOYMENT, DEPLOYMENTS, f"{MANAGED_LABEL}=true"),
-    (Kind.REPLICA_SET, REPLICA_SETS, f"{MANAGED_LABEL}=true"),
-    (Kind.POD, PODS, f"{MANAGED_LABEL}=true"),
-    (Kind.AUTOSCALER, AUTOSCALERS, ""),
-)
 
 
 def _untold(_: FleetSeries) -> None:
     """Nobody listens."""
-
-
-def _unheeded(_: Collection[str]) -> None:
-    """All namespaces are watched."""
 
 
 def _at_once() -> None:
@@ -83,30 +54,23 @@ class Loop:
     writer: Writer
     calibration: CalibrationConfigMap
     settings: Settings
-    kube: KubeApi
+    lists: Lists
     now: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
     """What the time for searches is measured by."""
     memory: Memory = field(default_factory=Memory)
     state_problem: StateProblem | None = None
     """With what was learned, when it was last read or written."""
-    relisted_at_s: float = 0.0
     ticked_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_TICKS))
     """When the last ticks began."""
-    unlisted: Mapping[str, str] = field(default_factory=dict)
-    """Namespaces that could not be read the last time, and what the API server said."""
     held: frozenset[str] = frozenset()
     """Namespaces whose scaling the circuit breaker held in the last tick."""
-    readable: Callable[[Collection[str]], None] = _unheeded
-    """Takes the namespaces that could be read, of those that are named in the settings."""
     tell: Callable[[FleetSeries], None] = _untold
     """Takes what a tick found, for the operator's own metrics."""
     step: Callable[[str], AbstractContextManager[object]] = _unmeasured
     """Measures a step of a tick."""
     gather: Callable[[], object] = _at_once
     """Waits a moment for what changes together: the next tick begins a while after this one."""
-    lists: Aside[dict[str, str]] = field(default_factory=Aside)
-    """The store's check against lists."""
     _live: Mapping[str, str] = field(default_factory=dict)
     """Namespaces of the objects that the last tick found, by UID."""
     _is_complete: bool = True
@@ -116,9 +80,7 @@ class Loop:
         """Take up what was learned before, as far as it can be read."""
         kept = self.calibration.read()
         self.observer.rounds.forget()
-        self.lists.wait()
-        self.lists.drop()
-        self.relisted_at_s = 0.0
+        self.lists.forget()
         self.memory = Memory(calibrations=kept.calibrations)
         self._live = {}
         self.state_problem = kept.problem
@@ -127,7 +89,7 @@ class Loop:
         """Observe, decide, act; return what was found."""
         self._is_complete = False
         with self.step("relist"):
-            self._relist(self.now())
+            self.lists.check(self.now())
         with self.step("ask"):
             self._ask()
         now_s = self.now()
@@ -188,7 +150,7 @@ class Loop:
             fleet,
             pace_s=pace_s(self.ticked_at_s),
             state_problem=(problem.reason, problem.message) if problem else None,
-            unlisted=self.unlisted,
+            unlisted=self.lists.unlisted,
         )
 
     def _keep(self, *, is_last: bool = False) -> None:
@@ -215,68 +177,6 @@ class Loop:
         for namespace in sorted(self.held - held.keys()):
             LOG.info(Line("scaling goes on", namespace=namespace))
         self.held = frozenset(held)
-
-    def _relist(self, now_s: float) -> None:
-        """Check the store against lists: a watch is silent about what vanished in a re-list.
-
-        Beside the loop, unless the last lists are long ago: then they are waited for.
-        """
-        since_s = now_s - self.relisted_at_s
-        if self.lists.is_free and since_s >= RELIST_S:
-            self.lists.begin(self._reconciled)
-        if since_s >= LONGEST_UNLISTED_S:
-            self.lists.wait()
-        refused = self._listed_anew()
-        if refused is None:
-            return
-        for namespace in refused.keys() - self.unlisted.keys():
-            LOG.error(Line("left out", namespace=namespace, message=refused[namespace]))
-        for namespace in self.unlisted.keys() - refused.keys():
-            LOG.info(Line("served again", namespace=namespace))
-        self.unlisted = refused
-        self.readable(set(self.settings.namespaces) - refused.keys())
-        self.relisted_at_s = now_s
-
-    def _listed_anew(self) -> dict[str, str] | None:
-        """Return what the lists came to, if they are done; where they failed, they are due again.
-
-        Raises:
-            KubernetesError: the API server fails, or lets us read no namespace at all.
-        """
-        try:
-            return self.lists.take()
-        except Exception:
-            self.relisted_at_s = 0.0
-            self.store.changed.clear()  # all of it is looked at when the lists are read again
-            raise
-
-    def _reconciled(self) -> dict[str, str]:
-        """Read all lists into the store; return the namespaces that may not be read, and why."""
-        refused: dict[str, str] = {}
-        for kind, resource, selector in RELISTED:
-            listed = self._listed(resource, selector, refused)
-            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
-                LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
-                self.store.changed.set()
-        return refused
-
-    def _listed(
-        self, resource: Resource, selector: str, refused: dict[str, str]
-    ) -> Iterator[Object]:
-        """Yield a kind's objects; a namespace that may not be read is added to ``refused``.
-
-        Raises:
-            KubernetesError: the API server fails, or lets us read no namespace at all.
-        """
-        for namespace in self.settings.namespaces or (None,):
-            try:
-                yield from self.kube.list(resource.path(namespace), label_selector=selector)
-            except KubernetesError as error:
-                if namespace is None or error.status not in NAMESPACE_GONE:
-                    raise
-                refused[namespace] = str(error)
-                if len(refused) == len(self.settings.namespaces):
-                    raise
 
 
 def served_by(models: Iterable[ModelState]) -> Served:

@@ -17,7 +17,7 @@ from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.keeping import shard_of
 from tonnage.estimate.speed import prompt_shape
-from tonnage.fleet.loop import RELIST_S
+from tonnage.fleet.lists import RELIST_S
 from tonnage.fleet.store import Kind
 
 EACH = a_sizing().goodput_requests_per_s
@@ -256,7 +256,7 @@ class TestTheList:
     def test_goes_on_beside_the_loop_once_it_was_done(self):
         loop, world = served()
         waiting = []
-        loop.lists.start = waiting.append  # until the test does it
+        loop.lists.work.start = waiting.append  # until the test does it
         asked = []
         world.kube.fail = lambda verb, path: asked.append(path) if verb == "list" else None
         world.now_s += RELIST_S
@@ -269,7 +269,7 @@ class TestTheList:
         loop.tick()
 
         assert len(asked) == 5
-        assert (loop.relisted_at_s, waiting) == (world.now_s, [])
+        assert (loop.lists.checked_at_s, waiting) == (world.now_s, [])
 
     def test_that_failed_is_waited_for(self):
         loop, world = served()

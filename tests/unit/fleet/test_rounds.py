@@ -337,12 +337,12 @@ def test_a_tick_that_failed_is_tried_again_after_a_while():
 
 def test_what_begins_to_lead_anew_reads_the_lists_of_today():
     loop, world = served()
-    loop.lists.begin(lambda: {"serving": "could not be read in the lead before"})
+    loop.lists.work.begin(lambda: {"serving": "could not be read in the lead before"})
     loop.start_leading()
     tick(loop, world)
 
-    assert loop.unlisted == {}
-    assert loop.relisted_at_s == world.now_s
+    assert loop.lists.unlisted == {}
+    assert loop.lists.checked_at_s == world.now_s
 
 
 def test_a_tick_that_cannot_read_the_lists_leaves_no_news_behind():
@@ -351,7 +351,7 @@ def test_a_tick_that_cannot_read_the_lists_leaves_no_news_behind():
     def unreachable():
         raise KubernetesError("the API server is away", status=503)
 
-    loop.lists.begin(unreachable)
+    loop.lists.work.begin(unreachable)
     world.now_s += EVERY_S
     loop.store.changed.set()
     with pytest.raises(KubernetesError):

@@ -1,7 +1,6 @@
 """Which namespaces are watched: those that can be read, also when that changes."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -58,7 +57,8 @@ def test_what_cannot_be_read_any_more_begins_nothing_anew(namespaces):
 
 def test_the_loop_tells_after_each_list_what_can_be_read():
     world = a_world(a_manifest(namespace="blue"))
-    loop = replace(a_loop(world, namespaces=("blue", "green")), readable=(told := []).append)
+    loop = a_loop(world, namespaces=("blue", "green"))
+    loop.lists.readable = (told := []).append
 
     def refused(verb, path):
         if verb == "list" and "/green/" in path:

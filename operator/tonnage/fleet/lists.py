@@ -1,0 +1,120 @@
+"""The store against lists: a watch is silent about what vanished while it was being re-listed."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.kube import (
+    AUTOSCALERS,
+    DEPLOYMENTS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    KubeApi,
+    Object,
+    Resource,
+)
+from tonnage.fleet.aside import Aside
+from tonnage.fleet.logs import Line
+from tonnage.fleet.store import Kind, Store
+from tonnage.manifests.names import MANAGED_LABEL
+
+LOG = logging.getLogger("tonnage.lists")
+RELIST_S = 300
+LONGEST_UNLISTED_S = 2 * RELIST_S
+"""After which nothing is decided before the lists are read."""
+NAMESPACE_GONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""What is said of a namespace that was deleted, and our rights in it with it."""
+RELISTED: Sequence[tuple[Kind, Resource, str]] = (
+    (Kind.MODEL, MODEL_DEPLOYMENTS, ""),
+    (Kind.DEPLOYMENT, DEPLOYMENTS, f"{MANAGED_LABEL}=true"),
+    (Kind.REPLICA_SET, REPLICA_SETS, f"{MANAGED_LABEL}=true"),
+    (Kind.POD, PODS, f"{MANAGED_LABEL}=true"),
+    (Kind.AUTOSCALER, AUTOSCALERS, ""),
+)
+
+
+def _unheeded(_: Collection[str]) -> None:
+    """All namespaces are watched."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lists:
+    """Checks the store against lists, beside the loop unless the last are long ago."""
+
+    store: Store
+    kube: KubeApi
+    namespaces: Collection[str]
+    """That are named in the settings; none: all are read."""
+    work: Aside[dict[str, str]] = field(default_factory=Aside)
+    """The lists being read: come to the namespaces that may not be, and why."""
+    readable: Callable[[Collection[str]], None] = _unheeded
+    """Takes the namespaces that could be read, of those that are named."""
+    unlisted: Mapping[str, str] = field(default_factory=dict)
+    """Namespaces that could not be read the last time, and what the API server said."""
+    checked_at_s: float = 0.0
+
+    def check(self, now_s: float) -> None:
+        """Begin to read them where it is time, and take over what was read.
+
+        Raises:
+            KubernetesError: the API server fails, or lets us read no namespace at all.
+        """
+        since_s = now_s - self.checked_at_s
+        if self.work.is_free and since_s >= RELIST_S:
+            self.work.begin(self._reconciled)
+        if since_s >= LONGEST_UNLISTED_S:
+            self.work.wait()
+        refused = self._taken()
+        if refused is not None:
+            self._note(refused)
+            self.checked_at_s = now_s
+
+    def forget(self) -> None:
+        """Begin anew: lists of before say nothing of now."""
+        self.work.wait()
+        self.work.drop()
+        self.checked_at_s = 0.0
+
+    def _taken(self) -> dict[str, str] | None:
+        """Return what came of them, if they are done; where they failed, they are due again."""
+        try:
+            return self.work.take()
+        except Exception:
+            self.checked_at_s = 0.0
+            self.store.changed.clear()  # all of it is looked at when the lists are read again
+            raise
+
+    def _note(self, refused: Mapping[str, str]) -> None:
+        for namespace in refused.keys() - self.unlisted.keys():
+            LOG.error(Line("left out", namespace=namespace, message=refused[namespace]))
+        for namespace in self.unlisted.keys() - refused.keys():
+            LOG.info(Line("served again", namespace=namespace))
+        self.unlisted = refused
+        self.readable(set(self.namespaces) - refused.keys())
+
+    def _reconciled(self) -> dict[str, str]:
+        """Read all lists into the store; return the namespaces that may not be read, and why."""
+        refused: dict[str, str] = {}
+        for kind, resource, selector in RELISTED:
+            listed = self._listed(resource, selector, refused)
+            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
+                LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
+                self.store.changed.set()
+        return refused
+
+    def _listed(
+        self, resource: Resource, selector: str, refused: dict[str, str]
+    ) -> Iterator[Object]:
+        """Yield a kind's objects; a namespace that may not be read is added to ``refused``."""
+        for namespace in self.namespaces or (None,):
+            try:
+                yield from self.kube.list(resource.path(namespace), label_selector=selector)
+            except KubernetesError as error:
+                if namespace is None or error.status not in NAMESPACE_GONE:
+                    raise
+                refused[namespace] = str(error)
+                if len(refused) == len(self.namespaces):
+                    raise
