@@ -22,7 +22,7 @@ pytestmark = pytest.mark.lab
 NUM_OBJECTS, REPLICAS = 40, 2
 MOST_REQUESTS = 20
 """Of an object that nothing was made for, beside statuses: 12 without a retry."""
-QUIET_TICKS = 4
+QUIET_TICKS = 10
 NODE = "gpu-crowd"
 SETTINGS = {"scrapeIntervalS": 1, "coldStartS": 1, "statusIntervalS": 1, "searchBudgetS": 0.8}
 

@@ -126,6 +126,7 @@ def a_world(*, url=None, ahead_s=0, limits=LIMITS, objects=OBJECTS, load=LITTLE,
             settings=settings,
             gpus=built_in_gpus(),
             has_pod_monitors=True,
+            clock=lambda: api.now_s,
         )
         store = a_store(objects, replicas)
         world = World(api=api, server=server, observer=observer, store=store, ahead_s=ahead_s)
