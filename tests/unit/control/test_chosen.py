@@ -1,9 +1,11 @@
 """Which flags are in force: those that run, unless the user's spec changed or somebody edited."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 
 from fleet_builders import (
     NOW_S,
@@ -23,6 +25,7 @@ from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.answers import Asker
 from tonnage.control.assess import sized
+from tonnage.control.question import question_of
 from tonnage.control.status import report
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.lengths import MeasuredLengths
@@ -33,6 +36,7 @@ from tonnage.sizing.plan import size
 from tonnage.sizing.provenance import Figure
 from tonnage.sizing.split import Parallelism
 
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 CHOSEN = a_sizing().flags
 """What the arithmetic chooses for ``a_model``."""
 TARGET = {"engine": None, "scaleTarget": {"name": "my-vllm"}, "hardware": {"gpu": "H200"}}
@@ -292,6 +296,16 @@ class TestAChangeOfWhatPodsNeed:
 
         assert found.chosen.must_apply
         assert asker.num_searched > 1
+
+    def test_is_nothing_that_sizing_asks_about(self):
+        spec = yaml.safe_load((EXAMPLES / "production-pods.yaml").read_text())["spec"]
+        questions = []
+        for pods in (spec["pods"], None):
+            state = a_state(a_manifest(**spec | {"pods": pods}))
+            asked = question_of(state.model, state, a_fleet(state), a_memory(state), Asker())
+            questions.append((asked.request, asked.near))
+
+        assert questions[0] == questions[1]
 
     def test_is_none_where_nobody_wrote_down_what_runs(self):
         for made_from in (None, "{", "[]", "7"):
