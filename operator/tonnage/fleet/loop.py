@@ -79,7 +79,7 @@ class Loop:
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
         kept = self.calibration.read()
-        self.observer.rounds.forget()
+        self.observer.forget()
         self.lists.forget()
         self.memory = Memory(calibrations=kept.calibrations)
         self._live = {}

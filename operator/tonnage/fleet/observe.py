@@ -22,7 +22,7 @@ from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests
 from tonnage.fleet.model_configs import ModelConfigs, place_of
 from tonnage.fleet.rounds import Ask, Rounds
-from tonnage.fleet.scrape import Said, Scraper, nothing_decides
+from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.views import AutoscalerView, deployment_view
 from tonnage.settings import Settings
@@ -33,6 +33,17 @@ LOG = logging.getLogger("tonnage.observe")
 
 def _untold(_: Answers) -> None:
     """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What Prometheus said last."""
+
+    at_s: float
+    """When, by the clock of ticks."""
+    answers: Answers = field(default_factory=Answers)
+    scrape: Scrape = field(default_factory=Scrape)
+    """The same, by pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +83,7 @@ class Observer:
     _configs: ModelConfigs = field(init=False)
     _claims: Claims = field(init=False)
     _scraper: Scraper = field(init=False)
-    _scrape: Scrape | None = None
-    """The last."""
+    _said: Said | None = None
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
@@ -101,7 +111,7 @@ class Observer:
         """
         models = self._ours(snapshot, self._manifests.parse(snapshot.models.values()))[1]
         if not models:
-            self.rounds.forget()
+            self.forget()
             return
         slos = [slo_of(model.spec) for model in models]
         ttft_limits_s = {target.limit_s for slo in slos for target in slo.ttft}
@@ -119,19 +129,24 @@ class Observer:
         pods = ((pod.namespace, pod.name) for pod in owned)
         self._scraper.begin(expressions, pods, now_s, news)
 
+    def forget(self) -> None:
+        """Ask anew: what Prometheus said before is not decided by."""
+        self.rounds.forget()
+        self._said = None
+
     def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
         """Return the fleet. What Prometheus does not answer is missing in it, and named."""
         parsed = self._manifests.parse(snapshot.models.values())
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
-        said = self._said(now_s) if ours else Said(answers=Answers(), at_s=now_s)
+        heard = self._heard(now_s)
+        said = heard if ours else Said(at_s=now_s)
         answers = said.answers
-        scrape = self._scrape if self._scrape and self.rounds.heard else Scrape()
         seen = Seen(
             snapshot=snapshot,
-            scrape=scrape,
-            held_s=said.held_s,
+            scrape=said.scrape,
+            held_s=self.rounds.held_s,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
             autoscalers=by_target(snapshot.autoscalers.values()),
             now_s=now_s,
@@ -159,20 +174,22 @@ class Observer:
         models = (parsed[view.uid] for view in views)
         return views, [each for each in models if isinstance(each, ModelDeployment)]
 
-    def _said(self, now_s: float) -> Said:
-        """Return what Prometheus said last; what no tick before saw is told, and joined."""
-        said = self._scraper.said(now_s)
-        if said.is_news:
-            self._scrape = self._joined(said)
-            self.tell(said.answers)
-        return said
+    def _heard(self, now_s: float) -> Said:
+        """Return what Prometheus said last; what no tick before saw is joined, and told."""
+        answers = self._scraper.take(now_s)
+        if answers is not None:
+            self._said = self._joined(answers, now_s)
+            self.tell(answers)
+        return self._said or Said(at_s=now_s)
 
-    def _joined(self, said: Said) -> Scrape:
+    def _joined(self, answers: Answers, now_s: float) -> Said:
+        before = self._said.scrape if self._said else None
         try:
-            return join(said.answers.series, self.settings, self._scrape)
+            scrape = join(answers.series, self.settings, before)
         except Exception:
-            self.rounds.forget()  # else those of the round before would be taken for these
+            self.forget()  # else those of the round before would be taken for these
             raise
+        return Said(at_s=now_s - self.rounds.held_s, answers=answers, scrape=scrape)
 
     def _is_ours(self, view: ModelView) -> bool:
         """Tell whether this release acts on an object, by its class."""

@@ -16,40 +16,33 @@ from tonnage.fleet.aside import Aside
 Ask = Callable[[Sequence[QuerySet], Kept], Answers]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """What Prometheus said in one round."""
-
-    answers: Answers
-    began_at_s: float
-    """By the clock of the rounds: no answer is of later than of when it was asked for."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """Asks when it is time, and keeps what was answered last."""
+    """Asks when it is time, and knows how old the last answers are."""
 
     ask: Ask
     every_s: float
     """Between the beginnings of two rounds; one that takes longer is followed by the next."""
     reusable_s: float
     """For so long after a round a change is decided by its answers."""
-    work: Aside[Heard] = field(default_factory=Aside)
+    work: Aside[Answers] = field(default_factory=Aside)
     """The round under way, or done and not yet taken over."""
     clock: Callable[[], float] = time.monotonic
-    heard: Heard | None = None
-    """The last that was taken over."""
     _began_at_s: float | None = None
+    """The last round: no answer is of later than of when it was asked for."""
+    _taken_began_at_s: float | None = None
+    """The last one whose answers were taken over."""
 
     @property
     def held_s(self) -> float:
         """Return how long ago the last answers were asked for."""
-        return self.clock() - self.heard.began_at_s if self.heard else 0.0
+        began_at_s = self._taken_began_at_s
+        return 0.0 if began_at_s is None else self.clock() - began_at_s
 
     @property
     def is_reusable(self) -> bool:
         """Tell whether a change can be decided by what was answered last."""
-        return self.heard is not None and self.held_s < self.reusable_s
+        return self._taken_began_at_s is not None and self.held_s < self.reusable_s
 
     @property
     def due_in_s(self) -> float:
@@ -65,12 +58,8 @@ class Rounds:
 
     def begin(self, questions: Sequence[QuerySet], kept: Kept, news: threading.Event) -> None:
         """Begin a round; ``news`` is set when it ends."""
-        self._began_at_s = began_at_s = self.clock()
-
-        def answered() -> Heard:
-            return Heard(answers=self.ask(questions, kept), began_at_s=began_at_s)
-
-        self.work.begin(answered, news)
+        self._began_at_s = self.clock()
+        self.work.begin(lambda: self.ask(questions, kept), news)
 
     def wait(self, news: threading.Event) -> None:
         """Wait until the round ends, or for news while they can be decided without it."""
@@ -79,17 +68,18 @@ class Rounds:
         if not (self.is_reusable and news.wait(self.reusable_s - self.held_s)):
             self.work.wait()
 
-    def take(self) -> Heard | None:
+    def take(self) -> Answers | None:
         """Take over what was answered since this was last asked, if anything was."""
-        heard = self.work.take()
-        self.heard = heard or self.heard
-        return heard
+        answers = self.work.take()
+        if answers is not None:
+            self._taken_began_at_s = self._began_at_s
+        return answers
 
     def forget(self) -> None:
         """Begin anew: what was answered before, or is about to be, says nothing of now."""
         self.work.wait()
         self.work.drop()
-        self.heard = self._began_at_s = None
+        self._began_at_s = self._taken_began_at_s = None
 
     @property
     def _rest_s(self) -> float:

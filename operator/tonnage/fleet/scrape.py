@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.prometheus import LATE
@@ -38,26 +38,12 @@ Expressions = Callable[[Sequence[str]], Mapping[str, str]]
 """PromQL by name, limited to these namespaces; to none where none is named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What Prometheus said last."""
-
-    answers: Answers
-    at_s: float
-    """When, by the clock of ticks."""
-    held_s: float = 0.0
-    """Since then, by one that nobody sets."""
-    is_news: bool = False
-    """No tick before saw it."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Scraper:
-    """Asks when it is time. Remembers what it said last, and whether answers were too large."""
+    """Asks in as many parts as it takes. Remembers whether answers were too large."""
 
     rounds: Rounds
     settings: Settings
-    _last: Said | None = None
     _num_pods: int = 0
     """Of the round under way."""
     _split_until_s: float = -math.inf
@@ -78,18 +64,14 @@ class Scraper:
         self._num_pods = len(known)
         self.rounds.begin(sets, Kept(labels=kept_labels(self.settings), pods=known), news)
 
-    def said(self, now_s: float) -> Said:
-        """Return what Prometheus said last, by query; nothing where it was never asked."""
-        if heard := self.rounds.take():
-            answers = heard.answers
+    def take(self, now_s: float) -> Answers | None:
+        """Take over what Prometheus said since this was last asked, if it said anything."""
+        answers = self.rounds.take()
+        if answers is not None:
             if is_flooded(answers, num_pods=self._num_pods):
                 self._split_until_s = now_s + SPLIT_S
             self._tell(answers)
-            self._last = Said(answers=answers, at_s=now_s - self.rounds.held_s)
-            return replace(self._last, held_s=self.rounds.held_s, is_news=True)
-        if self._last is None or self.rounds.heard is None:
-            return Said(answers=Answers(), at_s=now_s)
-        return replace(self._last, held_s=self.rounds.held_s)
+        return answers
 
     def _tell(self, answers: Answers) -> None:
         """Write one line when other queries fail than before, or the clocks drifted apart."""

@@ -103,7 +103,7 @@ class TestRounds:
         asked.later.run()
         asked.now_s = 10.0
 
-        assert asked.rounds.take().answers.bytes_read == 7
+        assert asked.rounds.take().bytes_read == 7
         assert asked.rounds.take() is None
         assert asked.rounds.held_s == 10.0
 
@@ -157,7 +157,7 @@ class TestRounds:
 
         asked.rounds.wait(asked.news)
 
-        assert asked.rounds.take().answers.bytes_read == 7
+        assert asked.rounds.take().bytes_read == 7
 
     def test_a_bug_in_a_round_is_met_in_the_tick_and_the_next_one_is_asked(self):
         def broken():
@@ -185,7 +185,7 @@ class TestRounds:
         asked = Asked(start=beside).begin()
         asked.rounds.forget()
 
-        assert (asked.rounds.take(), asked.rounds.heard) == (None, None)
+        assert (asked.rounds.take(), asked.rounds.is_reusable) == (None, False)
 
 
 class Hanging:
@@ -312,7 +312,7 @@ def test_what_begins_to_lead_anew_asks_first():
 def test_a_loop_that_asks_anew_decides_by_nothing_that_was_said_before():
     loop, world = served()
     tick(loop, world)
-    loop.observer.rounds.forget()
+    loop.observer.forget()
     fleet = loop.observer.observe(
         loop.store.snapshot(), loop.memory.calibrations, world.now_s + 10_000
     )
@@ -358,3 +358,13 @@ def test_a_tick_that_cannot_read_the_lists_leaves_no_news_behind():
         loop.tick()
 
     assert not loop.store.changed.is_set()
+
+
+def test_where_the_last_object_goes_while_a_round_goes_on_nothing_is_waited_for():
+    hanging = Hanging()
+    hanging.tick(after_s=15)
+    hanging.world.kube.objects.clear()
+    hanging.later.run()
+    hanging.tick(after_s=1)
+
+    assert hanging.loop.pause_s() > 0

@@ -52,7 +52,7 @@ def scraping(asking, known, *times_s, settings=SETTINGS):
     scraper = Scraper(rounds=rounds, settings=settings)
     for now_s in times_s or (0,):
         scraper.begin(expressions, known, now_s, threading.Event())
-        scraper.said(now_s)
+        scraper.take(now_s)
     return asking.selectors()
 
 
