@@ -7,6 +7,8 @@ ENGINE ?= emulator
 CLUSTER ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
+# What each part of the tests printed.
+LOGS := build/tests
 # What is compiled on installation, where there is a C compiler: installed anew when it changes.
 COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.pxd) deploy/hatch_build.py
 
@@ -23,9 +25,11 @@ help:  ## Show this help
 demo: $(VENV)/.lab  ## Build what is missing, run the demo, write demo.png, leave nothing running
 	$(BIN)/tonnage lab demo --cluster $(CLUSTER) --engine $(ENGINE) --picture demo.png
 
-test: lint  ## Everything: style, layers, types, then all tests
+test: lint  ## Everything: style, layers, types, then all tests; what failed is told once more at the end
+	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(PARTS:%=tests-%); parts=$$?; \
-	$(MAKE) --no-print-directory tests-alone && exit $$parts
+	$(MAKE) --no-print-directory tests-alone; alone=$$?; \
+	grep -E '^(_{4,} |E  |FAILED |ERROR )' $(LOGS)/*.log; exit $$(( parts | alone ))
 
 tests-cluster: TESTS := tests/cluster $(ALONE:%=--ignore=%)
 tests-alone: TESTS := $(ALONE)
@@ -33,7 +37,8 @@ tests-unit: TESTS := tests/unit tests/golden operator
 tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore=tests/golden
 
 $(PARTS:%=tests-%) tests-alone: tests-%: $(VENV)/.dev
-	@bash -o pipefail -c '$(BIN)/pytest -q $(TESTS) 2>&1 | sed -u "s/^/$*: /"'
+	@mkdir -p $(LOGS)
+	@bash -o pipefail -c '$(BIN)/pytest -q $(TESTS) 2>&1 | tee $(LOGS)/$*.log | sed -u "s/^/$*: /"'
 
 lint: $(VENV)/.dev  ## Format, rules, layers, types
 	$(BIN)/ruff format --check operator tests deploy
