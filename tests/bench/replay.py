@@ -1,23 +1,25 @@
 """Replay every policy on every case, and write who kept the target at what cost.
 
-    python tests/bench/replay.py --out runs --page tests/bench/replay.md [TRACE[:SCALE[:A-B]]...]
+    python tests/bench/replay.py --out runs --page tests/bench/replay.md --traces FOLDER
     python tests/bench/replay.py --out runs --only step,drift --policy tonnage,static-peak --seeds 1
     python tests/bench/replay.py --out runs day.csv.gz:6 week.parquet:0.5:0h-48h --only day,week
 
-Cases are the synthetic shapes and the traces given (``replay_cases``). Each run leaves a JSON file
-below ``--out``, and what has one is not run again, whatever the sources are now: start with another
-folder after a change, or remove the files of a policy (``rm runs/*--tonnage.json``). A run that
-failed is tried again. The whole, with the day of ``diurnal``, takes a night on two cores.
+Cases are the synthetic shapes and the traces given (``replay_cases``). Rivals run with the knobs
+that their projects ship, and for the frontier of cost and attainment with others, at one cold start
+and one seed. A day takes too long for several seeds. Each run leaves a JSON file below ``--out``,
+and what has one is not run again, whatever the sources are now: start with another folder after a
+change, or remove the files of a policy (``rm runs/*--tonnage.json``). A run that failed is tried
+again.
 """
 
 import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import click
-from replay_cases import NoCaseError, chosen_cases, shape_cases
+from replay_cases import Case, NoCaseError, chosen_cases, shape_cases, traces_in
 from replay_report import report
 from replay_runs import Job, Run, all_done, read
 
@@ -38,20 +40,41 @@ POLICIES = (
     "dynamo-classic", "dynamo-hybrid", "kubeai", "ray", "true-rate", "wva-throughput",
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 240.0, 600.0)
-SEEDS = 3
+SEEDS = 5
+LONG = frozenset({"diurnal"})
+"""Cases that are run with one seed, and without other knobs."""
+SWEPT_AT_S, SWEPT_SEED = 240.0, 0
 DRAWN = "drawn"
 
 
-def swept(names: Sequence[str], *, sweep: bool) -> list[str]:
-    """Return policies, and with ``sweep`` a rival that has a knob by each of its values too."""
-    found = []
-    for name in names:
-        policy = policy_of(name)
-        found.append(str(policy))
-        if sweep and policy.knob is None and policy.name not in OWN:
-            values = (Policy(name=policy.name, knob=each) for each in RIVALS[policy.name].sweep)
-            found += map(str, values)
-    return list(dict.fromkeys(found))
+def swept(names: Sequence[str]) -> list[str]:
+    """Return a rival that has a knob by each of its values."""
+    policies = map(policy_of, names)
+    rivals = [each.name for each in policies if each.knob is None and each.name not in OWN]
+    return [str(Policy(name=each, knob=knob)) for each in rivals for knob in RIVALS[each].sweep]
+
+
+def jobs_of(  # noqa: PLR0913
+    cases: Sequence[Case],
+    names: Sequence[str],
+    *,
+    starts_s: Sequence[float],
+    seeds: int,
+    speed: float | None,
+    sweep: bool,
+) -> list[Job]:
+    """Return all runs, by draw; ``sweep``: rivals with all values of their knobs, too."""
+    policies, others = [str(policy_of(each)) for each in names], swept(names) if sweep else []
+    return [
+        Job(case=case, start_s=start_s, speed=speed, seed=seed, policy=policy)
+        for case, start_s, seed in product(cases, starts_s, range(seeds))
+        if seed == SWEPT_SEED or case.name not in LONG
+        for policy in (*policies, *(others if _is_swept(case, start_s, seed) else ()))
+    ]
+
+
+def _is_swept(case: Case, start_s: float, seed: int) -> bool:
+    return (start_s, seed) == (SWEPT_AT_S, SWEPT_SEED) and case.name not in LONG
 
 
 def left_out(jobs: Sequence[Job]) -> list[str]:
@@ -106,7 +129,17 @@ def _speed(_: click.Context, parameter: click.Parameter, value: str) -> float | 
 @click.option("--page", type=click.Path(path_type=Path), help="Markdown to write at the end.")
 @click.option("--only", callback=_names, help="CASE,...: shapes and names of traces.")
 @click.option("--policy", "names", callback=_names, help="NAME[:KNOB],... instead of all.")
-@click.option("--sweep", is_flag=True, help="Rivals with all values of their knobs, too.")
+@click.option(
+    "--traces",
+    "trace_folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder with the traces of the whole benchmark, whose windows are known.",
+)
+@click.option(
+    "--sweep/--no-sweep",
+    default=True,
+    help=f"Rivals with all values of their knobs, too: seed {SWEPT_SEED}, {SWEPT_AT_S:g} s.",
+)
 @click.option(
     "--start-up",
     "starts_s",
@@ -128,6 +161,7 @@ def _speed(_: click.Context, parameter: click.Parameter, value: str) -> float | 
 def main(  # noqa: PLR0913
     *,
     traces: tuple[str, ...],
+    trace_folder: Path | None,
     folder: Path,
     page: Path | None,
     only: tuple[str, ...],
@@ -141,14 +175,13 @@ def main(  # noqa: PLR0913
 ) -> None:
     """Run what has no result yet."""
     try:
-        cases = chosen_cases(traces, only)
-        policies = swept(names or POLICIES, sweep=sweep)
+        known = traces_in(trace_folder) if trace_folder else ()
+        cases = chosen_cases((*traces, *known), only)
+        jobs = jobs_of(
+            cases, names or POLICIES, starts_s=starts_s, seeds=seeds, speed=speed, sweep=sweep
+        )
     except (NoCaseError, UnknownPolicyError) as error:
         raise click.UsageError(str(error)) from error
-    jobs = [
-        Job(case=case, start_s=start_s, speed=speed, seed=seed, policy=policy)
-        for case, start_s, seed, policy in product(cases, starts_s, range(seeds), policies)
-    ]
     folder.mkdir(parents=True, exist_ok=True)
     if not page_only:
         _run(jobs, folder, processes)
@@ -168,7 +201,7 @@ def _run(jobs: Sequence[Job], folder: Path, num_processes: int) -> None:
     known = sum(1 for job in jobs if (run := read(folder, job)) and not run.error)
     click.echo(f"{len(jobs)} runs, {known} of them done before")
     try:
-        for job, run in all_done(jobs, folder, num_processes):
+        for job, run in chain.from_iterable(all_done(jobs, folder, num_processes)):
             num_run += 1
             click.echo(f"[{known + num_run}/{len(jobs)}] {job}: {told(run)}, {run.wall_s:.0f} s")
     except BrokenProcessPool:

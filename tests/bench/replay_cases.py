@@ -32,6 +32,14 @@ RATES = {
     "bursts": 20.0,
 }
 """Requests/s in the mean."""
+TRACES = (
+    "azure2023_conv.csv.gz:10:0m-30m",
+    "azure2023_code.csv.gz:4:0m-60m",
+    "servegen_mlarge_14d_x125.parquet:60:5040m-5070m",
+    "servegen_tenant_office_c69_7d.parquet:40:1980m-2040m",
+    "servegen_tenant_steady_c78_12h.parquet:10:0m-30m",
+)
+"""Those of the whole benchmark, as FILE:SCALE:FROM-TO: windows in which replicas come and go."""
 LLMD_TIMES = 1.5
 """Of llm-d's own rates."""
 TARGET = 0.99
@@ -98,6 +106,19 @@ def trace_case(text: str) -> Case:
         raise NoCaseError(f"{text}: a scale is above 0, and a window ends after it begins")
     name = Path(path).name.partition(".")[0]
     return Case(name=name, file=Path(path), times=times, from_s=from_s, until_s=until_s)
+
+
+def traces_in(folder: Path) -> list[str]:
+    """Return those traces of the whole benchmark that lie in a folder.
+
+    Raises:
+        NoCaseError: there are none.
+    """
+    found = [f"{folder}/{each}" for each in TRACES if (folder / each.partition(":")[0]).is_file()]
+    if not found:
+        files = ", ".join(each.partition(":")[0] for each in TRACES)
+        raise NoCaseError(f"{folder} has none of {files}")
+    return found
 
 
 def _window(text: str) -> tuple[float, float]:

@@ -11,9 +11,10 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,16 @@ from replay_cases import Case, scenario, setup_of
 
 import tonnage
 from tonnage.replay.judge import QUANTILES
-from tonnage.replay.policies import Outcome, outcome_of, policy_of
+from tonnage.replay.policies import DrawnScenario, Outcome, policy_of
+from tonnage.replay.scenario import Scenario
 
 DIGITS = 12
 """Of a digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One policy in one draw of a case."""
+class Draw:
+    """What chance decides in a case, the same for all policies."""
 
     case: Case
     start_s: float
@@ -37,7 +39,20 @@ class Job:
     speed: float | None
     """Of engines, against what is believed; None: drawn by seed."""
     seed: int
+
+    def scenario(self) -> Scenario:
+        return scenario(self.case, start_s=self.start_s, seed=self.seed, speed=self.speed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Draw):
+    """One policy in one draw."""
+
     policy: str
+
+    @property
+    def draw(self) -> Draw:
+        return Draw(case=self.case, start_s=self.start_s, speed=self.speed, seed=self.seed)
 
     def __str__(self) -> str:
         return f"{self.case}, {self.start_s:g} s, seed {self.seed}, {self.policy}"
@@ -82,12 +97,11 @@ class Run:
     """Bugs that ticks met."""
 
 
-def run_of(job: Job, sources: str) -> Run:
+def run_of(job: Job, drawn: Callable[[], DrawnScenario], sources: str) -> Run:
     """Run a job; what goes wrong is part of the answer."""
     began_s = time.perf_counter()
     try:
-        given = scenario(job.case, start_s=job.start_s, seed=job.seed, speed=job.speed)
-        outcome = outcome_of(given, policy_of(job.policy))
+        outcome = drawn().outcome_of(policy_of(job.policy))
     except Exception:  # told, with the run that it ended
         return Run(
             wall_s=time.perf_counter() - began_s, sources=sources, error=traceback.format_exc()
@@ -161,16 +175,20 @@ def read(folder: Path, job: Job) -> Run | None:
     return Run(**content)
 
 
-def all_done(jobs: Sequence[Job], folder: Path, num_processes: int) -> Iterator[tuple[Job, Run]]:
-    """Run what has no result yet, or failed, write its file, and yield it."""
+def all_done(
+    jobs: Sequence[Job], folder: Path, num_processes: int
+) -> Iterator[Sequence[tuple[Job, Run]]]:
+    """Run what has no result yet, or failed, write its file, and yield those of one draw."""
     sources = sources_digest()
     found = ((job, read(folder, job)) for job in jobs)
-    due = [job for job, run in found if run is None or run.error]
+    due: dict[Draw, list[Job]] = {}
+    for job in (job for job, run in found if run is None or run.error):
+        due.setdefault(job.draw, []).append(job)
     pool = ProcessPoolExecutor(num_processes, initializer=_end_at_once)
     try:
-        futures = {pool.submit(_written, folder, job, sources): job for job in due}
+        futures = [pool.submit(_written, folder, draw, due[draw], sources) for draw in due]
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -180,8 +198,13 @@ def _end_at_once() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _written(folder: Path, job: Job, sources: str) -> Run:
-    """Run a job and write its file here, so that it stays if nobody waits for it any more."""
-    run = run_of(job, sources)
-    write(folder, job, run)
-    return run
+def _written(
+    folder: Path, draw: Draw, jobs: Sequence[Job], sources: str
+) -> Sequence[tuple[Job, Run]]:
+    """Run all jobs of a draw, and write each file here, so that it stays if nobody waits for it."""
+    drawn = cache(lambda: DrawnScenario.of(draw.scenario()))
+    found = []
+    for job in jobs:
+        found.append((job, run_of(job, drawn, sources)))
+        write(folder, *found[-1])
+    return found

@@ -4,10 +4,12 @@ import math
 
 import pytest
 from click.testing import CliRunner
-from replay import POLICIES, left_out, main, swept
-from replay_cases import NoCaseError, chosen_cases, shape_cases, trace_case
+from replay import POLICIES, jobs_of, left_out, main, swept
+from replay_cases import NoCaseError, chosen_cases, shape_cases, trace_case, traces_in
 from replay_report import meetings, report, verdict
 from replay_runs import Job, Run, read, write
+
+from tonnage.replay.policies import policy_of
 
 STEP = next(case for case in shape_cases() if case.name == "step")
 
@@ -87,16 +89,40 @@ def test_an_unknown_case_is_told_with_the_known():
         chosen_cases([], ["stepp"])
 
 
-def test_a_sweep_adds_every_value_of_a_knob_to_the_default():
-    found = swept(["tonnage", "wva2", "hpa-kv:0.7"], sweep=True)
-
+def test_a_sweep_takes_every_value_of_a_knob():
     # The sweep of wva2 in the registry; what has a knob already is left as it is.
-    values = ["wva2:0.4", "wva2:0.55", "wva2:0.7", "wva2:0.85", "wva2:1"]
-    assert found == ["tonnage", "wva2", *values, "hpa-kv:0.7"]
+    assert swept(["tonnage", "wva2", "hpa-kv:0.7"]) == [
+        "wva2:0.4", "wva2:0.55", "wva2:0.7", "wva2:0.85", "wva2:1",
+    ]  # fmt: skip
+
+
+def test_other_knobs_are_run_at_one_cold_start_and_a_day_with_one_seed():
+    jobs = jobs_of(
+        [case for case in shape_cases() if case.name in {"step", "diurnal"}],
+        ["tonnage", "wva2"],
+        starts_s=(60.0, 240.0),
+        seeds=2,
+        speed=1.0,
+        sweep=True,
+    )
+
+    swept_at = {(job.case.name, job.start_s, job.seed) for job in jobs if ":" in job.policy}
+    assert swept_at == {("step", 240.0, 0)}
+    assert {job.seed for job in jobs if job.case.name == "diurnal"} == {0}
+    # 2 cold starts of 2 policies: with 2 seeds of step, with 1 of diurnal; and 5 values of a knob.
+    assert len(jobs) == 2 * 2 * 2 + 2 * 2 * 1 + 5
+
+
+def test_traces_of_a_folder_are_those_that_the_benchmark_knows(tmp_path):
+    with pytest.raises(NoCaseError, match=r"has none of azure2023_conv.csv.gz, "):
+        traces_in(tmp_path)
+
+    (tmp_path / "azure2023_code.csv.gz").touch()
+    assert [trace_case(each).name for each in traces_in(tmp_path)] == ["azure2023_code"]
 
 
 def test_all_policies_of_the_bench_exist():
-    assert swept(POLICIES, sweep=False) == list(POLICIES)
+    assert [str(policy_of(each)) for each in POLICIES] == list(POLICIES)
 
 
 def test_a_run_is_read_as_it_was_written_and_only_for_its_question(tmp_path):

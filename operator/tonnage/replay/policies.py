@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Final
 
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work, work_of
-from tonnage.replay.hindsight import Tried, stages_of, static_peak
+from tonnage.replay.hindsight import Peak, Tried, stages_of, static_peak
 from tonnage.replay.hindsight import staircase as searched
 from tonnage.replay.judge import Judged, Limits, fates, judged
 from tonnage.replay.operator import Operator
@@ -109,42 +109,104 @@ class Outcome:
     """Bugs of ours that ticks met."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Trial:
-    """One scenario, its requests drawn, and what is made of them once."""
+@dataclass(frozen=True, kw_only=True)
+class DrawnScenario:
+    """One scenario with its requests drawn, and what all policies in it share, made once."""
 
     scenario: Scenario
     drawn: Drawn
     request: SizingRequest
     limits: Limits
-    num_runs: int = 0
-    _work: list[Work] = field(default_factory=list)
 
-    @property
+    @classmethod
+    def of(cls, scenario: Scenario) -> "DrawnScenario":
+        drawn = scenario.drawn()
+        nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
+        (record,) = scenario.simulation(drawn, nothing, UNSCRAPED).records
+        return cls(
+            scenario=scenario,
+            drawn=drawn,
+            request=record.cluster.request,
+            limits=Limits.of(scenario.slo),
+        )
+
+    @cached_property
     def work(self) -> Work:
-        if not self._work:
-            found = self.scenario
-            work = work_of(self.drawn, self.request, found.planned.flags, found.truth())
-            self._work.append(work)
-        return self._work[0]
+        found = self.scenario
+        return work_of(self.drawn, self.request, found.planned.flags, found.truth())
 
-    def run(self, controller: Controller, settings: Settings) -> Record:
-        self.num_runs += 1
+    @cached_property
+    def peak(self) -> Peak:
+        """The smallest constant fleet that keeps the target."""
+        return static_peak(
+            lambda number: self._tried([(0.0, number)]).attainment,
+            target=self.scenario.target,
+            first=self.scenario.planned.replicas,
+        )
+
+    @cached_property
+    def true_requests_per_s(self) -> float:
+        """What a replica serves of the requests that come first."""
+        flags = self.scenario.planned.flags
+        kind = machine(self.request, flags, self.scenario.truth())
+        oracle = Oracle(request=replace(self.request, flags=flags), machine=kind)
+        return oracle.staffing(self.drawn.traffic.shape_at(0.0)).each(1)
+
+    def outcome_of(self, policy: Policy) -> Outcome:
+        """Run a policy; one of hindsight runs many fleets until it has its own."""
+        if policy.name == TONNAGE:
+            return self._outcome(policy, self._run(Operator(SETTINGS), SETTINGS))
+        if policy.name == STATIC:
+            return self._outcome(policy, self._follow([(0.0, int(policy.knob or 1))]))
+        if policy.name in {STATIC_PEAK, STAIRCASE}:
+            return self._in_hindsight(policy)
+        return self._outcome(policy, self._run(self._rival(policy), SETTINGS))
+
+    def _in_hindsight(self, policy: Policy) -> Outcome:
+        scenario, peak = self.scenario, self.peak
+        if peak.replicas is None:
+            return self._nothing(policy, self._no_peak(peak.best_attainment))
+        most = scenario.model.spec.scaling.max_replicas
+        notes = []
+        if peak.replicas > most:
+            notes.append(
+                f"a constant fleet takes {peak.replicas} replicas, maxReplicas allows {most}: "
+                "policies that scale are held to it, those of hindsight are not"
+            )
+        if policy.name == STATIC_PEAK:
+            notes.insert(0, f"{peak.replicas} replicas, found in {peak.num_runs} runs")
+            return self._outcome(policy, self._follow([(0.0, peak.replicas)]), notes)
+        stages = partial(stages_of, longest_start_s=scenario.start.longest_s)
+        found = searched(
+            lambda wanted: self._tried(stages(wanted)),
+            self.work,
+            target=scenario.target,
+            peak=peak.replicas,
+        )
+        began = (
+            "a constant fleet"
+            if found.full is None
+            else f"replicas at {found.full:.0%} of their bound"
+        )
+        notes.insert(0, f"began with {began}, {found.num_runs} runs")
+        return self._outcome(policy, self._follow(stages(found.wanted)), notes)
+
+    def _run(self, controller: Controller, settings: Settings) -> Record:
         simulation = self.scenario.simulation(self.drawn, controller, settings)
         (record,) = simulation.run(self.drawn.duration_s)
         return record
 
-    def follow(self, stages: Stages) -> Record:
-        return self.run(Scheduled(flags=self.scenario.planned.flags, stages=stages), UNSCRAPED)
+    def _follow(self, stages: Stages) -> Record:
+        return self._run(Scheduled(flags=self.scenario.planned.flags, stages=stages), UNSCRAPED)
 
-    def tried(self, stages: Stages) -> Tried:
-        record = self.follow(stages)
+    def _tried(self, stages: Stages) -> Tried:
+        record = self._follow(stages)
         return Tried(
             attainment=fates(record, self.drawn, self.limits).attainment,
             gpu_hours=record.gpu_s(0, self.drawn.duration_s),
         )
 
-    def outcome(self, policy: Policy, record: Record, notes: Sequence[str] = ()) -> Outcome:
+    def _outcome(self, policy: Policy, record: Record, notes: Sequence[str] = ()) -> Outcome:
         found = fates(record, self.drawn, self.limits)
         return Outcome(
             policy=policy,
@@ -156,7 +218,7 @@ class _Trial:
             faults=tuple(map(repr, record.faults)),
         )
 
-    def nothing(self, policy: Policy, why: str) -> Outcome:
+    def _nothing(self, policy: Policy, why: str) -> Outcome:
         return Outcome(
             policy=policy,
             seed=self.scenario.seed,
@@ -165,99 +227,31 @@ class _Trial:
             notes=(why,),
         )
 
-
-def outcome_of(scenario: Scenario, policy: Policy) -> Outcome:
-    """Run a policy; one of hindsight runs many fleets until it has its own."""
-    trial = _trial(scenario)
-    if policy.name == TONNAGE:
-        return trial.outcome(policy, trial.run(Operator(SETTINGS), SETTINGS))
-    if policy.name == STATIC:
-        return trial.outcome(policy, trial.follow([(0.0, int(policy.knob or 1))]))
-    if policy.name in {STATIC_PEAK, STAIRCASE}:
-        return _in_hindsight(trial, policy)
-    return trial.outcome(policy, trial.run(_rival(trial, policy), SETTINGS))
-
-
-def _trial(scenario: Scenario) -> _Trial:
-    drawn = scenario.drawn()
-    nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
-    (record,) = scenario.simulation(drawn, nothing, UNSCRAPED).records
-    return _Trial(
-        scenario=scenario,
-        drawn=drawn,
-        request=record.cluster.request,
-        limits=Limits.of(scenario.slo),
-    )
-
-
-def _in_hindsight(trial: _Trial, policy: Policy) -> Outcome:
-    scenario = trial.scenario
-    peak = static_peak(
-        lambda number: trial.tried([(0.0, number)]).attainment,
-        target=scenario.target,
-        first=scenario.planned.replicas,
-    )
-    if peak.replicas is None:
-        return trial.nothing(policy, _no_peak(trial, peak.best_attainment))
-    most = scenario.model.spec.scaling.max_replicas
-    notes = []
-    if peak.replicas > most:
-        notes.append(
-            f"a constant fleet takes {peak.replicas} replicas, maxReplicas allows {most}: policies "
-            "that scale are held to it, those of hindsight are not"
-        )
-    if policy.name == STATIC_PEAK:
-        notes.insert(0, f"{peak.replicas} replicas, found in {peak.num_runs} runs")
-        return trial.outcome(policy, trial.follow([(0.0, peak.replicas)]), notes)
-    stages = partial(stages_of, longest_start_s=scenario.start.longest_s)
-    found = searched(
-        lambda wanted: trial.tried(stages(wanted)),
-        trial.work,
-        target=scenario.target,
-        peak=peak.replicas,
-    )
-    began = (
-        "a constant fleet" if found.full is None else f"replicas at {found.full:.0%} of their bound"
-    )
-    notes.insert(0, f"began with {began}, {found.num_runs} runs")
-    return trial.outcome(policy, trial.follow(stages(found.wanted)), notes)
-
-
-def _no_peak(trial: _Trial, best: float) -> str:
-    drawn = trial.drawn
-    why = (
-        f"no constant number keeps {trial.scenario.target:.4g} of the requests, at best {best:.4f}"
-    )
-    if drawn.too_long_s:
-        why += (
-            f": {len(drawn.too_long_s)} of {drawn.num_requests} are longer than contextLength "
-            "and count as missed"
-        )
-    return why
-
-
-def _rival(trial: _Trial, policy: Policy) -> RivalController:
-    scenario, rival = trial.scenario, RIVALS[policy.name]
-    uid, plan = scenario.model.uid, scenario.planned
-    true = _true_goodput(trial) if policy.name == KNOWS_TRUTH else math.nan
-    knob = rival.default if policy.knob is None else policy.knob
-    return RivalController(
-        settings=SETTINGS,
-        rules={uid: rival.factory(knob, SETTINGS.scrape_interval_s)},
-        given={
-            uid: Given(
-                flags=plan.flags,
-                replicas=plan.replicas,
-                believed_requests_per_s=plan.believed_requests_per_s,
-                true_requests_per_s=true,
+    def _no_peak(self, best: float) -> str:
+        drawn = self.drawn
+        target = self.scenario.target
+        why = f"no constant number keeps {target:.4g} of the requests, at best {best:.4f}"
+        if drawn.too_long_s:
+            why += (
+                f": {len(drawn.too_long_s)} of {drawn.num_requests} are longer than contextLength "
+                "and count as missed"
             )
-        },
-    )
+        return why
 
-
-def _true_goodput(trial: _Trial) -> float:
-    """Return what a replica serves of the requests that come first."""
-    flags = trial.scenario.planned.flags
-    kind = machine(trial.request, flags, trial.scenario.truth())
-    oracle = Oracle(request=replace(trial.request, flags=flags), machine=kind)
-    return oracle.staffing(trial.drawn.traffic.shape_at(0.0)).each(1)
+    def _rival(self, policy: Policy) -> RivalController:
+        scenario, rival = self.scenario, RIVALS[policy.name]
+        uid, plan = scenario.model.uid, scenario.planned
+        true = self.true_requests_per_s if policy.name == KNOWS_TRUTH else math.nan
+        knob = rival.default if policy.knob is None else policy.knob
+        return RivalController(
+            settings=SETTINGS,
+            rules={uid: rival.factory(knob, SETTINGS.scrape_interval_s)},
+            given={
+                uid: Given(
+                    flags=plan.flags,
+                    replicas=plan.replicas,
+                    believed_requests_per_s=plan.believed_requests_per_s,
+                    true_requests_per_s=true,
+                )
+            },
+        )

@@ -15,7 +15,7 @@ from replay_cases import CHAT, manifest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import Start
 from tonnage.replay.drawn import window_of
-from tonnage.replay.policies import Policy, outcome_of
+from tonnage.replay.policies import DrawnScenario, Policy
 from tonnage.replay.scenario import OfShape, OfTrace, Scenario, planned
 from tonnage.replay.shapes import SWING
 from tonnage.replay.traces import Trace
@@ -104,7 +104,7 @@ class Bounds:
     ],
 )
 def test_no_change_keeps_less_or_costs_more_unseen(make, bounds):
-    found = outcome_of(make(), Policy(name="tonnage"))
+    found = DrawnScenario.of(make()).outcome_of(Policy(name="tonnage"))
 
     assert found.faults == ()
     assert found.judged.attainment >= bounds.least_kept

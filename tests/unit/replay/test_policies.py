@@ -10,11 +10,11 @@ from tonnage.replay.drawn import drawn_from
 from tonnage.replay.fluid import work_of
 from tonnage.replay.policies import (
     OWN,
+    DrawnScenario,
     Policy,
     UnknownPolicyError,
     described,
     names,
-    outcome_of,
     policy_of,
 )
 from tonnage.replay.rivals.registry import RIVALS
@@ -75,7 +75,8 @@ def a_scenario(requests, **changes):
 
 @cache
 def fared(name, *stages, **changes):
-    return outcome_of(a_scenario(even_trace(*stages), **changes), policy_of(name))
+    drawn = DrawnScenario.of(a_scenario(even_trace(*stages), **changes))
+    return drawn.outcome_of(policy_of(name))
 
 
 def test_every_policy_is_described_in_a_line():
@@ -157,7 +158,7 @@ def test_a_staircase_is_cheaper_where_the_load_moves_and_keeps_the_target_too():
 
 def test_no_constant_fleet_serves_what_is_longer_than_the_context():
     requests = even_trace((2.0, 60.0), prompt=8000, output=200)
-    found = outcome_of(a_scenario(requests), policy_of("staircase"))
+    found = DrawnScenario.of(a_scenario(requests)).outcome_of(policy_of("staircase"))
 
     assert found.judged is None
     assert "120 of 120 are longer than contextLength" in found.notes[0]

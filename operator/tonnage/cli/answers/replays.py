@@ -11,7 +11,7 @@ from tonnage.cli.answers.planning import identity
 from tonnage.explain.report import rounded
 from tonnage.replay.cluster import Start
 from tonnage.replay.judge import QUANTILES, Judged
-from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, Outcome, Policy, outcome_of
+from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, DrawnScenario, Outcome, Policy
 from tonnage.replay.scenario import OfShape, OfTrace, Planned, Scenario
 from tonnage.replay.series import Point
 
@@ -80,7 +80,8 @@ Job = tuple[Scenario, Policy]
 
 def done(job: Job) -> Outcome:
     """Run one job: what a process of the pool is asked."""
-    return outcome_of(*job)
+    scenario, policy = job
+    return DrawnScenario.of(scenario).outcome_of(policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
