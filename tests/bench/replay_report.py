@@ -110,9 +110,21 @@ class Meeting:
         return self.fared.get(TONNAGE)
 
     @property
+    def families(self) -> dict[str, list[Fared]]:
+        """Return each policy with all values of its knob that were run."""
+        found: dict[str, list[Fared]] = {}
+        for name, each in self.fared.items():
+            found.setdefault(name.partition(":")[0], []).append(each)
+        return found
+
+    @property
     def blind(self) -> list[Fared]:
-        """Return those that know no more than Tonnage, itself included."""
-        return [each for name, each in self.fared.items() if name.partition(":")[0] not in TOLD]
+        """Return those that know no more than Tonnage, itself included.
+
+        Of a policy that was run as it is shipped that alone: which other knob is best is hindsight.
+        """
+        told = [each for name, each in self.families.items() if name not in TOLD]
+        return [each for family in told for each in _as_shipped(family)]
 
     @property
     def rivals(self) -> list[Fared]:
@@ -126,6 +138,10 @@ class Meeting:
         if own is None or least is None or not each.keeps or 1 - least < NO_GAP:
             return None
         return (1 - own) / (1 - least)
+
+
+def _as_shipped(family: Sequence[Fared]) -> Sequence[Fared]:
+    return [each for each in family if ":" not in each.policy] or family
 
 
 def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
@@ -154,6 +170,7 @@ def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[s
         MEANING,
         "## Wins and losses",
         "\n".join(_wins(found)),
+        *_frontiers(found),
         *_seeds(found),
         *(_section(each, runs) for each in found),
     ]
@@ -280,6 +297,42 @@ def _row(found: Meeting, each: Fared) -> str:
         f"{each.actions_per_day:.0f}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+SHARES = (0.99, 0.95)
+"""Of requests, for which a frontier names the cheapest knob."""
+
+
+def _frontiers(found: Sequence[Meeting]) -> list[str]:
+    """Return a section on each policy at the best of its knobs; none where none was swept."""
+    rows = [
+        f"| {meeting.place} | {name} | {len(family)} | "
+        + " | ".join(_cheapest(family, share) for share in SHARES)
+        + " |"
+        for meeting in found
+        if any(len(family) > 1 for family in meeting.families.values())
+        for name, family in meeting.families.items()
+    ]
+    if not rows:
+        return []
+    told = (
+        "The cheapest value of each policy's knob that keeps so much, in hindsight, with one seed: "
+        "the knob's value (- as shipped), GPU-hours, kept. Tonnage has no knob."
+    )
+    wanted = " | ".join(f"{share:.0%} kept" for share in SHARES)
+    header = f"| case | policy | values | {wanted} |\n|---|---|---|{'---|' * len(SHARES)}"
+    return ["## Frontiers", told, "\n".join([header, *rows])]
+
+
+def _cheapest(family: Sequence[Fared], share: float) -> str:
+    first = {each.policy: each.runs[min(each.runs)].figures or {} for each in family}
+    kept = [(run["gpu_hours"], name) for name, run in first.items() if run["attainment"] >= share]
+    if not kept:
+        most = max(run["attainment"] for run in first.values())
+        return f"none, {most:.2%} at best"
+    gpu_hours, name = min(kept)
+    knob = name.partition(":")[2] or NONE
+    return f"{knob}, {significant(gpu_hours)} GPU-h, {first[name]['attainment']:.2%}"
 
 
 def _seeds(found: Sequence[Meeting]) -> list[str]:

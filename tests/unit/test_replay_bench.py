@@ -259,3 +259,22 @@ def test_where_nobody_keeps_the_target_the_nearest_is_told():
 
     assert "| none; wva2 kept 97.00% at 7.00 GPU-h | **misses by 4.00 points**" in page
     assert "Of 1 cases with figures Tonnage misses the target as all do in 1." in page
+
+
+def test_a_frontier_names_the_cheapest_knob_that_keeps_enough_in_hindsight():
+    runs = {
+        a_job(name): run
+        for name, run in {
+            "tonnage": a_run(6.0),
+            "wva2": a_run(9.0),
+            "wva2:0.4": a_run(7.0, 0.992),
+            "wva2:0.7": a_run(5.0, 0.96),
+            "hpa-kv": a_run(5.0, 0.9),
+        }.items()
+    }
+    page = report(list(runs), runs, left_out=[])
+
+    assert "| wva2 | 3 | 0.4, 7.00 GPU-h, 99.20% | 0.7, 5.00 GPU-h, 96.00% |" in page
+    assert "| hpa-kv | 1 | none, 90.00% at best | none, 90.00% at best |" in page
+    # Held against the knob that the project ships: 9.0.
+    assert "33.3% cheaper than wva2 |" in page
