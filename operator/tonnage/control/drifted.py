@@ -33,8 +33,14 @@ def with_departed(
 
 
 def drifted(found: Assessment) -> Finding:
-    """Present while the template is ours to judge."""
+    """Present while the template is ours to judge; without a plan to judge by as it was told.
+
+    A process that has just started would take it away otherwise, and bring it back.
+    """
     kind, departed, live = "Drifted", found.memory.departed, found.state.deployment
+    told = found.memory.conditions.get(kind)
+    if departed is None and live is not None and found.chosen is None and told is not None:
+        return Finding(kind, told.status, told.reason, told.message)
     if departed is None or live is None:
         return Finding(kind, None, "", "")
     if not departed.is_known:

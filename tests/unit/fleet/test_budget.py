@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from fleet_builders import a_manifest, a_sizing
-from loop_builders import a_loop, a_world, condition, replicas_of, status_of, tick
+from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.fleet.loop import within
 from tonnage.sizing.errors import SearchAbandonedError
@@ -67,6 +67,18 @@ def test_a_new_object_is_deployed_when_its_search_has_ended():
     assert ticks > 2
     assert replicas_of(world) == a_sizing(slo=never_asked(2)).replicas
     assert condition(world, "PlanValid") == ("True", "Planned")
+
+
+def test_an_operator_that_begins_anew_writes_nothing_while_it_searches_for_what_stands():
+    loop, world = served()
+    loop.end()
+    told = status_of(world)
+    anew = a_slow_loop(world, search_budget_s=SLOW_S / 2)
+    anew.start_leading()
+
+    assert tick(anew, world) == []
+    assert {"PlanValid", "Drifted"} <= {each["type"] for each in told["conditions"]}
+    assert status_of(world) == told
 
 
 def test_who_waits_writes_its_status_once():
