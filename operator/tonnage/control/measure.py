@@ -57,7 +57,11 @@ def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozens
 
 
 def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Traffics:
-    """Return demand and how far it can be trusted; lengths stay as last known without traffic."""
+    """Return demand and how far it can be trusted; lengths stay as last known without traffic.
+
+    Where engines tell lengths and no rate, a scrape came between two queries: the rate that the
+    spec expects, in requests of other lengths than it was written for, is nobody's demand.
+    """
     interval_s = fleet.settings.scrape_interval_s
     ready = settled(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
     demand = measure_demand(
@@ -67,7 +71,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         longest_s=fleet.windows_end_s - memory.vanished_at_s,
         dispersion=max(1.0, memory.arrival_scv or 1.0),
     )
-    lengths = measure_lengths(state.engines, scrape_interval_s=interval_s) or memory.lengths
+    seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if demand else None
     lack = _lack(fleet, state.view.namespace, demand)
     metrics, reason, message = _trust(lack, memory, demand, ready)
     if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
@@ -75,7 +79,13 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
         reason = "ScrapesLeftOut"
         message = f"{message}; begun anew, or with scrapes that cannot be theirs: {odd}"
-    return Traffics(metrics=metrics, reason=reason, message=message, demand=demand, lengths=lengths)
+    return Traffics(
+        metrics=metrics,
+        reason=reason,
+        message=message,
+        demand=demand,
+        lengths=seen or memory.lengths,
+    )
 
 
 def _by_track(engines: Iterable[EngineSamples]) -> str:

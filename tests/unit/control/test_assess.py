@@ -116,6 +116,16 @@ class TestTrust:
         assert known.prompt_tokens == 4000
         assert trusted(state, memory=a_memory(state, lengths=known)).lengths == known
 
+    def test_lengths_are_not_believed_before_a_rate_is_told(self):
+        # A scrape came between the queries: the windows of completions had none yet.
+        state = with_lengths(a_state(), 16_000, 4000)
+        silent = replace(state, engines=tuple(replace(each, arrivals={}) for each in state.engines))
+
+        assert trusted(state).lengths.prompt_tokens == 16_000
+        assert trusted(silent).demand is None
+        assert trusted(silent).lengths is None
+        assert assessed(silent).decision.replicas == assessed(a_state(engines=())).decision.replicas
+
 
 class TestNeed:
     def test_follows_what_is_measured(self):
