@@ -9,9 +9,11 @@ anew some. So one reading, or three, beside a track to which the next returns wa
 track that goes on elsewhere is another one.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from statistics import median
 
 from tonnage.estimate.metrics import SLOW_SCRAPES
@@ -88,7 +90,7 @@ def noted(readings: Readings, newest: Reading, *, interval_s: float) -> Readings
     if readings and newest.at_s == readings[-1].at_s:
         return readings
     since_s = newest.at_s - KEPT_SCRAPES * interval_s
-    return (*(each for each in readings if each.at_s > since_s), newest)
+    return (*readings[bisect_right(readings, since_s, key=attrgetter("at_s")) :], newest)
 
 
 def track_of(readings: Readings, *, interval_s: float) -> Track:
