@@ -29,7 +29,7 @@ test: lint  ## Everything: style, layers, types, then all tests; what failed is 
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(PARTS:%=tests-%); parts=$$?; \
 	$(MAKE) --no-print-directory tests-alone; alone=$$?; \
-	grep -E '^(_{4,} |E  |FAILED |ERROR )' $(LOGS)/*.log; exit $$(( parts | alone ))
+	grep -E '^(_{4,} |E  |FAILED |ERROR|INTERNALERROR|Fatal )' $(LOGS)/*.log; exit $$(( parts | alone ))
 
 tests-cluster: TESTS := tests/cluster $(ALONE:%=--ignore=%)
 tests-alone: TESTS := $(ALONE)
@@ -38,7 +38,7 @@ tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore
 
 $(PARTS:%=tests-%) tests-alone: tests-%: $(VENV)/.dev
 	@mkdir -p $(LOGS)
-	@bash -o pipefail -c '$(BIN)/pytest -q $(TESTS) 2>&1 | tee $(LOGS)/$*.log | sed -u "s/^/$*: /"'
+	@bash -o pipefail -c '$(BIN)/pytest -q --color=no $(TESTS) 2>&1 | tee $(LOGS)/$*.log | sed -u "s/^/$*: /"'
 
 lint: $(VENV)/.dev  ## Format, rules, layers, types
 	$(BIN)/ruff format --check operator tests deploy

@@ -19,9 +19,17 @@ from itertools import chain, product
 from pathlib import Path
 
 import click
-from replay_cases import Case, NoCaseError, chosen_cases, shape_cases, traces_in
+from replay_cases import (
+    TRACES,
+    Case,
+    NoCaseError,
+    chosen_cases,
+    shape_cases,
+    trace_case,
+    traces_in,
+)
 from replay_report import report
-from replay_runs import Job, Run, all_done, read
+from replay_runs import Draw, Job, Run, all_done, read
 
 from tonnage.replay.policies import (
     OWN,
@@ -48,42 +56,58 @@ DRAWN = "drawn"
 
 
 def swept(names: Sequence[str]) -> list[str]:
-    """Return a rival that has a knob by each of its values."""
+    """Return a rival that has a knob by each of its values but the one that it is shipped with."""
     policies = map(policy_of, names)
     rivals = [each.name for each in policies if each.knob is None and each.name not in OWN]
-    return [str(Policy(name=each, knob=knob)) for each in rivals for knob in RIVALS[each].sweep]
-
-
-def jobs_of(  # noqa: PLR0913
-    cases: Sequence[Case],
-    names: Sequence[str],
-    *,
-    starts_s: Sequence[float],
-    seeds: int,
-    speed: float | None,
-    sweep: bool,
-) -> list[Job]:
-    """Return all runs, by draw; ``sweep``: rivals with all values of their knobs, too."""
-    policies, others = [str(policy_of(each)) for each in names], swept(names) if sweep else []
     return [
-        Job(case=case, start_s=start_s, speed=speed, seed=seed, policy=policy)
-        for case, start_s, seed in product(cases, starts_s, range(seeds))
-        if seed == SWEPT_SEED or case.name not in LONG
-        for policy in (*policies, *(others if _is_swept(case, start_s, seed) else ()))
+        str(Policy(name=each, knob=knob))
+        for each in rivals
+        for knob in RIVALS[each].sweep
+        if knob != RIVALS[each].default
     ]
 
 
-def _is_swept(case: Case, start_s: float, seed: int) -> bool:
-    return (start_s, seed) == (SWEPT_AT_S, SWEPT_SEED) and case.name not in LONG
+def draws_of(
+    cases: Sequence[Case], starts_s: Sequence[float], *, seeds: int, speed: float | None
+) -> list[Draw]:
+    return [
+        Draw(case=case, start_s=start_s, speed=speed, seed=seed)
+        for case, start_s, seed in product(cases, starts_s, range(seeds))
+        if seed == SWEPT_SEED or not _is_long(case)
+    ]
+
+
+def jobs_of(draws: Sequence[Draw], names: Sequence[str], *, sweep: bool) -> list[Job]:
+    """Return all runs, by draw; ``sweep``: rivals with all values of their knobs, too."""
+    policies, others = [str(policy_of(each)) for each in names], swept(names) if sweep else []
+    return [
+        Job(draw=draw, policy=policy)
+        for draw in draws
+        for policy in dict.fromkeys((*policies, *(others if _is_swept(draw) else ())))
+    ]
+
+
+def _is_swept(draw: Draw) -> bool:
+    return (draw.start_s, draw.seed) == (SWEPT_AT_S, SWEPT_SEED) and not _is_long(draw.case)
+
+
+def _is_long(case: Case) -> bool:
+    return case.file is None and case.name in LONG
 
 
 def left_out(jobs: Sequence[Job]) -> list[str]:
-    """Return what of the whole benchmark, traces apart, is not among the jobs."""
-    asked = {
-        "cases": (shape_cases(), {job.case for job in jobs}),
-        "cold starts": (STARTS_S, {job.start_s for job in jobs}),
-        "seeds": (range(SEEDS), {job.seed for job in jobs}),
-        "policies": (POLICIES, {job.policy for job in jobs}),
+    """Return what of the whole benchmark is not among the jobs."""
+    draws, policies = {job.draw for job in jobs}, {job.policy for job in jobs}
+    asked: dict[str, tuple[Sequence[object], set[object]]] = {
+        "cases": (shape_cases(), {draw.case for draw in draws}),
+        "traces": (
+            [trace_case(each).name for each in TRACES],
+            {draw.case.name for draw in draws if draw.case.file},
+        ),
+        "cold starts": (STARTS_S, {draw.start_s for draw in draws}),
+        "seeds": (range(SEEDS), {draw.seed for draw in draws}),
+        "policies": (POLICIES, set(policies)),
+        "knobs": (swept(POLICIES), set(policies)),
     }
     return [
         f"without the {what} {', '.join(map(_told, missing))}"
@@ -177,9 +201,8 @@ def main(  # noqa: PLR0913
     try:
         known = traces_in(trace_folder) if trace_folder else ()
         cases = chosen_cases((*traces, *known), only)
-        jobs = jobs_of(
-            cases, names or POLICIES, starts_s=starts_s, seeds=seeds, speed=speed, sweep=sweep
-        )
+        draws = draws_of(cases, starts_s, seeds=seeds, speed=speed)
+        jobs = jobs_of(draws, names or POLICIES, sweep=sweep)
     except (NoCaseError, UnknownPolicyError) as error:
         raise click.UsageError(str(error)) from error
     folder.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ class Place:
 
     @classmethod
     def of(cls, job: Job) -> "Place":
-        return cls(case=job.case, start_s=job.start_s, speed=job.speed)
+        return cls(case=job.draw.case, start_s=job.draw.start_s, speed=job.draw.speed)
 
     def __str__(self) -> str:
         engines = {None: ", engines drawn", 1.0: ""}.get(self.speed, f", engines x {self.speed}")
@@ -104,6 +104,8 @@ class Meeting:
     place: Place
     fared: Mapping[str, Fared]
     """Those with figures, by name."""
+    asked: frozenset[str]
+    """All policies, those without figures too."""
 
     @property
     def own(self) -> Fared | None:
@@ -123,8 +125,13 @@ class Meeting:
 
         Of a policy that was run as it is shipped that alone: which other knob is best is hindsight.
         """
-        told = [each for name, each in self.families.items() if name not in TOLD]
-        return [each for family in told for each in _as_shipped(family)]
+        return [
+            each
+            for base, family in self.families.items()
+            if base not in TOLD
+            for each in family
+            if each.policy == base or base not in self.asked
+        ]
 
     @property
     def rivals(self) -> list[Fared]:
@@ -140,21 +147,20 @@ class Meeting:
         return (1 - own) / (1 - least)
 
 
-def _as_shipped(family: Sequence[Fared]) -> Sequence[Fared]:
-    return [each for each in family if ":" not in each.policy] or family
-
-
 def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
     """Return the places in the order of their jobs."""
     places: dict[Place, dict[str, dict[int, Run]]] = {}
+    asked: dict[Place, set[str]] = {}
     for job, run in runs.items():
+        asked.setdefault(Place.of(job), set()).add(job.policy)
         if run.figures:
             by_policy = places.setdefault(Place.of(job), {})
-            by_policy.setdefault(job.policy, {})[job.seed] = run
+            by_policy.setdefault(job.policy, {})[job.draw.seed] = run
     return [
         Meeting(
             place=place,
             fared={name: Fared(policy=name, runs=found) for name, found in by_policy.items()},
+            asked=frozenset(asked[place]),
         )
         for place, by_policy in places.items()
     ]
@@ -189,9 +195,10 @@ def _covered(jobs: Sequence[Job], runs: Mapping[Job, Run], left_out: Sequence[st
     lines = [
         f"{len(ended)} of {len(jobs)} runs, {sum(run.wall_s for run in ended) / HOUR_S:.2g} h of "
         "one core; sources " + (told(sorted(sources)) or NONE) + ".",
-        f"Cases: {told([job.case for job in jobs])}. "
-        f"Cold starts: {told([f'{job.start_s:g} s' for job in jobs])}. "
-        f"Seeds: {told([job.seed for job in jobs])}. Policies: {told([j.policy for j in jobs])}.",
+        f"Cases: {told([job.draw.case for job in jobs])}. "
+        f"Cold starts: {told([f'{job.draw.start_s:g} s' for job in jobs])}. "
+        f"Seeds: {told([job.draw.seed for job in jobs])}. "
+        f"Policies: {told([job.policy.partition(':')[0] for job in jobs])}.",
     ]
     if len(sources) > 1:
         lines.append("**Runs of different sources of Tonnage: figures may not belong together.**")
@@ -209,7 +216,8 @@ def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     counts = ", ".join(f"{kind} in {number}" for kind, number in groups.items())
     yield f"Of {len(found)} cases with figures Tonnage {counts or NONE}."
     yield (
-        "Compared are policies that keep the target and know no more than Tonnage does; "
+        "Compared are policies that keep the target and know no more than Tonnage does, with the "
+        "knobs that their projects ship: others are under Frontiers. "
         f"`{STATIC_PEAK}` and `{KNOWS_TRUTH}` stand beside."
     )
     yield ""
@@ -325,7 +333,10 @@ def _frontiers(found: Sequence[Meeting]) -> list[str]:
 
 
 def _cheapest(family: Sequence[Fared], share: float) -> str:
-    first = {each.policy: each.runs[min(each.runs)].figures or {} for each in family}
+    seed = min(set[int].intersection(*(set(each.runs) for each in family)), default=None)
+    if seed is None:
+        return "no seed that all have"
+    first = {each.policy: each.runs[seed].figures or {} for each in family}
     kept = [(run["gpu_hours"], name) for name, run in first.items() if run["attainment"] >= share]
     if not kept:
         most = max(run["attainment"] for run in first.values())
@@ -364,7 +375,7 @@ def _not_run(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
     seeds: dict[tuple[Place, str], list[int]] = {}
     for job in jobs:
         if job not in runs:
-            seeds.setdefault((Place.of(job), job.policy), []).append(job.seed)
+            seeds.setdefault((Place.of(job), job.policy), []).append(job.draw.seed)
     together: dict[tuple[Place, str], list[str]] = {}
     for (place, policy), missing in seeds.items():
         together.setdefault((place, _told_seeds(missing)), []).append(policy)
@@ -386,7 +397,7 @@ def _failures(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
 def _why(job: Job, error: str) -> str:
     """Return what was raised; of a trace its name, not where it lies on one machine."""
     last = error.strip().splitlines()[-1]
-    file = job.case.file
+    file = job.draw.case.file
     return last if file is None else last.replace(str(file), file.name)
 
 

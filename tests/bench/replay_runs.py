@@ -27,6 +27,8 @@ from tonnage.replay.scenario import Scenario
 
 DIGITS = 12
 """Of a digest."""
+MOST_AT_ONCE = 24
+"""Policies of a draw that one process runs, before anybody hears of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +47,25 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(Draw):
+class Job:
     """One policy in one draw."""
 
+    draw: Draw
     policy: str
 
-    @property
-    def draw(self) -> Draw:
-        return Draw(case=self.case, start_s=self.start_s, speed=self.speed, seed=self.seed)
-
     def __str__(self) -> str:
-        return f"{self.case}, {self.start_s:g} s, seed {self.seed}, {self.policy}"
+        draw = self.draw
+        return f"{draw.case}, {draw.start_s:g} s, seed {draw.seed}, {self.policy}"
 
     @property
     def file_name(self) -> str:
-        speed = "drawn" if self.speed is None else f"{self.speed:g}"
+        draw = self.draw
+        speed = "drawn" if draw.speed is None else f"{draw.speed:g}"
         parts = (
-            str(self.case),
-            f"start {self.start_s:g}",
+            str(draw.case),
+            f"start {draw.start_s:g}",
             f"speed {speed}",
-            f"seed {self.seed}",
+            f"seed {draw.seed}",
             self.policy,
         )
         return "--".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part) for part in parts) + ".json"
@@ -72,12 +73,12 @@ class Job(Draw):
     def asked(self) -> dict[str, Any]:
         """Return all that a run hangs on but the sources, as data."""
         return {
-            "case": str(self.case),
-            "startUpSeconds": self.start_s,
-            "speed": self.speed,
-            "seed": self.seed,
+            "case": str(self.draw.case),
+            "startUpSeconds": self.draw.start_s,
+            "speed": self.draw.speed,
+            "seed": self.draw.seed,
             "policy": self.policy,
-            **setup_of(self.case),
+            **setup_of(self.draw.case),
         }
 
 
@@ -178,7 +179,7 @@ def read(folder: Path, job: Job) -> Run | None:
 def all_done(
     jobs: Sequence[Job], folder: Path, num_processes: int
 ) -> Iterator[Sequence[tuple[Job, Run]]]:
-    """Run what has no result yet, or failed, write its file, and yield those of one draw."""
+    """Run what has no result yet, or failed, write its file, and yield some of one draw."""
     sources = sources_digest()
     found = ((job, read(folder, job)) for job in jobs)
     due: dict[Draw, list[Job]] = {}
@@ -186,7 +187,11 @@ def all_done(
         due.setdefault(job.draw, []).append(job)
     pool = ProcessPoolExecutor(num_processes, initializer=_end_at_once)
     try:
-        futures = [pool.submit(_written, folder, draw, due[draw], sources) for draw in due]
+        futures = [
+            pool.submit(_written, folder, draw, of_draw[first : first + MOST_AT_ONCE], sources)
+            for draw, of_draw in due.items()
+            for first in range(0, len(of_draw), MOST_AT_ONCE)
+        ]
         for future in as_completed(futures):
             yield future.result()
     finally:
@@ -201,7 +206,7 @@ def _end_at_once() -> None:
 def _written(
     folder: Path, draw: Draw, jobs: Sequence[Job], sources: str
 ) -> Sequence[tuple[Job, Run]]:
-    """Run all jobs of a draw, and write each file here, so that it stays if nobody waits for it."""
+    """Run jobs of a draw, and write each file here, so that it stays if nobody waits for it."""
     drawn = cache(lambda: DrawnScenario.of(draw.scenario()))
     found = []
     for job in jobs:

@@ -33,13 +33,14 @@ def with_departed(
 
 
 def drifted(found: Assessment) -> Finding:
-    """Present while the template is ours to judge; without a plan to judge by as it was told.
+    """Present while the template is ours to judge.
 
-    A process that has just started would take it away otherwise, and bring it back.
+    As it was told while the plan that it is judged by waits for its search, as conditions of the
+    plan are: a process that has just started would take it away, and bring it back.
     """
     kind, departed, live = "Drifted", found.memory.departed, found.state.deployment
     told = found.memory.conditions.get(kind)
-    if departed is None and live is not None and found.chosen is None and told is not None:
+    if departed is None and live is not None and found.pending and told is not None:
         return Finding(kind, told.status, told.reason, told.message)
     if departed is None or live is None:
         return Finding(kind, None, "", "")

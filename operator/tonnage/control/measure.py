@@ -59,8 +59,9 @@ def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozens
 def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Traffics:
     """Return demand and how far it can be trusted; lengths stay as last known without traffic.
 
-    Where engines tell lengths and no rate, a scrape came between two queries: the rate that the
-    spec expects, in requests of other lengths than it was written for, is nobody's demand.
+    Until a rate was told, lengths are not believed: where a scrape came between two queries,
+    engines tell lengths alone, and the rate that the spec expects, in requests of other lengths
+    than it was written for, is nobody's demand.
     """
     interval_s = fleet.settings.scrape_interval_s
     ready = settled(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
@@ -71,7 +72,8 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         longest_s=fleet.windows_end_s - memory.vanished_at_s,
         dispersion=max(1.0, memory.arrival_scv or 1.0),
     )
-    seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if demand else None
+    has_rate = demand is not None or memory.traffic is not None
+    seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if has_rate else None
     lack = _lack(fleet, state.view.namespace, demand)
     metrics, reason, message = _trust(lack, memory, demand, ready)
     if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):

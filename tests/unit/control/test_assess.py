@@ -124,6 +124,8 @@ class TestTrust:
         assert trusted(state).lengths.prompt_tokens == 16_000
         assert trusted(silent).demand is None
         assert trusted(silent).lengths is None
+        known = a_memory(silent, traffic=Traffic(requests_per_s=2))
+        assert trusted(silent, memory=known).lengths.prompt_tokens == 16_000
         assert assessed(silent).decision.replicas == assessed(a_state(engines=())).decision.replicas
 
 

@@ -88,6 +88,22 @@ def test_is_not_judged_while_another_spec_is_due():
     assert condition is None
 
 
+def test_is_not_told_anew_where_the_spec_is_refused():
+    said = {
+        "type": "Drifted",
+        "status": "False",
+        "reason": "AsWritten",
+        "message": "the pod template is as Tonnage wrote it",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": 1,
+    }
+    refused = a_manifest(slo={"timeToFirstToken": {"p95": "1ms"}}, generation=2)
+    condition, memory = told(without_probe, manifest=refused | {"status": {"conditions": [said]}})
+
+    assert memory.objects["uid-of-llama"].conditions["PlanValid"].reason == "SLOInfeasible"
+    assert condition is None
+
+
 def test_is_recorded_with_every_template():
     made = a_deployment_body(a_model())
 

@@ -164,6 +164,15 @@ def test_no_constant_fleet_serves_what_is_longer_than_the_context():
     assert "120 of 120 are longer than contextLength" in found.notes[0]
 
 
+def test_what_policies_of_a_draw_share_is_changed_by_none():
+    stages = ((4.0, 60.0), (16.0, 60.0))
+    names = ("staircase", "true-rate", "tonnage")
+    drawn = DrawnScenario.of(a_scenario(even_trace(*stages)))
+    together = {name: drawn.outcome_of(policy_of(name)) for name in (*names, *reversed(names))}
+
+    assert together == {name: fared(name, *stages) for name in names}
+
+
 def test_tonnage_and_a_rival_get_the_same_requests():
     stages = (4.0, 60.0)
     own, rival = fared("tonnage", stages), fared("hpa-concurrency", stages)
