@@ -226,7 +226,7 @@ def _run(jobs: Sequence[Job], folder: Path, num_processes: int) -> None:
     try:
         for job, run in chain.from_iterable(all_done(jobs, folder, num_processes)):
             num_run += 1
-            click.echo(f"[{known + num_run}/{len(jobs)}] {job}: {told(run)}, {run.wall_s:.0f} s")
+            click.echo(f"[{known + num_run}/{len(jobs)}] {job}: {told(run)}, {run.cpu_s:.0f} s")
     except BrokenProcessPool:
         click.echo("a process was ended from outside; start again to go on", err=True)
     click.echo(f"{num_run} runs in {time.perf_counter() - began_s:.0f} s")

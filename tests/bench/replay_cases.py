@@ -33,11 +33,11 @@ RATES = {
 }
 """Requests/s in the mean."""
 TRACES = (
-    "azure2023_conv.csv.gz:10:0m-30m",
+    "azure2023_conv.csv.gz:10:0m-60m",
     "azure2023_code.csv.gz:4:0m-60m",
-    "servegen_mlarge_14d_x125.parquet:60:5040m-5070m",
+    "servegen_mlarge_14d_x125.parquet:60:5040m-5100m",
     "servegen_tenant_office_c69_7d.parquet:40:1980m-2040m",
-    "servegen_tenant_steady_c78_12h.parquet:10:0m-30m",
+    "servegen_tenant_steady_c78_12h.parquet:10:0m-60m",
 )
 """Those of the whole benchmark, as FILE:SCALE:FROM-TO: windows in which replicas come and go."""
 LLMD_TIMES = 1.5

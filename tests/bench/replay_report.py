@@ -193,8 +193,8 @@ def _covered(jobs: Sequence[Job], runs: Mapping[Job, Run], left_out: Sequence[st
     ended = [run for run in runs.values() if not run.error]
     sources = {run.sources for run in runs.values()}
     lines = [
-        f"{len(ended)} of {len(jobs)} runs, {sum(run.wall_s for run in ended) / HOUR_S:.2g} h of "
-        "one core; sources " + (told(sorted(sources)) or NONE) + ".",
+        f"{len(ended)} of {len(jobs)} runs, {sum(run.cpu_s for run in ended) / HOUR_S:.2g} h of "
+        "CPU; sources " + (told(sorted(sources)) or NONE) + ".",
         f"Cases: {told([job.draw.case for job in jobs])}. "
         f"Cold starts: {told([f'{job.draw.start_s:g} s' for job in jobs])}. "
         f"Seeds: {told([job.draw.seed for job in jobs])}. "

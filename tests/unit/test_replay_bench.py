@@ -31,10 +31,10 @@ def a_run(gpu_hours=6.0, attainment=0.995, **changes):
         "scaled_up": 2,
         "scaled_down": 1,
     }
-    return Run(**{"wall_s": 1.0, "sources": "abc", "figures": figures} | changes)
+    return Run(**{"cpu_s": 1.0, "sources": "abc", "figures": figures} | changes)
 
 
-FAILED = Run(wall_s=1.0, sources="abc", error="Traceback ...\nValueError: too small\n")
+FAILED = Run(cpu_s=1.0, sources="abc", error="Traceback ...\nValueError: too small\n")
 
 
 def runs_of(**by_policy):
