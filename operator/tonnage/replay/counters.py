@@ -17,8 +17,10 @@ Distributions of single gaps between tokens are not kept: only their sum and cou
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from operator import sub, truediv
 from typing import Any, Final
 
@@ -26,7 +28,7 @@ from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
 from tonnage.replay.histogram import Histogram
 from tonnage.replay.prometheus import SeriesKey
-from tonnage.replay.regime import DECODING, PREFILLING, taken_over
+from tonnage.replay.regime import DECODING, PREFILLING, WAITING, taken_over
 from tonnage.replay.truth import Machine
 
 DONE: Final = 3
@@ -69,7 +71,9 @@ class EngineCounters:
             )
         self._engine, self._limits = engine, limits
         self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}
-        self._starting: list[int] = []
+        self._starting = deque[int]()
+        """Without a token yet, in their order: engines admit and prefill first come first served,
+        so what has begun is at its head, and a long queue is not looked through."""
         self._decoding: list[int] = []
         self._labels = labels = (("engine", "0"), ("model_name", model_name))
         self._model = (("model_name", model_name),)
@@ -170,9 +174,10 @@ class EngineCounters:
     def _settle(self) -> None:
         """Count what has happened to requests since the last scrape."""
         emitted, state = self._columns["emitted"], self._columns["state"]
-        started = [number for number in self._starting if emitted[number]]
+        started = list(takewhile(emitted.__getitem__, self._starting))
         if started:
-            self._starting = [number for number in self._starting if not emitted[number]]
+            for _ in started:
+                self._starting.popleft()
             self._count_first_tokens(started)
             self._decoding += started
         ended = [number for number in self._decoding if state[number] == DONE]
@@ -251,28 +256,31 @@ class EngineCounters:
                 preempted_gaps += emitted[number] - 1
         gaps = self._finished_tokens - self._finished
         gap_s += preempted_gaps * (self._finished_gap_s / gaps if gaps else 0.0)
-        live = (*self._starting, *self._decoding)
-        return tokens, gap_s, sum(self._preemptions_of(live))
+        begun = (*self._begun(), *self._decoding)
+        return tokens, gap_s, sum(self._preemptions_of(begun))
+
+    def _begun(self) -> Iterable[int]:
+        """Yield the requests without a token that were admitted, those preempted since too."""
+        state, preemptions = self._columns["state"], self._columns["preemptions"]
+        return takewhile(lambda n: state[n] != WAITING or preemptions[n], self._starting)
 
     def _show_gauges(self, page: dict[SeriesKey, float], steps: int) -> None:
         engine, (rank,) = self._engine, self._engine.ranks
-        waiting, admitted = list(rank.waiting), list[int]()
+        waiting, admitted = len(rank.waiting), list[int]()
         if engine.ends_s != math.inf:
             begun_s = engine.now_s
             if not steps:
                 admitted = self._admitted_at(begun_s)
-                waiting += admitted
                 begun_s -= engine.first_s
-            waiting = [
-                number for number in waiting if self._columns["arrival_s"][number] <= begun_s
-            ]
+            late = self._later_than(begun_s, reversed(rank.waiting))
+            waiting += len(admitted) - late - self._later_than(begun_s, reversed(admitted))
         blocks = rank.num_blocks - rank.free_blocks
         blocks += steps * rank.num_decoding * self._limits.num_tables / self._limits.block_size
         labels = self._labels
         page["vllm:num_requests_running", labels] = rank.num_running - len(admitted)
-        page["vllm:num_requests_waiting", labels] = len(waiting)
+        page["vllm:num_requests_waiting", labels] = waiting
         by_reason = "vllm:num_requests_waiting_by_reason"
-        page[by_reason, (*labels, ("reason", "capacity"))] = len(waiting)
+        page[by_reason, (*labels, ("reason", "capacity"))] = waiting
         page[by_reason, (*labels, ("reason", "deferred"))] = 0
         page["vllm:kv_cache_usage_perc", labels] = min(1.0, max(0.0, blocks / rank.num_blocks))
         page[self._info] = 1
@@ -282,9 +290,14 @@ class EngineCounters:
         started_s, state = self._columns["started_s"], self._columns["state"]
         return [
             number
-            for number in self._starting
+            for number in self._begun()
             if started_s[number] == begun_s and state[number] == PREFILLING
         ]
+
+    def _later_than(self, at_s: float, newest_first: Iterable[int]) -> int:
+        """Return how many of these requests, the newest first, came after a time."""
+        arrival_s = self._columns["arrival_s"]
+        return sum(1 for _ in takewhile(lambda n: arrival_s[n] > at_s, newest_first))
 
     def _show_labelled(self, page: dict[SeriesKey, float]) -> None:
         computed = self._prompt_tokens - self._cached_tokens

@@ -140,7 +140,7 @@ def _passes(cluster: Cluster, at_s: float) -> dict[str, Pass]:
 def _pass(engine: Engine) -> Pass:
     (rank,) = engine.ranks
     prompts = memoryview(engine.table.prompt_tokens)
-    queued = sum(prompts[number] for number in rank.waiting)
+    queued = sum(map(prompts.__getitem__, rank.waiting))
     if engine.ends_s == math.inf:
         return Pass(queued_tokens=queued)
     return Pass(
