@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Final
 
 from tonnage.replay.cluster import Pod
@@ -104,30 +105,34 @@ class Window:
 def fates(record: Record, drawn: Drawn, limits: Limits) -> Fates:
     """Hold every request against the limits: both must be kept."""
     table = record.cluster.table
+    arrival_s: Sequence[float] = drawn.traffic.arrival_s
     first_s, ended_s = memoryview(table.first_token_s), memoryview(table.ended_s)
-    rows: list[tuple[float, float, float]] = [
-        (at_s, math.inf, math.inf) for at_s in drawn.too_long_s
+    tokens = memoryview(table.output_tokens)
+    ttft_s = [
+        begun_s - at_s if begun_s else math.inf
+        for at_s, begun_s in zip(arrival_s, first_s, strict=True)
     ]
-    for number, at_s in enumerate(drawn.traffic.arrival_s):
-        begun_s, done_s = first_s[number], ended_s[number]
-        later = max(1, table.output_tokens[number] - 1)
-        ttft_s = begun_s - at_s if begun_s else math.inf
-        tpot_s = (done_s - begun_s) / later if done_s else math.inf
-        rows.append((at_s, ttft_s, tpot_s))
-    if drawn.too_long_s:
-        rows.sort(key=lambda row: row[0])
+    tpot_s = [
+        (done_s - begun_s) / (number - 1 if number > 1 else 1) if done_s else math.inf
+        for begun_s, done_s, number in zip(first_s, ended_s, tokens, strict=True)
+    ]
+    rows = zip(arrival_s, ttft_s, tpot_s, strict=True)
+    if lost_s := drawn.too_long_s:
+        lost = ((at_s, math.inf, math.inf) for at_s in lost_s)
+        rows = zip(*sorted((*lost, *rows), key=itemgetter(0)), strict=True)
+        arrival_s, ttft_s, tpot_s = map(list, rows)
     return Fates(
-        arrival_s=array("d", (row[0] for row in rows)),
-        ttft_s=array("d", (row[1] for row in rows)),
-        tpot_s=array("d", (row[2] for row in rows)),
-        is_kept=bytes(_is_kept(ttft_s, tpot_s, limits) for _, ttft_s, tpot_s in rows),
-        num_too_long=len(drawn.too_long_s),
+        arrival_s=array("d", arrival_s),
+        ttft_s=array("d", ttft_s),
+        tpot_s=array("d", tpot_s),
+        is_kept=bytes(
+            [
+                ttft <= limits.ttft_s and tpot <= limits.tpot_s and max(ttft, tpot) < math.inf
+                for ttft, tpot in zip(ttft_s, tpot_s, strict=True)
+            ]
+        ),
+        num_too_long=len(lost_s),
     )
-
-
-def _is_kept(ttft_s: float, tpot_s: float, limits: Limits) -> bool:
-    is_served = not (math.isinf(ttft_s) or math.isinf(tpot_s))
-    return is_served and ttft_s <= limits.ttft_s and tpot_s <= limits.tpot_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

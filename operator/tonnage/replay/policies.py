@@ -17,11 +17,10 @@ from tonnage.replay.record import Record
 from tonnage.replay.rivals.controller import Given, RivalController
 from tonnage.replay.rivals.registry import RIVALS
 from tonnage.replay.scenario import SETTINGS, Scenario
-from tonnage.replay.scheduled import UNSCRAPED, Scheduled, Stages
+from tonnage.replay.scheduled import Scheduled, Stages
 from tonnage.replay.series import Point, series
 from tonnage.replay.simulation import Controller
 from tonnage.replay.truth import machine
-from tonnage.settings import Settings
 from tonnage.sizing.request import SizingRequest
 
 TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
@@ -122,7 +121,7 @@ class DrawnScenario:
     def of(cls, scenario: Scenario) -> "DrawnScenario":
         drawn = scenario.drawn()
         nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
-        (record,) = scenario.simulation(drawn, nothing, UNSCRAPED).records
+        (record,) = scenario.simulation(drawn, nothing).records
         return cls(
             scenario=scenario,
             drawn=drawn,
@@ -155,12 +154,12 @@ class DrawnScenario:
     def outcome_of(self, policy: Policy) -> Outcome:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
         if policy.name == TONNAGE:
-            return self._outcome(policy, self._run(Operator(SETTINGS), SETTINGS))
+            return self._outcome(policy, self._run(Operator(SETTINGS)))
         if policy.name == STATIC:
             return self._outcome(policy, self._follow([(0.0, int(policy.knob or 1))]))
         if policy.name in {STATIC_PEAK, STAIRCASE}:
             return self._in_hindsight(policy)
-        return self._outcome(policy, self._run(self._rival(policy), SETTINGS))
+        return self._outcome(policy, self._run(self._rival(policy)))
 
     def _in_hindsight(self, policy: Policy) -> Outcome:
         scenario, peak = self.scenario, self.peak
@@ -191,13 +190,13 @@ class DrawnScenario:
         notes.insert(0, f"began with {began}, {found.num_runs} runs")
         return self._outcome(policy, self._follow(stages(found.wanted)), notes)
 
-    def _run(self, controller: Controller, settings: Settings) -> Record:
-        simulation = self.scenario.simulation(self.drawn, controller, settings)
+    def _run(self, controller: Controller) -> Record:
+        simulation = self.scenario.simulation(self.drawn, controller)
         (record,) = simulation.run(self.drawn.duration_s)
         return record
 
     def _follow(self, stages: Stages) -> Record:
-        return self._run(Scheduled(flags=self.scenario.planned.flags, stages=stages), UNSCRAPED)
+        return self._run(Scheduled(flags=self.scenario.planned.flags, stages=stages))
 
     def _tried(self, stages: Stages) -> Tried:
         record = self._follow(stages)

@@ -132,10 +132,10 @@ class Scenario:
             seed=self.seed,
         )
 
-    def simulation(self, drawn: Drawn, controller: Controller, settings: Settings) -> Simulation:
+    def simulation(self, drawn: Drawn, controller: Controller) -> Simulation:
         faults: tuple[Fault, ...] = (dropped(LOST_SCRAPES, seed=self.seed),)
         return Simulation(
-            [self.served(drawn)], settings=settings, controller=controller, faults=faults
+            [self.served(drawn)], settings=SETTINGS, controller=controller, faults=faults
         )
 
 

@@ -9,12 +9,9 @@ from typing import Final
 from tonnage.estimate.metrics import Query
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Record, moment
-from tonnage.settings import Settings
 from tonnage.sizing.request import Flags
 
 INTERVAL_S: Final = 15.0
-UNSCRAPED: Final = Settings(prometheus_url="http://prometheus.replay:9090", scrape_interval_s=3600)
-"""For simulations in which nobody asks Prometheus: scraping would be most of the work."""
 
 Stages = Sequence[tuple[float, int]]
 """From when on so many replicas are asked for; the first from the start."""

@@ -102,8 +102,10 @@ class Simulation:
         heappush(self._events, (at_s, self._num_events, happens))
 
     def _ready(self, record: Record, pod: Pod, at_s: float) -> None:
-        interval_s = self.settings.scrape_interval_s
         record.cluster.open(pod)
+        if not self._controller.table:
+            return  # nobody asks Prometheus, and scraping would be most of the work
+        interval_s = self.settings.scrape_interval_s
         passed = math.floor(at_s / interval_s - pod.phase) + 1
         self._at((passed + pod.phase) * interval_s, partial(self._scrape, record, pod))
 
