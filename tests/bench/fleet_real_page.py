@@ -14,8 +14,8 @@ seconds. Load: mean number of processes that wanted a core while the part ran, o
 whoever else used the machine. Empty: a run did not come so far.
 
 With more than 1,000 pods Prometheus is asked by namespace, 20 here: 1,100 answers in a round. The
-query API, a process of Python on the same cores, takes seconds to give those of 3,000 pods; a change
-does not wait for them. Rows of other sizes than the last run may be of earlier versions.
+query API, a process of Python on the same cores, takes seconds to give those of 3,000 pods; a
+change does not wait for them. Rows of other sizes than the last run may be of earlier versions.
 """
 SAME = {"objects": "{:.0f}", "pods": "{:.0f}", "questions": "{:.0f}"}
 TABLES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {

@@ -1,14 +1,8 @@
 """Whether a status differs enough from the one that stands there to be written."""
 
-import json
 import math
-from array import array
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
-
-from tonnage.control.state import ModelView
-from tonnage.kept import kept
 
 Path = tuple[str, str, str]
 """Section of the status, name, and part."""
@@ -42,26 +36,13 @@ class Said(NamedTuple):
     """What of a status decides whether another one is written."""
 
     facts: Any
-    names: tuple[Path, ...]
-    """Of the gauges, sorted, as are their numbers."""
-    numbers: "array[float]"
+    numbers: Mapping[Path, float]
+    """Of the gauges."""
 
 
 def said(status: Mapping[str, Any]) -> Said:
     """Return what of a status decides whether another one is written."""
-    numbers = dict(sorted(_numbers(status)))
-    return Said(facts(status), _shared(tuple(numbers)), array("d", numbers.values()))
-
-
-@kept
-def standing_said(view: ModelView) -> Said:
-    return said(json.loads(view.status))
-
-
-@lru_cache(maxsize=64)
-def _shared(names: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return the same object for the same names, of which there are few sets."""
-    return names
+    return Said(facts(status), dict(_numbers(status)))
 
 
 def facts(status: Mapping[str, Any]) -> Any:
@@ -89,10 +70,10 @@ def facts(status: Mapping[str, Any]) -> Any:
 
 def gauges_moved(before: Said, after: Said) -> bool:
     """Tell whether any shown number changed materially, appeared or vanished."""
-    if before.names != after.names:
+    if before.numbers.keys() != after.numbers.keys():
         return True
-    known = zip(after.names, before.numbers, after.numbers, strict=True)
-    return any(old != new and is_moved(path[-1], old, new) for path, old, new in known)
+    known = ((path[-1], before.numbers[path], new) for path, new in after.numbers.items())
+    return any(old != new and is_moved(name, old, new) for name, old, new in known)
 
 
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")

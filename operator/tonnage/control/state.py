@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
-from tonnage.api.status import Condition, DecisionStatus, Figure
+from tonnage.api.status import Condition, DecisionStatus
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.answers import Answers
@@ -25,6 +25,7 @@ from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.track import Readings
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
+from tonnage.packed import Packed
 from tonnage.policy.need import Capacity, Traffic
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
@@ -40,12 +41,9 @@ ACTING: Final = frozenset({"Auto", APPROVE})
 """Modes in which Deployments are written."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelView:
-    """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared.
-
-    Without slots: what its status says is kept with it.
-    """
+    """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared."""
 
     namespace: str
     name: str
@@ -54,8 +52,8 @@ class ModelView:
     created: str
     manifest: str
     """JSON of the object without status and managedFields."""
-    status: str
-    """JSON of the status: compared before a write, never an input to a decision."""
+    status: Packed
+    """Compared before a write, never an input to a decision."""
     is_deleting: bool
     approve: str | None = None
     """The annotation by which somebody agrees to a plan, as it stands there."""
@@ -103,10 +101,10 @@ class DeploymentView:
     """Field managers other than ours that own the number of replicas, with their subresource."""
     uncounted_gpus: tuple[str, ...] = ()
     """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
-    template: str = "{}"
-    """JSON of the pod template as it stands."""
-    template_fields: str = "null"
-    """JSON of what our field manager owns of it; null: nothing."""
+    template: Packed = Packed.of({})  # noqa: RUF009 - immutable
+    """The pod template as it stands."""
+    template_fields: Packed = Packed.of(None)  # noqa: RUF009
+    """What our field manager owns of it; None: nothing."""
     owner: str | None = None
     """Kind and name of its controller."""
     adopt: str | None = None
@@ -239,6 +237,14 @@ class PodSpeed:
     """Ticks that this is the smoothed figure of."""
 
 
+class ShownFigure(NamedTuple):
+    """A figure of the status, in a tenth of the memory that the status' own type takes."""
+
+    value: float
+    source: str
+    changed_at: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenBack:
     """When pods that no node took were last given back."""
@@ -360,7 +366,8 @@ class ObjectMemory:
     """Smoothed figures for show."""
     speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
     """Of its pods, by name, smoothed: for show."""
-    shown: Mapping[str, Figure] = field(default_factory=dict)
+    shown: Mapping[str, ShownFigure] = field(default_factory=dict)
+    """Those of them that the status tells, as of when they last moved."""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     decisions: tuple[DecisionStatus, ...] = ()
     frozen_plan: str | None = None

@@ -20,11 +20,11 @@ from tonnage.api.status import (
 from tonnage.control.approval import NEEDED
 from tonnage.control.calibrated import calibration_status
 from tonnage.control.conditions import NO_PATH, PENDING, conditions
-from tonnage.control.differing import gauges_moved, is_moved, said, standing_said
+from tonnage.control.differing import gauges_moved, is_moved, said
 from tonnage.control.happenings import told_of
 from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
-from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory
+from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory, ShownFigure
 from tonnage.control.times import rfc3339
 from tonnage.control.values import replace
 from tonnage.explain.report import (
@@ -74,7 +74,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return the status of an object, and whether it materially differs from what stands there."""
     status, memory = _awaited(found, fleet) if found.pending else _found(found, fleet)
     memory = replace(memory, conditions={each.type: each for each in status.conditions})
-    before, after = standing_said(found.state.view), said(status.to_dict())
+    before, after = said(found.state.view.status.value), said(status.to_dict())
     gauges_due = fleet.now_s - memory.gauges_written_at_s >= fleet.settings.status_interval_s
     differs = after.facts != before.facts
     moved = gauges_due and gauges_moved(before, after)
@@ -130,7 +130,7 @@ def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
 def _standing(view: ModelView) -> Status:
     """Return the status on the API server; an empty one where another version wrote it."""
     try:
-        return Status.model_validate_json(view.status)
+        return Status.model_validate_json(view.status.text)
     except ValidationError:
         return Status()
 
@@ -151,7 +151,7 @@ def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
 
 
 def _frozen_plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
-    text = memory.frozen_plan or json.dumps(json.loads(found.state.view.status).get("plan"))
+    text = memory.frozen_plan or json.dumps(found.state.view.status.value.get("plan"))
     try:
         return PlanStatus.model_validate_json(text)
     except ValidationError:
@@ -233,7 +233,7 @@ def _measured(
     found: Assessment, memory: ObjectMemory, now: str
 ) -> tuple[ObjectMemory, MeasuredStatus | None]:
     """Smooth the gauges; each keeps its value and time until it moves materially."""
-    gauges, shown = dict(memory.gauges), dict[str, Figure]()
+    gauges, shown = dict(memory.gauges), dict[str, ShownFigure]()
     for name, value, source in _gauges(found):
         if value is None:
             gauges.pop(name, None)
@@ -242,12 +242,9 @@ def _measured(
         gauges[name] = smooth
         before = memory.shown.get(name)
         kept = before and not is_moved(name, before.value, smooth)
-        shown[name] = (
-            before
-            if before and kept
-            else Figure(value=rounded(smooth), source=source, changed_at=now)
-        )
-    measured = MeasuredStatus.model_validate(shown) if shown else None
+        shown[name] = before if before and kept else ShownFigure(rounded(smooth), source, now)
+    figures = {name: Figure(**each._asdict()) for name, each in shown.items()}
+    measured = MeasuredStatus.model_validate(figures) if figures else None
     return replace(memory, gauges=gauges, shown=shown), measured
 
 

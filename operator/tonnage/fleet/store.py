@@ -20,6 +20,7 @@ from tonnage.fleet.views import (
     pod_view,
     replica_set_view,
 )
+from tonnage.packed import Packed
 
 LOG = logging.getLogger("tonnage.store")
 Key = tuple[str, str]
@@ -226,4 +227,4 @@ def _kept(before: View | None, now: View) -> View:
 
 def _without_echo(view: View | None) -> View | None:
     """Leave out what changes with every write of our own status."""
-    return replace(view, status="") if isinstance(view, ModelView) else view
+    return replace(view, status=Packed.of(None)) if isinstance(view, ModelView) else view

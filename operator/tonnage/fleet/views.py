@@ -22,6 +22,7 @@ from tonnage.manifests.names import (
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
+from tonnage.packed import Packed
 
 Object = Mapping[str, Any]
 
@@ -79,7 +80,7 @@ def model_view(body: Object) -> ModelView:
         generation=metadata.get("generation", 0),
         created=metadata.get("creationTimestamp") or "",
         manifest=json.dumps(manifest, default=dict),
-        status=json.dumps(body.get("status") or {}, sort_keys=True, default=dict),
+        status=Packed.of(body.get("status") or {}),
         is_deleting="deletionTimestamp" in metadata,
         approve=annotations.get(APPROVE_ANNOTATION),
         operator_class=asked if isinstance(asked, str) else None,
@@ -121,8 +122,8 @@ def deployment_view(body: Object) -> DeploymentView:
         problems=tuple(_problems(status)),
         drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
         grace_s=(template.get("spec") or {}).get("terminationGracePeriodSeconds"),
-        template=json.dumps(template, sort_keys=True, default=dict),
-        template_fields=json.dumps(_own_fields(metadata), sort_keys=True, default=dict),
+        template=Packed.of(template),
+        template_fields=Packed.of(_own_fields(metadata)),
         rendered=annotations.get(TEMPLATE_ANNOTATION),
         made_from=annotations.get(SPEC_ANNOTATION),
     )

@@ -3,6 +3,7 @@
 from typing import Final
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.packed import Packed
 from tonnage.replay.cluster import Cluster
 
 EPOCH_S: Final = 1_767_225_600.0
@@ -18,7 +19,7 @@ def model_view(cluster: Cluster) -> ModelView:
         generation=model.generation,
         created="",
         manifest="{}",
-        status="{}",
+        status=Packed.of({}),
         is_deleting=False,
     )
 

@@ -1,6 +1,5 @@
 """The status: what it shows, and when it is worth a write."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -30,6 +29,7 @@ from tonnage.control.status import recalled, report
 from tonnage.control.times import rfc3339
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.packed import Packed
 
 EACH = a_sizing().goodput_requests_per_s
 KV_TOKENS = a_sizing().kv_tokens
@@ -59,7 +59,7 @@ def as_planned(state):
 
 def written(state, told):
     """The object as it stands after a write of its status."""
-    return replace(state, view=replace(state.view, status=json.dumps(told.status.to_dict())))
+    return replace(state, view=replace(state.view, status=Packed.of(told.status.to_dict())))
 
 
 def in_mode(mode, **changes):
@@ -284,7 +284,7 @@ class TestPaused:
     )
     def test_makes_a_plan_where_the_one_that_stands_there_cannot_be_read(self, status):
         paused = in_mode("Paused", load=3.5)
-        paused = replace(paused, view=replace(paused.view, status=json.dumps(status)))
+        paused = replace(paused, view=replace(paused.view, status=Packed.of(status)))
 
         assert reported(paused).status.plan.replicas == 5
 
@@ -307,9 +307,9 @@ class TestRecalled:
         assert memory.lengths is None
         assert memory.recent_needs == ()
 
-    @pytest.mark.parametrize("status", ["{}", '{"decisions": 7}', '{"fieldOfTomorrow": 1}'])
+    @pytest.mark.parametrize("status", [{}, {"decisions": 7}, {"fieldOfTomorrow": 1}])
     def test_begins_anew_where_another_version_wrote(self, status):
-        view = replace(a_state().view, status=status)
+        view = replace(a_state().view, status=Packed.of(status))
 
         assert recalled(view, now_s=NOW_S).decisions == ()
 

@@ -18,6 +18,7 @@ from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.state import Memory
 from tonnage.control.tick import assess_fleet, tick
+from tonnage.packed import Packed
 
 FIRST_REPLICAS = a_sizing().replicas
 
@@ -65,7 +66,7 @@ def test_a_bug_in_planning_one_object_is_told_and_the_others_are_planned():
 
 def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
     broken = running("a")
-    broken = replace(broken, view=replace(broken.view, status='{"plan": 7}'))
+    broken = replace(broken, view=replace(broken.view, status=Packed.of({"plan": 7})))
 
     outcome = tick(a_fleet(broken, running("b")), Memory())
 

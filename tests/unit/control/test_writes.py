@@ -1,6 +1,5 @@
 """From an assessment to writes: only what differs, and only where writing is allowed."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -25,6 +24,7 @@ from tonnage.control.status import report
 from tonnage.control.tick import tick
 from tonnage.control.writes import CHILDREN_CHECK_S, writes_for
 from tonnage.fleet.views import model_view
+from tonnage.packed import Packed
 
 AUTOSCALER = "HorizontalPodAutoscaler llama"
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
@@ -327,7 +327,7 @@ class TestHappenings:
     def test_what_was_told_before_a_restart_is_not_told_again(self):
         state = a_state(replicas=a_sizing().replicas, engines=())
         first, _ = asked(state)
-        status = json.dumps(first.status.to_dict())
+        status = Packed.of(first.status.to_dict())
         after = replace(state, view=replace(state.view, status=status))
 
         outcome = tick(a_fleet(after, now_s=NOW_S + 15), Memory())

@@ -51,7 +51,7 @@ class TestWaking:
         store.note(Kind.MODEL, "MODIFIED", a_manifest() | {"status": {"plan": {"replicas": 3}}})
 
         assert not woke(store)
-        assert '"replicas": 3' in store.snapshot().models["serving", "llama"].status
+        assert store.snapshot().models["serving", "llama"].status.value == {"plan": {"replicas": 3}}
 
     def test_a_new_version_with_nothing_of_interest_does_not(self, store):
         store.note(Kind.DEPLOYMENT, None, a_deployment_body())

@@ -54,7 +54,7 @@ class TestModel:
             "uid",
             "generation",
         }
-        assert json.loads(view.status) == {"observedGeneration": 1}
+        assert view.status.value == {"observedGeneration": 1}
         assert view.key == ("serving", "llama")
         assert not view.is_deleting
 
@@ -65,7 +65,7 @@ class TestModel:
         assert model_view(body).is_deleting
 
     def test_may_have_no_status_yet(self):
-        assert model_view(a_manifest() | {"status": None}).status == "{}"
+        assert model_view(a_manifest() | {"status": None}).status.value == {}
 
 
 class TestDeployment:
@@ -82,7 +82,7 @@ class TestDeployment:
         assert view.arguments[0] == "meta-llama/Llama-3.3-70B-Instruct"
         assert not view.is_rolling
         assert view.problems == ()
-        assert json.loads(view.template)["spec"]["containers"][0]["name"] == "vllm"
+        assert view.template.value["spec"]["containers"][0]["name"] == "vllm"
         assert json.loads(view.made_from) == a_model().spec.to_digestible()
 
     def test_tells_which_fields_of_its_template_are_ours(self):
@@ -90,8 +90,8 @@ class TestDeployment:
         ours = deployment_view(a_deployment_body(managedFields=fields))
         others = deployment_view(a_deployment_body(managedFields=fields[:1]))
 
-        assert ours.template_fields == '{"f:spec": {}}'
-        assert others.template_fields == "null"
+        assert ours.template_fields.value == {"f:spec": {}}
+        assert others.template_fields.value is None
 
     def test_of_somebody_who_set_little(self):
         view = deployment_view({"metadata": {"name": "x", "namespace": "y", "uid": "z"}})

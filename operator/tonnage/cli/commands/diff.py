@@ -304,7 +304,7 @@ def _running(live: LiveObject) -> Running | None:
     if view is None or live.model.spec.scale_target:
         return None
     return Running(
-        template=json.loads(view.template),
+        template=view.template.value,
         owned=owned_fields(view),
         replicas=view.replicas,
         digest=view.digest,
