@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class Run:
     """What came of a job, as its file has it."""
 
     cpu_s: float
-    """What it took; the first of a draw draws, too."""
+    """What it took; the first of a draw pays for what the others share."""
     sources: str
     """Digest of the package that ran."""
     error: str | None = None
@@ -167,12 +167,12 @@ def write(folder: Path, job: Job, run: Run) -> None:
 
 
 def read(folder: Path, job: Job) -> Run | None:
-    """Return the run of a job; None: there is none, or it was asked something else."""
+    """Return the run of a job; None: there is none, or another form, or another question."""
     path = folder / job.file_name
     if not path.exists():
         return None
     content = json.loads(path.read_text())
-    if content.pop("asked") != job.asked():
+    if content.pop("asked") != job.asked() or content.keys() != {each.name for each in fields(Run)}:
         return None
     return Run(**content)
 

@@ -128,8 +128,9 @@ def test_a_run_is_read_as_it_was_written_and_only_for_its_question(tmp_path):
     assert read(tmp_path, job).figures == run.figures
     assert read(tmp_path, a_job(seed=1)) is None
     content = (tmp_path / job.file_name).read_text()
-    (tmp_path / job.file_name).write_text(content.replace('"target": 0.99', '"target": 0.95'))
-    assert read(tmp_path, job) is None
+    for others in ('"target": 0.99', '"target": 0.95'), ('"cpu_s"', '"wall_s"'):
+        (tmp_path / job.file_name).write_text(content.replace(*others))
+        assert read(tmp_path, job) is None
 
 
 def test_jobs_have_files_of_their_own():

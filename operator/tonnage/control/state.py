@@ -101,9 +101,9 @@ class DeploymentView:
     """Field managers other than ours that own the number of replicas, with their subresource."""
     uncounted_gpus: tuple[str, ...] = ()
     """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
-    template: Packed = Packed.of({})  # noqa: RUF009 - immutable
+    template: Packed = Packed.of({})
     """The pod template as it stands."""
-    template_fields: Packed = Packed.of(None)  # noqa: RUF009
+    template_fields: Packed = Packed.of(None)
     """What our field manager owns of it; None: nothing."""
     owner: str | None = None
     """Kind and name of its controller."""

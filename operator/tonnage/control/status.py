@@ -243,7 +243,10 @@ def _measured(
         before = memory.shown.get(name)
         kept = before and not is_moved(name, before.value, smooth)
         shown[name] = before if before and kept else ShownFigure(rounded(smooth), source, now)
-    figures = {name: Figure(**each._asdict()) for name, each in shown.items()}
+    figures = {
+        name: Figure(value=each.value, source=each.source, changed_at=each.changed_at)
+        for name, each in shown.items()
+    }
     measured = MeasuredStatus.model_validate(figures) if figures else None
     return replace(memory, gauges=gauges, shown=shown), measured
 

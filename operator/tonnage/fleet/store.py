@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.logs import Line
@@ -23,6 +23,7 @@ from tonnage.fleet.views import (
 from tonnage.packed import Packed
 
 LOG = logging.getLogger("tonnage.store")
+NO_STATUS: Final = Packed.of(None)
 Key = tuple[str, str]
 """(namespace, name)"""
 Owner = tuple[str, str]
@@ -227,4 +228,4 @@ def _kept(before: View | None, now: View) -> View:
 
 def _without_echo(view: View | None) -> View | None:
     """Leave out what changes with every write of our own status."""
-    return replace(view, status=Packed.of(None)) if isinstance(view, ModelView) else view
+    return replace(view, status=NO_STATUS) if isinstance(view, ModelView) else view

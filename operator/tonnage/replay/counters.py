@@ -260,7 +260,7 @@ class EngineCounters:
         return tokens, gap_s, sum(self._preemptions_of(begun))
 
     def _begun(self) -> Iterable[int]:
-        """Yield the requests without a token that were admitted, those preempted since too."""
+        """Return the requests without a token that were admitted, those preempted since too."""
         state, preemptions = self._columns["state"], self._columns["preemptions"]
         return takewhile(lambda n: state[n] != WAITING or preemptions[n], self._starting)
 

@@ -108,29 +108,28 @@ def fates(record: Record, drawn: Drawn, limits: Limits) -> Fates:
     arrival_s: Sequence[float] = drawn.traffic.arrival_s
     first_s, ended_s = memoryview(table.first_token_s), memoryview(table.ended_s)
     tokens = memoryview(table.output_tokens)
-    ttft_s = [
+    ttfts_s = [
         begun_s - at_s if begun_s else math.inf
         for at_s, begun_s in zip(arrival_s, first_s, strict=True)
     ]
-    tpot_s = [
-        (done_s - begun_s) / (number - 1 if number > 1 else 1) if done_s else math.inf
-        for begun_s, done_s, number in zip(first_s, ended_s, tokens, strict=True)
+    tpots_s = [
+        (done_s - begun_s) / (num_tokens - 1 if num_tokens > 1 else 1) if done_s else math.inf
+        for begun_s, done_s, num_tokens in zip(first_s, ended_s, tokens, strict=True)
     ]
-    rows = zip(arrival_s, ttft_s, tpot_s, strict=True)
+    rows = zip(arrival_s, ttfts_s, tpots_s, strict=True)
     if lost_s := drawn.too_long_s:
         lost = ((at_s, math.inf, math.inf) for at_s in lost_s)
         rows = zip(*sorted((*lost, *rows), key=itemgetter(0)), strict=True)
-        arrival_s, ttft_s, tpot_s = map(list, rows)
+        arrival_s, ttfts_s, tpots_s = map(list, rows)
+    is_kept = [
+        ttft_s <= limits.ttft_s and tpot_s <= limits.tpot_s and max(ttft_s, tpot_s) < math.inf
+        for ttft_s, tpot_s in zip(ttfts_s, tpots_s, strict=True)
+    ]
     return Fates(
         arrival_s=array("d", arrival_s),
-        ttft_s=array("d", ttft_s),
-        tpot_s=array("d", tpot_s),
-        is_kept=bytes(
-            [
-                ttft <= limits.ttft_s and tpot <= limits.tpot_s and max(ttft, tpot) < math.inf
-                for ttft, tpot in zip(ttft_s, tpot_s, strict=True)
-            ]
-        ),
+        ttft_s=array("d", ttfts_s),
+        tpot_s=array("d", tpots_s),
+        is_kept=bytes(is_kept),
         num_too_long=len(lost_s),
     )
 

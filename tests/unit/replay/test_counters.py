@@ -1,3 +1,5 @@
+from collections import Counter
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -135,6 +137,24 @@ def test_what_was_submitted_has_ended_or_is_in_the_engine(rate):
         assert page["vllm:request_generation_tokens_count"] + scraped.engine.num_outstanding == (
             scraped.next
         )
+
+
+@pytest.mark.parametrize("bounds", [ROOM, TIGHT], ids=["room", "preempting"])
+def test_nothing_that_has_begun_is_missed_behind_what_waits(bounds):
+    scraped, moves = Scraped(requests_at(30.0), bounds), Counter()
+    for index in range(1, 60):
+        page, _ = scraped.page(index * 0.337)
+        told = scraped.table
+        begun = [n for n in range(scraped.next) if told.emitted[n]]
+        preempted = sum(told.preemptions[n] - moves[n] for n in range(scraped.next))
+
+        assert page["vllm:time_to_first_token_seconds_count"] == len(begun)
+        assert page["vllm:num_preemptions_total"] == preempted
+        if index in {12, 13, 30}:
+            before = list(told.preemptions)
+            kind = replace(a_kind(COSTS), limits=limits(**bounds))
+            scraped.engine = scraped.counters.go_on_with(kind, index * 0.337)
+            moves.update({n: told.preemptions[n] - own for n, own in enumerate(before)})
 
 
 def a_kind(the_costs):

@@ -15,6 +15,7 @@ from tonnage.replay.counters import Ladders
 from tonnage.replay.faults import dropped, lying, multiplied, silent, stale, without_numbers
 from tonnage.replay.oracle import Oracle
 from tonnage.replay.record import Served, kept, minutes
+from tonnage.replay.scheduled import Scheduled
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Source, constant, traffic
 from tonnage.replay.truth import Kink, Truth, machine
@@ -232,6 +233,27 @@ def test_the_first_fleet_is_the_plan_and_is_ready_when_the_traffic_begins():
     assert first.goodput_requests_per_s == planned.goodput_requests_per_s
     assert all(pod.ready_s <= 0 for pod in record.cluster.pods[: planned.replicas])
     assert record.faults == []
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_pods_are_scraped_where_somebody_asks(asks):
+    pages = []
+
+    def seen(page, _number, _at_s):
+        pages.append(page)
+        return page
+
+    of_operator = simulated()
+    nobody = Scheduled(flags=of_operator.cluster.template.flags, stages=[(0.0, 2)])
+    controller = None if asks else nobody
+    (record,) = Simulation(
+        [of_operator.served], settings=SETTINGS, faults=(seen,), controller=controller
+    ).run(600.0)
+
+    assert bool(pages) == asks
+    assert sum(each.num_requests for _, each in minutes(record, 600.0)) == (
+        record.served.traffic.num_requests
+    )
 
 
 def test_all_that_came_was_served_and_once():
