@@ -17,7 +17,7 @@ import ijson  # type: ignore[import-untyped]
 
 from tonnage.cluster.canonical import CanonicalReader, Text
 from tonnage.cluster.errors import PrometheusError
-from tonnage.estimate.series import Vector
+from tonnage.estimate.series import UNUSABLE, Vector
 from tonnage.units import KIB
 
 MAX_UNFINISHED_BYTES = 256 * KIB
@@ -56,7 +56,7 @@ class Answer:
     is_partial: bool = False
     """A store behind Prometheus did not answer, or it warns of something."""
     num_dropped: int = 0
-    """Series that were left out: no finite number, no sample at all, or there before."""
+    """Series without a finite number, a sample or a place, or that were there before."""
 
 
 class Labels(Mapping[str, str]):
@@ -399,13 +399,13 @@ class _Document:
             raise PrometheusError(message, reason="QueryTooLarge")
 
     def _keep(self, labels: Labels, evaluated_at_s: float, value: float) -> None:
-        is_known = labels is not self._labels.too_long
-        if is_known and math.isfinite(value) and math.isfinite(evaluated_at_s):
+        """Keep a series with a place and a time; of one without a value that it is there."""
+        is_placed = labels is not self._labels.too_long and math.isfinite(evaluated_at_s)
+        self._num_dropped += not (is_placed and math.isfinite(value))
+        if is_placed:
             self._found.append(labels)
-            self._values.append(value)
+            self._values.append(value if math.isfinite(value) else UNUSABLE)
             self._times_s.append(evaluated_at_s)
-        else:
-            self._num_dropped += 1
 
 
 def _times_s(texts: Sequence[bytes]) -> "array[float]":
@@ -415,21 +415,16 @@ def _times_s(texts: Sequence[bytes]) -> "array[float]":
     return array("d", map(float, texts))
 
 
-def _number(text: bytes) -> float:
-    """Return a value as it is written; NaN where that is no number."""
+def _number(part: Any) -> float:
+    """Return a figure as it is written; NaN where that is no number."""
     try:
-        return float(text)
-    except ValueError:
+        return float(part)
+    except (TypeError, ValueError):
         return math.nan
 
 
 def _figures(sample: Sequence[Any]) -> tuple[float, float] | None:
-    if len(sample) != NUM_PARTS:
-        return None
-    try:
-        return float(sample[0]), float(sample[1])
-    except (TypeError, ValueError):
-        return None
+    return (_number(sample[0]), _number(sample[1])) if len(sample) == NUM_PARTS else None
 
 
 def bad_answer() -> PrometheusError:

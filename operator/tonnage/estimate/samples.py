@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from tonnage.estimate.metrics import (
@@ -14,7 +14,7 @@ from tonnage.estimate.metrics import (
     WINDOWS,
     Query,
 )
-from tonnage.estimate.series import Series, Vector, changed
+from tonnage.estimate.series import UNUSABLE, Series, Vector, changed
 from tonnage.settings import Settings
 
 MAX_ENGINES = 64
@@ -279,7 +279,7 @@ def _is_usable(value: float, query: Query) -> bool:
 
 
 def _usable(found: Found, name: str) -> list[float]:
-    """Return the values of a figure, none of them if one cannot be."""
+    """Return the values of a figure, none of them if one cannot be, or is there without a value."""
     values = [series.value for series in found.get(name, ())]
     if not values:
         return values
@@ -331,13 +331,17 @@ def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> E
 
 def _age_s(found: Found, interval_s: float) -> float | None:
     """Return the age of the newest scrape; where the last one failed, the most it can be."""
-    ages = [series.evaluated_at_s - series.value for series in found.get("timestamp", ())]
+    ages = [series.evaluated_at_s - series.value for series in _scrapes(found)]
     hidden_s = FRESH_SCRAPES * interval_s if found.get("running") else None
     return min(ages, default=hidden_s)
 
 
 def _scraped_at_s(found: Found) -> float | None:
-    return max((series.value for series in found.get("timestamp", ())), default=None)
+    return max((series.value for series in _scrapes(found)), default=None)
+
+
+def _scrapes(found: Found) -> Iterator[Series]:
+    return (series for series in found.get("timestamp", ()) if series.value != UNUSABLE)
 
 
 def _arrived(found: Found) -> float | None:

@@ -1,10 +1,15 @@
 """The series of an instant vector, in columns: what one tick holds 100,000s of."""
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, repeat
 from operator import ne
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, overload
+
+UNUSABLE: Final = math.inf
+"""The value of a series that is there without one, as NaN or a text: what it is a part of cannot be
+told without it. Unlike NaN it is itself a tick later."""
 
 
 class Series(NamedTuple):

@@ -19,9 +19,14 @@ LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""
 LARGEST_BYTES = 9_223_372_036_854_775_807
 """And memory in 64."""
+MOST_SEQS, MOST_SEQS_OF_REPLICA, MOST_GPUS = 16_384, 131_072, 512
+"""Of a data-parallel rank, of all of them, and of a replica. Four times what is ever planned; the
+time and memory that sizing takes grow with each."""
 FLAGS_NEEDED = (
     "must set --max-num-seqs and --max-num-batched-tokens explicitly, and every other flag that "
-    "decides capacity to a number that the engine reads"
+    "decides capacity to a number that the engine reads, with at most "
+    f"{MOST_SEQS:,} sequences on a data-parallel rank, {MOST_SEQS_OF_REPLICA:,} on all of them, "
+    f"and {MOST_GPUS} GPUs a replica"
 )
 """Of a scale target: said where ``read_flags`` finds no flags."""
 HALF_TYPES = {True: "bfloat16", False: "float16"}
@@ -157,12 +162,22 @@ def _num_gpu_blocks(found: Mapping[str, str]) -> int | None:
 
 
 def is_runnable(flags: Flags) -> bool:
-    """Tell whether an engine would start with these figures, which somebody may have edited."""
+    """Tell whether an engine would start with these figures, which somebody may have edited.
+
+    And whether sizing can answer for them in bounded time and memory.
+    """
     split = flags.parallelism
     sizes = (split.tensor, split.pipeline, split.data, split.context)
     counts = (flags.max_num_seqs, flags.max_num_batched_tokens, *sizes)
     are_counts = all(1 <= count <= LARGEST_COUNT for count in counts)
-    return are_counts and _has_cache(flags) and 0 < flags.gpu_memory_utilization <= 1
+    is_sized = are_counts and _is_bounded(flags)
+    return is_sized and _has_cache(flags) and 0 < flags.gpu_memory_utilization <= 1
+
+
+def _is_bounded(flags: Flags) -> bool:
+    split, seqs = flags.parallelism, flags.max_num_seqs
+    are_few = seqs <= MOST_SEQS and seqs * split.data <= MOST_SEQS_OF_REPLICA
+    return are_few and max(split.num_gpus, split.context) <= MOST_GPUS
 
 
 def _has_cache(flags: Flags) -> bool:

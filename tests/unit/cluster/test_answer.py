@@ -20,6 +20,7 @@ from tonnage.cluster.answer import (
     LabelSets,
 )
 from tonnage.cluster.errors import PrometheusError
+from tonnage.estimate.series import UNUSABLE
 
 LABELS = ("namespace", "pod", "engine")
 
@@ -70,10 +71,11 @@ class TestSeries:
     @pytest.mark.parametrize(
         "value", ["NaN", "+Inf", "-Inf", "1e400", "", "many", None, [], {}, [1]]
     )
-    def test_without_a_finite_value_are_dropped_and_counted(self, value):
-        answer = read(a_document(an_item(value, pod="a"), an_item(pod="kept")))
+    def test_without_a_finite_value_are_there_without_one_and_counted(self, value):
+        answer = read(a_document(an_item(value, pod="a"), an_item(pod="b")))
 
-        assert [each.labels["pod"] for each in answer.series] == ["kept"]
+        found = {each.labels["pod"]: each.value for each in answer.series}
+        assert found == {"a": UNUSABLE, "b": 1}
         assert answer.num_dropped == 1
 
     @pytest.mark.parametrize("at_s", ["NaN", "Inf", None, [], {}])
@@ -83,10 +85,11 @@ class TestSeries:
         assert (answer.series, answer.num_dropped) == ([], 1)
 
     @given(st.floats())
-    def test_have_finite_values_whatever_prometheus_writes(self, value):
+    def test_have_finite_values_or_none_whatever_prometheus_writes(self, value):
         answer = read(a_document(an_item(str(value), pod="a")))
 
-        assert [each.value for each in answer.series] == [value] * math.isfinite(value)
+        expected = value if math.isfinite(value) else UNUSABLE
+        assert [each.value for each in answer.series] == [expected]
 
     @pytest.mark.parametrize(
         "item",
@@ -207,7 +210,7 @@ class TestPieces:
 
         answer = read(document, piece_bytes=piece_bytes)
 
-        assert [each.value for each in answer.series] == [0.5, 3]
+        assert [each.value for each in answer.series] == [0.5, UNUSABLE, 3]
         assert (answer.is_partial, answer.num_dropped) == (True, 2)
 
     @given(st.data())

@@ -19,6 +19,7 @@ from http_double import Reply, answering, json_reply, serving
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.prometheus import Limits, Prometheus, shares, skew
 from tonnage.cluster.questions import QuerySet
+from tonnage.estimate.series import UNUSABLE
 from tonnage.lab.certificates import issue
 from tonnage.settings import Settings
 from tonnage.units import MIB
@@ -110,12 +111,12 @@ class TestAnswers:
         assert len(answers.series["up"]) == 1
         assert answers.partial == {"up"}
 
-    def test_count_what_they_lose(self):
+    def test_count_what_is_no_figure(self):
         samples = [({"pod": text}, [1000, text]) for text in ("NaN", "+Inf", "1e400", "7")]
 
         answers = asked(json_reply(a_result(*samples)))
 
-        assert [each.value for each in answers.series["up"]] == [7]
+        assert [each.value for each in answers.series["up"]] == [UNUSABLE] * 3 + [7]
         assert answers.num_dropped == 3
 
     def test_of_two_namespaces_are_one_of_a_query(self):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tonnage.estimate.samples import ArrivalWindow, LengthWindow, join
-from tonnage.estimate.series import Series, Vector
+from tonnage.estimate.series import UNUSABLE, Series, Vector
 from tonnage.settings import Settings
 
 NOW_S = 1_000_000.0
@@ -143,10 +143,18 @@ class TestJoin:
 
         assert samples.arrivals[4].backlog_growth_per_s is None
 
-    def test_a_figure_of_which_a_part_cannot_be_is_missing(self):
-        parts = [series(3, finished_reason="stop"), series(-1, finished_reason="abort")]
+    @pytest.mark.parametrize("part", [-1, UNUSABLE])
+    def test_a_figure_of_which_a_part_cannot_be_is_missing(self, part):
+        parts = [series(3, finished_reason="stop"), series(part, finished_reason="abort")]
 
         assert the_engine(completions_4=parts).arrivals[4].completions_per_s is None
+
+    def test_a_scrape_without_a_time_is_not_the_newest(self):
+        ages = [series(NOW_S - 15), series(UNUSABLE, job="other")]
+
+        samples = the_engine(timestamp=ages, running=[series(1)])
+
+        assert (samples.age_s, samples.scraped_at_s) == (15, NOW_S - 15)
 
     @pytest.mark.parametrize(("value", "fraction"), [(1.0, 1.0), (1.001, None), (0.0, 0.0)])
     def test_a_share_is_at_most_one(self, value, fraction):

@@ -277,6 +277,25 @@ class TestReading:
     def test_is_unknown_where_a_flag_is_missing_or_no_number_that_runs(self, broken):
         assert read_flags(broken, default_utilization=UTILIZATION) is None
 
+    @pytest.mark.parametrize(
+        ("most", "beyond"),
+        [
+            (["--max-num-seqs=16384"], ["--max-num-seqs=16385"]),
+            (
+                ["--max-num-seqs=2048", "--data-parallel-size=64"],
+                ["--max-num-seqs=2049", "--data-parallel-size=64"],
+            ),
+            (
+                ["--max-num-seqs=8", "--tensor-parallel-size=8", "--data-parallel-size=64"],
+                ["--max-num-seqs=8", "--tensor-parallel-size=8", "--data-parallel-size=65"],
+            ),
+        ],
+    )
+    def test_is_unknown_beyond_what_sizing_answers_for_in_bounded_time(self, most, beyond):
+        rest = "--max-num-batched-tokens=8"
+        assert read_flags([*most, rest], default_utilization=UTILIZATION)
+        assert read_flags([*beyond, rest], default_utilization=UTILIZATION) is None
+
     @given(st.lists(st.text(max_size=30), max_size=8))
     def test_never_fails_on_any_arguments(self, live):
         assert read_flags(live, default_utilization=UTILIZATION) is None or live

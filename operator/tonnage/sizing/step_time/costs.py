@@ -25,7 +25,7 @@ BEYOND_TOKENS = 2_000_000
 """Behind the last knot."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def step_costs(model: StepTimeModel, *, max_num_seqs: int, max_batched_tokens: int) -> StepCosts:
     """Return the costs of a step with up to so many sequences on each data-parallel rank."""
     most = max_num_seqs * model.dp_size
