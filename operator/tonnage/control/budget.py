@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.state import Assessment, Fleet, ModelState, ObjectMemory
+from tonnage.control.state import ACTING, Assessment, Fleet, ModelState, ObjectMemory, PodView
 from tonnage.control.values import replace
 from tonnage.control.writes import may_scale
 
@@ -21,8 +22,16 @@ def free_gpus(fleet: Fleet) -> int | None:
 
 
 def _gpus_in_use(state: ModelState) -> int:
-    deployment = state.deployment
-    return deployment.replicas * deployment.gpus_per_replica if deployment else 0
+    """Return the GPUs of the pods that exist, and of those that we may have asked for.
+
+    Who may write a Deployment may ask for any number, which a quota keeps from becoming pods.
+    """
+    live, model = state.deployment, state.model
+    if live is None:
+        return 0
+    is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
+    asked = model.spec.scaling.max_replicas if is_acting else 0
+    return min(live.replicas, max(live.total, asked)) * live.gpus_per_replica
 
 
 def growth_gpus(found: Assessment, fleet: Fleet) -> int:
@@ -64,15 +73,26 @@ def with_shortage(found: Assessment, fleet: Fleet) -> Assessment:
 
 
 def uncounted_gpus(fleet: Fleet) -> str | None:
-    """Return the first thing in the fleet that takes GPUs which are not counted, if any."""
+    """Return the first pod in the fleet that holds GPUs which are not counted, if any.
+
+    What no node has taken holds none: else one that asks for what there is not stops everybody.
+    """
     if fleet.settings.max_gpus is None:
         return None
-    return next((each for state in fleet.models for each in _uncounted(state)), None)
+    pods = (pod for state in fleet.models for pod in state.pods if pod.is_ready or pod.node_name)
+    return next((each for pod in pods for each in _uncounted(pod)), None)
 
 
-def _uncounted(state: ModelState) -> Iterator[str]:
-    deployment, namespace = state.deployment, state.view.namespace
-    for name in deployment.uncounted_gpus if deployment else ():
-        yield f"{name} of Deployment {namespace}/{deployment.name if deployment else ''}"
-    for pod in state.pods:
-        yield from (f"{name} of pod {namespace}/{pod.name}" for name in pod.uncounted_gpus)
+def uncounted_by(state: ModelState, fleet: Fleet) -> str | None:
+    """Return the first thing by which an object would take GPUs that are not counted, if any."""
+    if fleet.settings.max_gpus is None or state.deployment is None:
+        return None
+    live = state.deployment
+    of_template = (
+        f"{name} of Deployment {live.namespace}/{live.name}" for name in live.uncounted_gpus
+    )
+    return next(chain(of_template, *map(_uncounted, state.pods)), None)
+
+
+def _uncounted(pod: PodView) -> Iterator[str]:
+    return (f"{name} of pod {pod.namespace}/{pod.name}" for name in pod.uncounted_gpus)

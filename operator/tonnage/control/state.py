@@ -22,7 +22,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
-from tonnage.estimate.track import Readings
+from tonnage.estimate.track import EngineKey, Readings
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
 from tonnage.packed import Packed
@@ -350,7 +350,7 @@ class ObjectMemory:
     """(time, replicas before) when they last changed."""
     window_began: tuple[float, int] | None = None
     """(time, replicas before) of the first change of the newest rate window with one."""
-    tracks: Mapping[tuple[str, str], Readings] = field(default_factory=dict)
+    tracks: Mapping[EngineKey, Readings] = field(default_factory=dict)
     """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
     traffic: Traffic | None = None
     """Last measured demand."""

@@ -10,7 +10,14 @@ from typing import TypeVar
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
 from tonnage.control.blackout import blackouts
-from tonnage.control.budget import free_gpus, growth_gpus, in_turn, uncounted_gpus, with_shortage
+from tonnage.control.budget import (
+    free_gpus,
+    growth_gpus,
+    in_turn,
+    uncounted_by,
+    uncounted_gpus,
+    with_shortage,
+)
 from tonnage.control.carried import Carried, with_fates
 from tonnage.control.learning import Observation, learn_from, observation
 from tonnage.control.outlook import with_recalled
@@ -218,7 +225,8 @@ def assess_fleet(
     rolling = any(is_rolling(each, fleet) for each in sizings.values())
     for state in in_turn(awake, known):
         uid = state.view.uid
-        each = _decided(sizings[uid], fleet, free, uncounted, is_rolling=rolling)
+        not_counted = uncounted or uncounted_by(state, fleet)
+        each = _decided(sizings[uid], fleet, free, not_counted, is_rolling=rolling)
         rolling = rolling or _begins_to_roll(each, fleet)
         if free is not None:
             free -= growth_gpus(each, fleet)

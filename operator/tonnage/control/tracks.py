@@ -4,11 +4,14 @@ A window that holds such a page, or a new beginning, is counted by the track of 
 engine. What else it was to tell is missing, never what a bad page makes of it.
 """
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.control.values import replace
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
-from tonnage.estimate.samples import ArrivalWindow, EngineSamples
-from tonnage.estimate.track import Reading, Readings, Track, noted, track_of
+from tonnage.estimate.samples import MAX_ENGINES, ArrivalWindow, EngineSamples
+from tonnage.estimate.track import EngineKey, Reading, Readings, Track, noted, track_of
 
 LEAST_SHARE = 0.5
 """Of a window, that a track must cover to tell its rate."""
@@ -39,7 +42,17 @@ def with_pages(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectM
         key = each.pod, each.engine
         if readings := _noted(tracks.get(key, ()), each, interval_s):
             tracks[key] = readings
-    return replace(memory, tracks=tracks)
+    return replace(memory, tracks=_bounded(tracks))
+
+
+def _bounded(tracks: Mapping[EngineKey, Readings]) -> Mapping[EngineKey, Readings]:
+    """Keep as many engines of a pod as one may have: a page can name others in every scrape."""
+    if len(tracks) <= MAX_ENGINES:
+        return tracks
+    of_pods = defaultdict[str, list[EngineKey]](list)
+    for key in sorted(tracks, key=lambda key: tracks[key][-1].at_s, reverse=True):
+        of_pods[key[0]].append(key)
+    return {key: tracks[key] for keys in of_pods.values() for key in keys[:MAX_ENGINES]}
 
 
 def _noted(readings: Readings, each: EngineSamples, interval_s: float) -> Readings:

@@ -57,6 +57,8 @@ class Reading:
 
 Readings = tuple[Reading, ...]
 """By time."""
+EngineKey = tuple[str, str]
+"""(pod, engine)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from fleet_builders import (
     a_state,
     managed_by,
 )
+from tonnage.control.budget import free_gpus
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick
 
@@ -29,14 +30,15 @@ def running(name, *, replicas=1, load=2.3, priority=0, more=(), **scaling):
     return a_state(a_manifest(name, scaling=scaling), live=body, replicas=replicas, load=load)
 
 
-def with_limits(state, limits, *, model="mig", **pod_spec):
-    """The same with containers that take other resources."""
+def with_limits(state, limits, *, model="mig", ready_for_s=3600, **pod_spec):
+    """The same with containers that take other resources, and one such pod."""
     body = a_deployment_body(a_model(model), sizing=SIZING, replicas=1)
     spec = body["spec"]["template"]["spec"]
     spec["containers"][0]["resources"] = {"limits": limits}
     spec |= pod_spec
-    changed = a_state(a_manifest(model), live=body, replicas=1)
-    return replace(state, deployment=changed.deployment)
+    pod = a_pod_body(f"{model}-0", model=a_model(model), ready_for_s=ready_for_s) | {"spec": spec}
+    changed = a_state(a_manifest(model), live=body, replicas=1, pods=[pod])
+    return replace(state, deployment=changed.deployment, pods=changed.pods)
 
 
 def decided(*states, max_gpus, memory=None, after_s=0):
@@ -113,11 +115,22 @@ class TestWhatIsNotCounted:
 
         assert found["z"] == 1
         message = (
-            "the fleet's budget cannot count nvidia.com/mig-3g.40gb of Deployment serving/mig: "
+            "the fleet's budget cannot count nvidia.com/mig-3g.40gb of pod serving/mig-0: "
             "nothing grows"
         )
         assert said(outcome, "z", "CapacityAvailable") == ("False", "BudgetUncounted", message)
         assert said(outcome, "z", "ScalingLimited") == ("True", "GPUsUncounted", message)
+
+    def test_on_pods_that_no_node_has_taken_stops_nobody_but_its_own_object(self):
+        mig = with_limits(running("mig"), {"example.com/gpu": "1"}, ready_for_s=None)
+
+        found, outcome = decided(mig, running("z"), max_gpus=1000)
+
+        assert found == {"mig": 1, "z": 4}
+        assert (
+            "cannot count example.com/gpu of Deployment serving/mig"
+            in said(outcome, "mig", "CapacityAvailable")[2]
+        )
 
     def test_is_no_matter_without_a_budget(self):
         mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
@@ -152,8 +165,7 @@ class TestWhatIsNotCounted:
         assert found["z"] == 0
         assert outcome.writes[1].template is None
         assert (
-            "resourceClaim gpu of Deployment serving/mig"
-            in said(outcome, "z", "CapacityAvailable")[2]
+            "resourceClaim gpu of pod serving/mig-0" in said(outcome, "z", "CapacityAvailable")[2]
         )
 
     def test_refuses_a_template_of_more_gpus(self):
@@ -169,5 +181,33 @@ class TestWhatIsNotCounted:
         assert refusal.reason == "GPUsUncounted"
         assert refusal.message == (
             "2 replicas would take 4 more GPUs, and the fleet's budget cannot count "
-            "nvidia.com/mig-3g.40gb of Deployment serving/mig"
+            "nvidia.com/mig-3g.40gb of pod serving/mig-0"
         )
+
+
+class TestWhatIsInUse:
+    """Replicas that somebody else may write, and pods that exist."""
+
+    def a_target(self, *, replicas, pods, mode):
+        scaling = {"mode": mode, "maxReplicas": 3}
+        body = a_deployment_body(a_model("a"), sizing=SIZING, replicas=replicas)
+        body["status"]["replicas"] = pods
+        return a_state(a_manifest("a", scaling=scaling), live=body, replicas=pods)
+
+    @pytest.mark.parametrize(
+        ("mode", "replicas", "pods", "counted"),
+        [
+            ("Recommend", 1_000_000, 0, 0),
+            ("Recommend", 5, 5, 5),
+            ("Paused", 2, 4, 2),
+            ("Auto", 1_000_000, 0, 3),
+            ("Auto", 3, 1, 3),
+            ("Auto", 6, 5, 5),
+        ],
+    )
+    def test_is_what_exists_or_what_we_may_have_asked_for(self, mode, replicas, pods, counted):
+        state = self.a_target(replicas=replicas, pods=pods, mode=mode)
+
+        fleet = a_fleet(state, settings={"max_gpus": 100})
+
+        assert free_gpus(fleet) == 100 - counted * SIZING.flags.parallelism.num_gpus

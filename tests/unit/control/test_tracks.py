@@ -9,6 +9,7 @@ from measured_builders import an_engine
 from tonnage.control.measure import measure_traffic
 from tonnage.control.tracks import watched
 from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.samples import MAX_ENGINES
 
 INTERVAL_S = 15.0
 BEYOND_S = 70 * INTERVAL_S
@@ -124,3 +125,15 @@ def test_the_track_of_a_pod_that_is_gone_is_forgotten():
 
     assert set(memory.tracks) == {("a", "0")}
     assert after.tracks == {}
+
+
+def test_engines_that_a_page_names_anew_in_each_scrape_are_no_more_than_one_pod_may_have():
+    state = a_state(pods=[a_pod_body("a")])
+    memory, fleet = a_memory(state), a_fleet(state)
+    for number, each in enumerate(engines(STEADY)):
+        named = [replace(each, engine="0"), replace(each, engine=str(10_000 - number))]
+        memory, _ = watched(memory, replace(state, engines=tuple(named)), fleet)
+
+    assert len(memory.tracks) == MAX_ENGINES
+    assert memory.tracks["a", "0"] == seen(STEADY)[0].tracks["a", "0"]
+    assert ("a", str(10_000 - 69)) in memory.tracks
