@@ -123,6 +123,12 @@ class KubeApi:
 
     def get(self, path: str) -> Object | None:
         """Return an object, None when there is none of that name."""
+        found = self._found(path)
+        if found is not None and not found.get("metadata"):
+            raise KubernetesError(f"GET {path}: no object", status=0)
+        return found
+
+    def _found(self, path: str) -> Object | None:
         try:
             return self._request(_Call("GET", path))
         except KubernetesError as error:
@@ -143,7 +149,9 @@ class KubeApi:
         )
         while True:
             page = self._request(_Call("GET", path, query=query))
-            yield from page.get("items") or ()
+            if "items" not in page:
+                raise KubernetesError(f"GET {path}: no list", status=0)
+            yield from page["items"] or ()
             more = (page.get("metadata") or {}).get("continue")
             if not more:
                 return
@@ -178,7 +186,7 @@ class KubeApi:
 
     def serves(self, resource: Resource) -> bool:
         """Tell whether the API server knows this kind."""
-        group = self.get("/" + resource.prefix)
+        group = self._found("/" + resource.prefix)
         kinds = (group or {}).get("resources") or ()
         return any(kind.get("name") == resource.plural for kind in kinds)
 

@@ -131,12 +131,11 @@ class Writer:
     def _current(self, writes: Writes) -> KubeApi:
         """Return the API server to write to while we lead and the spec is the one decided on.
 
-        It was looked at right before the first attempt; each further one comes seconds later.
+        Both are asked before each attempt: what came before it may have taken a minute.
         """
 
-        def fence(attempt: int) -> None:
-            if attempt > 1:
-                self._check_current(writes)
+        def fence(_: int) -> None:
+            self._check_current(writes)
             self.check_lead()
 
         return self.kube.fenced(fence)
@@ -154,7 +153,6 @@ class Writer:
         """
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
         for attempt in range(SCALE_ATTEMPTS):
-            self._check_current(writes)
             live = self.kube.get(path)
             if live is None or _seen(live) != (scale.uid, scale.seen):
                 raise StaleError(f"does not ask for {scale.seen} replicas any more: decided anew")
@@ -204,8 +202,6 @@ class Writer:
         return apply
 
     def _template(self, writes: Writes) -> None:
-        if writes.template is not None or writes.check_children:
-            self._check_current(writes)
         self._children(writes).protect(writes)
         if writes.template is not None:
             self._apply_deployment(writes, writes.template)

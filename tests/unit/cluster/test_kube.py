@@ -148,9 +148,17 @@ class TestVerbs:
             {"limit": "500", "labelSelector": "a=b", "continue": "more"},
         ]
 
-    @pytest.mark.parametrize("empty", [{"items": None, "metadata": {}}, {"metadata": None}, {}])
+    @pytest.mark.parametrize("empty", [{"items": None, "metadata": {}}, {"items": []}])
     def test_list_may_be_empty(self, exchange, empty):
         assert exchange(lambda kube: list(kube.list("/x")), json_reply(empty))[0] == []
+
+    @pytest.mark.parametrize(
+        "ask", [lambda kube: list(kube.list("/x")), lambda kube: kube.get("/x")]
+    )
+    @pytest.mark.parametrize("page", [{"metadata": None}, {}])
+    def test_what_is_no_answer_is_not_read_as_nothing(self, exchange, ask, page):
+        with pytest.raises(KubernetesError, match="GET /x: no "):
+            exchange(ask, json_reply(page))
 
     @pytest.mark.parametrize(
         ("reply", "served"),

@@ -383,6 +383,27 @@ class TestASpecThatChangedMeanwhile:
         assert bool(done(kube)) is is_written
         assert not failed.has_failed
 
+    @pytest.mark.parametrize(
+        ("part", "during"),
+        [
+            ({"scale": a_scale(2, 1)}, ("get", PLACE + "/scale")),
+            ({"template": TEMPLATE}, ("get", PLACE)),
+            ({"check_children": True}, ("get", SERVICE)),
+        ],
+    )
+    def test_while_what_stands_there_was_read_is_too(self, part, during):
+        kube = a_kube()
+
+        def pause(*call):
+            if call == during:
+                kube.put(OBJECT, a_manifest(generation=2))
+
+        kube.fail = pause
+        failed = carried(kube, asking(generation=1, **part))
+
+        assert done(kube) == []
+        assert not failed.has_failed
+
 
 MONITOR = POD_MONITORS.path("serving", "llama")
 BUDGET = DISRUPTION_BUDGETS.path("serving", "llama")
