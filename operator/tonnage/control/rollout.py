@@ -1,7 +1,7 @@
 """When engines are restarted for other flags of a batch: for a gain that stands, rarely, in calm.
 
 A flag that changes restarts engines that take minutes to load. So it moves only for a gain by
-measured constants that has stood for a while, one rollout at a time in the whole fleet, never
+measured constants that has stood for a while, one such rollout at a time in the whole fleet, never
 while demand grows or replicas start, and not where no GPU is left for the pod that comes first.
 """
 
@@ -26,6 +26,8 @@ ROLLOUTS_APART_S = 6 * HOUR_S
 STALLED_S, STALLED_LEADS = 1800.0, 3
 """Without progress for so long, in seconds and in slow starts, a rollout no longer counts."""
 MOVED = "MaxNumSeqs"
+EVERYWHERE = "*"
+"""In place of a namespace, of which it cannot be the name."""
 
 
 def is_rolling(each: Assessment, fleet: Fleet) -> bool:
@@ -41,12 +43,23 @@ def is_rolling(each: Assessment, fleet: Fleet) -> bool:
     return rolling is None or fleet.now_s - rolling.at_s < patience_s
 
 
+def reach(each: Assessment, fleet: Fleet) -> str:
+    """Return where other rollouts wait for that of an object: its namespace, or everywhere.
+
+    Everywhere for the one that we began for a gain. What a namespace does to its own pods, for as
+    long as it likes, keeps nobody else waiting.
+    """
+    moved_at_s = each.memory.posterior.slots_moved_at_s
+    is_for_gain = moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S
+    return EVERYWHERE if is_for_gain else each.state.view.namespace
+
+
 def with_rollout(
     found: Assessment, fleet: Fleet, *, free_gpus: int | None, is_rolling: bool
 ) -> Assessment:
     """Return an assessment that takes better flags of a batch, if it is time for it.
 
-    ``is_rolling``: pods of some object are being replaced already.
+    ``is_rolling``: pods are being replaced already that it has to wait for.
     """
     chosen = found.chosen
     better = chosen.better_slots if chosen else None
@@ -87,7 +100,7 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool
     if moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S:
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     if is_rolling:
-        return "another rollout is under way in the fleet"
+        return "another rollout is under way, in the namespace or for such a gain"
     if _surges(found):
         if free_gpus < num_gpus:
             return f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"

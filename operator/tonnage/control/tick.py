@@ -23,7 +23,7 @@ from tonnage.control.learning import Observation, learn_from, observation
 from tonnage.control.outlook import with_recalled
 from tonnage.control.ownership import as_owned
 from tonnage.control.resting import Rest, checks_at_rest, remembered_at_rest, resting, undisturbed
-from tonnage.control.rollout import is_rolling, with_rollout
+from tonnage.control.rollout import EVERYWHERE, is_rolling, reach, with_rollout
 from tonnage.control.state import (
     Assessment,
     Fleet,
@@ -222,12 +222,14 @@ def assess_fleet(
     }
     found = at_rest
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
-    rolling = any(is_rolling(each, fleet) for each in sizings.values())
+    rolling = {reach(each, fleet) for each in sizings.values() if is_rolling(each, fleet)}
     for state in in_turn(awake, known):
         uid = state.view.uid
         not_counted = uncounted or uncounted_by(state, fleet)
-        each = _decided(sizings[uid], fleet, free, not_counted, is_rolling=rolling)
-        rolling = rolling or _begins_to_roll(each, fleet)
+        has_to_wait = not rolling.isdisjoint({EVERYWHERE, state.view.namespace})
+        each = _decided(sizings[uid], fleet, free, not_counted, is_rolling=has_to_wait)
+        if _begins_to_roll(each, fleet):
+            rolling.add(reach(each, fleet))
         if free is not None:
             free -= growth_gpus(each, fleet)
         found[uid] = each

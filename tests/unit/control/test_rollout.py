@@ -15,7 +15,14 @@ from fleet_builders import (
 )
 from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
-from tonnage.control.rollout import STANDS_S, is_rolling, with_rollout, without_rollout
+from tonnage.control.rollout import (
+    EVERYWHERE,
+    STANDS_S,
+    is_rolling,
+    reach,
+    with_rollout,
+    without_rollout,
+)
 from tonnage.control.state import BetterAsked, Memory, Rolling
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
@@ -286,6 +293,20 @@ class TestRolling:
         late = {"type": "Progressing", "status": "False", "message": "timed out progressing"}
 
         assert self.counts((0, replacing(conditions=[late]))) == [False]
+
+    @pytest.mark.parametrize(
+        ("memory", "where"),
+        [
+            ({}, "serving"),
+            (moved(NOW_S - 3600), EVERYWHERE),
+            (moved(NOW_S - 6 * 3600), "serving"),
+        ],
+    )
+    def test_keeps_its_namespace_waiting_and_for_a_gain_everybody(self, memory, where):
+        state = replacing()
+        known = replace(a_memory(state), **memory)
+
+        assert reach(assessed(state, memory=known), a_fleet(state)) == where
 
     def test_that_never_ends_keeps_no_other_object_waiting_for_ever(self):
         # The first is stuck; the other one has waited for half an hour with its better number.
