@@ -17,6 +17,7 @@ Distributions of single gaps between tokens are not kept: only their sum and cou
 """
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class EngineCounters:
         """Without a token yet, in their order: engines admit and prefill first come first served,
         so what has begun is at its head, and a long queue is not looked through."""
         self._decoding: list[int] = []
+        self._given_tokens = array("q", [0])
+        """Of prompts, in all: before the first request that was given, and after each."""
         self._labels = labels = (("engine", "0"), ("model_name", model_name))
         self._model = (("model_name", model_name),)
         self._info = (
@@ -109,6 +112,16 @@ class EngineCounters:
     def submitted(self, number: int) -> None:
         """Note a request that the engine has been given."""
         self._starting.append(number)
+        self._given_tokens.append(self._given_tokens[-1] + self._columns["prompt_tokens"][number])
+
+    @property
+    def queued_tokens(self) -> int:
+        """Of the prompts that wait: in front those to be computed again, then the last given."""
+        (rank,) = self._engine.ranks
+        again = list(takewhile(self._columns["preemptions"].__getitem__, rank.waiting))
+        num_new = len(rank.waiting) - len(again)
+        given = self._given_tokens
+        return sum(self._of("prompt_tokens", again)) + given[-1] - given[-1 - num_new]
 
     def go_on_with(self, kind: Machine, at_s: float) -> Engine:
         """Let another engine go on from here, and return it; counters go on too."""

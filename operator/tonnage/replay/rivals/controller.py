@@ -134,13 +134,13 @@ def _ready(cluster: Cluster, at_s: float) -> list[Pod]:
 
 
 def _passes(cluster: Cluster, at_s: float) -> dict[str, Pass]:
-    return {pod.name: _pass(pod.engine) for pod in _ready(cluster, at_s)}
+    return {
+        pod.name: _pass(pod.engine, pod.counters.queued_tokens) for pod in _ready(cluster, at_s)
+    }
 
 
-def _pass(engine: Engine) -> Pass:
+def _pass(engine: Engine, queued: int) -> Pass:
     (rank,) = engine.ranks
-    prompts = memoryview(engine.table.prompt_tokens)
-    queued = sum(map(prompts.__getitem__, rank.waiting))
     if engine.ends_s == math.inf:
         return Pass(queued_tokens=queued)
     return Pass(
