@@ -29,8 +29,8 @@ def _gpus_in_use(state: ModelState) -> int:
     live, model = state.deployment, state.model
     if live is None:
         return 0
-    is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
-    asked = model.spec.scaling.max_replicas if is_acting else 0
+    scaling = model.spec.scaling if isinstance(model, ModelDeployment) else None
+    asked = scaling.max_replicas if scaling and scaling.mode in ACTING else 0
     return min(live.replicas, max(live.total, asked)) * live.gpus_per_replica
 
 

@@ -17,6 +17,7 @@ from tonnage.estimate.learner import PodWindow, learned
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
 from tonnage.sizing.plan import Sizing
+from tonnage.units import HOUR_S
 
 KV_BAND = 4
 """A cache that is shared by key is believed within this factor of the estimate."""
@@ -121,12 +122,18 @@ def learn_from(
     """Return what is known after this tick, and when each speed was last asked for evidence.
 
     What an object said before that was heard then, and is no more evidence where it still stands.
+    A speed of which nobody has said anything for an hour is forgotten: nothing that old stands.
     """
     window_s, at_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s, fleet.windows_end_s
-    asked_at, moved = dict(last), dict[Scope, SpeedPosterior]()
+    moved = dict[Scope, SpeedPosterior]()
     by_scope = defaultdict[Scope, list[Observation]](list)
     for each in observations:
         by_scope[each.speed].append(each)
+    asked_at = {
+        scope: asked_s
+        for scope, asked_s in last.items()
+        if scope in by_scope or at_s - asked_s < HOUR_S
+    }
     for scope, of_scope in sorted(by_scope.items()):
         asked_s = last.get(scope, 0.0)
         is_back = at_s < asked_s

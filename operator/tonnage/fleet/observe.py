@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.catalog.gpu import Gpu
-from tonnage.cluster.errors import WorldError
-from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
+from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
 from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
 from tonnage.control.values import replace
@@ -24,7 +23,8 @@ from tonnage.fleet.model_configs import ModelConfigs, place_of
 from tonnage.fleet.rounds import Ask, Rounds
 from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
-from tonnage.fleet.views import AutoscalerView, deployment_view
+from tonnage.fleet.taken import Taken
+from tonnage.fleet.views import AutoscalerView
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 
@@ -82,12 +82,14 @@ class Observer:
     _manifests: Manifests = field(default_factory=Manifests)
     _configs: ModelConfigs = field(init=False)
     _claims: Claims = field(init=False)
+    _taken: Taken = field(init=False)
     _scraper: Scraper = field(init=False)
     _said: Said | None = None
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
         self._claims = Claims(kube=self.kube)
+        self._taken = Taken(kube=self.kube, names=self.taken_names)
         interval_s = self.settings.scrape_interval_s
         rounds = Rounds(
             ask=self.ask,
@@ -140,6 +142,7 @@ class Observer:
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
+        self._taken.look({key_of(view, parsed[view.uid]) for view in views}, now_s)
         heard = self._heard(now_s)
         said = heard if ours else Said(at_s=now_s)
         answers = said.answers
@@ -212,7 +215,7 @@ class Observer:
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
         target, key = model.spec.scale_target, key_of(view, model)
-        deployment = snapshot.deployments.get(key) or self._taken(key)
+        deployment = snapshot.deployments.get(key) or self._taken.of(key)
         pods = snapshot.pods_of(deployment) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
         names = [(pod.namespace, pod.name) for pod in pods]
@@ -230,20 +233,6 @@ class Observer:
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
             engines=tuple(_engines(names, seen)),
         )
-
-    def _taken(self, key: tuple[str, str]) -> DeploymentView | None:
-        """Return a Deployment in the way of an object's own, as long as it is there."""
-        if key not in self.taken_names:
-            return None
-        try:
-            found = self.kube.get(DEPLOYMENTS.path(*key))
-        except WorldError as error:
-            LOG.warning("object=%s/%s: %s", *key, error)
-            return None
-        if found is None:
-            self.taken_names.discard(key)
-            return None
-        return deployment_view(found)
 
 
 def _engines(pods: Iterable[Key], seen: Seen) -> Iterator[EngineSamples]:

@@ -120,8 +120,8 @@ class EngineCounters:
         (rank,) = self._engine.ranks
         again = list(takewhile(self._columns["preemptions"].__getitem__, rank.waiting))
         num_new = len(rank.waiting) - len(again)
-        given = self._given_tokens
-        return sum(self._of("prompt_tokens", again)) + given[-1] - given[-1 - num_new]
+        new = self._given_tokens[-1] - self._given_tokens[-1 - num_new]
+        return new + int(sum(self._of("prompt_tokens", again)))
 
     def go_on_with(self, kind: Machine, at_s: float) -> Engine:
         """Let another engine go on from here, and return it; counters go on too."""

@@ -96,6 +96,16 @@ class TestSpeed:
         assert (again, last_again) == (known, last)
         assert anew.speed[SPEED].num_windows == 2
 
+    @pytest.mark.parametrize(("gone_s", "is_known"), [(3585, True), (3600, False)])
+    def test_of_which_nobody_has_said_anything_for_an_hour_is_forgotten(self, gone_s, is_known):
+        fleet = a_fleet(a_state(engines=(a_busy_engine(),)))
+        said = [observation(assessed(each), fleet.now_s) for each in fleet.models]
+        known, last = learn_from(said, Calibrations(), {}, fleet)
+
+        _, last = learn_from([], known, last, replace(fleet, now_s=fleet.now_s + gone_s))
+
+        assert (SPEED in last) is is_known
+
     def test_moves_towards_what_the_steps_show(self):
         engines = tuple(a_busy_engine(pod, slower=1.2) for pod in "ab")
 

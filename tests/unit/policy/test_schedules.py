@@ -68,6 +68,14 @@ class TestWhen:
 
         assert [len(events(over_and_over, at=at, lead_s=0)) for at in times] == [1] * 120
 
+    @pytest.mark.parametrize("minute", [0, 1, 30, 58, 59])
+    def test_one_that_begins_each_minute_is_the_one_of_this_minute(self, minute):
+        at = f"2026-01-16T07:{minute:02}:30"
+
+        [event] = events(a_schedule("* * * * *", duration="1m"), at=at, lead_s=0)
+
+        assert (event.begins_s, event.has_begun) == (unix_s(at) - 30, True)
+
     def test_one_that_began_a_week_ago_may_still_last(self):
         at = "2026-01-23T06:59:59"
 
