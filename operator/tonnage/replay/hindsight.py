@@ -42,10 +42,13 @@ class Peak:
     num_runs: int
 
 
-def static_peak(run: Callable[[int], float], *, target: float, first: int) -> Peak:
+def static_peak(
+    run: Callable[[int], float], *, target: float, first: int, least: float = 1.0
+) -> Peak:
     """Search the smallest constant number; ``run`` returns the attainment of one.
 
-    ``first``: a guess. Doubled until it suffices or twice as many do not better it.
+    ``first``: a guess. Doubled until it suffices, or twice as many do not better ``least``
+    replicas, the work there is in the mean: with fewer all are as bad as each other.
     """
     known: dict[int, float] = {}
 
@@ -56,7 +59,8 @@ def static_peak(run: Callable[[int], float], *, target: float, first: int) -> Pe
 
     high = max(1, first)
     while not suffices(high):
-        if 2 * high > MOST_REPLICAS or known.get(high // 2, -1.0) >= known[high]:
+        is_better = high // 2 < least or known.get(high // 2, -1.0) < known[high]
+        if 2 * high > MOST_REPLICAS or not is_better:
             return Peak(replicas=None, best_attainment=max(known.values()), num_runs=len(known))
         high *= 2
     low = max((number for number in known if known[number] < target), default=0)

@@ -45,6 +45,18 @@ def promised_share(slo: Slo) -> float:
     return max(each.quantile for each in (*slo.ttft, *slo.tpot))
 
 
+def unjudged(slo: Slo) -> Iterator[str]:
+    """Yield what the share of requests that keep one limit of each latency cannot say."""
+    share = promised_share(slo)
+    for name, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
+        ordered = sorted(targets, key=lambda each: each.quantile)
+        for each in ordered[:-1]:
+            yield f"{name} {each} is not judged, only its highest percentile is"
+        for each in ordered[-1:]:
+            if each.quantile < share:
+                yield f"{name} {each} is asked of {share:.0%} here, as the other latency is"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fates:
     """What became of each request, by arrival: latencies infinite where it never got so far."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work, work_of
-from tonnage.replay.hindsight import Peak, Tried, stages_of, static_peak
+from tonnage.replay.hindsight import MOST_REPLICAS, Peak, Tried, stages_of, static_peak
 from tonnage.replay.hindsight import staircase as searched
 from tonnage.replay.judge import Judged, Limits, fates, judged
 from tonnage.replay.operator import Operator
@@ -73,8 +73,11 @@ def _number(name: str, written: str) -> float:
         knob = float(written)
     except ValueError:
         knob = math.nan
-    if not (math.isfinite(knob) and knob > 0) or (name == STATIC and knob != int(knob)):
-        what = "a number of replicas" if name == STATIC else "a number above 0"
+    is_number = math.isfinite(knob) and knob > 0
+    if not is_number or (name == STATIC and (knob != int(knob) or knob > MOST_REPLICAS)):
+        what = (
+            f"a number of replicas up to {MOST_REPLICAS}" if name == STATIC else "a number above 0"
+        )
         raise UnknownPolicyError(f"{name}:{written[:40]} is not {what}")
     return knob
 
@@ -141,6 +144,7 @@ class DrawnScenario:
             lambda number: self._tried([(0.0, number)]).attainment,
             target=self.scenario.target,
             first=self.scenario.planned.replicas,
+            least=self.work.mean(0.0, math.inf),
         )
 
     @cached_property

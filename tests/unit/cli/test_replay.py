@@ -1,6 +1,10 @@
 """``tonnage replay``: the answer, its forms, its refusals and its exit codes."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -185,6 +189,10 @@ def test_what_is_not_auto_is_simulated_as_if_it_were(trace):
         (["--speed", "slow"], "is neither 'drawn' nor"),
         (["--scale", "0"], "is not above 0"),
         (["--scale", "nan"], "is not above 0"),
+        (["--scale", "0.0001"], "1680 requests x 0.0001 leave none to judge by"),
+        (["--policy", "static:1000"], "is not a number of replicas up to 512"),
+        (["--html", "/nowhere/page.html"], "--html /nowhere/page.html: No such file"),
+        (["--html", "/"], "--html /: Is a directory"),
         (["--seeds", "0"], "0 is not in the range"),
         (["--gpu", "H1000"], "H1000"),
         (["--shape", "steady"], "not several"),
@@ -202,9 +210,13 @@ def test_options_that_cannot_be_are_refused_by_name(trace, arguments, said):
     [
         ("arrival_s,prompt_tokens\n1,2\n", "trace.csv:1:output_tokens: missing"),
         ("arrival_s,prompt_tokens,output_tokens\n1,x,2\n", "trace.csv:2:prompt_tokens: 'x'"),
+        (
+            "arrival_s,prompt_tokens,output_tokens\n1,2,2\n1e15,2,2\n",
+            "at most 90 are replayed; --window takes a part of it",
+        ),
     ],
 )
-def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path, content, said):
+def test_a_trace_that_cannot_be_replayed_is_refused_with_its_reason(tmp_path, content, said):
     path = tmp_path / "trace.csv"
     path.write_text(content)
 
@@ -233,6 +245,45 @@ def test_a_manifest_that_cannot_be_replayed_is_refused_with_its_line(trace, chan
 
     assert result.exit_code == 3
     assert said in result.stderr
+
+
+def test_more_requests_than_memory_holds_are_refused_before_they_are_drawn(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "1,100,20\n" * 2100)
+
+    result = replay(path, "--scale", "10000")
+
+    assert result.exit_code == 3
+    assert "2100 requests x 10000 are 21 million: at most 20 million" in result.stderr
+
+
+def test_targets_that_one_share_cannot_judge_are_named(trace):
+    mixed = "    timeToFirstToken: {p50: 80ms}\n    timePerOutputToken: {p90: 20ms, p95: 50ms}\n"
+    own = "    timeToFirstToken: {p95: 2s}\n    timePerOutputToken: {p95: 50ms}\n"
+
+    result = replay(trace, "--policy", "static:2", text=small((own, mixed)))
+
+    assert "TTFT p50 80.0 ms is asked of 95% here, as the other latency is" in result.stderr
+    assert "TPOT p90 20.0 ms is not judged, only its highest percentile is" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_all_its_processes(trace, tmp_path, number):
+    manifest = tmp_path / "model.yaml"
+    manifest.write_text(SMALL)
+    command = [
+        *(sys.executable, "-m", "tonnage", "replay", trace, "-f", manifest),
+        *("--scale", "600", "--policy", "tonnage,static:3", "--seeds", "1"),
+    ]
+    with subprocess.Popen(  # noqa: S603  (our own program)
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert "0 of 2 runs done" in process.stderr.readline()
+        process.send_signal(number)
+
+        assert process.wait(20) == (130 if number == signal.SIGINT else 143)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 def test_a_deployment_that_is_scaled_only_has_no_flags_to_replay(trace):

@@ -45,6 +45,12 @@ def enough_for(needed):
     return run
 
 
+def test_a_fleet_that_is_below_the_work_in_the_mean_is_no_sign_that_more_do_not_help():
+    found = static_peak(lambda number: float(number >= 90), target=0.95, first=1, least=50.0)
+
+    assert found.replicas == 90
+
+
 def test_a_staircase_follows_the_load_as_full_as_the_target_allows():
     # From 0.9 to below 1 of the bound: 1 / 0.9 -> 2, 2, 3.6 / 0.9 = 4, 1.8 / 0.9 = 2.
     found = staircase(enough_for([2, 2, 4, 2]), WORK, target=1.0, peak=4)

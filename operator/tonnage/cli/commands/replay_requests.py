@@ -10,20 +10,20 @@ from pydantic import ValidationError
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
-from tonnage.cli.commands.replay import Options
+from tonnage.cli.commands.replay import MOST_LAST_S, Options
 from tonnage.cli.commands.writing import write_trace
 from tonnage.cli.console import NO_CLUSTER, Failure, remark
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.replay.counted import Counted, CountedError, Span, counted
 from tonnage.replay.drawn import duration_of, window_of
-from tonnage.replay.redrawn import trace_of
+from tonnage.replay.redrawn import MOST_REQUESTS, trace_of
 from tonnage.replay.scenario import OfShape, OfTrace
 from tonnage.replay.shapes import SHAPES
 from tonnage.replay.traces import Trace, TraceError, read_trace
 from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
-from tonnage.units import DAY_S, significant
+from tonnage.units import DAY_S, MILLION, significant
 
 RATELESS: Final = frozenset({"llmd"})
 """Shapes that bring a rate of their own."""
@@ -90,9 +90,27 @@ def _of_trace(trace: Trace, options: Options, duration_s: float | None = None) -
         except ValueError as error:
             raise Failure(f"--window: {error}") from error
         duration_s = duration_of(trace, *options.window_s)
+    _check_size(part, duration_s, options)
     if options.saved_trace is not None:
         write_trace(options.saved_trace, part)
     return OfTrace(trace=part, duration_s=duration_s, times=options.times)
+
+
+def _check_size(part: Trace, duration_s: float, options: Options) -> None:
+    """Refuse what takes hours or all memory, such as a trace with one time in another unit."""
+    if duration_s > MOST_LAST_S:
+        raise Failure(
+            f"the trace lasts {significant(duration_s / DAY_S)} days, from its first request to "
+            f"its last: at most {MOST_LAST_S / DAY_S:g} are replayed; --window takes a part of it"
+        )
+    number = len(part) * options.times
+    if number > MOST_REQUESTS:
+        raise Failure(
+            f"{len(part)} requests x {options.times:g} are {number / MILLION:.0f} million: at most "
+            f"{MOST_REQUESTS / MILLION:g} million are replayed"
+        )
+    if number < 1:
+        raise Failure(f"{len(part)} requests x {options.times:g} leave none to judge by")
 
 
 def _rate(deployment: ModelDeployment) -> float:

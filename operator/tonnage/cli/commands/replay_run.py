@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     FIRST_EXCEPTION,
@@ -12,7 +12,9 @@ from concurrent.futures import (
     wait,
 )
 from dataclasses import replace
-from typing import Any, Final
+from multiprocessing import active_children
+from types import FrameType
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -34,12 +36,17 @@ from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, r
 from tonnage.cli.read.manifest import Resource, load, parse
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.replay import replayed
-from tonnage.replay.judge import promised_share
+from tonnage.replay.judge import promised_share, unjudged
 from tonnage.replay.policies import Outcome
 from tonnage.replay.scenario import ReplayError, planned
 from tonnage.sizing.expected import slo_of
+from tonnage.units import format_s
 
 AUTO: Final = "Auto"
+SILENT_S: Final = 30.0
+"""Between two words on progress where no run ends."""
+SIGNALLED: Final = 128
+"""Exit code of what a signal ended, with the number of the signal."""
 
 
 def run(options: Options) -> None:
@@ -54,12 +61,12 @@ def run(options: Options) -> None:
     question = _question(options, resource, deployment)
     outcomes = _outcomes(question.jobs, options.num_processes, search_progress())
     found = Replays(deployment=deployment, question=question, outcomes=tuple(outcomes))
+    if options.page_file != "-":
+        _print(found, options.form)
     if options.page_file is not None:
         from tonnage.cli.page.replay import replay_page  # noqa: PLC0415  (needs an extra)
 
         write_page(options.page_file, replay_page(found))
-    if options.page_file != "-":
-        _print(found, options.form)
     for fault in found.faults:
         complain(f"unexpected in a tick: {fault}. This is a fault of Tonnage")
     sys.exit(UNEXPECTED if found.faults else NO if question.refused else OK)
@@ -82,6 +89,8 @@ def _deployment(resource: Resource) -> ModelDeployment:
     if spec.model.config is not None:
         line = resource.line_of("spec.model.config")
         raise Failure(f"{at}{line}: spec.model.config: a replay takes models of the catalogue only")
+    for note in unjudged(slo_of(spec)):
+        remark(f"Note: {found.name}: {note}")
     if spec.scaling.mode != AUTO:
         remark(f"Note: {found.name}: simulated in mode Auto instead of {spec.scaling.mode}")
     return found
@@ -150,48 +159,48 @@ def _content(resource: Resource, gpu: str, gpus: Mapping[str, Any]) -> dict[str,
 
 
 def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[Outcome]:
-    """Run all jobs, and return what came of them in their order."""
+    """Run all jobs, and return what came of them in their order.
+
+    Whatever ends it, Ctrl-C and SIGTERM too, leaves no process behind.
+    """
     progress.begin()
-    if num_processes == 1 or len(jobs) == 1:
-        return list(_one_by_one(jobs, progress))
     pool = ProcessPoolExecutor(min(num_processes, len(jobs)), initializer=_end_quietly)
+    before = signal.signal(signal.SIGTERM, _end)
     try:
         futures = [pool.submit(done, job) for job in jobs]
         _watch(set(futures), progress)
         return [future.result() for future in futures]
+    except BaseException:
+        for process in active_children():
+            process.terminate()
+        raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(SIGNALLED + number)
+
+
 def _end_quietly() -> None:
-    """Let Ctrl-C end a process of the pool at once; what is said of it is said once."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Let a signal end a process of the pool at once; what is said of it is said once."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
-    """Wait for all runs, or for one that failed; once that takes long, tell of each that ended."""
-    total, told = len(pending), -1
+    """Wait for all runs, or for one that failed; once that takes long, tell how far they are."""
+    total, began_s, told, speaks_s = len(pending), time.monotonic(), -1, 0.0
     pending = wait(pending, PATIENCE_S, FIRST_EXCEPTION).not_done
     while pending:
-        if told != total - len(pending):
-            told = total - len(pending)
-            progress.tell(_told(told, total))
-        ended, pending = wait(pending, None, FIRST_COMPLETED)
+        number, lasted_s = total - len(pending), time.monotonic() - began_s
+        if number != told or lasted_s >= speaks_s:
+            progress.tell(f"Replaying: {number} of {total} runs done in {format_s(lasted_s)}")
+            told, speaks_s = number, lasted_s + SILENT_S
+        ended, pending = wait(pending, BETWEEN_S, FIRST_COMPLETED)
         if any(each.exception() for each in ended):
             return
-
-
-def _one_by_one(jobs: list[Job], progress: Progress) -> Iterator[Outcome]:
-    speaks_at = time.monotonic() + PATIENCE_S
-    for number, job in enumerate(jobs):
-        if time.monotonic() >= speaks_at:
-            progress.tell(_told(number, len(jobs)))
-            speaks_at = time.monotonic() + BETWEEN_S
-        yield done(job)
-
-
-def _told(number: int, total: int) -> str:
-    return f"Replaying: {number} of {total} runs done"
 
 
 def _print(found: Replays, form: str) -> None:

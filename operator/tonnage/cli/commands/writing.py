@@ -1,8 +1,10 @@
 """What plan, compare and replay print alike: what they skipped, how far they are, data, pages."""
 
 import csv
+import errno
 import gzip
 import importlib
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,6 +63,18 @@ def check_page(page_file: str | None, form: str) -> None:
     with needs_extra("html", "--html", PAGE_MODULES):
         for name in ("document", "drawing"):
             importlib.import_module(f"tonnage.cli.page.{name}")
+    if page_file != "-" and (why := _unwritable(Path(page_file))):
+        raise Failure(f"--html {page_file}: {why}")
+
+
+def _unwritable(path: Path) -> str | None:
+    """Return why no file can be written there; None: as far as can be seen, it can."""
+    if path.is_dir():
+        return os.strerror(errno.EISDIR)
+    if not path.parent.is_dir():
+        return os.strerror(errno.ENOENT)
+    is_allowed = os.access(path if path.exists() else path.parent, os.W_OK)
+    return None if is_allowed else os.strerror(errno.EACCES)
 
 
 def write_page(page_file: str, text: str) -> None:
