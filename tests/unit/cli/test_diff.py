@@ -185,11 +185,14 @@ class TestRefused:
     def test_the_wrong_number_of_files_is_a_usage_error(self, arguments):
         assert run("diff", *arguments).exit_code == 3
 
-    def test_a_broken_file_is_named(self, diff):
-        result = diff("{", llama())
+    @pytest.mark.parametrize("broken", ["{", llama() + "  unheardOf: 1\n"])
+    @pytest.mark.parametrize("is_old", [True, False])
+    def test_a_broken_file_is_named_and_nothing_of_it_looks_removed(self, diff, broken, is_old):
+        result = diff(broken, llama()) if is_old else diff(llama(), broken)
 
         assert result.exit_code == 3
-        assert "old.yaml" in result.stderr
+        assert ("old.yaml" if is_old else "new.yaml") in result.stderr
+        assert result.stdout == ""
 
 
 def a_live(text=None, *, replicas=7, **template):
