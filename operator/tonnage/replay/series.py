@@ -23,6 +23,7 @@ class Point:
 
     at_s: float
     """When it began."""
+    until_s: float
     replicas: float | None
     """Asked for."""
     ready: float | None
@@ -61,6 +62,7 @@ def _points(
         seen = moments[bisect_left(times_s, from_s) : bisect_left(times_s, to_s)]
         yield Point(
             at_s=from_s,
+            until_s=to_s,
             replicas=_mean(seen, "replicas"),
             ready=_mean(seen, "ready"),
             live=_mean(seen, "live"),

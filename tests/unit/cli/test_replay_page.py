@@ -44,6 +44,7 @@ def some_points(number=6, *, width_s=300.0):
     return tuple(
         Point(
             at_s=width_s * k,
+            until_s=width_s * (k + 1),
             replicas=2.0,
             ready=None if k == 2 else 2.0,
             live=2.0 + k % 2,

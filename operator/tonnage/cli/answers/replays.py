@@ -249,6 +249,7 @@ def _by_quantile(values: Sequence[float]) -> dict[str, float | None]:
 def _point(point: Point) -> dict[str, Any]:
     return {
         "fromSeconds": point.at_s,
+        "untilSeconds": point.until_s,
         "replicas": _finite(point.replicas),
         "ready": _finite(point.ready),
         "billed": _finite(point.live),

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -50,8 +52,15 @@ class Course:
 
     @property
     def unit(self) -> tuple[str, float]:
-        is_long = self.points[-1].at_s >= LONG_S
+        is_long = self.points[-1].until_s > LONG_S
         return ("hours", HOUR_S) if is_long else ("minutes", MINUTE_S)
+
+    @property
+    def edges(self) -> list[float]:
+        """When each point began, and the last one ended, in the unit."""
+        each_s = self.unit[1]
+        times_s = (*(point.at_s for point in self.points), self.points[-1].until_s)
+        return [at_s / each_s for at_s in times_s]
 
 
 def top_of(courses: Sequence[Sequence[Point]]) -> float:
@@ -81,19 +90,20 @@ def course_figure(course: Course, screen: Screen) -> Figure:
     """Draw three plots with one scale of time."""
     figure = screen.figure(PLOT_PX)
     plots = figure.subplots(3, 1, sharex=True, height_ratios=HEIGHTS)
-    unit, each_s = course.unit
-    times = [point.at_s / each_s for point in course.points]
-    handles = [*_replicas(plots[0], times, course), *_queue(plots[1], times, course)]
-    handles += _kept(plots[2], times, course)
-    plots[2].set(xlabel=f"{unit} since the traffic began", xlim=(0, max(times[-1], 1e-9)))
+    edges = course.edges
+    middles = [mean(each) for each in pairwise(edges)]
+    handles = [*_replicas(plots[0], edges, course), *_queue(plots[1], edges, course)]
+    handles += _kept(plots[2], middles, course)
+    plots[2].set(xlabel=f"{course.unit[0]} since the traffic began", xlim=(0, edges[-1]))
     add_legend(figure, handles, screen, plot_px=PLOT_PX)
     return figure
 
 
-def _replicas(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
-    points = course.points
+def _replicas(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D]:
+    """Draw means of a while as steps, the last one as wide as the others."""
+    points = (*course.points, course.points[-1])
     live = [point.live or 0.0 for point in points]
-    axes.fill_between(times, live, step="post", color=BLUE, alpha=0.18, linewidth=0)
+    axes.fill_between(edges, live, step="post", color=BLUE, alpha=0.18, linewidth=0)
     lines: list[tuple[str, str, str, Value]] = [
         ("billed", BLUE, "-", lambda point: point.live),
         ("Ready", GOOD, "--", lambda point: point.ready),
@@ -103,12 +113,12 @@ def _replicas(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D
     for label, color, line, value in lines:
         values = [_number(value(point)) for point in points]
         (handle,) = axes.plot(
-            times,
+            edges,
             values,
             color=color,
             linestyle=line,
             linewidth=1.3,
-            drawstyle="default" if color == INK else "steps-post",
+            drawstyle="steps-post",
             label=label,
         )
         handles.append(handle)
@@ -117,10 +127,11 @@ def _replicas(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D
     return handles
 
 
-def _queue(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
-    waiting = [point.waiting for point in course.points]
-    (line,) = axes.plot(times, waiting, color=VIOLET, linewidth=1.2, label="waiting")
-    axes.fill_between(times, waiting, color=VIOLET, alpha=0.15, linewidth=0)
+def _queue(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D]:
+    """Draw who waited at the end of each while; nobody did at the beginning."""
+    waiting = [0.0, *(point.waiting for point in course.points)]
+    (line,) = axes.plot(edges, waiting, color=VIOLET, linewidth=1.2, label="waiting")
+    axes.fill_between(edges, waiting, color=VIOLET, alpha=0.15, linewidth=0)
     axes.set(ylabel="requests", ylim=(0, MARGIN * max(*waiting, 1)))
     axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     return [line]
@@ -170,7 +181,7 @@ def _table(course: Course) -> Table:
     )
     columns = (
         Column(title=unit, kind="name"),
-        *numbers("billed", "Ready", "load", "requests/s", "waiting", "kept"),
+        *numbers("billed", "Ready", "load", "requests/s", "waiting after it", "kept"),
     )
     return Table(columns=columns, rows=tuple(rows))
 
