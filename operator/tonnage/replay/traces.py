@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -22,6 +23,9 @@ from tonnage.units import MS_PER_S
 
 LARGEST_TOKENS: Final = 1 << 31
 """More than any engine's context: beyond, a figure is about something else."""
+UNIX_S: Final = 10**9
+"""The year 2001. Milliseconds from the beginning of a trace come to it after 12 days."""
+NUMBERS: Final = (int, float, Decimal)
 SHOWN: Final = 40
 """Characters of a wrong value that are shown."""
 
@@ -93,7 +97,11 @@ def read_trace(path: Path) -> Trace:
             output.append(at.tokens(columns.output))
     if columns is None:
         raise TraceError("it has no requests", path=path)
-    return _sorted(arrival, prompt, output, is_date=ARRIVAL[columns.arrival] is Clock.DATE)
+    clock = ARRIVAL[columns.arrival]
+    if clock is Clock.MILLISECONDS and min(arrival) >= UNIX_S / MS_PER_S:
+        message = "is read as milliseconds, and holds seconds since 1970: name it arrival_s"
+        raise TraceError(message, path=path, column=columns.arrival)
+    return _sorted(arrival, prompt, output, is_date=clock is Clock.DATE)
 
 
 def _sorted(
@@ -137,7 +145,7 @@ def _one(known: Iterable[str], there: list[str], *, path: Path, line: int | None
         TraceError: none is, or several are and may contradict each other.
     """
     own, *aliases = known
-    found = [name for name in (own, *aliases) if name in there]
+    found = [name for name in (own, *aliases) for _ in range(there.count(name))]
     if not found:
         names = ", ".join(name[:SHOWN] for name in there) or "none"
         message = f"missing (or {', '.join(aliases)}); the columns are: {names}"
@@ -186,7 +194,7 @@ class _Place:
     def _number(self, column: str) -> float:
         value = self._value(column)
         is_written = isinstance(value, str) and "_" not in value  # Python would read 1_0 as 10
-        if isinstance(value, bool) or not (is_written or isinstance(value, int | float)):
+        if isinstance(value, bool) or not (is_written or isinstance(value, NUMBERS)):
             raise self._error(column, "is no number")
         try:
             number = float(value)
@@ -300,8 +308,19 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
             wanted = [columns.arrival, columns.prompt, columns.output]
             number = 0
             for batch in file.iter_batches(columns=wanted):
-                for row in batch.to_pylist():
+                for row in _in_us(pyarrow, pyarrow.Table.from_batches([batch])).to_pylist():
                     number += 1
                     yield number, row
     except pyarrow.ArrowException as error:
         raise TraceError(f"no parquet: {error}", path=path) from error
+
+
+def _in_us(pyarrow: Any, table: Any) -> Any:
+    """Return an Arrow table whose dates are no finer than Python's."""
+    fields = [
+        field.with_type(pyarrow.timestamp("us", field.type.tz))
+        if pyarrow.types.is_timestamp(field.type)
+        else field
+        for field in table.schema
+    ]
+    return table.cast(pyarrow.schema(fields), safe=False)

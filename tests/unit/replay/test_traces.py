@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from decimal import Decimal
 
 import pytest
 
@@ -161,6 +162,37 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
 
     with pytest.raises(TraceError, match=r"pip install 'tonnage\[parquet\]'"):
         read_trace(a_file(tmp_path, "t.parquet", "PAR1"))
+
+
+def test_parquet_has_dates_in_nanoseconds_and_decimals(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    columns = {
+        "TIMESTAMP": pyarrow.array([10**18, 10**18 + 15 * 10**8 + 1], pyarrow.timestamp("ns")),
+        "ContextTokens": pyarrow.array([Decimal(100), Decimal(200)]),
+        "GeneratedTokens": [10, 20],
+    }
+    parquet.write_table(pyarrow.table(columns), path)
+
+    found = read_trace(path)
+
+    assert list(found.arrival_s) == [0, 1.5]
+    assert list(found.prompt_tokens) == [100, 200]
+
+
+def test_seconds_since_1970_are_not_taken_for_milliseconds(tmp_path):
+    rows = "timestamp,input_length,output_length\n1700000000,1,1\n1700000002,1,1\n"
+
+    with pytest.raises(TraceError, match=r"t\.csv:timestamp: is read as milliseconds, and holds"):
+        read_trace(a_file(tmp_path, "t.csv", rows))
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    rows = "arrival_s,arrival_s,prompt_tokens,output_tokens\n1,2,3,4\n"
+
+    with pytest.raises(TraceError, match="given twice, as arrival_s and arrival_s"):
+        read_trace(a_file(tmp_path, "t.csv", rows))
 
 
 def test_parquet_is_read_by_column(tmp_path):
