@@ -118,9 +118,11 @@ def format_si(amount: float, unit: str) -> str:
 def format_s(duration_s: float) -> str:
     """Write a duration for a person.
 
-    >>> format_s(0.0237), format_s(1.5), format_s(600), format_s(math.inf)
-    ('23.7 ms', '1.50 s', '10.0 min', 'for ever')
+    >>> format_s(0.0237), format_s(1.5), format_s(600), format_s(math.inf), format_s(math.nan)
+    ('23.7 ms', '1.50 s', '10.0 min', 'for ever', '-')
     """
+    if math.isnan(duration_s):
+        return "-"
     if math.isinf(duration_s):
         return "for ever"
     if abs(duration_s) < 1:

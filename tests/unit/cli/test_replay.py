@@ -238,6 +238,10 @@ def test_a_trace_that_cannot_be_replayed_is_refused_with_its_reason(tmp_path, co
         ),
         (("contextLength: 8192", "contextLength: many"), "standard input:12: spec.contextLength"),
         (("gpu: H100", "gpu: H1000"), "H1000"),
+        (
+            ("meta-llama/Llama-3.1-8B-Instruct", "acme/own"),
+            "(spec.model.config), which a replay does not read",
+        ),
     ],
 )
 def test_a_manifest_that_cannot_be_replayed_is_refused_with_its_line(trace, change, said):

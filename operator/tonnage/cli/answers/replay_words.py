@@ -116,8 +116,7 @@ def cells(fared: Fared) -> tuple[str, ...]:
 
 
 def _p95(fared: Fared, name: str) -> float:
-    values = sorted(getattr(each, name)[P95] for each in fared.judged)
-    return float(values[len(values) // 2])
+    return float(median(getattr(each, name)[P95] for each in fared.judged))
 
 
 def _ratio(value: float | None) -> str:

@@ -19,7 +19,14 @@ from typing import Any, Final, NoReturn
 import click
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
+from tonnage.catalog.gpu import (
+    CatalogError,
+    Gpu,
+    UnknownModelError,
+    built_in_gpus,
+    find_gpu,
+)
+from tonnage.catalog.models import built_in_model
 from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
 from tonnage.cli.answers.replays import Case, Job, Question, RefusedCase, Replays, done
 from tonnage.cli.commands.forms import written
@@ -89,6 +96,11 @@ def _deployment(resource: Resource) -> ModelDeployment:
     if spec.model.config is not None:
         line = resource.line_of("spec.model.config")
         raise Failure(f"{at}{line}: spec.model.config: a replay takes models of the catalogue only")
+    try:
+        built_in_model(spec.model.id)
+    except UnknownModelError as error:
+        line = resource.line_of("spec.model.id")
+        raise Failure(f"{at}{line}: {error}, which a replay does not read") from error
     for note in unjudged(slo_of(spec)):
         remark(f"Note: {found.name}: {note}")
     if spec.scaling.mode != AUTO:
