@@ -29,8 +29,9 @@ Runs the operator's own decisions, and those of other autoscalers, against simul
 same arrivals, with cold starts, scrapes and draining pods. Prints, for each policy, GPU-hours, the
 share of requests kept within the SLO, the worst hour, and how often it scaled, relative to the
 smallest constant number of replicas that keeps the target (static-peak) and to what somebody would
-have run who knew the traffic (staircase). All begin with Tonnage's plan for spec.demand. Policies
-other than tonnage are models of them; 'tonnage replay --policy list' names them.
+have run who knew the traffic (staircase). All begin with what the operator begins with for
+spec.demand where no engine was measured yet. Policies other than tonnage are models of them;
+'tonnage replay --policy list' names them.
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
 output_tokens, or in the format of Azure, BurstGPT or Mooncake. Times count from its first request.
