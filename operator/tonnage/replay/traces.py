@@ -19,12 +19,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from tonnage.units import MS_PER_S
+from tonnage.units import DAY_S, MS_PER_S
 
 LARGEST_TOKENS: Final = 1 << 31
 """More than any engine's context: beyond, a figure is about something else."""
-UNIX_S: Final = 10**9
-"""The year 2001. Milliseconds from the beginning of a trace come to it after 12 days."""
+UNIX_S: Final = 30 * 365 * DAY_S
+"""Since 1970. Milliseconds from the beginning of a trace come to as many after 11 days."""
 NUMBERS: Final = (int, float, Decimal)
 SHOWN: Final = 40
 """Characters of a wrong value that are shown."""
