@@ -123,12 +123,13 @@ class KubeApi:
 
     def get(self, path: str) -> Object | None:
         """Return an object, None when there is none of that name."""
-        found = self._found(path)
+        found = self.document(path)
         if found is not None and not found.get("metadata"):
             raise KubernetesError(f"GET {path}: no object", status=0)
         return found
 
-    def _found(self, path: str) -> Object | None:
+    def document(self, path: str) -> Object | None:
+        """Return what is served as JSON and may be no object, such as the server's version."""
         try:
             return self._request(_Call("GET", path))
         except KubernetesError as error:
@@ -186,7 +187,7 @@ class KubeApi:
 
     def serves(self, resource: Resource) -> bool:
         """Tell whether the API server knows this kind."""
-        group = self._found("/" + resource.prefix)
+        group = self.document("/" + resource.prefix)
         kinds = (group or {}).get("resources") or ()
         return any(kind.get("name") == resource.plural for kind in kinds)
 

@@ -129,7 +129,7 @@ def _about(cluster: Cluster, wanted: Wanted, moment: str) -> Mapping[str, Any]:
 
 def _kubernetes(cluster: Cluster) -> str:
     try:
-        said = cluster.api.get("/version") or {}
+        said = cluster.api.document("/version") or {}
     except KubernetesError as error:
         return f"not known: {error}"
     return str(said.get("gitVersion"))
