@@ -13,6 +13,9 @@ from tonnage.control.writes import may_scale
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
 """Codes of the limits that keep an object from what it needs for the budget's sake."""
 
+MOST_GPUS_OF_POD: Final = 64
+"""A template may ask for any number, which no node has."""
+
 
 def free_gpus(fleet: Fleet) -> int | None:
     """Return what the budget leaves; a model without a Deployment uses none."""
@@ -24,14 +27,17 @@ def free_gpus(fleet: Fleet) -> int | None:
 def _gpus_in_use(state: ModelState) -> int:
     """Return the GPUs of the pods that exist, and of those that we may have asked for.
 
-    Who may write a Deployment may ask for any number, which a quota keeps from becoming pods.
+    Who may write a Deployment may ask for any number, which a quota keeps from becoming pods. What
+    nobody else wrote was asked for by us, in whatever mode the object is by now.
     """
     live, model = state.deployment, state.model
     if live is None:
         return 0
     scaling = model.spec.scaling if isinstance(model, ModelDeployment) else None
-    asked = scaling.max_replicas if scaling and scaling.mode in ACTING else 0
-    return min(live.replicas, max(live.total, asked)) * live.gpus_per_replica
+    is_ours = scaling and (scaling.mode in ACTING or not live.replicas_managers)
+    asked = scaling.max_replicas if scaling and is_ours else 0
+    gpus_each = min(live.gpus_per_replica, MOST_GPUS_OF_POD)
+    return max(live.total, min(live.replicas, asked)) * gpus_each
 
 
 def growth_gpus(found: Assessment, fleet: Fleet) -> int:

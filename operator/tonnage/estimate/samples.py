@@ -297,6 +297,11 @@ def _one(found: Found, name: str) -> float | None:
     return sum(values) if values else None
 
 
+def _if_told(found: Found, name: str) -> float | None:
+    """Return a figure that not every engine tells: 0 where it does not, None where it cannot be."""
+    return _one(found, name) if found.get(name) else 0.0
+
+
 def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
     return EngineSamples(
         pod=pod,
@@ -346,13 +351,16 @@ def _scrapes(found: Found) -> Iterator[Series]:
 
 def _arrived(found: Found) -> float | None:
     completed, running, queued = (_one(found, name) for name in ("completed", "running", "queued"))
-    if completed is None or running is None or queued is None:
+    rejected = _if_told(found, "rejected")
+    if completed is None or running is None or queued is None or rejected is None:
         return None
-    return completed + (_one(found, "rejected") or 0.0) + running + queued
+    return completed + rejected + running + queued
 
 
 def _arrivals(found: Found, scrapes: int, interval_s: float) -> ArrivalWindow:
     running, waiting = (_one(found, f"{name}_growth_{scrapes}") for name in ("running", "waiting"))
+    if _if_told(found, f"rejections_{scrapes}") is None:
+        return ArrivalWindow()
     window_s = scrapes * interval_s  # a rate is per second already, a difference is not
     return ArrivalWindow(
         completions_per_s=_one(found, f"completions_{scrapes}"),

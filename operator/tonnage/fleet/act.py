@@ -173,7 +173,8 @@ class Writer:
         annotations = {DELETION_COST_ANNOTATION: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         try:
-            self._led.merge_patch(PODS.path(writes.namespace, cost.pod), body, manager=MANAGER)
+            path = PODS.path(writes.namespace, cost.pod)
+            self._current(writes).merge_patch(path, body, manager=MANAGER)
         except KubernetesError as error:
             LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
 

@@ -92,7 +92,7 @@ class Heartbeat:
         )
         self.dropped_samples = Counter(
             "tonnage_dropped_samples",
-            "Samples that were left out: no finite number, or twice there",
+            "Samples that are not taken: no finite number, no place, or twice there",
             registry=self.registry,
         )
         self.answer_bytes = Gauge(

@@ -142,7 +142,8 @@ class Observer:
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
-        self._taken.look({key_of(view, parsed[view.uid]) for view in views}, now_s)
+        needed = {key_of(view, parsed[view.uid]) for view in views}
+        self._taken.look(needed - snapshot.deployments.keys(), now_s)
         heard = self._heard(now_s)
         said = heard if ours else Said(at_s=now_s)
         answers = said.answers

@@ -33,7 +33,7 @@ class Taken:
     _read: dict[Key, tuple[float, DeploymentView]] = field(default_factory=dict)
 
     def look(self, needed: Set[Key], now_s: float) -> None:
-        """Read a few again; what no object needs, or is gone, is forgotten."""
+        """Read a few again; what is gone, or no object needs that no watch shows, is forgotten."""
         self.names &= needed
         self._read = {key: each for key, each in self._read.items() if key in self.names}
         for key in self._in_turn()[:MOST_READS]:

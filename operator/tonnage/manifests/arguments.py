@@ -19,14 +19,17 @@ LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""
 LARGEST_BYTES = 9_223_372_036_854_775_807
 """And memory in 64."""
-MOST_SEQS, MOST_SEQS_OF_REPLICA, MOST_GPUS = 16_384, 131_072, 512
-"""Of a data-parallel rank, of all of them, and of a replica. Four times what is ever planned; the
-time and memory that sizing takes grow with each."""
+MOST_READ_SEQS = 16_384
+"""Of a data-parallel rank: four times what is ever planned. Sizing has a table of their costs."""
+MOST_READ_SEQS_OF_REPLICA = 131_072
+"""Of all ranks, of which the table is: 4 MiB."""
+MOST_READ_GPUS = 512
+"""Of a replica: eight times what a spec may ask for. Each rank is an engine that is simulated."""
 FLAGS_NEEDED = (
     "must set --max-num-seqs and --max-num-batched-tokens explicitly, and every other flag that "
     "decides capacity to a number that the engine reads, with at most "
-    f"{MOST_SEQS:,} sequences on a data-parallel rank, {MOST_SEQS_OF_REPLICA:,} on all of them, "
-    f"and {MOST_GPUS} GPUs a replica"
+    f"{MOST_READ_SEQS:,} sequences on a data-parallel rank, {MOST_READ_SEQS_OF_REPLICA:,} on all "
+    f"of them, and {MOST_READ_GPUS} GPUs a replica"
 )
 """Of a scale target: said where ``read_flags`` finds no flags."""
 HALF_TYPES = {True: "bfloat16", False: "float16"}
@@ -176,8 +179,8 @@ def is_runnable(flags: Flags) -> bool:
 
 def _is_bounded(flags: Flags) -> bool:
     split, seqs = flags.parallelism, flags.max_num_seqs
-    are_few = seqs <= MOST_SEQS and seqs * split.data <= MOST_SEQS_OF_REPLICA
-    return are_few and max(split.num_gpus, split.context) <= MOST_GPUS
+    are_few = seqs <= MOST_READ_SEQS and seqs * split.data <= MOST_READ_SEQS_OF_REPLICA
+    return are_few and max(split.num_gpus, split.context) <= MOST_READ_GPUS
 
 
 def _has_cache(flags: Flags) -> bool:

@@ -72,7 +72,7 @@ def _event(schedule: Schedule, now_s: float, lead_s: float) -> Iterator[Event]:
 def _next_beginning(schedule: Schedule, after_s: float) -> float:
     """Return the first beginning after a time: of the hour, or else of the minute.
 
-    What begins rarely is long to search for, and found once an hour; the rest is found at once.
+    Of what begins in every minute the search from the hour on finds the first alone.
     """
     for step_s in (HOUR_S, MINUTE_S):
         from_s = after_s // step_s * step_s

@@ -98,7 +98,7 @@ def read_trace(path: Path) -> Trace:
     if columns is None:
         raise TraceError("it has no requests", path=path)
     clock = ARRIVAL[columns.arrival]
-    if clock is Clock.MILLISECONDS and min(arrival) >= UNIX_S / MS_PER_S:
+    if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * min(arrival) < MS_PER_S * UNIX_S:
         message = "is read as milliseconds, and holds seconds since 1970: name it arrival_s"
         raise TraceError(message, path=path, column=columns.arrival)
     return _sorted(arrival, prompt, output, is_date=clock is Clock.DATE)

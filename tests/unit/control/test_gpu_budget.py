@@ -188,26 +188,44 @@ class TestWhatIsNotCounted:
 class TestWhatIsInUse:
     """Replicas that somebody else may write, and pods that exist."""
 
-    def a_target(self, *, replicas, pods, mode):
+    def a_target(self, *, replicas, pods, mode, writer=None):
         scaling = {"mode": mode, "maxReplicas": 3}
         body = a_deployment_body(a_model("a"), sizing=SIZING, replicas=replicas)
         body["status"]["replicas"] = pods
+        if writer:
+            fields = {"f:spec": {"f:replicas": {}}}
+            body["metadata"]["managedFields"] = [
+                {"manager": writer, "operation": "Update", "fieldsV1": fields}
+            ]
         return a_state(a_manifest("a", scaling=scaling), live=body, replicas=pods)
 
     @pytest.mark.parametrize(
-        ("mode", "replicas", "pods", "counted"),
+        ("mode", "writer", "replicas", "pods", "counted"),
         [
-            ("Recommend", 1_000_000, 0, 0),
-            ("Recommend", 5, 5, 5),
-            ("Paused", 2, 4, 2),
-            ("Auto", 1_000_000, 0, 3),
-            ("Auto", 3, 1, 3),
-            ("Auto", 6, 5, 5),
+            ("Recommend", "kubectl", 1_000_000, 0, 0),
+            ("Recommend", "kubectl", 5, 5, 5),
+            ("Recommend", None, 3, 1, 3),
+            ("Paused", "kubectl", 2, 4, 4),
+            ("Paused", None, 3, 1, 3),
+            ("Auto", "kubectl", 1_000_000, 0, 3),
+            ("Auto", None, 3, 1, 3),
+            ("Auto", None, 2, 3, 3),
+            ("Auto", None, 6, 5, 5),
         ],
     )
-    def test_is_what_exists_or_what_we_may_have_asked_for(self, mode, replicas, pods, counted):
-        state = self.a_target(replicas=replicas, pods=pods, mode=mode)
+    def test_is_what_exists_or_what_we_may_have_asked_for(
+        self, mode, writer, replicas, pods, counted
+    ):
+        state = self.a_target(replicas=replicas, pods=pods, mode=mode, writer=writer)
 
         fleet = a_fleet(state, settings={"max_gpus": 100})
 
         assert free_gpus(fleet) == 100 - counted * SIZING.flags.parallelism.num_gpus
+
+    def test_is_no_more_of_a_pod_than_any_node_has(self):
+        state = self.a_target(replicas=1, pods=0, mode="Auto")
+        greedy = replace(state.deployment, gpus_per_replica=1_000_000)
+
+        fleet = a_fleet(replace(state, deployment=greedy), settings={"max_gpus": 100})
+
+        assert free_gpus(fleet) == 100 - 64

@@ -149,6 +149,20 @@ class TestJoin:
 
         assert the_engine(completions_4=parts).arrivals[4].completions_per_s is None
 
+    def test_arrivals_are_missing_where_a_reason_of_rejection_cannot_be(self):
+        parts = [series(8, reason="max_num_queued_reqs"), series(UNUSABLE, reason="other")]
+        told = {
+            "completions_4": [series(2)],
+            "completed": [series(9)],
+            "running": [series(1)],
+            "queued": [series(0)],
+        }
+
+        without, bad = the_engine(**told), the_engine(**told, rejections_4=parts, rejected=parts)
+
+        assert (without.arrivals[4].completions_per_s, without.arrived) == (2, 10)
+        assert (bad.arrivals[4], bad.arrived) == (ArrivalWindow(), None)
+
     def test_a_scrape_without_a_time_is_not_the_newest(self):
         ages = [series(NOW_S - 15), series(UNUSABLE, job="other")]
 

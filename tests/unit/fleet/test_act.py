@@ -387,6 +387,7 @@ class TestASpecThatChangedMeanwhile:
         ("part", "during"),
         [
             ({"scale": a_scale(2, 1)}, ("get", PLACE + "/scale")),
+            ({"scale": replace(a_scale(2, 1), costs=(GOES,))}, ("get", PLACE + "/scale")),
             ({"template": TEMPLATE}, ("get", PLACE)),
             ({"check_children": True}, ("get", SERVICE)),
         ],

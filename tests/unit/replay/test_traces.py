@@ -188,6 +188,14 @@ def test_seconds_since_1970_are_not_taken_for_milliseconds(tmp_path):
         read_trace(a_file(tmp_path, "t.csv", rows))
 
 
+def test_milliseconds_since_1970_are_milliseconds(tmp_path):
+    rows = "timestamp,input_length,output_length\n1700000000000,1,1\n1700000002000,1,1\n"
+
+    first_s, second_s = read_trace(a_file(tmp_path, "t.csv", rows)).arrival_s
+
+    assert second_s - first_s == 2
+
+
 def test_a_column_that_is_there_twice_is_refused(tmp_path):
     rows = "arrival_s,arrival_s,prompt_tokens,output_tokens\n1,2,3,4\n"
 

@@ -119,13 +119,13 @@ def diff(  # noqa: PLR0913  (one argument per option)
         config=None if config_file is None else checked_text(config_file, option="--model-config"),
         is_broken=[],
     )
-    new = _loaded(names[-1])
+    new = _loaded(names[-1], inputs)
     if from_cluster:
         cluster = connect(kubeconfig=kubeconfig, context=context)
         place = namespace or cluster.namespace
         found = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
     else:
-        old = load([]) if _is_empty(names[0]) else _loaded(names[0])
+        old = load([]) if _is_empty(names[0]) else _loaded(names[0], inputs)
         found = _between(old, new, namespace, inputs)
     _print([each for each in found if each], form, max_usd_per_hour)
     sys.exit(_exit_code([each for each in found if each], inputs, max_usd_per_hour))
@@ -137,13 +137,11 @@ def _is_empty(name: str) -> bool:
     return folder.is_dir() and not any(each.suffix in SUFFIXES for each in folder.iterdir())
 
 
-def _loaded(name: str) -> Manifests:
-    """Load one side; where part of it cannot be read, what is missing would look removed."""
+def _loaded(name: str, inputs: _Inputs) -> Manifests:
     manifests = load([name])
     for problem in manifests.problems:
         complain(problem)
-    if manifests.problems:
-        raise Failure(f"nothing is compared: {name} cannot be read")
+        inputs.is_broken.append(True)
     return manifests
 
 
@@ -170,9 +168,11 @@ def _between(
     old: Manifests, new: Manifests, namespace: str | None, inputs: _Inputs
 ) -> list[Difference | None]:
     """Compare two versions of files, object by object."""
-    if not (old.model_deployments or new.model_deployments or inputs.is_broken):
+    before, after = (_by_name(each, namespace, inputs) for each in (old, new))
+    if inputs.is_broken:
+        raise Failure("nothing is compared: what cannot be read would look removed")
+    if not (before or after):
         raise Failure("there is no ModelDeployment of tonnage.dev in OLD or NEW")
-    before, after = (_by_name(each, namespace) for each in (old, new))
     return [
         _difference(before.get(key), after.get(key), old, new, inputs)
         for key in sorted(before.keys() | after.keys())
@@ -182,18 +182,16 @@ def _between(
 _Parsed = tuple[Resource, ModelDeployment]
 
 
-def _by_name(manifests: Manifests, namespace: str | None) -> Mapping[Key, _Parsed]:
-    found, num_broken = {}, 0
+def _by_name(manifests: Manifests, namespace: str | None, inputs: _Inputs) -> Mapping[Key, _Parsed]:
+    found = {}
     for resource in manifests.model_deployments:
         try:
             model = _placed(resource, parse(resource), namespace)
         except ManifestError as error:
             complain(str(error))
-            num_broken += 1
+            inputs.is_broken.append(True)
         else:
             found[model.key] = resource, model
-    if num_broken:
-        raise Failure("nothing is compared: what is not valid would look removed")
     return found
 
 

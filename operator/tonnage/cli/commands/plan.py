@@ -49,8 +49,8 @@ bottleneck, what limits the batch size, the latencies, the number of replicas, a
 spec.model.config refers to a ConfigMap, or spec.scaleTarget to a Deployment, pass its manifest too:
 config.json is read from the ConfigMap, engine version and flags from the Deployment.
 
-Engines are taken to be as fast as expected. The operator begins with more replicas and fewer
-sequences: until engines are measured it plans for the slow end of what is believed (speedRange).
+Engines are taken to be as fast as expected. The operator may begin with more replicas and
+fewer sequences: it plans for the slow end of what is believed (speedRange) until they are measured.
 
 \b
 Examples:

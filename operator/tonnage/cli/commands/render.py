@@ -34,7 +34,7 @@ Prints the Deployment, the Service and the PodMonitor of each ModelDeployment, w
 vLLM that a plan for its spec.demand chooses. The Deployment has no replicas: the operator writes
 those through its /scale. A Deployment that runs already keeps its flags while others gain little:
 see 'tonnage diff --from-cluster'. Of engines that were never measured the operator expects less
-than plan and render do (speedRange), so that a first --max-num-seqs is lower than the one printed.
+than plan and render do (speedRange), so that a first --max-num-seqs may be lower than that.
 
 \b
 Examples:

@@ -173,7 +173,7 @@ def _content(resource: Resource, gpu: str, gpus: Mapping[str, Any]) -> dict[str,
 def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[Outcome]:
     """Run all jobs, and return what came of them in their order.
 
-    Whatever ends it, Ctrl-C and SIGTERM too, leaves no process behind.
+    An error, Ctrl-C or SIGTERM leaves no process behind.
     """
     progress.begin()
     pool = ProcessPoolExecutor(min(num_processes, len(jobs)), initializer=_end_quietly)
