@@ -325,7 +325,7 @@ class TestTwoReleasesServeTheWholeClusterAndOneClass:
         releases.until_replicas(2)
 
         assert time.time() - since_s < 2 * DURATION_S + 5
-        assert releases.proxies[1].writes() != []
+        releases.until(releases.proxies[1].writes, "a write of the other release")
         assert holder(releases).startswith("operator-1_"), "of the same Lease, in another namespace"
 
 
