@@ -49,7 +49,7 @@ class KubeDouble:
         for path, body in objects:
             self.put(path, body)
 
-    def fenced(self, fence: Callable[[int], None]) -> "_Fenced":
+    def fenced(self, fence: Callable[[], None]) -> "_Fenced":
         """The same objects, on which each write asks first."""
         return _Fenced(self, fence)
 
@@ -226,12 +226,12 @@ def _defaulted(body: Object) -> Object:
 
 
 class _Fenced:
-    def __init__(self, kube: KubeDouble, fence: Callable[[int], None]) -> None:
+    def __init__(self, kube: KubeDouble, fence: Callable[[], None]) -> None:
         self._kube, self._fence = kube, fence
 
     def __getattr__(self, name: str) -> Any:
         if name in WRITES:
-            self._fence(1)
+            self._fence()
         return getattr(self._kube, name)
 
 

@@ -93,11 +93,11 @@ def load_client(kubeconfig: str | None = None, context: str | None = None) -> cl
     return client.ApiClient(settings)
 
 
-Fence = Callable[[int], None]
-"""Asked before each attempt at a write, by its number from 1; raises where it is not to be made."""
+Fence = Callable[[], None]
+"""Asked before each attempt at a write; raises where it is not to be made."""
 
 
-def unfenced(_: int) -> None:
+def unfenced() -> None:
     """Let every write through."""
 
 
@@ -195,26 +195,26 @@ class KubeApi:
         return _parsed(call, self._answer(call))
 
     def _answer(self, call: "_Call") -> bytes:
-        self._ask_fence(call, 1)
+        self._ask_fence(call)
         for attempt in range(1, call.attempts):
             try:
                 return self._once(call)
             except _RetryableError as failure:
                 self._sleep(self._pause_s(failure, attempt))
-                self._ask_again(call, attempt + 1, failure.error)
+                self._ask_again(call, failure.error)
         try:
             return self._once(call)
         except _RetryableError as failure:
             raise failure.error from failure.__cause__
 
-    def _ask_fence(self, call: "_Call", attempt: int) -> None:
+    def _ask_fence(self, call: "_Call") -> None:
         if call.method != "GET":
-            self._fence(attempt)
+            self._fence()
 
-    def _ask_again(self, call: "_Call", attempt: int, error: KubernetesError) -> None:
+    def _ask_again(self, call: "_Call", error: KubernetesError) -> None:
         """Ask before another attempt; what the last one came to is all that is known then."""
         try:
-            self._ask_fence(call, attempt)
+            self._ask_fence(call)
         except WorldError as held:
             message = f"{error}; not tried again: {held}"[:MESSAGE_LENGTH]
             raise KubernetesError(message, status=error.status) from held

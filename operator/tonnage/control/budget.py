@@ -5,14 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from tonnage.api.objects import ModelDeployment
-from tonnage.control.state import ACTING, Assessment, Fleet, ModelState, ObjectMemory, PodView
+from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.control.state import (
+    ACTING,
+    Assessment,
+    DeploymentView,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+    PodView,
+)
 from tonnage.control.values import replace
 from tonnage.control.writes import may_scale
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
 """Codes of the limits that keep an object from what it needs for the budget's sake."""
-
 MOST_GPUS_OF_POD: Final = 64
 """A template may ask for any number, which no node has."""
 
@@ -27,17 +34,24 @@ def free_gpus(fleet: Fleet) -> int | None:
 def _gpus_in_use(state: ModelState) -> int:
     """Return the GPUs of the pods that exist, and of those that we may have asked for.
 
-    Who may write a Deployment may ask for any number, which a quota keeps from becoming pods. What
-    nobody else wrote was asked for by us, in whatever mode the object is by now.
+    Who may write a Deployment may ask for any number, which a quota keeps from becoming pods.
     """
-    live, model = state.deployment, state.model
+    live = state.deployment
     if live is None:
         return 0
-    scaling = model.spec.scaling if isinstance(model, ModelDeployment) else None
-    is_ours = scaling and (scaling.mode in ACTING or not live.replicas_managers)
-    asked = scaling.max_replicas if scaling and is_ours else 0
     gpus_each = min(live.gpus_per_replica, MOST_GPUS_OF_POD)
-    return max(live.total, min(live.replicas, asked)) * gpus_each
+    return max(live.total, min(live.replicas, _most_of_ours(state.model, live))) * gpus_each
+
+
+def _most_of_ours(model: ModelDeployment | InvalidSpecError, live: DeploymentView) -> int:
+    """Return the most replicas that we may have asked for.
+
+    What nobody else wrote was asked for by us, in whatever mode the object is by now.
+    """
+    if not isinstance(model, ModelDeployment):
+        return 0
+    scaling = model.spec.scaling
+    return scaling.max_replicas if scaling.mode in ACTING or not live.replicas_managers else 0
 
 
 def growth_gpus(found: Assessment, fleet: Fleet) -> int:

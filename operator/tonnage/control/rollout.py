@@ -49,9 +49,12 @@ def reach(each: Assessment, fleet: Fleet) -> str:
     Everywhere for the one that we began for a gain. What a namespace does to its own pods, for as
     long as it likes, keeps nobody else waiting.
     """
+    return EVERYWHERE if _has_moved_lately(each, fleet) else each.state.view.namespace
+
+
+def _has_moved_lately(each: Assessment, fleet: Fleet) -> bool:
     moved_at_s = each.memory.posterior.slots_moved_at_s
-    is_for_gain = moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S
-    return EVERYWHERE if is_for_gain else each.state.view.namespace
+    return moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S
 
 
 def with_rollout(
@@ -92,12 +95,11 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
 
 def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool) -> str | None:
     """Return what the rollout waits for; None: nothing."""
-    memory, stood_s = found.memory, fleet.now_s - (found.memory.better_since_s or fleet.now_s)
-    moved_at_s = memory.posterior.slots_moved_at_s
+    stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
     num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
     if stood_s < STANDS_S:
         return f"the gain has to stand for {format_s(STANDS_S)}"
-    if moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S:
+    if _has_moved_lately(found, fleet):
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     if is_rolling:
         return "another rollout is under way, in the namespace or for such a gain"

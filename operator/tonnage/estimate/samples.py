@@ -297,9 +297,9 @@ def _one(found: Found, name: str) -> float | None:
     return sum(values) if values else None
 
 
-def _if_told(found: Found, name: str) -> float | None:
-    """Return a figure that not every engine tells: 0 where it does not, None where it cannot be."""
-    return _one(found, name) if found.get(name) else 0.0
+def _is_lost(found: Found, name: str, figure: float | None) -> bool:
+    """Tell whether a figure that not every engine tells was told, and cannot be."""
+    return figure is None and bool(found.get(name))
 
 
 def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
@@ -351,15 +351,18 @@ def _scrapes(found: Found) -> Iterator[Series]:
 
 def _arrived(found: Found) -> float | None:
     completed, running, queued = (_one(found, name) for name in ("completed", "running", "queued"))
-    rejected = _if_told(found, "rejected")
-    if completed is None or running is None or queued is None or rejected is None:
+    rejected = _one(found, "rejected")
+    if completed is None or running is None or queued is None:
         return None
-    return completed + rejected + running + queued
+    if _is_lost(found, "rejected", rejected):
+        return None
+    return completed + (rejected or 0.0) + running + queued
 
 
 def _arrivals(found: Found, scrapes: int, interval_s: float) -> ArrivalWindow:
     running, waiting = (_one(found, f"{name}_growth_{scrapes}") for name in ("running", "waiting"))
-    if _if_told(found, f"rejections_{scrapes}") is None:
+    rejections = _one(found, f"rejections_{scrapes}")
+    if _is_lost(found, f"rejections_{scrapes}", rejections):
         return ArrivalWindow()
     window_s = scrapes * interval_s  # a rate is per second already, a difference is not
     return ArrivalWindow(
@@ -367,7 +370,7 @@ def _arrivals(found: Found, scrapes: int, interval_s: float) -> ArrivalWindow:
         backlog_growth_per_s=None
         if running is None or waiting is None
         else (running + waiting) / window_s,
-        rejections_per_s=_one(found, f"rejections_{scrapes}"),
+        rejections_per_s=rejections,
     )
 
 

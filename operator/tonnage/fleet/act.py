@@ -126,7 +126,7 @@ class Writer:
     @property
     def _led(self) -> KubeApi:
         """Return the API server to write to while we lead."""
-        return self.kube.fenced(lambda _: self.check_lead())
+        return self.kube.fenced(self.check_lead)
 
     def _current(self, writes: Writes) -> KubeApi:
         """Return the API server to write to while we lead and the spec is the one decided on.
@@ -134,7 +134,7 @@ class Writer:
         Both are asked before each attempt: what came before it may have taken a minute.
         """
 
-        def fence(_: int) -> None:
+        def fence() -> None:
             self._check_current(writes)
             self.check_lead()
 

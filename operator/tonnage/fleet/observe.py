@@ -1,6 +1,5 @@
 """Observe: the store and what Prometheus says, joined into one immutable fleet."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +26,6 @@ from tonnage.fleet.taken import Taken
 from tonnage.fleet.views import AutoscalerView
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
-
-LOG = logging.getLogger("tonnage.observe")
 
 
 def _untold(_: Answers) -> None:
@@ -142,8 +139,9 @@ class Observer:
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
-        needed = {key_of(view, parsed[view.uid]) for view in views}
-        self._taken.look(needed - snapshot.deployments.keys(), now_s)
+        if self.taken_names:
+            needed = {key_of(view, parsed[view.uid]) for view in views}
+            self._taken.look(needed - snapshot.deployments.keys(), now_s)
         heard = self._heard(now_s)
         said = heard if ours else Said(at_s=now_s)
         answers = said.answers

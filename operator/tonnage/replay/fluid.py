@@ -54,8 +54,8 @@ class Work:
         return [max(self.bins[n : n + each]) for n in range(0, len(self.bins), each)]
 
     def mean(self, from_s: float, until_s: float) -> float:
-        first, last = int(from_s / self.bin_s), min(until_s / self.bin_s, len(self.bins))
-        part = self.bins[first : max(first + 1, int(last))]
+        first = int(from_s / self.bin_s)
+        part = self.bins[first : max(first + 1, int(until_s / self.bin_s))]
         return sum(part) / len(part) if part else 0.0
 
 

@@ -144,7 +144,7 @@ class DrawnScenario:
             lambda number: self._tried([(0.0, number)]).attainment,
             target=self.scenario.target,
             first=self.scenario.planned.replicas,
-            least=self.work.mean(0.0, math.inf),
+            least=self.work.mean(0.0, self.drawn.duration_s),
         )
 
     @cached_property

@@ -321,9 +321,9 @@ class TestRefusals:
 def fence_of(asked, *, last):
     """A fence that lets through attempts up to this one."""
 
-    def fence(attempt):
-        asked.append(attempt)
-        if attempt > last:
+    def fence():
+        asked.append(len(asked) + 1)
+        if len(asked) > last:
             raise HeldBackError("the Lease was lost")
 
     return fence

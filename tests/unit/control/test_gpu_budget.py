@@ -193,10 +193,7 @@ class TestWhatIsInUse:
         body = a_deployment_body(a_model("a"), sizing=SIZING, replicas=replicas)
         body["status"]["replicas"] = pods
         if writer:
-            fields = {"f:spec": {"f:replicas": {}}}
-            body["metadata"]["managedFields"] = [
-                {"manager": writer, "operation": "Update", "fieldsV1": fields}
-            ]
+            body["metadata"]["managedFields"] = managed_by(writer, "f:replicas")
         return a_state(a_manifest("a", scaling=scaling), live=body, replicas=pods)
 
     @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from concurrent.futures import (
 )
 from dataclasses import replace
 from multiprocessing import active_children
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
@@ -47,13 +46,12 @@ from tonnage.replay.judge import promised_share, unjudged
 from tonnage.replay.policies import Outcome
 from tonnage.replay.scenario import ReplayError, planned
 from tonnage.sizing.expected import slo_of
+from tonnage.termination import termination_raises
 from tonnage.units import format_s
 
 AUTO: Final = "Auto"
 SILENT_S: Final = 30.0
 """Between two words on progress where no run ends."""
-SIGNALLED: Final = 128
-"""Exit code of what a signal ended, with the number of the signal."""
 
 
 def run(options: Options) -> None:
@@ -85,22 +83,19 @@ def _deployment(resource: Resource) -> ModelDeployment:
     except ManifestError as error:
         raise Failure(str(error)) from error
     spec = found.spec
-    at = f"{resource.source}:"
     if spec.slo is None or slo_of(spec).is_offline:
-        raise Failure(
-            f"{at}{resource.line_of('spec')}: spec.slo: a replay needs an SLO to judge by"
-        )
+        raise Failure(f"{resource.at('spec')}: spec.slo: a replay needs an SLO to judge by")
     if spec.scale_target is not None:
-        line = resource.line_of("spec.scaleTarget")
-        raise Failure(f"{at}{line}: spec.scaleTarget: a replay runs engines of its own flags")
+        at = resource.at("spec.scaleTarget")
+        raise Failure(f"{at}: spec.scaleTarget: a replay runs engines of its own flags")
     if spec.model.config is not None:
-        line = resource.line_of("spec.model.config")
-        raise Failure(f"{at}{line}: spec.model.config: a replay takes models of the catalogue only")
+        at = resource.at("spec.model.config")
+        raise Failure(f"{at}: spec.model.config: a replay takes models of the catalogue only")
     try:
         built_in_model(spec.model.id)
     except UnknownModelError as error:
-        line = resource.line_of("spec.model.id")
-        raise Failure(f"{at}{line}: {error}, which a replay does not read") from error
+        at = resource.at("spec.model.id")
+        raise Failure(f"{at}: {error}, which a replay does not read") from error
     for note in unjudged(slo_of(spec)):
         remark(f"Note: {found.name}: {note}")
     if spec.scaling.mode != AUTO:
@@ -177,22 +172,17 @@ def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[O
     """
     progress.begin()
     pool = ProcessPoolExecutor(min(num_processes, len(jobs)), initializer=_end_quietly)
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        futures = [pool.submit(done, job) for job in jobs]
-        _watch(set(futures), progress)
-        return [future.result() for future in futures]
-    except BaseException:
-        for process in active_children():
-            process.terminate()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(SIGNALLED + number)
+    with termination_raises():
+        try:
+            futures = [pool.submit(done, job) for job in jobs]
+            _watch(set(futures), progress)
+            return [future.result() for future in futures]
+        except BaseException:
+            for process in active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _end_quietly() -> None:

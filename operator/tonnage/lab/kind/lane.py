@@ -17,6 +17,7 @@ from tonnage.lab.kind import docker, machine, node_image, programs
 from tonnage.lab.kind.docker import Docker
 from tonnage.lab.processes import LabError
 from tonnage.lab.progress import Step, silent
+from tonnage.termination import termination_raises
 
 PUBLISHED_NODE: Final = (
     "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
@@ -179,21 +180,11 @@ def _has_network(engine: Docker) -> bool:
 def _left_as_found(folder: Path) -> Iterator[None]:
     before = machine.load(folder) or machine.look()
     machine.save(before, folder)
-    with _termination_raises():
+    with termination_raises():
         try:
             yield
         finally:
             put_back(folder, before)
-
-
-@contextmanager
-def _termination_raises() -> Iterator[None]:
-    """Let SIGTERM end us as Ctrl-C does: through everything that cleans up."""
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def put_back(folder: Path, before: machine.Machine) -> list[str]:
