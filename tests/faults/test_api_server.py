@@ -356,7 +356,7 @@ class TestRow32TheTokenIsRefused:
         world.proxy.fail(none)
         world.ask_for(2)
 
-        world.until_replicas(2, timeout_s=120)  # a watch that is silent ends after 70 s
+        world.until_replicas(2)
         assert world.operator.num_starts == 1
 
 

@@ -1,8 +1,6 @@
 """What Kopf watches for the store, how it logs in, and when all of that has to be begun anew."""
 
 import asyncio
-import dataclasses
-import itertools
 import logging
 import os
 import signal
@@ -13,6 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+import aiohttp
 import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
@@ -26,8 +25,6 @@ LOG = logging.getLogger("tonnage.watches")
 Answer = TypeVar("Answer")
 LOOK_S = 1.0
 """How often it is asked whether something has changed of which nobody tells."""
-RELOGIN_S = 1.0
-"""Between two logins."""
 END_S = 30.0
 """In which Kopf ends once one of its tasks has; some of them may wait for one that is gone."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -43,7 +40,7 @@ SELECTED = ("deployments", "replicasets", "pods")
 
 def register(registry: kopf.OperatorRegistry, store: Store) -> None:
     """Hand every watch event to the store. Nothing else is registered, so nothing is written."""
-    kopf.on.login(registry=registry)(_logging_in())
+    kopf.on.login(registry=registry)(log_in)
     kopf.on.startup(registry=registry)(_configure)
     for kind, group, version, plural in WATCHED:
         kopf.on.event(group, version, plural, registry=registry)(_noting(store, kind))
@@ -56,22 +53,40 @@ def _noting(store: Store, kind: Kind) -> Any:
     return note
 
 
-def _logging_in() -> Callable[..., Any]:
-    """Return how Kopf connects, asked again after each 401: the token rotates.
+async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
+    """Return a session that Kopf keeps for good; None: nothing says how to reach the API server.
 
-    Kopf takes no credentials twice that were once refused, and without others its watches end for
-    good, while the API server may be back in a second. So none are like any before: each has
-    another priority among one.
+    Of credentials that were once refused Kopf closes the session under all watches at once: some
+    then end with an error, some hear nothing more. So a 401 is an answer like a 503 to it, which
+    it asks again after its back-off, and each request reads the token, which rotates.
     """
-    numbers = itertools.count()
+    found = _credentials(**kwargs)
+    if found is None:
+        return None
+    return kopf.AiohttpSession(
+        server=found.server,
+        default_namespace=found.default_namespace,
+        aiohttp_session=aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
+            middlewares=(_authorizing(lambda: _credentials(**kwargs) or found),),
+            proxy=found.proxy_url,
+            trust_env=found.trust_env,
+        ),
+    )
 
-    async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-        if number := next(numbers):
-            await asyncio.sleep(RELOGIN_S)
-        found = _credentials(**kwargs)
-        return found and dataclasses.replace(found, priority=number)
 
-    return login
+def _authorizing(find: Callable[[], kopf.ConnectionInfo]) -> aiohttp.ClientMiddlewareType:
+    async def send(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        request.headers.update(find().as_http_headers())
+        response = await handler(request)
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            response.release()
+            raise aiohttp.ClientConnectionError("the API server refuses the token (401)")
+        return response
+
+    return send
 
 
 def _credentials(**kwargs: Any) -> kopf.ConnectionInfo | None:

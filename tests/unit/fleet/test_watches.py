@@ -2,13 +2,16 @@
 
 import asyncio
 
+import aiohttp
+import kopf
 import pytest
 
 from fleet_builders import a_manifest
+from http_double import Reply, a_kubeconfig, serving
 from loop_builders import a_loop, a_world
 from tonnage.cluster.errors import KubernetesError
 from tonnage.fleet import watches as watching
-from tonnage.fleet.watches import Watches, look
+from tonnage.fleet.watches import Watches, log_in, look
 
 
 def test_ends_when_a_watch_ends_and_all_that_can_be_read_was_watched():
@@ -93,3 +96,25 @@ def test_another_authority_begins_the_watches_anew_and_a_file_that_is_gone_does_
     assert left == []
     assert stop.is_set()
     assert ("authority of the API server has changed" in caplog.text) is begins
+
+
+def test_a_refused_token_ends_no_session_and_the_next_request_carries_another(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+    def answer(asked):
+        return Reply(status=200 if asked.headers["Authorization"] == "Bearer new" else 401)
+
+    async def ask(url):
+        given = await log_in(settings=kopf.OperatorSettings())
+        async with given.aiohttp_session as session:
+            with pytest.raises(aiohttp.ClientConnectionError, match="401"):
+                await session.get(url)
+            path.write_text(a_kubeconfig(url).replace("secret", "new"))
+            assert (await session.get(url)).status == 200
+
+    with serving(answer) as server:
+        path.write_text(a_kubeconfig(server.url))
+        asyncio.run(ask(server.url))
