@@ -69,7 +69,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "tonnage_requests_per_second": Family(text="Measured demand"),
     "tonnage_waiting_requests": Family(text="Requests that wait in the queues of all replicas"),
     "tonnage_goodput_requests_per_second": Family(
-        text="Requests per second that one replica is planned to serve within every SLO target"
+        text="Requests per second that each of the Ready replicas serves within every SLO target"
     ),
     "tonnage_goodput_factor": Family(
         text="What kept and broken promises leave of the goodput that the step time allows"
@@ -169,13 +169,13 @@ def _traffic(found: Assessment) -> Iterator[Sample]:
 
 
 def _capacity(found: Assessment, chosen: Chosen) -> Iterator[Sample]:
-    each_requests_per_s = chosen.capacity.each_requests_per_s
-    flags = chosen.sizing.flags
+    flags, replicas = chosen.sizing.flags, replicas_status(found)
+    each_requests_per_s = chosen.capacity.each_requests_per_s(max(1, replicas.ready))
     yield Sample("tonnage_max_num_seqs", flags.max_num_seqs)
     yield Sample("tonnage_max_num_batched_tokens", flags.max_num_batched_tokens)
     yield Sample("tonnage_goodput_requests_per_second", each_requests_per_s)
     yield Sample("tonnage_goodput_factor", chosen.goodput_factor)
-    replicas, demand = replicas_status(found), found.traffics.demand
+    demand = found.traffics.demand
     served_per_s = replicas.ready * each_requests_per_s
     if demand is not None and served_per_s > 0:
         yield Sample("tonnage_utilization", demand.requests_per_s / served_per_s)

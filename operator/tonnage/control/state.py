@@ -517,7 +517,7 @@ class Chosen:
             engine=self.belief.asked.key,
             workload=request.workload,
             slo=request.slo,
-            requests_per_s=self.capacity.each_requests_per_s,
+            requests_per_s=self.capacity.each_requests_per_s(1),
         )
 
     @property

@@ -177,8 +177,9 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     rate = requests_per_s_asked(sizing)
     if rate is not None:
         message = (
-            f"{significant(rate)} requests/s over {significant(sizing.goodput_requests_per_s)} "
-            f"per replica need {sizing.replicas}"
+            f"{significant(rate)} requests/s over "
+            f"{significant(sizing.staffing.each(sizing.replicas))} per replica need "
+            f"{sizing.replicas}"
         )
         reasons = (*reasons, Reason(code="Demand", message=message))
     return (*reasons, *memory_reasons(sizing))

@@ -62,10 +62,9 @@ class Capacity:
     sizing: Sizing
     goodput_factor: float = 1.0
 
-    @property
-    def each_requests_per_s(self) -> float:
-        """That a replica alone serves within every target."""
-        return self.goodput_factor * self.sizing.goodput_requests_per_s
+    def each_requests_per_s(self, num_replicas: int) -> float:
+        """Return what one of so many replicas serves within every target."""
+        return self.goodput_factor * self.sizing.staffing.each(num_replicas)
 
     @property
     def most_requests_per_s(self) -> float:
@@ -143,10 +142,10 @@ def backlog_left(traffic: Traffic, supply: Supply, most_requests_per_s: float) -
 
 
 def _demand_reason(capacity: Capacity, traffic: Traffic) -> Reason:
+    needed = capacity.replicas(traffic.requests_per_s)
     message = (
         f"{significant(traffic.requests_per_s)} requests/s ({traffic.origin}) at "
-        f"{significant(capacity.each_requests_per_s)} per replica need "
-        f"{capacity.replicas(traffic.requests_per_s)}"
+        f"{significant(capacity.each_requests_per_s(needed))} per replica need {needed}"
     )
     return Reason(code="Demand", message=message)
 

@@ -115,6 +115,6 @@ def _reason(event: Event, capacity: Capacity, replicas: int) -> Reason:
         return Reason(code="Schedule", message=f"{event}: minReplicas {replicas}")
     message = (
         f"{event}: {significant(event.requests_per_s)} requests/s at "
-        f"{significant(capacity.each_requests_per_s)} per replica need {replicas}"
+        f"{significant(capacity.each_requests_per_s(replicas))} per replica need {replicas}"
     )
     return Reason(code="Schedule", message=message)

@@ -40,6 +40,15 @@ def test_is_the_rate_over_what_a_replica_sustains(load, replicas):
     assert needed(load * EACH).replicas == replicas
 
 
+def test_what_is_told_of_a_replica_is_what_one_among_those_needed_serves():
+    bursty = size(a_sizing_request(routing=Routing.LEAST_OUTSTANDING, arrival_scv=16.0))
+    answer = needed(7.5 * EACH, sizing=bursty)
+    each = bursty.staffing.each(answer.replicas)
+
+    assert each > 1.1 * bursty.goodput_requests_per_s
+    assert f"at {significant(each)} per replica need {answer.replicas}" in answer.reasons[0].message
+
+
 def test_a_backlog_is_drained_as_fast_as_engines_can():
     # Half a replica of what one serves at most, and as much again as a whole one in a minute.
     answer = needed(0.5 * MOST, waiting=MOST * 60)

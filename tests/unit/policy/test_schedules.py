@@ -15,7 +15,7 @@ from tonnage.sizing.plan import size
 from tonnage.units import DAY_S, HOUR_S, significant
 
 CAPACITY = Capacity(sizing=size(a_sizing_request()))
-EACH = CAPACITY.each_requests_per_s
+EACH = CAPACITY.each_requests_per_s(1)
 LEAD_S = 300.0
 
 
