@@ -14,10 +14,11 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import assess
 from tonnage.control.state import Fleet, ModelState, Needed, ObjectMemory, Served
 from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 from tonnage.manifests.children import Site, deployment
 from tonnage.settings import Settings
-from tonnage.sizing.plan import size
+from tonnage.sizing.plan import requests_per_s_asked, size
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.workload import Slo
 
@@ -79,6 +80,12 @@ def an_offline_sizing(model):
 def a_sizing(model=None, **spec):
     """The answer of the arithmetic to a model, ``a_model`` unless another is given."""
     return size(a_request_of(model or a_model(**spec)))
+
+
+def first_replicas(model=None, **spec):
+    """With so many it begins: for the demand of the spec, and room for what nobody measured yet."""
+    sizing = a_sizing(model, **spec)
+    return sizing.replicas_for((1 + UNSEEN) * requests_per_s_asked(sizing))
 
 
 NOW_S = 1_767_312_000.0

@@ -1,5 +1,7 @@
 """One object in one tick: measure, size, decide, and say what is to be written. Pure."""
 
+from functools import partial
+
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
@@ -14,6 +16,7 @@ from tonnage.control.outlook import (
     events_of,
     held_s,
     outlook_of,
+    outlook_unseen,
     remembered_demand,
     scale_down_window_s,
     supply_of,
@@ -43,10 +46,11 @@ from tonnage.control.state import (
 from tonnage.control.template import roll_changes, template_of
 from tonnage.control.tracks import watched
 from tonnage.control.values import replace
+from tonnage.estimate.headroom import UNSEEN
 from tonnage.manifests.children import NotServableError, spec_digest
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
-from tonnage.policy.need import NO_LEAD, Traffic, need, need_without_demand
+from tonnage.policy.need import Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
 from tonnage.policy.situation import Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
@@ -201,27 +205,22 @@ def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: F
 
 def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
-    demand, last = found.traffics.demand, found.memory.traffic
+    demand, memory = found.traffics.demand, found.memory
+    needed = partial(need, chosen.capacity, drain_s=fleet.settings.backlog_drain_s)
     if demand is not None:
-        traffic = Traffic(
-            requests_per_s=demand.requests_per_s,
-            waiting=demand.waiting,
+        return needed(
+            Traffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting),
+            outlook=outlook_of(demand.requests_per_s, chosen, memory, fleet),
+            supply=supply_of(found.state, memory, fleet),
         )
-    elif last is not None:
-        traffic = replace(last, origin="last measured")
-    else:
-        expected = requests_per_s_asked(chosen.sizing)
-        if expected is None:
-            return need_without_demand(chosen.model.spec.scaling.min_replicas)
-        traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
-    memory = found.memory
-    return need(
-        chosen.capacity,
-        traffic,
-        drain_s=fleet.settings.backlog_drain_s,
-        outlook=outlook_of(traffic.requests_per_s, chosen, memory, fleet) if demand else None,
-        supply=supply_of(found.state, memory, fleet) if demand else NO_LEAD,
-    )
+    if memory.traffic is not None:
+        return needed(replace(memory.traffic, origin="last measured"))
+    expected = requests_per_s_asked(chosen.sizing)
+    if expected is None:
+        return need_without_demand(chosen.model.spec.scaling.min_replicas)
+    traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
+    has_begun = any(pod.is_ready for pod in found.state.pods)
+    return needed(traffic, outlook=None if has_begun else outlook_unseen(expected, chosen))
 
 
 def _check_budget(
@@ -251,7 +250,7 @@ def _check_budget(
 
 
 def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
-    """Return the replicas for spec.demand, while its traffic is awaited or has only just come."""
+    """Return what spec.demand needs, while its traffic is awaited or has only just come."""
     expected, served_since_s = requests_per_s_asked(chosen.sizing), memory.served_since_s
     if chosen.model.spec.demand is None or expected is None:
         return None
@@ -260,7 +259,8 @@ def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
         if served_since_s is None
         else served_since_s + scale_down_window_s(memory, fleet.settings)
     )
-    return chosen.capacity.replicas(expected) if fleet.now_s < until_s else None
+    room = (1 + UNSEEN) * expected
+    return chosen.capacity.replicas(room) if fleet.now_s < until_s else None
 
 
 def _quota_refusal(state: ModelState) -> str | None:

@@ -23,7 +23,7 @@ from tonnage.estimate.forecast import (
     rescaled,
     without_chance,
 )
-from tonnage.estimate.headroom import headroom
+from tonnage.estimate.headroom import UNSEEN, headroom
 from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.kept_history import is_news, kept, recalled
@@ -165,6 +165,17 @@ def _forecast(memory: ObjectMemory, demand: float, lead: float, fleet: Fleet) ->
     return forecast(memory.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
+def outlook_unseen(requests_per_s: float, chosen: Chosen) -> Outlook:
+    """Return what is expected while nothing was measured yet, of a rate that spec.demand tells."""
+    return Outlook(
+        requests_per_s=requests_per_s,
+        origin="by spec.demand",
+        headroom=UNSEEN,
+        headroom_origin="where none of it was measured yet",
+        usd_per_replica_hour=_usd_per_replica_hour(chosen.sizing),
+    )
+
+
 def outlook_of(
     requests_per_s: float, chosen: Chosen, memory: ObjectMemory, fleet: Fleet
 ) -> Outlook:
@@ -172,15 +183,19 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(memory, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(memory, requests_per_s / most, lead, fleet)
-    usd = usd_per_hour_per_gpu(sizing.request.gpu)
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
         headroom=headroom(memory.history.rises, quantile=promised_quantile(sizing)),
         burst_requests_per_s=reserved_requests_per_s(memory, sizing),
         burst_origin=_burst_origin(memory, sizing, lead),
-        usd_per_replica_hour=None if usd is None else usd * sizing.flags.parallelism.num_gpus,
+        usd_per_replica_hour=_usd_per_replica_hour(sizing),
     )
+
+
+def _usd_per_replica_hour(sizing: Sizing) -> float | None:
+    usd = usd_per_hour_per_gpu(sizing.request.gpu)
+    return None if usd is None else usd * sizing.flags.parallelism.num_gpus
 
 
 def _burst_origin(memory: ObjectMemory, sizing: Sizing, lead: float) -> str:

@@ -35,7 +35,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "Forecast": "so much demand is expected when a replica that is asked for now is Ready",
     "GPUBudget": "the fleet's GPU budget leaves no more",
     "GPUsUncounted": "the fleet's GPUs cannot be counted, so nothing grows",
-    "Headroom": "more replicas for what demand rises above the forecast within a start",
+    "Headroom": "more replicas for what demand may rise above what is expected",
     "InsufficientGPU": "no node has GPUs free for more pods",
     "JustStarted": "the operator began to watch not long ago: no replica is taken away yet",
     "KVCacheCalibrated": "KV tokens are those that a load test of such an engine reported",

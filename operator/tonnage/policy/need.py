@@ -34,7 +34,8 @@ class Outlook:
     requests_per_s: float
     origin: str
     headroom: float = 0.0
-    """Share to add: demand rises so far above what was expected, within a start."""
+    """Share to add: demand rises so far above what was expected."""
+    headroom_origin: str = "within a start, as it has before"
     burst_requests_per_s: float = 0.0
     """That comes at times, and is over before a replica could be Ready."""
     burst_origin: str = ""
@@ -168,8 +169,8 @@ def _headroom_reasons(
     capacity: Capacity, rates: tuple[float, float], outlook: Outlook
 ) -> list[Reason]:
     told = (
-        f"{outlook.headroom:.0%} more, by which demand may rise above what is expected within a "
-        "start, as it has before,"
+        f"{outlook.headroom:.0%} more, by which demand may rise above what is expected "
+        f"{outlook.headroom_origin},"
     )
     return _reasons_for_more("Headroom", told, capacity, rates, outlook)
 

@@ -15,6 +15,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    first_replicas,
     managed_by,
     with_lengths,
 )
@@ -128,7 +129,7 @@ class TestNothingToApprove:
         made = written(found_for(a_waiting_manifest(), replicas=None))
 
         assert made.template is not None
-        assert made.first_replicas == a_sizing().replicas
+        assert made.first_replicas == first_replicas()
 
     def test_a_spec_that_asks_for_the_same_pods_does_not_wait(self):
         manifest = a_waiting_manifest(slo=OTHER_SLO, generation=2)

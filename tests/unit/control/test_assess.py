@@ -16,6 +16,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    first_replicas,
     with_lengths,
 )
 from measured_builders import an_engine
@@ -164,6 +165,14 @@ class TestNeed:
 
         assert found.decision.replicas == a_sizing().replicas
         assert "(expected by spec.demand)" in found.decision.reasons[0].message
+
+    def test_begins_with_room_for_what_nobody_has_measured(self):
+        found = assessed(replicas=None)
+
+        assert found.decision.replicas == first_replicas() > a_sizing().replicas
+        assert codes(found) == ["Demand", "Headroom"]
+        assert "15% more" in (said := found.decision.reasons[1].message)
+        assert said.endswith("need 5, 1 more (15.82 USD per hour)")
 
     def test_of_a_part_of_the_pods_may_raise(self):
         found = assessed(engines=(an_engine("a", completions_per_s=3.5 * EACH),))

@@ -18,6 +18,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    first_replicas,
     managed_by,
     with_lengths,
 )
@@ -74,7 +75,7 @@ class TestTheFirstPlan:
 
         assert found.refusal is None
         assert found.sizing.flags == CHOSEN
-        assert found.decision.replicas == a_sizing().replicas
+        assert found.decision.replicas == first_replicas()
         assert found.template["metadata"]["name"] == "llama"
         assert found.template["metadata"]["annotations"]["tonnage.dev/spec-digest"] == spec_digest(
             a_model()

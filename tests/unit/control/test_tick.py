@@ -11,8 +11,8 @@ from fleet_builders import (
     a_fleet,
     a_manifest,
     a_model,
-    a_sizing,
     a_state,
+    first_replicas,
 )
 from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
@@ -20,7 +20,7 @@ from tonnage.control.state import Memory
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.packed import Packed
 
-FIRST_REPLICAS = a_sizing().replicas
+FIRST_REPLICAS = first_replicas()
 
 
 class Explosive(dict):

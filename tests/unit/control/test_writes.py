@@ -15,6 +15,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    first_replicas,
     managed_by,
 )
 from tonnage.control.carried import Carried, carried_out
@@ -98,7 +99,7 @@ class TestTemplate:
         made = writes(replicas=None)
 
         assert made.template["metadata"]["name"] == "llama"
-        assert made.first_replicas == a_sizing().replicas
+        assert made.first_replicas == first_replicas()
         assert made.check_children
         assert made.creates
 

@@ -4,7 +4,10 @@ from itertools import count
 
 import pytest
 
-from fleet_builders import a_manifest, a_sizing
+from fleet_builders import (
+    a_manifest,
+    first_replicas,
+)
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.fleet.loop import within
@@ -65,7 +68,7 @@ def test_a_new_object_is_deployed_when_its_search_has_ended():
         ticks += 1
 
     assert ticks > 2
-    assert replicas_of(world) == a_sizing(slo=never_asked(2)).replicas
+    assert replicas_of(world) == first_replicas(slo=never_asked(2))
     assert condition(world, "PlanValid") == ("True", "Planned")
 
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from fleet_builders import a_manifest, a_sizing
+from fleet_builders import a_manifest, a_sizing, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import KubernetesError
@@ -13,7 +13,7 @@ from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.metrics import WINDOWS
 
 EACH = a_sizing().goodput_requests_per_s
-FIRST_REPLICAS = a_sizing().replicas
+FIRST_REPLICAS = first_replicas()
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")
 COMPLETIONS = [f"completions_{scrapes}" for scrapes in WINDOWS]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet_builders import a_manifest, a_model, a_sizing
+from fleet_builders import a_manifest, a_model, a_sizing, first_replicas
 from loop_builders import a_loop, a_world, replicas_of, served, tick
 from tonnage.api.status import Status
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
@@ -13,7 +13,7 @@ from tonnage.control.writes import Scale, Writes
 from tonnage.fleet.limiter import BURST_S, SLOWEST, Limiter
 
 EACH = a_sizing().goodput_requests_per_s
-FIRST_REPLICAS = a_sizing().replicas
+FIRST_REPLICAS = first_replicas()
 
 
 @dataclass

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from fleet_builders import a_manifest, a_sizing
+from fleet_builders import a_manifest, a_sizing, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from measured_builders import samples_of, slowed
 from tonnage.cluster.errors import KubernetesError
@@ -21,7 +21,7 @@ from tonnage.fleet.lists import RELIST_S
 from tonnage.fleet.store import Kind
 
 EACH = a_sizing().goodput_requests_per_s
-FIRST_REPLICAS = a_sizing().replicas
+FIRST_REPLICAS = first_replicas()
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 DECISION = "event=decision "
 CALIBRATION = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
@@ -553,7 +553,7 @@ class TestWhatIsTold:
         assert (said["object"], said["replicas"], said["wanted"]) == (
             "serving/llama", 0, FIRST_REPLICAS,
         )  # fmt: skip
-        assert (said["mode"], said["acts"], said["reason"]) == ("Auto", True, "Demand")
+        assert (said["mode"], said["acts"], said["reason"]) == ("Auto", True, "Headroom")
         assert f"need {FIRST_REPLICAS}" in said["message"]
 
     def test_many_that_go_blind_at_once_are_one_line_and_their_return_another(self, caplog):

@@ -50,7 +50,8 @@ spec.model.config refers to a ConfigMap, or spec.scaleTarget to a Deployment, pa
 config.json is read from the ConfigMap, engine version and flags from the Deployment.
 
 Engines are taken to be as fast as expected. The operator may begin with more replicas and
-fewer sequences: it plans for the slow end of what is believed (speedRange) until they are measured.
+fewer sequences: until they are measured it plans for the slow end of what is believed (speedRange),
+and until traffic comes for 15 % more of it than spec.demand tells.
 
 \b
 Examples:
