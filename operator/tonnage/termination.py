@@ -3,7 +3,9 @@
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import active_children
 from typing import Final
 
 SIGNALLED: Final = 128
@@ -18,3 +20,24 @@ def termination_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def process_pool(num_processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Run work in processes; an error, Ctrl-C or SIGTERM leaves none of them behind."""
+    pool = ProcessPoolExecutor(num_processes, initializer=_end_quietly)
+    with termination_raises():
+        try:
+            yield pool
+        except BaseException:
+            for process in active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_quietly() -> None:
+    """Let a signal end a process of the pool at once; what is said of it is said once."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)

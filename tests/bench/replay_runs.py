@@ -8,11 +8,10 @@ import hashlib
 import json
 import math
 import re
-import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -24,9 +23,12 @@ import tonnage
 from tonnage.replay.judge import QUANTILES
 from tonnage.replay.policies import DrawnScenario, Outcome, policy_of
 from tonnage.replay.scenario import Scenario
+from tonnage.termination import process_pool
 
 DIGITS = 12
 """Of a digest."""
+BESIDE = frozenset({"cli", "cluster", "fleet", "lab"})
+"""Parts of Tonnage that no replay imports."""
 MOST_AT_ONCE = 24
 """Policies of a draw that one process runs, before anybody hears of them."""
 
@@ -149,12 +151,13 @@ def _by_quantile(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def sources_digest() -> str:
-    """Return which Tonnage this is, uncommitted changes included."""
+    """Return which Tonnage this is, uncommitted changes included, as far as a run can tell."""
     found = hashlib.sha256()
     package = Path(tonnage.__file__).parent
     for path in sorted(package.rglob("*")):
-        if path.suffix in {".py", ".toml"}:
-            found.update(str(path.relative_to(package)).encode() + path.read_bytes())
+        name = path.relative_to(package)
+        if path.suffix in {".py", ".toml"} and name.parts[0] not in BESIDE:
+            found.update(str(name).encode() + path.read_bytes())
     return found.hexdigest()[:DIGITS]
 
 
@@ -186,8 +189,7 @@ def all_done(
     due: dict[Draw, list[Job]] = {}
     for job in (job for job, run in found if run is None or run.error):
         due.setdefault(job.draw, []).append(job)
-    pool = ProcessPoolExecutor(num_processes, initializer=_end_at_once)
-    try:
+    with process_pool(num_processes) as pool:
         futures = [
             pool.submit(_written, folder, draw, of_draw[first : first + MOST_AT_ONCE], sources)
             for draw, of_draw in due.items()
@@ -195,13 +197,6 @@ def all_done(
         ]
         for future in as_completed(futures):
             yield future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_at_once() -> None:
-    """Let Ctrl-C end a process of the pool; what is said of it is said once."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _written(

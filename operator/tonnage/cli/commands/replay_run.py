@@ -1,6 +1,5 @@
 """The run of ``tonnage replay``: read, plan, simulate in several processes, show."""
 
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -8,11 +7,9 @@ from concurrent.futures import (
     FIRST_COMPLETED,
     FIRST_EXCEPTION,
     Future,
-    ProcessPoolExecutor,
     wait,
 )
 from dataclasses import replace
-from multiprocessing import active_children
 from typing import Any, Final
 
 import click
@@ -46,7 +43,7 @@ from tonnage.replay.judge import promised_share, unjudged
 from tonnage.replay.policies import Outcome
 from tonnage.replay.scenario import ReplayError, planned
 from tonnage.sizing.expected import slo_of
-from tonnage.termination import termination_raises
+from tonnage.termination import process_pool
 from tonnage.units import format_s
 
 AUTO: Final = "Auto"
@@ -166,29 +163,12 @@ def _content(resource: Resource, gpu: str, gpus: Mapping[str, Any]) -> dict[str,
 
 
 def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[Outcome]:
-    """Run all jobs, and return what came of them in their order.
-
-    An error, Ctrl-C or SIGTERM leaves no process behind.
-    """
+    """Run all jobs, and return what came of them in their order."""
     progress.begin()
-    pool = ProcessPoolExecutor(min(num_processes, len(jobs)), initializer=_end_quietly)
-    with termination_raises():
-        try:
-            futures = [pool.submit(done, job) for job in jobs]
-            _watch(set(futures), progress)
-            return [future.result() for future in futures]
-        except BaseException:
-            for process in active_children():
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_quietly() -> None:
-    """Let a signal end a process of the pool at once; what is said of it is said once."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    with process_pool(min(num_processes, len(jobs))) as pool:
+        futures = [pool.submit(done, job) for job in jobs]
+        _watch(set(futures), progress)
+        return [future.result() for future in futures]
 
 
 def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
