@@ -20,6 +20,7 @@ from tonnage.control.outlook import (
     remembered_demand,
     scale_down_window_s,
     supply_of,
+    unseen_room,
 )
 from tonnage.control.ownership import own_only
 from tonnage.control.pending import (
@@ -46,13 +47,12 @@ from tonnage.control.state import (
 from tonnage.control.template import roll_changes, template_of
 from tonnage.control.tracks import watched
 from tonnage.control.values import replace
-from tonnage.estimate.headroom import UNSEEN
 from tonnage.manifests.children import NotServableError, spec_digest
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
 from tonnage.policy.need import Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
-from tonnage.policy.situation import Need, PolicySettings, Situation
+from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
 
@@ -219,8 +219,9 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     if expected is None:
         return need_without_demand(chosen.model.spec.scaling.min_replicas)
     traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
-    has_begun = any(pod.is_ready for pod in found.state.pods)
-    return needed(traffic, outlook=None if has_begun else outlook_unseen(expected, chosen))
+    begins = found.traffics.metrics is Metrics.NEVER
+    outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None
+    return needed(traffic, outlook=outlook)
 
 
 def _check_budget(
@@ -259,8 +260,8 @@ def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
         if served_since_s is None
         else served_since_s + scale_down_window_s(memory, fleet.settings)
     )
-    room = (1 + UNSEEN) * expected
-    return chosen.capacity.replicas(room) if fleet.now_s < until_s else None
+    room = 1 + unseen_room(expected, chosen, fleet.settings)
+    return chosen.capacity.replicas(room * expected) if fleet.now_s < until_s else None
 
 
 def _quota_refusal(state: ModelState) -> str | None:

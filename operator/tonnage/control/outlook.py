@@ -10,7 +10,7 @@ from tonnage.control.bursts import (
     reserved_requests_per_s,
 )
 from tonnage.control.pending import is_given_up
-from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
+from tonnage.control.state import AUTO, Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
 from tonnage.control.values import replace
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
@@ -165,12 +165,25 @@ def _forecast(memory: ObjectMemory, demand: float, lead: float, fleet: Fleet) ->
     return forecast(memory.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
-def outlook_unseen(requests_per_s: float, chosen: Chosen) -> Outlook:
+def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
+    """Return the share to add to what spec.demand tells, while none of it was measured.
+
+    None where replicas beside the plan would break a bound, take what other objects plan for, wait
+    for somebody, never come, or keep no promise.
+    """
+    scaling, slo = chosen.model.spec.scaling, chosen.sizing.request.slo
+    if scaling.mode != AUTO or settings.max_gpus is not None or slo.is_offline:
+        return 0.0
+    with_room = chosen.capacity.replicas((1 + UNSEEN) * requests_per_s)
+    return UNSEEN if with_room <= scaling.max_replicas else 0.0
+
+
+def outlook_unseen(requests_per_s: float, chosen: Chosen, settings: Settings) -> Outlook:
     """Return what is expected while nothing was measured yet, of a rate that spec.demand tells."""
     return Outlook(
         requests_per_s=requests_per_s,
         origin="by spec.demand",
-        headroom=UNSEEN,
+        headroom=unseen_room(requests_per_s, chosen, settings),
         headroom_origin="where none of it was measured yet",
         usd_per_replica_hour=_usd_per_replica_hour(chosen.sizing),
     )

@@ -36,8 +36,9 @@ from tonnage.sizing.workload import Slo, Workload
 if TYPE_CHECKING:
     from tonnage.control.resting import Rest
 
+AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
-ACTING: Final = frozenset({"Auto", APPROVE})
+ACTING: Final = frozenset({AUTO, APPROVE})
 """Modes in which Deployments are written."""
 
 

@@ -58,7 +58,8 @@ async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
 
     Of credentials that were once refused Kopf closes the session under all watches at once: some
     then end with an error, some hear nothing more. So a 401 is an answer like a 503 to it, which
-    it asks again after its back-off, and each request reads the token, which rotates.
+    it asks again after its back-off, and each request reads the token of the pod, which rotates.
+    What a kubeconfig says holds for the process, as it does for the loop.
     """
     found = _credentials(**kwargs)
     if found is None:
@@ -68,29 +69,35 @@ async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
         default_namespace=found.default_namespace,
         aiohttp_session=aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
-            middlewares=(_authorizing(lambda: _credentials(**kwargs) or found),),
+            headers=found.as_http_headers(),
+            middlewares=(_send,),
             proxy=found.proxy_url,
             trust_env=found.trust_env,
         ),
     )
 
 
-def _authorizing(find: Callable[[], kopf.ConnectionInfo]) -> aiohttp.ClientMiddlewareType:
-    async def send(
-        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        request.headers.update(find().as_http_headers())
-        response = await handler(request)
-        if response.status == HTTPStatus.UNAUTHORIZED:
-            response.release()
-            raise aiohttp.ClientConnectionError("the API server refuses the token (401)")
-        return response
-
-    return send
+async def _send(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    # Where it was redirected to another host, there is no such header any more, and must not be.
+    account = _account() if aiohttp.hdrs.AUTHORIZATION in request.headers else None
+    if account:
+        request.headers.update(account.as_http_headers())
+    response = await handler(request)
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        response.release()
+        raise aiohttp.ClientConnectionError("the API server refuses the token (401)")
+    return response
 
 
 def _credentials(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    """Return those of the pod's ServiceAccount, else of a kubeconfig.
+    """Return those of the pod's ServiceAccount, else of a kubeconfig."""
+    return _account() or kopf.login_with_kubeconfig(**kwargs)
+
+
+def _account() -> kopf.ConnectionInfo | None:
+    """Return those of the pod's ServiceAccount; None: this is no pod.
 
     Kopf's own login in a pod takes the API server's DNS name; the address that the kubelet puts
     into the environment works without DNS too.
@@ -98,7 +105,7 @@ def _credentials(**kwargs: Any) -> kopf.ConnectionInfo | None:
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
     token = SERVICE_ACCOUNT / "token"
     if not host or not token.exists():
-        return kopf.login_with_kubeconfig(**kwargs)
+        return None
     address = f"[{host}]" if ":" in host else host
     return kopf.ConnectionInfo(
         server=f"https://{address}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}",

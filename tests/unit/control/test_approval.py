@@ -15,7 +15,6 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
-    first_replicas,
     managed_by,
     with_lengths,
 )
@@ -129,7 +128,7 @@ class TestNothingToApprove:
         made = written(found_for(a_waiting_manifest(), replicas=None))
 
         assert made.template is not None
-        assert made.first_replicas == first_replicas()
+        assert made.first_replicas == a_sizing().replicas
 
     def test_a_spec_that_asks_for_the_same_pods_does_not_wait(self):
         manifest = a_waiting_manifest(slo=OTHER_SLO, generation=2)

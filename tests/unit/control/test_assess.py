@@ -174,6 +174,22 @@ class TestNeed:
         assert "15% more" in (said := found.decision.reasons[1].message)
         assert said.endswith("need 5, 1 more (15.82 USD per hour)")
 
+    @pytest.mark.parametrize(
+        ("spec", "settings"),
+        [
+            ({"scaling": {"minReplicas": 1, "maxReplicas": 4}}, {}),
+            ({"scaling": {"mode": "Approve", "maxReplicas": 8}}, {}),
+            ({"scaling": {"mode": "Recommend", "maxReplicas": 8}}, {}),
+            ({}, {"max_gpus": 100}),
+        ],
+    )
+    def test_begins_with_its_plan_where_more_would_break_a_bound(self, spec, settings):
+        state = a_state(a_manifest(**spec), replicas=None)
+        found = assessed(state, fleet=a_fleet(state, settings=settings))
+
+        assert found.decision.replicas == a_sizing().replicas
+        assert codes(found) == ["Demand"]
+
     def test_of_a_part_of_the_pods_may_raise(self):
         found = assessed(engines=(an_engine("a", completions_per_s=3.5 * EACH),))
 

@@ -11,6 +11,7 @@ from fleet_builders import (
     a_fleet,
     a_manifest,
     a_model,
+    a_sizing,
     a_state,
     first_replicas,
 )
@@ -132,9 +133,10 @@ def test_nonsense_that_pods_tell_is_no_bug(told):
 
 def test_what_one_object_grows_by_the_next_cannot_have():
     states = [a_state(a_manifest(name), replicas=None) for name in "ab"]
-    budget = {"max_gpus": 2 * FIRST_REPLICAS + 2}
+    planned = a_sizing().replicas
+    budget = {"max_gpus": 2 * planned + 2}
 
     first, second = assess_fleet(a_fleet(*states, settings=budget), {})
 
-    assert (first.decision.replicas, second.decision.replicas) == (FIRST_REPLICAS, 1)
+    assert (first.decision.replicas, second.decision.replicas) == (planned, 1)
     assert second.decision.limited_by == "GPUBudget"

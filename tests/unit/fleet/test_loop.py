@@ -186,9 +186,10 @@ class TestBudget:
         assert in_use(self.grown(max_gpus), *self.NAMES) <= max_gpus
 
     def test_is_shared_in_order(self):
-        world = self.grown(2 * FIRST_REPLICAS + 2)
+        planned = a_sizing().replicas
+        world = self.grown(2 * planned + 2)
 
-        assert [in_use(world, name) for name in self.NAMES] == [2 * FIRST_REPLICAS, 2, 0]
+        assert [in_use(world, name) for name in self.NAMES] == [2 * planned, 2, 0]
         assert condition(world, "CapacityAvailable", "c") == ("False", "BudgetExceeded")
 
     def test_lowered_below_what_runs_takes_nothing_away(self):

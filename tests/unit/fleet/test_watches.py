@@ -1,6 +1,10 @@
 """Which namespaces are watched: those that can be read, also when that changes."""
 
 import asyncio
+import ssl
+import time
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
@@ -12,6 +16,7 @@ from loop_builders import a_loop, a_world
 from tonnage.cluster.errors import KubernetesError
 from tonnage.fleet import watches as watching
 from tonnage.fleet.watches import Watches, log_in, look
+from tonnage.lab.certificates import issue
 
 
 def test_ends_when_a_watch_ends_and_all_that_can_be_read_was_watched():
@@ -98,23 +103,76 @@ def test_another_authority_begins_the_watches_anew_and_a_file_that_is_gone_does_
     assert ("authority of the API server has changed" in caplog.text) is begins
 
 
-def test_a_refused_token_ends_no_session_and_the_next_request_carries_another(
-    tmp_path, monkeypatch
-):
-    path = tmp_path / "kubeconfig"
-    monkeypatch.setenv("KUBECONFIG", str(path))
+@pytest.fixture
+def account(tmp_path, monkeypatch):
+    """The folder of a ServiceAccount, and a context for what serves under its authority."""
+    issued = issue(tmp_path / "pki", now=datetime.fromtimestamp(time.time(), UTC))
+    (tmp_path / "token").write_text("old")
+    (tmp_path / "ca.crt").write_bytes(issued.ca.read_bytes())
+    monkeypatch.setattr(watching, "SERVICE_ACCOUNT", tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(issued.server.certificate, issued.server.key)
+    return tmp_path, tls
+
+
+def in_a_pod(ask, server, monkeypatch):
+    """Ask with the session that Kopf is given there for a server."""
+    parts = urlsplit(server.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", parts.hostname)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(parts.port))
+
+    async def run():
+        given = await log_in(settings=kopf.OperatorSettings())
+        async with given.aiohttp_session as session:
+            await ask(session)
+
+    asyncio.run(run())
+
+
+def test_a_refused_token_ends_no_session_and_the_next_request_carries_another(account, monkeypatch):
+    folder, tls = account
 
     def answer(asked):
         return Reply(status=200 if asked.headers["Authorization"] == "Bearer new" else 401)
 
+    with serving(answer, tls=tls) as server:
+
+        async def ask(session):
+            with pytest.raises(aiohttp.ClientConnectionError, match="401"):
+                await session.get(server.url)
+            (folder / "token").write_text("new")
+            assert (await session.get(server.url)).status == 200
+
+        in_a_pod(ask, server, monkeypatch)
+
+
+def test_a_token_goes_to_no_other_host_by_a_redirect(account, monkeypatch):
+    _, tls = account
+    with serving(lambda _: Reply()) as other:
+        away = Reply(status=302, headers={"Location": other.url})
+        with serving(lambda _: away, tls=tls) as server:
+
+            async def ask(session):
+                assert (await session.get(server.url)).status == 200
+
+            in_a_pod(ask, server, monkeypatch)
+
+        assert server.asked[0].headers["Authorization"] == "Bearer old"
+        assert other.asked[0].headers["Authorization"] is None
+
+
+def test_what_a_kubeconfig_says_holds_for_the_process(tmp_path, monkeypatch):
+    path = tmp_path / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
     async def ask(url):
         given = await log_in(settings=kopf.OperatorSettings())
+        path.write_text("{")
         async with given.aiohttp_session as session:
-            with pytest.raises(aiohttp.ClientConnectionError, match="401"):
-                await session.get(url)
-            path.write_text(a_kubeconfig(url).replace("secret", "new"))
             assert (await session.get(url)).status == 200
 
-    with serving(answer) as server:
+    with serving(lambda _: Reply()) as server:
         path.write_text(a_kubeconfig(server.url))
         asyncio.run(ask(server.url))
+
+        assert server.asked[0].headers["Authorization"] == "Bearer secret"
