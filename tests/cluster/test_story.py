@@ -27,6 +27,7 @@ from tonnage.lab.load import LoadControl, Target, background_load
 from tonnage.lab.load_client import Lengths, RequestShape
 from tonnage.lab.load_endpoints import ServiceRef
 from tonnage.lab.load_records import RequestRecord, attainment, summary, within
+from tonnage.settings import Settings
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
 
@@ -43,8 +44,8 @@ SURGE_PER_S = 3 * BASE_PER_S
 LOW_PER_S = 0.5
 PROMPT_TOKENS, OUTPUT_TOKENS, MAX_TOKENS = 500, 200, 2000
 TTFT_S, TPOT_S = 2.0, 0.05
-DRAIN_S = 60.0
-"""In which the operator lets a backlog be served, as its settings say by default."""
+DRAIN_S = Settings().backlog_drain_s
+"""In which the operator lets a backlog be served."""
 LEARNED_BEFORE_SURGE = 0.78
 """As the ConfigMap has it: well below the prior, so that a loss would show."""
 STEADY_S = 15.0

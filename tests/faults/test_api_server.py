@@ -8,17 +8,15 @@ import itertools
 import json
 import signal
 import time
-from datetime import UTC, datetime
 
 import pytest
 
 from api_proxy import Trouble, none
 from api_world import an_api_world
-from http_double import Reply, json_reply
+from http_double import Reply, json_reply, new_certificates
 from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS, LEASES, MODEL_DEPLOYMENTS
 from tonnage.cluster.lease import DURATION_S, NAME
-from tonnage.lab.certificates import issue
 
 pytestmark = pytest.mark.lab
 
@@ -363,7 +361,7 @@ class TestRow32TheTokenIsRefused:
 class TestRow32TheAuthorityIsReplaced:
     @pytest.fixture
     def certificates(self, tmp_path):
-        return issue(tmp_path / "old", now=datetime.fromtimestamp(time.time(), UTC))
+        return new_certificates(tmp_path / "old")
 
     @pytest.fixture
     def world(self, fault_plane, administrator, tmp_path, certificates):
@@ -373,7 +371,7 @@ class TestRow32TheAuthorityIsReplaced:
 
     def test_and_the_new_one_is_believed_by_the_same_process(self, world, certificates, tmp_path):
         world.begin()
-        new = issue(tmp_path / "new", now=datetime.fromtimestamp(time.time(), UTC))
+        new = new_certificates(tmp_path / "new")
         world.proxy.certify(new.server)
         refused_s = lasting(world, 4)
         world.ask_for(2)

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
-from http_double import Reply
+from http_double import Reply, showing
 from tonnage.lab.certificates import Pair
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -229,8 +229,7 @@ def proxying(kubeconfig: Path, *, user: str, pair: Pair | None = None) -> Iterat
     proxy = ApiProxy(user=user)
     server = _Server(proxy, kubeconfig)
     if pair is not None:
-        proxy.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        proxy.certify(pair)
+        proxy.context = showing(pair)
         server.socket = proxy.context.wrap_socket(server.socket, server_side=True)
     proxy.url = f"http{'s' if pair else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))

@@ -3,14 +3,19 @@
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tonnage.lab.certificates import Certificates, Pair, issue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +121,17 @@ def serving(
         http.shutdown()
         http.server_close()
         thread.join()
+
+
+def new_certificates(folder: Path) -> Certificates:
+    return issue(folder, now=datetime.fromtimestamp(time.time(), UTC))
+
+
+def showing(pair: Pair) -> ssl.SSLContext:
+    """The side of a server that shows this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
 
 
 def answering(*replies: Reply) -> Callable[[Asked], Reply]:

@@ -168,7 +168,7 @@ def _forecast(memory: ObjectMemory, demand: float, lead: float, fleet: Fleet) ->
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
     """Return the share to add to what spec.demand tells, while none of it was measured.
 
-    None where replicas beside the plan would break a bound, take what other objects plan for, wait
+    0 where replicas beside the plan would break a bound, take what other objects plan for, wait
     for somebody, never come, or keep no promise.
     """
     scaling, slo = chosen.model.spec.scaling, chosen.sizing.request.slo

@@ -85,8 +85,7 @@ def await_traffic(decision: Decision, situation: Situation) -> Decision:
     kept = min(situation.current, situation.awaited or 0)
     if decision.replicas >= kept:
         return decision
-    awaited = f"the traffic of spec.demand is awaited, which needs {situation.awaited}"
-    message = f"{awaited} with headroom: {kept} stay"
+    message = f"the traffic of spec.demand is awaited, which needs {situation.awaited}: {kept} stay"
     return decision.limited_to(kept, "AwaitingTraffic", message)
 
 

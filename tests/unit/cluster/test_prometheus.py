@@ -3,24 +3,21 @@
 import gzip
 import json
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from http_double import Reply, answering, json_reply, serving
+from http_double import Reply, answering, json_reply, new_certificates, serving, showing
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.prometheus import Limits, Prometheus, shares, skew
 from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.series import UNUSABLE
-from tonnage.lab.certificates import issue
 from tonnage.settings import Settings
 from tonnage.units import MIB
 
@@ -447,15 +444,13 @@ def dripping_headers():
 
 @pytest.fixture
 def issued(tmp_path):
-    return issue(tmp_path / "pki", now=datetime.fromtimestamp(time.time(), UTC))
+    return new_certificates(tmp_path / "pki")
 
 
 class TestTls:
     @pytest.fixture
     def server(self, issued):
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(issued.server.certificate, issued.server.key)
-        with serving(answering(ONE), tls=tls) as server:
+        with serving(answering(ONE), tls=showing(issued.server)) as server:
             yield server
 
     def test_of_an_authority_that_is_given_is_believed(self, server, issued):
@@ -520,7 +515,6 @@ import sys
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.prometheus import Limits, Prometheus
 from tonnage.cluster.questions import QuerySet
-from tonnage.lab.certificates import issue
 from tonnage.settings import Settings
 
 def rss_bytes(name):

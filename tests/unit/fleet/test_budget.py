@@ -4,10 +4,7 @@ from itertools import count
 
 import pytest
 
-from fleet_builders import (
-    a_manifest,
-    first_replicas,
-)
+from fleet_builders import a_manifest, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.fleet.loop import within

@@ -1,9 +1,6 @@
 """Which namespaces are watched: those that can be read, also when that changes."""
 
 import asyncio
-import ssl
-import time
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -11,12 +8,11 @@ import kopf
 import pytest
 
 from fleet_builders import a_manifest
-from http_double import Reply, a_kubeconfig, serving
+from http_double import Reply, a_kubeconfig, new_certificates, serving, showing
 from loop_builders import a_loop, a_world
 from tonnage.cluster.errors import KubernetesError
 from tonnage.fleet import watches as watching
 from tonnage.fleet.watches import Watches, log_in, look
-from tonnage.lab.certificates import issue
 
 
 def test_ends_when_a_watch_ends_and_all_that_can_be_read_was_watched():
@@ -106,13 +102,11 @@ def test_another_authority_begins_the_watches_anew_and_a_file_that_is_gone_does_
 @pytest.fixture
 def account(tmp_path, monkeypatch):
     """The folder of a ServiceAccount, and a context for what serves under its authority."""
-    issued = issue(tmp_path / "pki", now=datetime.fromtimestamp(time.time(), UTC))
+    issued = new_certificates(tmp_path / "pki")
     (tmp_path / "token").write_text("old")
     (tmp_path / "ca.crt").write_bytes(issued.ca.read_bytes())
     monkeypatch.setattr(watching, "SERVICE_ACCOUNT", tmp_path)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(issued.server.certificate, issued.server.key)
-    return tmp_path, tls
+    return tmp_path, showing(issued.server)
 
 
 def in_a_pod(ask, server, monkeypatch):

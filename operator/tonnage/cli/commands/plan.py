@@ -51,7 +51,7 @@ config.json is read from the ConfigMap, engine version and flags from the Deploy
 
 Engines are taken to be as fast as expected. The operator may begin with more replicas and
 fewer sequences: until they are measured it plans for the slow end of what is believed (speedRange),
-and until traffic comes for 15 % more of it than spec.demand tells.
+and in mode Auto, until traffic comes, for more of it than spec.demand tells (Headroom).
 
 \b
 Examples:

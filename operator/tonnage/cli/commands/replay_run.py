@@ -39,6 +39,7 @@ from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, r
 from tonnage.cli.read.manifest import Resource, load, parse
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.replay import replayed
+from tonnage.control.state import AUTO
 from tonnage.replay.judge import promised_share, unjudged
 from tonnage.replay.policies import Outcome
 from tonnage.replay.scenario import ReplayError, planned
@@ -46,7 +47,6 @@ from tonnage.sizing.expected import slo_of
 from tonnage.termination import process_pool
 from tonnage.units import format_s
 
-AUTO: Final = "Auto"
 SILENT_S: Final = 30.0
 """Between two words on progress where no run ends."""
 
