@@ -37,7 +37,7 @@ from tonnage.cluster.questions import Gathering, Outcome
 from tonnage.estimate.metrics import TABLE, WINDOWS
 from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.loop import Loop
-from tonnage.fleet.scrape import SPLIT_PODS, by_namespace
+from tonnage.fleet.scrape import in_parts
 
 PAGE = Path(__file__).with_name("fleet.md")
 NUM_QUESTIONS = 100
@@ -193,8 +193,7 @@ class Clocked:
         self.chance = random.Random(number)  # noqa: S311
         before_mib = rss_mib()
         self.world = a_fleet_world(number, num_questions)
-        names = tuple(sorted(self.world.pods))
-        self._groups = groups_of(names, number)
+        self._groups = groups_of(self.world.pods)
         self.world.lay_out(self._groups)
         self.double_mib = rss_mib() - before_mib
         """What the other side takes before the first tick; statuses come to it."""
@@ -251,12 +250,10 @@ class _Timer:
         self._into[self._name] = time.process_time() - self._began_s
 
 
-def groups_of(names: Sequence[str], number: int) -> list[tuple[str, ...]]:
+def groups_of(pods: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the namespaces that are asked for together, as the loop groups them."""
-    if number <= SPLIT_PODS:
-        return [()]
-    sets = by_namespace(lambda _: {}, [(name, str(index)) for index, name in enumerate(names)])
-    return [each.namespaces for each in sets]
+    named = [(namespace, pod) for namespace, names in pods.items() for pod in names]
+    return [each.namespaces for each in in_parts(lambda _: {}, named)] or [()]
 
 
 def rss_mib() -> float:

@@ -270,7 +270,7 @@ class TestANamespaceThatFloods:
         return failing(always(Reply(body=body)), namespaces=("green",))
 
     def test_of_a_large_fleet_fails_alone(self, monkeypatch):
-        monkeypatch.setattr(scrape, "SPLIT_PODS", 3)
+        monkeypatch.setattr(scrape, "PART_PODS", 3)
         with a_world() as world:
             world.api.fault = self.flood()
 
@@ -292,7 +292,7 @@ class TestANamespaceThatFloods:
         assert later == {"blue": 1, "green": 2}
 
     def test_that_hangs_holds_up_no_other(self, monkeypatch):
-        monkeypatch.setattr(scrape, "SPLIT_PODS", 3)
+        monkeypatch.setattr(scrape, "PART_PODS", 3)
         with a_world(limits=SHORT) as world:
 
             def hang(name, limited):

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tonnage.control.values import replace
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.nearby import carried, carries
 from tonnage.sizing.plan import Between, Sizing, nothing, size
 from tonnage.sizing.request import SizingRequest
+from tonnage.values import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,6 @@ from tonnage.control.state import (
     Proposal,
 )
 from tonnage.control.template import roll_changes, roll_written, template_of
-from tonnage.control.values import replace
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import running_model, spec_digest, write_flags
@@ -42,6 +41,7 @@ from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
+from tonnage.values import replace
 
 DIGEST_LENGTH: Final = 16
 _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")

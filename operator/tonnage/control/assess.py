@@ -46,7 +46,6 @@ from tonnage.control.state import (
 )
 from tonnage.control.template import roll_changes, template_of
 from tonnage.control.tracks import watched
-from tonnage.control.values import replace
 from tonnage.manifests.children import NotServableError, spec_digest
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
@@ -55,6 +54,7 @@ from tonnage.policy.schedules import Event, raised
 from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
+from tonnage.values import replace
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""

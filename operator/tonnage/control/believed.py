@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 from tonnage.api.status import Reason
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
-from tonnage.control.values import replace
 from tonnage.estimate.belief import BAND, Belief, asked_now
 from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
@@ -14,6 +13,7 @@ from tonnage.sizing.nearby import APART
 from tonnage.sizing.provenance import Figure, Origin, cache_input, replaced, speed_input
 from tonnage.sizing.request import Flags, SizingRequest, spread_of
 from tonnage.units import nearest
+from tonnage.values import replace
 
 
 def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:

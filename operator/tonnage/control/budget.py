@@ -15,8 +15,8 @@ from tonnage.control.state import (
     ObjectMemory,
     PodView,
 )
-from tonnage.control.values import replace
 from tonnage.control.writes import may_scale
+from tonnage.values import replace
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
 """Codes of the limits that keep an object from what it needs for the budget's sake."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from tonnage.control.state import Chosen, Fleet, ObjectMemory
-from tonnage.control.values import replace
 from tonnage.estimate.burst_factor import FIRST, BurstTally, BurstWindow, factor_after, tallied
 from tonnage.estimate.forecast import reserve, usual
 from tonnage.sizing.plan import Sizing
+from tonnage.values import replace
 
 DEFAULT_QUANTILE = 0.95
 """Of promises, for a reserve where there are none."""

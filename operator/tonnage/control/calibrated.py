@@ -8,7 +8,6 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.learning import estimated_kv_tokens
 from tonnage.control.state import Assessment, Chosen, Fleet
 from tonnage.control.times import rfc3339
-from tonnage.control.values import replace
 from tonnage.estimate.calibration import memory_key, speed_key, witnesses
 from tonnage.estimate.learner import constants_of, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
@@ -17,6 +16,7 @@ from tonnage.kept import kept
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.serving.replica import Replica
+from tonnage.values import replace
 
 ALL_DIGITS: Final = 12
 """``tonnage diff`` plans with what is planned: a digit less may tip the flags."""

@@ -8,8 +8,8 @@ from tonnage.control.retries import next_retry
 from tonnage.control.rivals import with_corrections
 from tonnage.control.rollout import without_rollout
 from tonnage.control.state import Assessment, Memory, ObjectMemory
-from tonnage.control.values import replace
 from tonnage.control.writes import Writes
+from tonnage.values import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

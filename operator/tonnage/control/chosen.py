@@ -9,7 +9,6 @@ from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
-from tonnage.control.values import replace
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
@@ -23,6 +22,7 @@ from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.workload import Slo
 from tonnage.units import significant
+from tonnage.values import replace
 
 MIN_WINDOWS = 10
 SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})

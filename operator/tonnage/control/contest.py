@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tonnage.control.values import replace
 from tonnage.units import format_s
+from tonnage.values import replace
 
 CORRECTIONS: Final = 3
 WITHIN_S: Final = 600

@@ -9,9 +9,9 @@ from tonnage.control.draining import drain_to_write_s
 from tonnage.control.finding import Finding
 from tonnage.control.state import Assessment, Chosen, Departed, Fleet, ModelState, ObjectMemory
 from tonnage.control.template import MOST_NAMED, roll_changes
-from tonnage.control.values import replace
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import deployment, site_of, template_digest
+from tonnage.values import replace
 
 
 def with_departed(

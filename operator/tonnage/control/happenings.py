@@ -11,7 +11,7 @@ from typing import Final
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.conditions import PENDING
 from tonnage.control.state import ObjectMemory
-from tonnage.control.values import replace
+from tonnage.values import replace
 
 EVENT_INTERVAL_S: Final = 600
 """One warning of each reason per object in this time, however often it comes and goes."""

@@ -9,8 +9,8 @@ something else to ask of sizing, the decision stands no more.
 from tonnage.control.assess import weighed
 from tonnage.control.remembered import with_observed
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
-from tonnage.control.values import replace
 from tonnage.policy.situation import Need
+from tonnage.values import replace
 
 
 def looked_at(stood: Assessment, memory: ObjectMemory, fleet: Fleet) -> Assessment | None:

@@ -15,7 +15,6 @@ from tonnage.control.state import (
     PodView,
     Traffics,
 )
-from tonnage.control.values import replace
 from tonnage.estimate.demand import MeasuredDemand, attainment, is_fresh, measure_demand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
@@ -35,6 +34,7 @@ from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.workload import Target
+from tonnage.values import replace
 
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""

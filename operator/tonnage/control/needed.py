@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable
 
 from tonnage.control.state import Assessment, Chosen, Fleet, Needed, ObjectMemory, Served
-from tonnage.control.values import replace
 from tonnage.policy.situation import Metrics, Need
+from tonnage.values import replace
 
 GAP_TICKS = 4
 """Without a tick for so many intervals, the window is not known to be quiet. Intervals are as long

@@ -11,7 +11,6 @@ from tonnage.control.bursts import (
 )
 from tonnage.control.pending import is_given_up
 from tonnage.control.state import AUTO, Assessment, Chosen, Fleet, ModelState, ObjectMemory, PodView
-from tonnage.control.values import replace
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     CHANCE_Z,
@@ -34,6 +33,7 @@ from tonnage.settings import Settings
 from tonnage.sizing.cost import usd_per_hour_per_gpu
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_s
+from tonnage.values import replace
 
 OVERDUE_SHARE = 0.25
 """Of a start, that a pod which takes longer than others did is given again and again."""

@@ -6,8 +6,8 @@ not what the object says, so nothing of it is shown, measured or counted as the 
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.state import ACTING, DeploymentView, Fleet, ModelState
-from tonnage.control.values import replace
 from tonnage.manifests.names import ADOPT_LABEL, selector
+from tonnage.values import replace
 
 
 def as_owned(fleet: Fleet) -> Fleet:

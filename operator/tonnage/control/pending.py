@@ -1,9 +1,9 @@
 """Pods that are not Ready: which no node takes, and which replace one that was lost."""
 
 from tonnage.control.state import Fleet, GivenBack, ModelState, ObjectMemory, PodView
-from tonnage.control.values import replace
 from tonnage.policy.situation import Decision
 from tonnage.settings import Settings
+from tonnage.values import replace
 
 MOST_DOUBLINGS = 4
 """Of the time until pods are asked for again that no node took."""

@@ -8,10 +8,10 @@ from typing import Final
 from tonnage.catalog.engine_speed import is_measured
 from tonnage.control.finding import Finding, is_false
 from tonnage.control.state import Assessment, Chosen, ObjectMemory, PodSpeed
-from tonnage.control.values import replace
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.learner import BAND, deviation_of, quantile_z
 from tonnage.sizing.request import spread_of
+from tonnage.values import replace
 
 TYPE: Final = "SpeedPlausible"
 SMOOTHING: Final = 0.3

@@ -8,7 +8,6 @@ from tonnage.control.bursts import burst_factor, burst_share, holds_burst, judge
 from tonnage.control.learning import is_settled, own_kv_tokens
 from tonnage.control.saturation import served_at_most
 from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory, Observed
-from tonnage.control.values import replace
 from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
@@ -16,6 +15,7 @@ from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_bac
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import significant
+from tonnage.values import replace
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""

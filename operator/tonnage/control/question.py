@@ -14,7 +14,6 @@ from tonnage.control.answers import Asker
 from tonnage.control.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.state import BadConfig, Fleet, ModelState, ObjectMemory
 from tonnage.control.steady import lengths_of, near_lengths
-from tonnage.control.values import replace
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import SpeedPosterior
@@ -34,6 +33,7 @@ from tonnage.sizing.provenance import (
 from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Workload
+from tonnage.values import replace
 
 
 class RefusedError(Exception):

@@ -4,7 +4,6 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.control.measure import NO_REPLICA
 from tonnage.control.state import Fleet, ModelState, ObjectMemory, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
-from tonnage.control.values import replace
 from tonnage.estimate.burstiness import arrival_scv, noted
 from tonnage.estimate.demand import ArrivalCount, MeasuredDemand
 from tonnage.estimate.forecast import is_burst, without_chance
@@ -15,6 +14,7 @@ from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
+from tonnage.values import replace
 
 
 def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:

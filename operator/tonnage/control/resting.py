@@ -28,10 +28,10 @@ from tonnage.control.looks import looked_at
 from tonnage.control.measure import WARM_UP_SCRAPES, settled
 from tonnage.control.needed import as_needed_last
 from tonnage.control.retries import place_of
+from tonnage.control.rollout import stands_at_s
 from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectMemory
 from tonnage.control.status import is_level
 from tonnage.control.tracks import with_pages
-from tonnage.control.values import replace
 from tonnage.control.writes import Writes, check_of_children
 from tonnage.estimate.calibration import Beliefs, memory_key
 from tonnage.estimate.demand import is_fresh
@@ -40,6 +40,7 @@ from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
 from tonnage.estimate.ways import NOTE_S
 from tonnage.policy.situation import Metrics
+from tonnage.values import replace
 
 LOOK_S: Final = NOTE_S
 """Between two times at which what time alone moves is counted."""
@@ -178,7 +179,10 @@ def resting(
             cache=learned.cache(each),
             decided_at_s=fleet.now_s,
             look_at_s=_next_look_s(each, fleet.now_s, share=share),
-            decide_at_s=fleet.now_s + share * (LONGEST_S if lasts else LOOK_S),
+            decide_at_s=min(
+                fleet.now_s + share * (LONGEST_S if lasts else LOOK_S),
+                stands_at_s(memory, fleet.now_s),
+            ),
         )
 
 
@@ -369,7 +373,6 @@ def _is_quiet(memory: ObjectMemory) -> bool:
         memory.short_since_s,
         memory.queued_since_s,
         memory.drained_by_s,
-        memory.better_since_s,
         memory.given_back,
         memory.rolling,
         memory.retry,

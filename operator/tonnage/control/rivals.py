@@ -12,7 +12,7 @@ from tonnage.control.contest import (
     watched,
 )
 from tonnage.control.state import Assessment, DeploymentView, ModelState, ObjectMemory
-from tonnage.control.values import replace
+from tonnage.values import replace
 
 
 def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> ObjectMemory:

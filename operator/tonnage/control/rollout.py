@@ -5,6 +5,8 @@ measured constants that has stood for a while, one such rollout at a time in the
 while demand grows or replicas start, and not where no GPU is left for the pod that comes first.
 """
 
+import math
+
 from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
 from tonnage.control.approval import is_roll_approved, roll_proposal
@@ -12,10 +14,10 @@ from tonnage.control.chosen import moved_flags
 from tonnage.control.outlook import lead_s
 from tonnage.control.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
 from tonnage.control.template import roll_changes, template_of
-from tonnage.control.values import replace
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, format_s
+from tonnage.values import replace
 
 GAIN_WORTH_A_ROLLOUT = 0.1
 """Of a replica's goodput."""
@@ -55,6 +57,16 @@ def reach(each: Assessment, fleet: Fleet) -> str:
 def _has_moved_lately(each: Assessment, fleet: Fleet) -> bool:
     moved_at_s = each.memory.posterior.slots_moved_at_s
     return moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S
+
+
+def stands_at_s(memory: ObjectMemory, now_s: float) -> float:
+    """Return when a gain will have stood for long enough; never where none has to any more.
+
+    One that waits for others after that is looked after each time that its object is decided.
+    """
+    since_s = memory.better_since_s
+    at_s = math.inf if since_s is None else since_s + STANDS_S
+    return at_s if at_s > now_s else math.inf
 
 
 def with_rollout(

@@ -26,7 +26,6 @@ from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory, ShownFigure
 from tonnage.control.times import rfc3339
-from tonnage.control.values import replace
 from tonnage.explain.report import (
     batch_reasons,
     estimate_status,
@@ -34,6 +33,7 @@ from tonnage.explain.report import (
     plan_status,
     rounded,
 )
+from tonnage.values import replace
 
 SLO_SOURCES = {
     "TTFT": "vllm:time_to_first_token_seconds",

@@ -36,11 +36,11 @@ from tonnage.control.state import (
 from tonnage.control.status import recalled, report
 from tonnage.control.template import drift
 from tonnage.control.turns import searched_in_turn
-from tonnage.control.values import replace
 from tonnage.control.writes import Writes, may_act, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
+from tonnage.values import replace
 
 T = TypeVar("T")
 

@@ -8,10 +8,18 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
-from tonnage.control.values import replace
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
 from tonnage.estimate.samples import MAX_ENGINES, ArrivalWindow, EngineSamples
-from tonnage.estimate.track import EngineKey, Reading, Readings, Track, noted, track_of
+from tonnage.estimate.track import (
+    NOTHING_READ,
+    EngineKey,
+    Reading,
+    Readings,
+    Track,
+    noted,
+    track_of,
+)
+from tonnage.values import replace
 
 LEAST_SHARE = 0.5
 """Of a window, that a track must cover to tell its rate."""
@@ -26,7 +34,7 @@ def watched(
     tracks = memory.tracks
     engines = tuple(
         _sound(each, readings, interval_s)
-        if (readings := tracks.get((each.pod, each.engine), ()))
+        if (readings := tracks.get((each.pod, each.engine)))
         else each
         for each in state.engines
     )
@@ -40,7 +48,7 @@ def with_pages(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectM
     tracks = {key: kept for key, kept in memory.tracks.items() if key[0] in present}
     for each in state.engines:
         key = each.pod, each.engine
-        if readings := _noted(tracks.get(key, ()), each, interval_s):
+        if readings := _noted(tracks.get(key, NOTHING_READ), each, interval_s):
             tracks[key] = readings
     return replace(memory, tracks=_bounded(tracks))
 
@@ -50,7 +58,7 @@ def _bounded(tracks: Mapping[EngineKey, Readings]) -> Mapping[EngineKey, Reading
     if len(tracks) <= MAX_ENGINES:
         return tracks
     of_pods = defaultdict[str, list[EngineKey]](list)
-    for key in sorted(tracks, key=lambda key: tracks[key][-1].at_s, reverse=True):
+    for key in sorted(tracks, key=lambda key: tracks[key].last.at_s, reverse=True):
         of_pods[key[0]].append(key)
     return {key: tracks[key] for keys in of_pods.values() for key in keys[:MAX_ENGINES]}
 
@@ -71,12 +79,12 @@ def _sound(each: EngineSamples, readings: Readings, interval_s: float) -> Engine
     """Return what an engine says without the scrapes that were none of it."""
     track = track_of(readings, interval_s=interval_s)
     # Where the last scrape failed, rates pass over it.
-    at_s = readings[-1].at_s if each.scraped_at_s is None else each.scraped_at_s
-    odd_s = track.odd_s if readings[-1].at_s == at_s else (*track.odd_s, at_s)
+    at_s = readings.last.at_s if each.scraped_at_s is None else each.scraped_at_s
+    odd_s = track.odd_s if readings.last.at_s == at_s else (*track.odd_s, at_s)
 
     def is_spoiled(scrapes: int) -> bool:
         since_s = at_s - scrapes * interval_s  # the one before the window too: it may fall from it
-        fell_before = bool(each.num_falls) and readings[0].at_s > since_s
+        fell_before = bool(each.num_falls) and readings.first.at_s > since_s
         return fell_before or any(odd >= since_s for odd in odd_s)
 
     spoiled = {scrapes for scrapes in WINDOWS if is_spoiled(scrapes)}

@@ -12,8 +12,8 @@ from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
 from tonnage.control.template import drift, roll_written
-from tonnage.control.values import replace
 from tonnage.manifests.names import Manifest
+from tonnage.values import replace
 
 CHILDREN_CHECK_S = 300
 NUM_CREATED = 6

@@ -24,7 +24,7 @@ Sources:
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
@@ -42,6 +42,7 @@ from tonnage.estimate.ways import (
     forecasts,
 )
 from tonnage.units import HOUR_S
+from tonnage.values import replace
 
 LATEST_S: Final = 2 * NOTE_S
 """After its time, at which a forecast can still be scored: after a gap it is about another hour."""
@@ -326,6 +327,10 @@ def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> 
 
 
 def _forecasts(history: History, at_s: float, demand: float, lead_s: float) -> Mapping[str, float]:
+    """Return what each way comes to: what was just noted was forecast with that."""
+    newest, last = history.due[-1:], history.recent[-1:]
+    if newest and last == ((at_s, demand),) and newest[0].due_s == at_s + lead_s:
+        return newest[0].forecasts
     seen = Seen(
         recent=history.recent, pattern=history.pattern, at_s=at_s, demand=demand, lead_s=lead_s
     )

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tonnage.estimate.metrics import (
     BUSY_SCRAPES,
@@ -16,6 +16,7 @@ from tonnage.estimate.metrics import (
 )
 from tonnage.estimate.series import UNUSABLE, Series, Vector, changed
 from tonnage.settings import Settings
+from tonnage.values import replace
 
 MAX_ENGINES = 64
 """Of one pod; more than any node has data-parallel ranks."""

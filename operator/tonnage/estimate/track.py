@@ -9,12 +9,13 @@ anew some. So one reading, or three, beside a track to which the next returns wa
 track that goes on elsewhere is another one.
 """
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from operator import attrgetter
+from itertools import accumulate, chain, pairwise
 from statistics import median
+from typing import Final, NamedTuple
 
 from tonnage.estimate.metrics import SLOW_SCRAPES
 
@@ -39,8 +40,7 @@ SLACK, SLACK_SHARE = 3.0, 0.1
 """By which a sum of gauges and counters may fall, in requests and of those in flight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """What one scrape said of the requests that ever came to an engine."""
 
     at_s: float
@@ -55,8 +55,43 @@ class Reading:
         return self.arrived - self.running - self.waiting
 
 
-Readings = tuple[Reading, ...]
-"""By time."""
+class Readings:
+    """What the scrapes of one engine said, by time: in one array, a fifth of so many objects."""
+
+    __slots__ = ("_figures",)
+
+    def __init__(self, readings: Iterable[Reading] = ()) -> None:
+        self._figures = array("d", chain.from_iterable(readings))
+
+    def __len__(self) -> int:
+        return len(self._figures) // WIDTH
+
+    def __iter__(self) -> Iterator[Reading]:
+        return map(Reading, *(self._figures[part::WIDTH] for part in range(WIDTH)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Readings) and self._figures == other._figures
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def first(self) -> Reading:
+        return Reading(*self._figures[:WIDTH])
+
+    @property
+    def last(self) -> Reading:
+        return Reading(*self._figures[-WIDTH:])
+
+    def with_newest(self, newest: Reading, *, since_s: float) -> "Readings":
+        """Return those after that time, and the newest one."""
+        found = Readings([newest])
+        dropped = bisect_right(self._figures[::WIDTH], since_s)
+        found._figures = self._figures[dropped * WIDTH :] + found._figures
+        return found
+
+
+WIDTH: Final = len(Reading._fields)
+NOTHING_READ: Final = Readings()
 EngineKey = tuple[str, str]
 """(pod, engine)"""
 
@@ -65,7 +100,7 @@ EngineKey = tuple[str, str]
 class Track:
     """The readings of one engine that are its own."""
 
-    sound: Readings
+    sound: tuple[Reading, ...]
     totals: tuple[float, ...]
     """Requests that came since the first of them, over every new beginning."""
     odd_s: tuple[float, ...]
@@ -87,16 +122,16 @@ class Track:
 
 def noted(readings: Readings, newest: Reading, *, interval_s: float) -> Readings:
     """Add a reading, if it is of another scrape; those too old to matter are dropped."""
-    if readings and newest.at_s < readings[-1].at_s:
-        return (newest,)  # the clock was set back
-    if readings and newest.at_s == readings[-1].at_s:
+    if readings and newest.at_s < readings.last.at_s:
+        return Readings([newest])  # the clock was set back
+    if readings and newest.at_s == readings.last.at_s:
         return readings
-    since_s = newest.at_s - KEPT_SCRAPES * interval_s
-    return (*readings[bisect_right(readings, since_s, key=attrgetter("at_s")) :], newest)
+    return readings.with_newest(newest, since_s=newest.at_s - KEPT_SCRAPES * interval_s)
 
 
-def track_of(readings: Readings, *, interval_s: float) -> Track:
+def track_of(read: Iterable[Reading], *, interval_s: float) -> Track:
     """Return the readings that are the engine's own, by the fewest exceptions."""
+    readings = tuple(read)
     steps = _Steps(readings, interval_s)
     if steps.is_plain:  # then none fell, and each growth is what it looks like
         grown = [max(0.0, after.arrived - before.arrived) for before, after in pairwise(readings)]
@@ -116,7 +151,7 @@ def track_of(readings: Readings, *, interval_s: float) -> Track:
 class _Steps:
     """How likely one reading of an engine follows another, as exceptions that it takes."""
 
-    def __init__(self, readings: Readings, interval_s: float) -> None:
+    def __init__(self, readings: Sequence[Reading], interval_s: float) -> None:
         self._readings = readings
         self._least_s = interval_s / 2
         rates = [self._per_s(before, after) for before, after in pairwise(readings)]

@@ -1,8 +1,10 @@
 """Ways to forecast demand from what was noted of it; ``forecast`` says which is believed."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import Final
 
@@ -66,7 +68,9 @@ def _rise(seen: Seen) -> float | None:
 
 
 def _near(seen: Seen, at_s: float) -> list[float]:
-    return [rate for when_s, rate in seen.recent if abs(when_s - at_s) <= NEAR_S]
+    first = bisect_left(seen.recent, at_s - NEAR_S, key=itemgetter(0))
+    last = bisect_right(seen.recent, at_s + NEAR_S, lo=first, key=itemgetter(0))
+    return [rate for _, rate in seen.recent[first:last]]
 
 
 def _trend(seen: Seen) -> float | None:

@@ -10,7 +10,6 @@ from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
 from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
-from tonnage.control.values import replace
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
@@ -26,6 +25,7 @@ from tonnage.fleet.taken import Taken
 from tonnage.fleet.views import AutoscalerView
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
+from tonnage.values import replace
 
 
 def _untold(_: Answers) -> None:

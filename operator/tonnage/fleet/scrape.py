@@ -5,8 +5,8 @@ import math
 import re
 import threading
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.cluster.answer import Kept
@@ -19,12 +19,12 @@ from tonnage.settings import Settings
 from tonnage.units import KB, KIB, MIB, MINUTE_S
 
 LOG = logging.getLogger("tonnage.observe")
-SPLIT_PODS = KB
-"""A thousand: a larger fleet is not asked for as a whole, but by namespace."""
+PART_PODS = KB
+"""A thousand: a larger fleet is asked for in parts, of namespaces that have no more together."""
 MAX_SETS = 32
-"""Of queries in one tick: with more namespaces than this, some share a set."""
+"""Of queries in one tick that are asked by namespace: with more of these, some share a set."""
 SPLIT_S = 10 * MINUTE_S
-"""For so long a fleet is asked by namespace once an answer for all of it was too large."""
+"""For so long a fleet is asked by namespace once a part of it kept us from reading the others."""
 TOO_LARGE = frozenset({"ResponseTooLarge", "QueryTooLarge"})
 LEAST_FLOOD_BYTES, POD_BYTES = MIB, 32 * KIB
 """Of all answers of a tick: a pod's own series take some 7 KiB."""
@@ -45,7 +45,9 @@ class Scraper:
     rounds: Rounds
     settings: Settings
     _num_pods: int = 0
-    """Of the round under way."""
+    """Of the round under way, as the next."""
+    _num_queries: int = 0
+    """Of each part."""
     _split_until_s: float = -math.inf
     _told: frozenset[str] = frozenset()
 
@@ -58,9 +60,10 @@ class Scraper:
     ) -> None:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         known = frozenset(pods)
-        is_split = len(known) > SPLIT_PODS or now_s < self._split_until_s
-        sets = by_namespace(expressions, known) if is_split else []
+        divide = by_namespace if now_s < self._split_until_s else in_parts
+        sets = divide(expressions, known)
         sets = sets or [QuerySet(expressions=expressions(()), num_pods=len(known))]
+        self._num_queries = len(sets[0].expressions)
         self._num_pods = len(known)
         self.rounds.begin(sets, Kept(labels=kept_labels(self.settings), pods=known), news)
 
@@ -68,7 +71,8 @@ class Scraper:
         """Take over what Prometheus said since this was last asked, if it said anything."""
         answers = self.rounds.take()
         if answers is not None:
-            if is_flooded(answers, num_pods=self._num_pods):
+            hangs = hanging(answers, num_queries=self._num_queries)
+            if hangs or is_flooded(answers, num_pods=self._num_pods):
                 self._split_until_s = now_s + SPLIT_S
             self._tell(answers)
         return answers
@@ -96,6 +100,15 @@ def is_flooded(answers: Answers, *, num_pods: int) -> bool:
     return bool(reasons & TOO_LARGE) or (LATE in reasons and are_many)
 
 
+def hanging(answers: Answers, *, num_queries: int) -> frozenset[str]:
+    """Return the namespaces of which every query is late while others have answers."""
+    late = Counter(
+        namespace_of(key) for key, (reason, _) in answers.problems.items() if reason == LATE
+    )
+    found = frozenset(name for name, number in late.items() if name and number == num_queries)
+    return found if answers.series else frozenset()
+
+
 def kept_labels(settings: Settings) -> tuple[str, ...]:
     """Return the labels that the join reads of any answer, the namespace's and pod's first."""
     own = (label for query in TABLE.values() for label in query.own_labels)
@@ -104,24 +117,44 @@ def kept_labels(settings: Settings) -> tuple[str, ...]:
     )
 
 
+def in_parts(expressions: Expressions, pods: Collection[PodKey]) -> list[QuerySet]:
+    """Return the same queries for every thousand pods, or a namespace with more; none if few."""
+    if len(pods) <= PART_PODS:
+        return []
+    together, room = list[list[str]](), 0
+    num_pods = _num_pods(pods)
+    for namespace, number in sorted(num_pods.items()):
+        if number > room:
+            together.append([])
+            room = PART_PODS
+        together[-1].append(namespace)
+        room -= number
+    return [_set_of(expressions, names, num_pods) for names in together]
+
+
 def by_namespace(expressions: Expressions, pods: Iterable[PodKey]) -> list[QuerySet]:
     """Return the same queries for each namespace: what floods or breaks one fails there only."""
-    num_pods: dict[str, int] = defaultdict(int)
-    for namespace, _ in pods:
-        num_pods[namespace] += 1
-    together: dict[int, list[str]] = defaultdict(list)
-    named = sorted(name for name in num_pods if NAMESPACE.fullmatch(name))
-    for place, namespace in enumerate(named):
-        share = zlib.crc32(namespace.encode()) % MAX_SETS if len(named) > MAX_SETS else place
+    num_pods, together = _num_pods(pods), defaultdict[int, list[str]](list)
+    for place, namespace in enumerate(sorted(num_pods)):
+        share = zlib.crc32(namespace.encode()) % MAX_SETS if len(num_pods) > MAX_SETS else place
         together[share].append(namespace)
-    return [
-        QuerySet(
-            expressions=expressions(names),
-            namespaces=tuple(names),
-            num_pods=sum(num_pods[name] for name in names),
-        )
-        for _, names in sorted(together.items())
-    ]
+    return [_set_of(expressions, names, num_pods) for _, names in sorted(together.items())]
+
+
+def _num_pods(pods: Iterable[PodKey]) -> Mapping[str, int]:
+    """Return the pods of each namespace whose name may get into a query."""
+    found = Counter(namespace for namespace, _ in pods)
+    return {name: number for name, number in found.items() if NAMESPACE.fullmatch(name)}
+
+
+def _set_of(
+    expressions: Expressions, names: Sequence[str], num_pods: Mapping[str, int]
+) -> QuerySet:
+    return QuerySet(
+        expressions=expressions(names),
+        namespaces=tuple(names),
+        num_pods=sum(num_pods[name] for name in names),
+    )
 
 
 def nothing_decides(answers: Answers) -> tuple[str, str] | None:
@@ -140,6 +173,15 @@ def query_of(key: str) -> str:
     ('running', 'running')
     """
     return key.partition("@")[0]
+
+
+def namespace_of(key: str) -> str:
+    """Return the namespace that an answer is of, empty where it is of all.
+
+    >>> namespace_of("running@serving"), namespace_of("running")
+    ('serving', '')
+    """
+    return key.partition("@")[2]
 
 
 def describe(answers: Answers) -> str:

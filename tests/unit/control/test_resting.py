@@ -21,8 +21,10 @@ from fleet_builders import (
     engines_at,
 )
 from measured_builders import steady_lengths
+from tonnage.control import chosen
 from tonnage.control.carried import Carried
 from tonnage.control.resting import LONGEST_S, LOOK_S, SAME
+from tonnage.control.rollout import STANDS_S
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick, with_carried
 from tonnage.control.writes import CHILDREN_CHECK_S
@@ -80,6 +82,13 @@ class Object:
             self.live["status"] = {"observedGeneration": generation} | dict.fromkeys(
                 ("replicas", "updatedReplicas", "readyReplicas"), number
             )
+
+
+def serving_more(sizing):
+    """The plan with a slot more, by which each replica serves a fifth more."""
+    flags = replace(sizing.flags, max_num_seqs=sizing.flags.max_num_seqs + 1)
+    more = 1.2 * sizing.goodput.requests_per_s
+    return replace(sizing, flags=flags, goodput=replace(sizing.goodput, requests_per_s=more))
 
 
 class Played:
@@ -201,7 +210,22 @@ def test_at_rest_the_pages_of_engines_and_the_need_are_noted(played):
     assert after.recent_needs[-1].replicas == before.recent_needs[-1].replicas
     pages = [(before.tracks[key], after.tracks[key]) for key in before.tracks]
     assert len(pages) == played.objects[0].replicas[-1]
-    assert all(now[-1].at_s > then[-1].at_s for then, now in pages)
+    assert all(now.last.at_s > then.last.at_s for then, now in pages)
+
+
+def test_a_gain_that_has_to_stand_is_waited_for_at_rest(played, monkeypatch):
+    monkeypatch.setattr(chosen, "_better_slots", lambda _, found: serving_more(found.sizing))
+    seen_s, num_decided = None, 0
+    for _ in range(300):
+        num_decided += played.tick().num_decided
+        memory = played.memory.objects["uid-of-llama"]
+        if memory.posterior.slots_moved_at_s is not None:
+            break
+        if seen_s is None and memory.better_since_s is not None:
+            seen_s, num_decided = played.now_s, 0
+
+    assert memory.posterior.slots_moved_at_s == seen_s + STANDS_S
+    assert num_decided <= 2 * STANDS_S / LONGEST_S
 
 
 class TestIsDecidedAnew:

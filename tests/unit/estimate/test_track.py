@@ -2,7 +2,7 @@
 
 import pytest
 
-from tonnage.estimate.track import KEPT_SCRAPES, Reading, noted, track_of
+from tonnage.estimate.track import KEPT_SCRAPES, Reading, Readings, noted, track_of
 
 INTERVAL_S = 15.0
 
@@ -127,7 +127,7 @@ class TestATimeThatWasHardlyWatched:
 
 class TestReadings:
     def noted(self, *numbers):
-        found = ()
+        found = Readings()
         for number in numbers:
             found = noted(found, reading(number, 0), interval_s=INTERVAL_S)
         return [each.at_s / INTERVAL_S for each in found]

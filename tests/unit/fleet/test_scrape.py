@@ -10,7 +10,7 @@ from tonnage.estimate.metrics import TABLE
 from tonnage.fleet.rounds import Rounds
 from tonnage.fleet.scrape import (
     MAX_SETS,
-    SPLIT_PODS,
+    PART_PODS,
     SPLIT_S,
     Scraper,
     by_namespace,
@@ -58,13 +58,15 @@ def scraping(asking, known, *times_s, settings=SETTINGS):
 
 class TestParts:
     def test_up_to_a_thousand_pods_there_is_one(self):
-        assert SPLIT_PODS == 1000
+        assert PART_PODS == 1000
         assert scraping(Asking(), pods(blue=999, green=1)) == [["up of all"]]
 
-    def test_beyond_that_there_is_one_for_each_namespace(self):
-        selectors = scraping(Asking(), pods(green=1, blue=1000))
+    def test_beyond_that_there_is_one_for_every_thousand_of_whole_namespaces(self):
+        known = pods(blue=600, green=300, red=101, teal=1200, white=400, zinc=600)
 
-        assert selectors == [["up of blue", "up of green"]]
+        assert scraping(Asking(), known) == [
+            ["up of blue|green", "up of red", "up of teal", "up of white|zinc"]
+        ]
 
     def test_each_says_for_how_many_pods_it_asks(self):
         sets = by_namespace(expressions, pods(green=1, blue=1000))
@@ -121,6 +123,26 @@ class TestParts:
             named = scraping(asking, known, 0, 15)[1] != ["up of all"]
 
             assert named == is_split, (len(known), bytes_read)
+
+    @pytest.mark.parametrize(
+        ("problems", "is_split"),
+        [
+            ({"up@blue": LATE, "up@green": LATE}, True),
+            ({"up@blue": ("QueryRefused", "status 500")}, False),
+            ({f"up@{name}": LATE for name in ("blue", "green", "red")}, False),
+        ],
+    )
+    def test_after_a_part_that_hangs_while_others_answer_there_are_more(self, problems, is_split):
+        series = {} if len(problems) == len("rgb") else {"up": []}
+        asking = Asking(Answers(series=series, problems=problems))
+
+        later = scraping(asking, pods(blue=600, green=300, red=900), 0, 15)[1]
+
+        assert later == (
+            ["up of blue", "up of green", "up of red"]
+            if is_split
+            else ["up of blue|green", "up of red"]
+        )
 
     def test_after_another_failure_there_is_one(self):
         asking = Asking(Answers(problems={"up": LATE}))

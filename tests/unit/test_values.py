@@ -6,7 +6,7 @@ from functools import cached_property
 
 import pytest
 
-from tonnage.control.values import replace
+from tonnage.values import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
