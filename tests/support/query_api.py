@@ -107,7 +107,8 @@ class QueryApi:
             for copy in self.copies
         ]
         data = {"resultType": "vector", "result": result}
-        return Reply(body=json.dumps({"status": "success", "data": data, **more}).encode())
+        found = {"status": "success", "data": data, **more}
+        return Reply(body=json.dumps(found, separators=(",", ":")).encode())  # as Prometheus does
 
     def _value(self, name: str, key: tuple[str, str], rate: float) -> str | None:
         told = {"timestamp": self.now_s - 5, **over(WINDOWS, {"completions": rate})}

@@ -1,9 +1,11 @@
 """What a tick found, as the operator's own metrics: samples of each object, with bounded labels."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import is_
 from typing import Final
 
+from tonnage.api.status import Condition, ReplicasStatus
 from tonnage.control.calibrated import learned_constants
 from tonnage.control.reasons import bounded
 from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory
@@ -41,6 +43,8 @@ class ObjectSeries:
     key: Key
     gauges: tuple[Sample, ...]
     counts: tuple[Sample, ...]
+    stands_on: tuple[Assessment, Mapping[str, Condition]] = field(repr=False)
+    """What the gauges were made of: of an object that rests they are the same in the next tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +117,20 @@ CONSTANTS: Final = ("OverheadFactor", "BandwidthEfficiency", "PrefillEfficiency"
 """Of the step time, in the order in which they are learned; the last is what they make together."""
 
 
-def fleet_series(outcome: Outcome, fleet: Fleet, *, most: int) -> FleetSeries:
-    """Return the series of a tick.
+def fleet_series(
+    outcome: Outcome, fleet: Fleet, *, most: int, before: FleetSeries | None = None
+) -> FleetSeries:
+    """Return the series of a tick; ``before``: of the last one.
 
     Only so many objects have any: the oldest, so that a new one takes the series of none.
     """
+    last = {each.key: each for each in before.objects} if before else {}
     known = sorted(outcome.found, key=lambda each: (each.state.view.created, each.state.view.key))
     shown = known[:most]
     return FleetSeries(
-        objects=tuple(_object_series(found, outcome, fleet) for found in shown),
+        objects=tuple(
+            _object_series(found, outcome, fleet, last.get(found.state.view.key)) for found in shown
+        ),
         num_objects=len(known),
         num_left_out=len(known) - len(shown),
         num_faults=len(outcome.faults),
@@ -129,21 +138,27 @@ def fleet_series(outcome: Outcome, fleet: Fleet, *, most: int) -> FleetSeries:
     )
 
 
-def _object_series(found: Assessment, outcome: Outcome, fleet: Fleet) -> ObjectSeries:
+def _object_series(
+    found: Assessment, outcome: Outcome, fleet: Fleet, last: ObjectSeries | None
+) -> ObjectSeries:
     memory = outcome.memory.objects[found.state.view.uid]
+    stands_on = found, memory.conditions
+    is_same = last is not None and all(map(is_, stands_on, last.stands_on))
     return ObjectSeries(
         key=found.state.view.key,
-        gauges=tuple(gauges(found, memory)),
+        gauges=last.gauges if last and is_same else tuple(gauges(found, memory)),
         counts=tuple(counts(found, memory, now_s=fleet.now_s)),
+        stands_on=stands_on,
     )
 
 
 def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[Sample]:
     """Yield what is known of an object now; ``memory``: as this tick leaves it."""
-    yield from _replicas(found)
+    replicas = replicas_status(found)
+    yield from _replicas(found, replicas)
     yield from _traffic(found)
     if found.chosen:
-        yield from _capacity(found, found.chosen)
+        yield from _capacity(found, found.chosen, replicas)
         yield from _calibration(found.chosen)
     yield from _observed(found)
     for condition in memory.conditions.values():
@@ -151,8 +166,7 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[Sample]:
         yield Sample("tonnage_condition", 1.0, labels)
 
 
-def _replicas(found: Assessment) -> Iterator[Sample]:
-    replicas = replicas_status(found)
+def _replicas(found: Assessment, replicas: ReplicasStatus) -> Iterator[Sample]:
     yield Sample("tonnage_replicas_wanted", replicas.desired)
     yield Sample("tonnage_replicas_current", replicas.current)
     yield Sample("tonnage_replicas_ready", replicas.ready)
@@ -168,8 +182,8 @@ def _traffic(found: Assessment) -> Iterator[Sample]:
     yield Sample("tonnage_waiting_requests", demand.waiting)
 
 
-def _capacity(found: Assessment, chosen: Chosen) -> Iterator[Sample]:
-    flags, replicas = chosen.sizing.flags, replicas_status(found)
+def _capacity(found: Assessment, chosen: Chosen, replicas: ReplicasStatus) -> Iterator[Sample]:
+    flags = chosen.sizing.flags
     each_requests_per_s = chosen.capacity.each_requests_per_s(max(1, replicas.ready))
     yield Sample("tonnage_max_num_seqs", flags.max_num_seqs)
     yield Sample("tonnage_max_num_batched_tokens", flags.max_num_batched_tokens)
@@ -212,6 +226,6 @@ def counts(found: Assessment, memory: ObjectMemory, *, now_s: float) -> Iterator
         direction = "up" if decision.to_replicas > decision.from_replicas else "down"
         yield Sample("tonnage_decisions", 1.0, (bounded(decision.code), direction))
     rivals = memory.rivals
-    for field, contest in (("replicas", rivals.replicas), ("template", rivals.template)):
+    for part, contest in (("replicas", rivals.replicas), ("template", rivals.template)):
         if contest.change is not None and contest.change.at_s == now_s:
-            yield Sample("tonnage_conflicts", 1.0, (field,))
+            yield Sample("tonnage_conflicts", 1.0, (part,))
