@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from http_double import Asked, Reply
 from measured_builders import an_engine
-from query_api import Figures, QueryApi
+from query_api import Figures, QueryApi, compact
 from tonnage.estimate.speed import busy_window, predicted_gap_s, predicted_prefill_s, prompt_shape
 from tonnage.sizing.plan import Sizing
 
@@ -133,14 +133,13 @@ class CrowdApi(QueryApi):
             for key in self.completions_per_s
             if not namespaces or key[0] in namespaces
         )
-        data = f'{{"resultType": "vector", "result": [{",".join(filter(None, told))}]}}'
-        return f'{{"status": "success", "data": {data}}}'.encode()
+        data = f'{{"resultType":"vector","result":[{",".join(filter(None, told))}]}}'
+        return f'{{"status":"success","data":{data}}}'.encode()
 
     def _series(self, name: str) -> Sequence[str]:
         copies: Sequence[dict[str, str]] = [{"le": le} for le in BUCKETS.get(name, ())] or [{}]
         found = [
-            ",".join(map(json.dumps, self._of_kind(name, figures, copies)))
-            for figures in self.kinds
+            ",".join(map(compact, self._of_kind(name, figures, copies))) for figures in self.kinds
         ]
         self._of_kinds[name] = found
         return found

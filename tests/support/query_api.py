@@ -21,6 +21,11 @@ LOOSE = re.compile(r'(?:\w+_)?(namespace|le)=~"([^"]*)",?')
 """Matchers that differ from tick to tick."""
 
 
+def compact(value: object) -> str:
+    """JSON without blanks, as Prometheus writes it."""
+    return json.dumps(value, separators=(",", ":"))
+
+
 def _without_loose(text: str) -> str:
     return LOOSE.sub("", text).replace(",}", "}").replace("{}", "")
 
@@ -108,7 +113,7 @@ class QueryApi:
         ]
         data = {"resultType": "vector", "result": result}
         found = {"status": "success", "data": data, **more}
-        return Reply(body=json.dumps(found, separators=(",", ":")).encode())  # as Prometheus does
+        return Reply(body=compact(found).encode())
 
     def _value(self, name: str, key: tuple[str, str], rate: float) -> str | None:
         told = {"timestamp": self.now_s - 5, **over(WINDOWS, {"completions": rate})}
