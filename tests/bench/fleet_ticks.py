@@ -37,7 +37,7 @@ from tonnage.cluster.questions import Gathering, Outcome
 from tonnage.estimate.metrics import TABLE, WINDOWS
 from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.loop import Loop
-from tonnage.fleet.scrape import in_parts
+from tonnage.fleet.parts import parts_of
 
 PAGE = Path(__file__).with_name("fleet.md")
 NUM_QUESTIONS = 100
@@ -253,7 +253,7 @@ class _Timer:
 def groups_of(pods: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the namespaces that are asked for together, as the loop groups them."""
     named = [(namespace, pod) for namespace, names in pods.items() for pod in names]
-    return [each.namespaces for each in in_parts(lambda _: {}, named)] or [()]
+    return [each.namespaces for each in parts_of(lambda _: {}, named, {}, 0.0)]
 
 
 def rss_mib() -> float:

@@ -24,7 +24,7 @@ from fleet_builders import NOW_S, a_manifest, a_model, a_pod_body
 from http_double import Reply
 from query_api import over
 from tonnage.estimate.metrics import DECIDING, TABLE, WINDOWS
-from tonnage.fleet import scrape
+from tonnage.fleet import parts
 from tonnage.fleet.store import Kind
 
 PAGE = "page-of-the-proxy"
@@ -270,7 +270,7 @@ class TestANamespaceThatFloods:
         return failing(always(Reply(body=body)), namespaces=("green",))
 
     def test_of_a_large_fleet_fails_alone(self, monkeypatch):
-        monkeypatch.setattr(scrape, "PART_PODS", 3)
+        monkeypatch.setattr(parts, "PART_PODS", 3)
         with a_world() as world:
             world.api.fault = self.flood()
 
@@ -292,7 +292,7 @@ class TestANamespaceThatFloods:
         assert later == {"blue": 1, "green": 2}
 
     def test_that_hangs_holds_up_no_other(self, monkeypatch):
-        monkeypatch.setattr(scrape, "PART_PODS", 3)
+        monkeypatch.setattr(parts, "PART_PODS", 3)
         with a_world(limits=SHORT) as world:
 
             def hang(name, limited):

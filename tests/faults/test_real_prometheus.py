@@ -14,7 +14,8 @@ from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.metrics import TABLE, WINDOWS, queries
 from tonnage.estimate.samples import join
-from tonnage.fleet.scrape import by_namespace, kept_labels
+from tonnage.fleet.parts import Apart, parts_of
+from tonnage.fleet.scrape import kept_labels
 from tonnage.lab import assets
 from tonnage.lab.processes import ProcessGroup, answers, free_ports
 from tonnage.settings import Settings
@@ -119,7 +120,8 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
             assert (engine.waiting, engine.running, engine.kv_tokens) == (2, 3, 100_000)
             assert 0 <= engine.age_s < 3 * SCRAPE_S
 
-        in_parts = ask(settings, by_namespace(partial(expressions, settings), PODS))
+        aparts = {namespace: Apart(until_s=1.0, for_s=1.0) for namespace, _ in PODS}
+        in_parts = ask(settings, parts_of(partial(expressions, settings), PODS, aparts, 0.0))
         assert in_parts.problems == {}
         assert len(engines(settings, in_parts)) == len(PODS)
 

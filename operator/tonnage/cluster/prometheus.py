@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -174,12 +174,17 @@ class _Asking:
     async def ask(self, sets: Sequence[QuerySet]) -> None:
         """Ask the sets side by side, so that one of which all hang does not hold up the others."""
         num_lines = max(1, self.limits.num_parallel // max(1, len(sets)))
-        lines = []
+        lines, doubted = [], []
         for each, share_bytes in zip(sets, shares(sets, self.limits), strict=True):
-            account = _Account(left_bytes=share_bytes, most_late=max(1, HOPELESS // num_lines))
+            most_late = 1 if each.is_doubted else max(1, HOPELESS // num_lines)
+            account = _Account(left_bytes=share_bytes, most_late=most_late)
             waiting = iter(each.expressions.items())
-            lines += [self._ask_in_turn(each, waiting, account) for _ in range(num_lines)]
-        await asyncio.gather(*lines)
+            own = [self._ask_in_turn(each, waiting, account) for _ in range(num_lines)]
+            if each.is_doubted:
+                doubted += own
+            else:
+                lines += own
+        await asyncio.gather(*lines, _one_by_one(doubted))
 
     async def _ask_in_turn(
         self, queries: QuerySet, waiting: Iterator[tuple[str, str]], account: _Account
@@ -239,6 +244,11 @@ class _Asking:
         if num_bytes > self.limits.answer_bytes:
             message = f"an answer exceeds {self.limits.answer_bytes} bytes"
             raise PrometheusError(message, reason="ResponseTooLarge")
+
+
+async def _one_by_one(lines: Iterable[Awaitable[None]]) -> None:
+    for each in lines:
+        await each
 
 
 def shares(sets: Sequence[QuerySet], limits: Limits) -> list[int]:

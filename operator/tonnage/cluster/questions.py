@@ -19,6 +19,8 @@ class QuerySet:
     """That the expressions are limited to; empty: to none."""
     num_pods: int = 0
     """Whose series are expected: the larger part of the bytes goes to those who have more."""
+    is_doubted: bool = False
+    """It failed the last time: all such sets share one place, one after the other."""
 
     def keys(self, name: str) -> Iterator[str]:
         """Yield what an answer is named by: the query, or query@namespace for each of them."""

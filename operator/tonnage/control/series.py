@@ -43,7 +43,7 @@ class ObjectSeries:
     key: Key
     gauges: tuple[Sample, ...]
     counts: tuple[Sample, ...]
-    stands_on: tuple[Assessment, Mapping[str, Condition]] = field(repr=False)
+    stands_on: tuple[Assessment, Mapping[str, Condition]] = field(repr=False, compare=False)
     """What the gauges were made of: of an object that rests they are the same in the next tick."""
 
 

@@ -329,7 +329,8 @@ def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> 
 def _forecasts(history: History, at_s: float, demand: float, lead_s: float) -> Mapping[str, float]:
     """Return what each way comes to: what was just noted was forecast with that."""
     newest, last = history.due[-1:], history.recent[-1:]
-    if newest and last == ((at_s, demand),) and newest[0].due_s == at_s + lead_s:
+    is_noted = last == ((at_s, demand),) and newest and newest[0].noted_s == at_s
+    if is_noted and newest[0].due_s == at_s + lead_s:
         return newest[0].forecasts
     seen = Seen(
         recent=history.recent, pattern=history.pattern, at_s=at_s, demand=demand, lead_s=lead_s

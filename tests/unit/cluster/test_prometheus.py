@@ -224,6 +224,27 @@ class TestIsolation:
         assert {key.partition("@")[2] for key in answers.problems} == {"green"}
         assert len(answers.series) == 10
 
+    def test_those_that_failed_before_share_a_place_and_leave_the_others(self):
+        def answer(request):
+            if request.form["query"].startswith("evil"):
+                server.stopping.wait(10)
+            return ONE
+
+        sets = [
+            QuerySet(
+                expressions={str(number): f"{name}{number}" for number in range(10)},
+                namespaces=(name,),
+                num_pods=1,
+                is_doubted=not name.startswith("good"),
+            )
+            for name in ("back", "evil-0", "evil-1", "evil-2", "evil-3", "good-0", "good-1")
+        ]
+        with serving(answer) as server:
+            answers = a_prometheus(server, request_s=0.5, all_s=1.2).ask(sets, EVERYTHING)
+
+        failed = {key.partition("@")[2] for key in answers.problems}
+        assert failed == {"evil-0", "evil-1", "evil-2", "evil-3"}
+
     def test_all_end_at_the_deadline_of_the_tick(self):
         with serving(lambda _: after(server, 0.3)) as server:
             began_s = time.monotonic()

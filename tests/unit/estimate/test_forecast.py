@@ -250,6 +250,14 @@ class TestHistory:
         assert late.scores == history.scores
         assert late.peaks == history.peaks
 
+    def test_forecasts_anew_where_a_start_got_shorter_by_the_time_since_the_last_note(self):
+        before = after(lambda at_s: 4.0, 30)
+
+        history = noted(before, a_note(1800, 40.0, lead_s=LEAD_S - 60))
+
+        assert [each.due_s for each in history.due[-2:]] == [START_S + 1740 + LEAD_S] * 2
+        assert history.due[-1].forecasts[LAST] == 40.0
+
     def test_is_told_in_another_unit_where_replicas_serve_more(self):
         history = rescaled(after(lambda _: 12.0, 30), 0.25)
 

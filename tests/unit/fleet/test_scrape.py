@@ -3,23 +3,11 @@
 import logging
 import threading
 
-import pytest
-
 from tonnage.cluster.questions import Answers
 from tonnage.estimate.metrics import TABLE
 from tonnage.fleet.rounds import Rounds
-from tonnage.fleet.scrape import (
-    MAX_SETS,
-    PART_PODS,
-    SPLIT_S,
-    Scraper,
-    by_namespace,
-    describe,
-    kept_labels,
-    nothing_decides,
-)
+from tonnage.fleet.scrape import Scraper, describe, kept_labels, nothing_decides
 from tonnage.settings import Settings
-from tonnage.units import MIB
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
 LATE = ("QueryTimeout", "no whole answer within 10 s")
@@ -57,94 +45,15 @@ def scraping(asking, known, *times_s, settings=SETTINGS):
 
 
 class TestParts:
-    def test_up_to_a_thousand_pods_there_is_one(self):
-        assert PART_PODS == 1000
-        assert scraping(Asking(), pods(blue=999, green=1)) == [["up of all"]]
+    def test_are_asked_for_alone_after_one_was_too_large_for_the_others(self):
+        asking = Asking(Answers(problems={"up": ("ResponseTooLarge", "")}), Answers())
 
-    def test_beyond_that_there_is_one_for_every_thousand_of_whole_namespaces(self):
-        known = pods(blue=600, green=300, red=101, teal=1200, white=400, zinc=600)
-
-        assert scraping(Asking(), known) == [
-            ["up of blue|green", "up of red", "up of teal", "up of white|zinc"]
+        assert scraping(asking, pods(blue=1, green=1), 0, 15) == [
+            ["up of all"],
+            ["up of green", "up of blue"],
         ]
 
-    def test_each_says_for_how_many_pods_it_asks(self):
-        sets = by_namespace(expressions, pods(green=1, blue=1000))
-
-        assert [(each.namespaces, each.num_pods) for each in sets] == [
-            (("blue",), 1000),
-            (("green",), 1),
-        ]
-
-    def test_there_are_never_more_than_some_and_each_namespace_is_in_one(self):
-        names = [f"team-{number}" for number in range(200)]
-
-        sets = by_namespace(expressions, [(name, "a") for name in names])
-
-        assert len(sets) <= MAX_SETS
-        assert sorted(name for each in sets for name in each.namespaces) == sorted(names)
-        shared = next(each for each in sets if len(each.namespaces) > 1)
-        assert shared.expressions["up"] == f"up of {'|'.join(shared.namespaces)}"
-
-    def test_a_namespace_keeps_its_part_when_another_one_comes(self):
-        names = [f"team-{number}" for number in range(100)]
-        before = by_namespace(expressions, [(name, "a") for name in names])
-        after = by_namespace(expressions, [(name, "a") for name in [*names, "new"]])
-
-        changed = {each.namespaces for each in after} - {each.namespaces for each in before}
-        assert len(changed) == 1
-
-    @pytest.mark.parametrize("name", ['x"} or vector(1) #', "a|b", ".*", "A", "a" * 64, ""])
-    def test_what_is_no_name_of_a_namespace_gets_into_no_query(self, name):
-        sets = by_namespace(expressions, [(name, "a"), ("blue", "a")])
-
-        assert [each.namespaces for each in sets] == [("blue",)]
-
-    @pytest.mark.parametrize("reason", ["ResponseTooLarge", "QueryTooLarge"])
-    def test_after_an_answer_that_was_too_large_there_are_more_for_a_while(self, reason):
-        asking = Asking(Answers(problems={"up": (reason, "")}), Answers())
-
-        sizes = [
-            len(each)
-            for each in scraping(asking, pods(blue=1, green=1), 0, 15, SPLIT_S - 1, SPLIT_S)
-        ]
-
-        assert sizes == [1, 2, 2, 1]
-
-    def test_after_answers_that_are_late_for_their_size_there_are_more(self):
-        few, many = pods(blue=1, green=1), pods(blue=100)
-        for known, bytes_read, is_split in (
-            (few, 2 * MIB, True),
-            (few, MIB, False),
-            (many, 2 * MIB, False),
-            (many, 4 * MIB, True),
-        ):
-            asking = Asking(Answers(problems={"up": LATE}, bytes_read=bytes_read))
-            named = scraping(asking, known, 0, 15)[1] != ["up of all"]
-
-            assert named == is_split, (len(known), bytes_read)
-
-    @pytest.mark.parametrize(
-        ("problems", "is_split"),
-        [
-            ({"up@blue": LATE, "up@green": LATE}, True),
-            ({"up@blue": ("QueryRefused", "status 500")}, False),
-            ({f"up@{name}": LATE for name in ("blue", "green", "red")}, False),
-        ],
-    )
-    def test_after_a_part_that_hangs_while_others_answer_there_are_more(self, problems, is_split):
-        series = {} if len(problems) == len("rgb") else {"up": []}
-        asking = Asking(Answers(series=series, problems=problems))
-
-        later = scraping(asking, pods(blue=600, green=300, red=900), 0, 15)[1]
-
-        assert later == (
-            ["up of blue", "up of green", "up of red"]
-            if is_split
-            else ["up of blue|green", "up of red"]
-        )
-
-    def test_after_another_failure_there_is_one(self):
+    def test_are_as_they_were_after_another_failure(self):
         asking = Asking(Answers(problems={"up": LATE}))
 
         assert [len(each) for each in scraping(asking, pods(blue=1, green=1), 0, 15)] == [1, 1]

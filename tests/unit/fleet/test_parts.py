@@ -1,0 +1,207 @@
+"""In which parts a fleet is asked for, and whom a failure sets apart."""
+
+import pytest
+
+from tonnage.cluster.questions import Answers
+from tonnage.fleet.parts import (
+    ALONE_S,
+    MOST_ALONE,
+    MOST_ALONE_S,
+    PART_NAMES,
+    PART_PODS,
+    REMEMBERED_S,
+    Apart,
+    after_round,
+    parts_of,
+)
+from tonnage.units import MIB
+
+LATE = ("QueryTimeout", "no whole answer within 10 s")
+REFUSED = ("QueryRefused", "Prometheus refused a query with status 422")
+LARGE = ("ResponseTooLarge", "an answer exceeds 1 bytes")
+THREE = {"blue": 600, "green": 300, "red": 900}
+"""Blue and green share a part."""
+
+
+def expressions(namespaces):
+    named = "|".join(namespaces) or "all"
+    return {name: f"{name} of {named}" for name in ("up", "down")}
+
+
+def pods(**numbers):
+    return [(name, f"pod-{number}") for name, total in numbers.items() for number in range(total)]
+
+
+def asked(known, aparts=None, now_s=0.0):
+    """The namespaces of each part."""
+    return [each.namespaces for each in parts_of(expressions, known, aparts or {}, now_s)]
+
+
+class Rounds:
+    """One round after the other, 15 s apart."""
+
+    def __init__(self, known):
+        self.known, self.aparts, self.now_s = known, {}, 0.0
+
+    def parts(self):
+        return parts_of(expressions, self.known, self.aparts, self.now_s)
+
+    @property
+    def alone(self):
+        return {name for name, each in self.aparts.items() if each.is_alone(self.now_s)}
+
+    @property
+    def doubted(self):
+        return {name for each in self.parts() if each.is_doubted for name in each.namespaces}
+
+    def round(self, problems=None, *, after_s=15.0, **answers):
+        """``problems``: by namespace, of ``up``; a part has those of each of its own."""
+        sets, problems = self.parts(), problems or {}
+        failed = {
+            f"up@{name}": problems[evil]
+            for each in sets
+            for evil in problems.keys() & set(each.namespaces)
+            for name in each.namespaces
+        }
+        everywhere = sum(len(each.namespaces) for each in sets)
+        series = {} if len(failed) == everywhere else {"up": []}
+        said = Answers(series=series | {"down": []}, problems=failed, **answers)
+        self.aparts = after_round(self.aparts, sets, said, self.known, now_s=self.now_s)
+        self.now_s += after_s
+        return self
+
+
+class TestParts:
+    def test_up_to_a_thousand_pods_there_is_one_of_all(self):
+        assert PART_PODS == 1000
+        [whole] = parts_of(expressions, pods(blue=999, green=1), {}, 0.0)
+
+        assert (whole.namespaces, whole.num_pods) == ((), 1000)
+        assert whole.expressions["up"] == "up of all"
+
+    def test_beyond_that_there_is_one_for_every_thousand_of_whole_namespaces(self):
+        known = pods(blue=600, green=300, red=101, teal=1200, white=400, zinc=600)
+        sets = parts_of(expressions, known, {}, 0.0)
+
+        assert [(each.namespaces, each.num_pods) for each in sets] == [
+            (("blue", "green"), 900),
+            (("red",), 101),
+            (("teal",), 1200),
+            (("white", "zinc"), 1000),
+        ]
+        assert sets[0].expressions["up"] == "up of blue|green"
+
+    def test_a_part_names_no_more_namespaces_than_some(self):
+        known = pods(**{f"team-{number:04}": 1 for number in range(1001)})
+
+        assert max(map(len, asked(known))) == PART_NAMES
+        assert sorted(name for part in asked(known) for name in part) == sorted(
+            name for name, _ in known
+        )
+
+    @pytest.mark.parametrize("name", ['x"} or vector(1) #', "a|b", ".*", "A", "a" * 64, ""])
+    def test_what_is_no_name_of_a_namespace_gets_into_no_query(self, name):
+        known = [(name, "a"), *pods(blue=PART_PODS)]
+
+        assert asked(known) == [("blue",)]
+
+    def test_of_nobody_is_one_of_all(self):
+        assert asked([]) == [()]
+
+    def test_who_is_apart_is_alone_and_the_others_are_together(self):
+        aparts = {"green": Apart(until_s=600.0, for_s=600.0)}
+        small = pods(blue=1, green=1, red=1)
+
+        assert asked(small, aparts, 0.0) == [("blue", "red"), ("green",)]
+        assert asked(small, aparts, 600.0) == [()]
+        assert asked(pods(blue=1), aparts, 0.0) == [()]
+
+    def test_there_are_never_more_than_some_of_those_and_each_stays_in_its_own(self):
+        names = [f"team-{number}" for number in range(100)]
+        aparts = {name: Apart(until_s=1.0, for_s=1.0) for name in [*names, "new"]}
+        before = asked([(name, "a") for name in names], aparts)
+        after = asked([(name, "a") for name in [*names, "new"]], aparts)
+
+        assert len(before) <= MOST_ALONE
+        assert sorted(name for part in before for name in part) == sorted(names)
+        assert len(set(after) - set(before)) == 1
+
+    def test_begin_with_another_one_each_round(self):
+        first = [asked(pods(**THREE), now_s=15.0 * turn)[0] for turn in range(4)]
+
+        assert len(set(first)) == len(asked(pods(**THREE)))
+
+
+class TestAfterARound:
+    @pytest.mark.parametrize("problem", [LATE, REFUSED, LARGE])
+    def test_that_failed_for_one_part_its_namespaces_are_alone_for_ten_minutes(self, problem):
+        rounds = Rounds(pods(**THREE)).round({"blue": problem})
+
+        assert rounds.alone == {"blue", "green"}
+        assert sorted(each.namespaces for each in rounds.parts()) == [
+            ("blue",),
+            ("green",),
+            ("red",),
+        ]
+        assert rounds.round(after_s=ALONE_S).alone == set()
+
+    def test_that_was_not_whole_for_one_part_too(self):
+        named = frozenset({"up@blue", "up@green"})
+
+        assert Rounds(pods(**THREE)).round(partial=named).alone == {"blue", "green"}
+        everywhere = named | {"up@red"}
+        assert Rounds(pods(**THREE)).round(partial=everywhere).alone == set()
+
+    @pytest.mark.parametrize("problem", [LATE, REFUSED])
+    def test_that_failed_everywhere_nobody_is_alone(self, problem):
+        assert Rounds(pods(**THREE)).round({"blue": problem, "red": problem}).alone == set()
+
+    def test_in_which_answers_were_too_large_everywhere_all_are(self):
+        assert Rounds(pods(**THREE)).round({"blue": LARGE, "red": LARGE}).alone == {*THREE}
+
+    def test_who_fails_again_is_alone_for_twice_as_long_up_to_a_day(self):
+        rounds, lasted_s = Rounds(pods(**THREE)), []
+        for _ in range(12):
+            rounds.round({"blue": LARGE}, after_s=0)
+            lasted_s.append(rounds.aparts["blue"].until_s - rounds.now_s)
+            rounds.now_s = rounds.aparts["blue"].until_s
+
+        assert lasted_s[:3] == [ALONE_S, 2 * ALONE_S, 4 * ALONE_S]
+        assert lasted_s[-1] == MOST_ALONE_S
+
+    def test_that_went_well_a_day_later_it_begins_anew(self):
+        rounds = Rounds(pods(**THREE)).round({"blue": LARGE}, after_s=ALONE_S + REMEMBERED_S)
+        rounds.round(after_s=0).round({"blue": LARGE}, after_s=0)
+
+        assert rounds.aparts["blue"].for_s == ALONE_S
+
+    def test_who_fails_alone_too_is_doubted_until_it_answers(self):
+        rounds = Rounds(pods(**THREE)).round({"blue": LATE})
+        assert rounds.doubted == set()
+
+        assert rounds.round({"blue": LATE}).doubted == {"blue"}
+        assert rounds.round().doubted == set()
+
+    def test_of_all_at_once_that_was_too_large_all_are_alone(self):
+        known = pods(blue=1, green=1)
+        rounds = Rounds(known)
+        said = Answers(problems={"up": LARGE})
+        aparts = after_round({}, rounds.parts(), said, known, now_s=0.0)
+
+        assert asked(known, aparts, 15.0) == [("green",), ("blue",)]
+        assert asked(known, aparts, ALONE_S) == [()]
+
+    @pytest.mark.parametrize(
+        ("known", "bytes_read", "is_split"),
+        [
+            (pods(blue=1, green=1), 2 * MIB, True),
+            (pods(blue=1, green=1), MIB, False),
+            (pods(blue=100), 2 * MIB, False),
+            (pods(blue=100), 4 * MIB, True),
+        ],
+    )
+    def test_of_all_at_once_that_was_late_for_its_size_too(self, known, bytes_read, is_split):
+        said = Answers(problems={"up": LATE}, bytes_read=bytes_read)
+        aparts = after_round({}, Rounds(known).parts(), said, known, now_s=0.0)
+
+        assert bool(aparts) is is_split
