@@ -31,7 +31,7 @@ from http_double import Reply, serving
 from kube_double import KubeDouble
 from loop_builders import NAMES, SETTINGS, a_loop, a_loop_asking, a_world, replicas_of, show
 from loop_story import EACH, PLACE, Story
-from query_api import QueryApi
+from query_api import QueryApi, compact
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.estimate.metrics import WINDOWS
@@ -188,7 +188,7 @@ class Flooded(QueryApi):
         whole = super().reply(name, namespaces, **more).body
         if namespaces and LIAR[0] not in namespaces:
             return Reply(body=whole)
-        head, mark, tail = whole.partition(b'"result": [')
+        head, mark, tail = whole.partition(b'"result":[')
         comma = b"," if self.flood and not tail.startswith(b"]") else b""
         return Reply(body=head + mark + self.flood + comma + tail)
 
@@ -199,7 +199,7 @@ FLOOD_OBJECTS = (("blue", "llama"), ("green", "mixtral"))
 
 def flood_of(number: int) -> bytes:
     metric = {"namespace": LIAR[0], "pod": LIAR[1], "engine": "%d", "le": "1.0"}
-    item = json.dumps({"metric": metric, "value": [NOW_S, "1"]}).encode()
+    item = compact({"metric": metric, "value": [NOW_S, "1"]}).encode()
     return b",".join(item % engine for engine in range(1, number + 1))
 
 
@@ -239,7 +239,7 @@ def under_flood(url: str) -> str:
     show(loop, world)
     before, took_s, measured_in = memory_mib("VmRSS"), [], {"blue": 0, "green": 0}
     for _ in range(FLOOD_TICKS):
-        world.now_s += 5
+        world.now_s += 15
         found, seconds = ticked(loop)
         took_s.append(seconds)
         show(loop, world)

@@ -13,8 +13,8 @@ the settings of the chart (a tick every 15 s, 5 s of it for searches, 50 writes 
 seconds. Load: mean number of processes that wanted a core while the part ran, ours and those of
 whoever else used the machine. Empty: a run did not come so far.
 
-With more than 1,000 pods Prometheus is asked in parts of about as many, 4 with 3,000: 220 answers in
-a round. The query API is a process of Python on the same cores; a change does not wait for it.
+With more than 1,000 pods Prometheus is asked in parts of about as many, 4 with 3,000: 220 answers
+in a round. The query API is a process of Python on the same cores; a change does not wait for it.
 Rows of other sizes than the last run are of earlier versions: by namespace, and JSON with blanks.
 """
 SAME = {"objects": "{:.0f}", "pods": "{:.0f}", "questions": "{:.0f}"}

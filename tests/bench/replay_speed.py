@@ -97,7 +97,7 @@ def replayed(watch: Stopwatch, *, hours: float, mean: float, swing: float, routi
     from tonnage.api.objects import parse_model_deployment  # noqa: PLC0415
     from tonnage.control.answers import Asker  # noqa: PLC0415
     from tonnage.control.tick import tick  # noqa: PLC0415
-    from tonnage.estimate.samples import join  # noqa: PLC0415
+    from tonnage.estimate.joined import join  # noqa: PLC0415
     from tonnage.replay.cluster import Cluster  # noqa: PLC0415
     from tonnage.replay.counters import EngineCounters  # noqa: PLC0415
     from tonnage.replay.prometheus import Prometheus  # noqa: PLC0415

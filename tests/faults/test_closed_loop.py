@@ -11,10 +11,10 @@ import pytest
 
 from fleet_builders import a_model, a_sizing
 from tonnage.estimate.demand import measure_demand
+from tonnage.estimate.joined import join
 from tonnage.estimate.learner import BAND
 from tonnage.estimate.metrics import TABLE, WINDOWS
 from tonnage.estimate.promise import HIGHEST, LOWEST
-from tonnage.estimate.samples import join
 from tonnage.replay.faults import dropped, multiplied, without_numbers, zeroed
 from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Prometheus

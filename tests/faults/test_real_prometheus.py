@@ -12,8 +12,8 @@ from tonnage.cluster.answer import Kept
 from tonnage.cluster.prometheus import Limits, Prometheus
 from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.demand import is_fresh
+from tonnage.estimate.joined import join
 from tonnage.estimate.metrics import TABLE, WINDOWS, queries
-from tonnage.estimate.samples import join
 from tonnage.fleet.parts import Apart, parts_of
 from tonnage.fleet.scrape import kept_labels
 from tonnage.lab import assets

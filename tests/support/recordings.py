@@ -12,8 +12,9 @@ import numpy as np
 
 from promql import Recording, answer, read_recording
 from tonnage.estimate.demand import count_arrivals
+from tonnage.estimate.joined import join
 from tonnage.estimate.metrics import SLOW_SCRAPES, TABLE, WINDOWS, expression, queries
-from tonnage.estimate.samples import EngineSamples, join
+from tonnage.estimate.samples import EngineSamples
 from tonnage.settings import Settings
 
 POD = {"namespace": "recorded", "pod": "a"}

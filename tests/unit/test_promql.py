@@ -4,8 +4,8 @@ import pytest
 
 from promql import answer, recorded, reduced
 from tonnage.estimate.demand import count_arrivals
+from tonnage.estimate.joined import join
 from tonnage.estimate.metrics import WINDOWS, queries
-from tonnage.estimate.samples import join
 from tonnage.settings import Settings
 
 

@@ -1,8 +1,7 @@
 """What Prometheus answered, as figures of one engine over a window: there, or None."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tonnage.estimate.metrics import (
@@ -14,14 +13,14 @@ from tonnage.estimate.metrics import (
     WINDOWS,
     Query,
 )
-from tonnage.estimate.series import UNUSABLE, Series, Vector, changed
-from tonnage.settings import Settings
-from tonnage.values import replace
+from tonnage.estimate.series import UNUSABLE, Series
 
 MAX_ENGINES = 64
 """Of one pod; more than any node has data-parallel ranks."""
 PodKey = tuple[str, str]
 """(namespace, pod)"""
+Found = Mapping[str, Sequence[Series]]
+"""Series by query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,171 +109,6 @@ class EngineSamples:
     write_bytes_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scrape:
-    """Everything that Prometheus said in one tick, by pod."""
-
-    engines: Mapping[PodKey, tuple[EngineSamples, ...]] = field(default_factory=dict)
-    dropped_engines: Mapping[PodKey, int] = field(default_factory=dict)
-    """How many engines beyond the most of one pod were left out, of the pods that had more."""
-    answers: "Found" = field(default_factory=dict)
-    """That it was made of."""
-
-
-GROWING = frozenset({"timestamp", "completed", "rejected", "queued"})
-"""Queries of which nothing but the newest scrape is told: of a busy engine it is always another."""
-NEWEST = (*sorted(GROWING), "running")
-"""Those that tell of it."""
-Found = Mapping[str, Sequence[Series]]
-Engines = dict[str, dict[str, list[Series]]]
-"""By engine and by query."""
-Place = dict[str, list[Series]] | None
-"""Of the series with the same labels, by query; None: they are of no pod."""
-
-
-def join(
-    answers: Mapping[str, Sequence[Series]], settings: Settings, before: Scrape | None = None
-) -> Scrape:
-    """Turn the answers of all queries into samples by pod; an answer that is missing may be.
-
-    ``before``: what was said a tick ago. Of pods that say the same only the newest scrape is read.
-    """
-    vectors, last = _vectors(answers), _vectors(before.answers) if before else {}
-    if before is None or not vectors or vectors.keys() != last.keys():
-        return replace(_joined(answers, settings), answers=answers)
-    pods = _changed_pods(vectors, last, settings)
-    newest = {name: answers[name] for name in NEWEST if name in answers}
-    renewed = {
-        key: _renewed(before.engines[key], _kept(engines), settings.scrape_interval_s)
-        for key, engines in _by_pod(newest, settings).items()
-        if key not in pods and key in before.engines
-    }
-    pods |= before.engines.keys() - {key for key, engines in renewed.items() if engines}
-    fresh = _joined(_of_pods(vectors, pods, settings), settings)
-    dropped = {key: each for key, each in before.dropped_engines.items() if key not in pods}
-    return Scrape(
-        engines={**{key: each for key, each in renewed.items() if each}, **fresh.engines},
-        dropped_engines={**dropped, **fresh.dropped_engines},
-        answers=answers,
-    )
-
-
-def _vectors(answers: Found) -> Mapping[str, Vector]:
-    """Return the answers by column; none where one comes in another way."""
-    found = {name: each for name, each in answers.items() if isinstance(each, Vector)}
-    return found if len(found) == len(answers) else {}
-
-
-def _joined(answers: Found, settings: Settings) -> Scrape:
-    by_pod = _by_pod(answers, settings)
-    kept = {key: _kept(engines) for key, engines in by_pod.items()}
-    return Scrape(
-        engines={
-            key: tuple(
-                _engine_samples(key[1], engine, each, settings.scrape_interval_s)
-                for engine, each in engines.items()
-            )
-            for key, engines in kept.items()
-        },
-        dropped_engines={
-            key: number
-            for key, engines in by_pod.items()
-            if (number := len(engines.keys() - {""}) - MAX_ENGINES) > 0
-        },
-    )
-
-
-def _changed_pods(
-    now: Mapping[str, Vector], then: Mapping[str, Vector], settings: Settings
-) -> set[PodKey]:
-    """Return the pods that said something else then: equal labels are one object in both."""
-    found = dict[int, Mapping[str, str]]()
-    for name, series in now.items():
-        for labels in changed(series, then[name], with_values=name not in GROWING):
-            found[id(labels)] = labels
-    return {_pod_of(labels, settings) for labels in found.values()}
-
-
-def _of_pods(answers: Mapping[str, Vector], pods: Set[PodKey], settings: Settings) -> Found:
-    """Return the series of some pods."""
-    labels = dict[int, Mapping[str, str]]()
-    for series in answers.values():
-        labels.update(zip(map(id, series.labels), series.labels, strict=True))
-    kept = {place for place, each in labels.items() if _pod_of(each, settings) in pods}
-    return {
-        name: series.where([place in kept for place in map(id, series.labels)])
-        for name, series in answers.items()
-    }
-
-
-def _pod_of(labels: Mapping[str, str], settings: Settings) -> PodKey:
-    return labels.get(settings.namespace_label, ""), labels.get(settings.pod_label, "")
-
-
-def _renewed(
-    engines: tuple[EngineSamples, ...], newest: Mapping[str, Found], interval_s: float
-) -> tuple[EngineSamples, ...]:
-    """Return engines by their newest scrape; none where that tells of others."""
-    if [each.engine for each in engines] != list(newest):
-        return ()
-    return tuple(
-        replace(
-            each,
-            age_s=_age_s(newest[each.engine], interval_s),
-            scraped_at_s=_scraped_at_s(newest[each.engine]),
-            arrived=_arrived(newest[each.engine]),
-        )
-        for each in engines
-    )
-
-
-def _by_pod(answers: Mapping[str, Sequence[Series]], settings: Settings) -> dict[PodKey, Engines]:
-    """Return the series by pod, engine and query. The labels of an engine are often one object."""
-    by_pod: dict[PodKey, Engines] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    names = settings.namespace_label, settings.pod_label
-    of_engines: dict[int, Place] = {}
-    of_gpus: dict[int, Place] = {}
-    for name in sorted(answers, key=lambda name: TABLE[name].is_of_gpu):
-        is_of_gpu = TABLE[name].is_of_gpu
-        places = of_gpus if is_of_gpu else of_engines
-        for series in answers[name]:
-            at = id(series.labels)
-            if at not in places:
-                places[at] = _place(by_pod, series.labels, names, must_be=is_of_gpu)
-            place = places[at]
-            if place is not None:
-                place[name].append(series)
-    return by_pod
-
-
-def _place(
-    by_pod: dict[PodKey, Engines],
-    labels: Mapping[str, str],
-    names: tuple[str, str],
-    *,
-    must_be: bool,
-) -> Place:
-    """Return where the series of an engine go. ``must_be``: it was told of before.
-
-    A GPU may serve a pod that is no engine.
-    """
-    key = labels.get(names[0], ""), labels.get(names[1], "")
-    is_told = bool(key[0] and key[1]) and (key in by_pod or not must_be)
-    return by_pod[key][labels.get("engine", "")] if is_told else None
-
-
-def _kept(engines: Engines) -> Mapping[str, Found]:
-    """Return the engines of one pod in order, no more than the most.
-
-    What a pod reports without engine, such as rejections, counts with its first one.
-    """
-    names = sorted(engines.keys() - {""}, key=lambda name: (len(name), name))[:MAX_ENGINES]
-    if not names:
-        return engines
-    of_pod = engines.get("", {})
-    return {name: engines[name] for name in names} | {names[0]: of_pod | engines[names[0]]}
-
-
 def _is_usable(value: float, query: Query) -> bool:
     return query.least <= value <= query.largest
 
@@ -303,13 +137,13 @@ def _is_lost(found: Found, name: str, figure: float | None) -> bool:
     return figure is None and bool(found.get(name))
 
 
-def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
+def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
     return EngineSamples(
         pod=pod,
         engine=engine,
-        age_s=_age_s(found, interval_s),
-        scraped_at_s=_scraped_at_s(found),
-        arrived=_arrived(found),
+        age_s=age_s(found, interval_s),
+        scraped_at_s=scraped_at_s(found),
+        arrived=arrived(found),
         running=_one(found, "running"),
         waiting=_one(found, "waiting"),
         num_scrapes=_one(found, "scrapes"),
@@ -335,14 +169,14 @@ def _engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> E
     )
 
 
-def _age_s(found: Found, interval_s: float) -> float | None:
+def age_s(found: Found, interval_s: float) -> float | None:
     """Return the age of the newest scrape; where the last one failed, the most it can be."""
     ages = [series.evaluated_at_s - series.value for series in _scrapes(found)]
     hidden_s = FRESH_SCRAPES * interval_s if found.get("running") else None
     return min(ages, default=hidden_s)
 
 
-def _scraped_at_s(found: Found) -> float | None:
+def scraped_at_s(found: Found) -> float | None:
     return max((series.value for series in _scrapes(found)), default=None)
 
 
@@ -350,7 +184,7 @@ def _scrapes(found: Found) -> Iterator[Series]:
     return (series for series in found.get("timestamp", ()) if series.value != UNUSABLE)
 
 
-def _arrived(found: Found) -> float | None:
+def arrived(found: Found) -> float | None:
     completed, running, queued = (_one(found, name) for name in ("completed", "running", "queued"))
     rejected = _one(found, "rejected")
     if completed is None or running is None or queued is None:

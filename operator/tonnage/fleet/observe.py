@@ -12,8 +12,9 @@ from tonnage.cluster.questions import Answers
 from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
+from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
-from tonnage.estimate.samples import EngineSamples, Scrape, join
+from tonnage.estimate.samples import EngineSamples
 from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests

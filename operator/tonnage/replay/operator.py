@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.state import Fleet, Memory, ModelState
 from tonnage.control.tick import Outcome, tick
+from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import TABLE, TPOT_BOUNDS_S, TTFT_BOUNDS_S, Query, bucket_matcher
-from tonnage.estimate.samples import Scrape, join
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Record, moment_of_tick
 from tonnage.replay.views import EPOCH_S, deployment_view, model_view, pod_views

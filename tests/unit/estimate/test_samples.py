@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tonnage.estimate.samples import ArrivalWindow, LengthWindow, join
+from tonnage.estimate.joined import join
+from tonnage.estimate.samples import ArrivalWindow, LengthWindow
 from tonnage.estimate.series import UNUSABLE, Series, Vector
 from tonnage.settings import Settings
 
