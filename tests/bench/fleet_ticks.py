@@ -298,8 +298,9 @@ HEAD = """# What a tick of a large fleet costs
 
 Written by `python tests/bench/fleet_ticks.py --page`, which says what is in it. CPU of one core in
 seconds, mean of {ticks} ticks; {questions} distinct questions, the memory of answers warm.
-RSS with the objects of the API server and the answers of Prometheus, both of which the process holds
-here, and its own, without what these took before the first tick. Decided: objects that did not rest.
+RSS with the objects of the API server and the answers of Prometheus, both of which the process
+holds here, and its own, without what these took before the first tick. Decided: objects that did
+not rest.
 Aim: 5,000 objects, 1 % changing, at most 1 s and 300 MiB. It is not met: in every tick every
 series is read, of every object the page of its engine is noted, and each minute what came to it,
 which is half of what decides; statuses that the API server holds came to the memory of the process.
