@@ -45,8 +45,8 @@ NUM_NAMESPACES = 50
 TICK_S = 15.0
 PIECE = 65_536
 WARM_TICKS = 64
-"""Sixteen minutes: by then constants stand on ten windows, other flags were searched for, and the
-objects have come apart. As many change in each of them as when it counts."""
+"""Sixteen minutes: by then constants stand on ten windows, and the objects have come apart. As many
+change in each of them as when it counts."""
 MAX_SERIES = 200_000
 RATE = 0.5
 """Requests/s of a replica, about half of what it sustains."""

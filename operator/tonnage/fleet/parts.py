@@ -6,8 +6,7 @@ has others fail now and then gains nothing by waiting for the next time.
 """
 
 import re
-import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -89,12 +88,7 @@ def _together(num_pods: Mapping[str, int]) -> Iterator[Sequence[str]]:
 
 
 def _alone(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    if len(names) <= MOST_ALONE:
-        return [[name] for name in names]
-    shared = defaultdict[int, list[str]](list)
-    for name in names:
-        shared[zlib.crc32(name.encode()) % MOST_ALONE].append(name)
-    return [shared[share] for share in sorted(shared)]
+    return [names[share::MOST_ALONE] for share in range(min(len(names), MOST_ALONE))]
 
 
 def after_round(
@@ -105,20 +99,30 @@ def after_round(
     *,
     now_s: float,
 ) -> Aparts:
-    """Return who is asked for alone after a round that asked these sets for these pods."""
-    known = {
-        name: Apart(until_s=each.until_s, for_s=each.for_s)
-        for name, each in aparts.items()
-        if now_s < each.until_s + REMEMBERED_S
-    }
+    """Return who is asked for alone after a round that asked these sets for these pods.
+
+    Where more are than there are parts for, those who share one that went well are not any more: so
+    the others come to have one each.
+    """
     failed = {name for each in _failed(sets, answers, pods) for name in each}
-    return known | {name: _apart(known.get(name), now_s) for name in failed}
+    shared = {name for each in sets if len(each.namespaces) > 1 for name in each.namespaces}
+    known = {name: each for name, each in aparts.items() if now_s < each.until_s + REMEMBERED_S}
+    answered = {
+        name: Apart(
+            until_s=min(each.until_s, now_s) if name in shared else each.until_s,
+            for_s=each.for_s,
+        )
+        for name, each in known.items()
+    }
+    return answered | {
+        name: _apart(known.get(name), now_s, is_doubted=name in known and name not in shared)
+        for name in failed
+    }
 
 
-def _apart(before: Apart | None, now_s: float) -> Apart:
+def _apart(before: Apart | None, now_s: float, *, is_doubted: bool) -> Apart:
     for_s = min(MOST_ALONE_S, 2 * before.for_s) if before else ALONE_S
-    was_alone = before is not None and before.is_alone(now_s)
-    return Apart(until_s=now_s + for_s, for_s=for_s, is_doubted=was_alone)
+    return Apart(until_s=now_s + for_s, for_s=for_s, is_doubted=is_doubted)
 
 
 def _failed(

@@ -116,15 +116,14 @@ class TestParts:
         assert asked(small, aparts, 600.0) == [()]
         assert asked(pods(blue=1), aparts, 0.0) == [()]
 
-    def test_there_are_never_more_than_some_of_those_and_each_stays_in_its_own(self):
+    def test_there_are_never_more_than_some_of_those_and_each_is_in_one(self):
         names = [f"team-{number}" for number in range(100)]
-        aparts = {name: Apart(until_s=1.0, for_s=1.0) for name in [*names, "new"]}
-        before = asked([(name, "a") for name in names], aparts)
-        after = asked([(name, "a") for name in [*names, "new"]], aparts)
+        aparts = {name: Apart(until_s=1.0, for_s=1.0) for name in names}
+        found = asked([(name, "a") for name in names], aparts)
 
-        assert len(before) <= MOST_ALONE
-        assert sorted(name for part in before for name in part) == sorted(names)
-        assert len(set(after) - set(before)) == 1
+        assert len(found) == MOST_ALONE
+        assert sorted(name for part in found for name in part) == sorted(names)
+        assert max(map(len, found)) == 4
 
     def test_begin_with_another_one_each_round(self):
         first = [asked(pods(**THREE), now_s=15.0 * turn)[0] for turn in range(4)]
@@ -174,6 +173,18 @@ class TestAfterARound:
         rounds.round(after_s=0).round({"blue": LARGE}, after_s=0)
 
         assert rounds.aparts["blue"].for_s == ALONE_S
+
+    def test_of_many_that_share_parts_nobody_shares_one_with_who_fails_after_some_more(self):
+        evil = {f"team-{number:03}" for number in (3, 35, 70, 204)}
+        rounds = Rounds([(f"team-{number:03}", "a") for number in range(300)])
+        said = Answers(problems={"up": LARGE})
+        rounds.aparts = after_round({}, rounds.parts(), said, rounds.known, now_s=0.0)
+        for _ in range(4):
+            rounds.round(dict.fromkeys(evil, LARGE))
+
+        parts = asked(rounds.known, rounds.aparts, rounds.now_s)
+        assert {(name,) for name in evil} <= set(parts)
+        assert len(parts) <= MOST_ALONE + 2
 
     def test_who_fails_alone_too_is_doubted_until_it_answers(self):
         rounds = Rounds(pods(**THREE)).round({"blue": LATE})
