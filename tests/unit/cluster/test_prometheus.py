@@ -204,27 +204,9 @@ class TestIsolation:
         assert len(answers.series) == 9
         assert answers.problems == {"hangs": ("QueryTimeout", "no whole answer within 0.5 s")}
 
-    def test_a_namespace_of_which_all_hang_leaves_the_others(self):
-        def answer(request):
-            if request.form["query"].startswith("green"):
-                server.stopping.wait(10)
-            return ONE
+    def without_answer(self, names, *, doubted=(), **limits):
+        """The namespaces that lack an answer to ten queries; all of those of ``evil`` hang."""
 
-        sets = [
-            QuerySet(
-                expressions={str(number): f"{name}{number}" for number in range(10)},
-                namespaces=(name,),
-                num_pods=1,
-            )
-            for name in ("green", "blue", "red", "white", "black")
-        ]
-        with serving(answer) as server:
-            answers = a_prometheus(server, request_s=0.3, all_s=2).ask(sets, EVERYTHING)
-
-        assert {key.partition("@")[2] for key in answers.problems} == {"green"}
-        assert len(answers.series) == 10
-
-    def test_those_that_failed_before_share_a_place_and_leave_the_others(self):
         def answer(request):
             if request.form["query"].startswith("evil"):
                 server.stopping.wait(10)
@@ -235,15 +217,26 @@ class TestIsolation:
                 expressions={str(number): f"{name}{number}" for number in range(10)},
                 namespaces=(name,),
                 num_pods=1,
-                is_doubted=not name.startswith("good"),
+                is_doubted=name in doubted,
             )
-            for name in ("back", "evil-0", "evil-1", "evil-2", "evil-3", "good-0", "good-1")
+            for name in names
         ]
         with serving(answer) as server:
-            answers = a_prometheus(server, request_s=0.5, all_s=1.2).ask(sets, EVERYTHING)
+            answers = a_prometheus(server, **limits).ask(sets, EVERYTHING)
+        assert len(answers.series) == 10
+        return {key.partition("@")[2] for key in answers.problems}
 
-        failed = {key.partition("@")[2] for key in answers.problems}
-        assert failed == {"evil-0", "evil-1", "evil-2", "evil-3"}
+    def test_a_namespace_of_which_all_hang_leaves_the_others(self):
+        names = ("evil", "blue", "red", "white", "black")
+
+        assert self.without_answer(names, request_s=0.3, all_s=2) == {"evil"}
+
+    def test_those_that_failed_before_share_a_place_and_leave_the_others(self):
+        evil = {"evil-0", "evil-1", "evil-2", "evil-3"}
+        names = ("back", *sorted(evil), "blue", "red")
+        found = self.without_answer(names, doubted={"back", *evil}, request_s=0.5, all_s=1.2)
+
+        assert found == evil
 
     def test_all_end_at_the_deadline_of_the_tick(self):
         with serving(lambda _: after(server, 0.3)) as server:
