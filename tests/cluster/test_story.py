@@ -44,7 +44,7 @@ SURGE_PER_S = 3 * BASE_PER_S
 LOW_PER_S = 0.5
 PROMPT_TOKENS, OUTPUT_TOKENS, MAX_TOKENS = 500, 200, 2000
 TTFT_S, TPOT_S = 2.0, 0.05
-DRAIN_S = Settings().backlog_drain_s
+DRAIN_S = Settings.model_fields["backlog_drain_s"].default
 """In which the operator lets a backlog be served."""
 LEARNED_BEFORE_SURGE = 0.78
 """As the ConfigMap has it: well below the prior, so that a loss would show."""
