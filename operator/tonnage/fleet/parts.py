@@ -1,8 +1,7 @@
 """In which parts a fleet is asked for: of a thousand pods, and alone those whom a failure met.
 
 What fails a part leaves all of its namespaces without figures. So each of them is asked for alone
-after it: ten minutes at first, and twice as long each time that it happens again within a day. Who
-has others fail now and then gains nothing by waiting for the next time.
+after it: ten minutes at first, and twice as long each time that it happens again within a day.
 """
 
 import re
@@ -21,10 +20,11 @@ PART_NAMES = 200
 """Namespaces of a part: a query names all of them."""
 MOST_ALONE = 32
 """Parts of namespaces that are asked for alone: where there are more of these, some share one."""
-ALONE_S = 10 * MINUTE_S
-TURN_S = 10.0
+ALONE_S = 10.0 * MINUTE_S
 MOST_ALONE_S = REMEMBERED_S = 24 * HOUR_S
 TOO_LARGE = frozenset({"ResponseTooLarge", "QueryTooLarge"})
+UNREACHABLE = "PrometheusUnreachable"
+"""Which no namespace can bring about."""
 LEAST_FLOOD_BYTES, POD_BYTES = MIB, 32 * KIB
 """Of all answers of a round: a pod's own series take some 7 KiB."""
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -52,9 +52,17 @@ Aparts = Mapping[str, Apart]
 
 
 def parts_of(
-    expressions: Expressions, pods: Collection[PodKey], aparts: Aparts, now_s: float
+    expressions: Expressions,
+    pods: Collection[PodKey],
+    aparts: Aparts,
+    now_s: float,
+    *,
+    turn: int = 0,
 ) -> list[QuerySet]:
-    """Return the same queries for each part of a fleet; for all at once where it is small."""
+    """Return the same queries for each part of a fleet; for all at once where it is small.
+
+    ``turn``: of the round: another part comes first in each.
+    """
     counted = Counter(namespace for namespace, _ in pods)
     num_pods = {name: number for name, number in counted.items() if NAMESPACE.fullmatch(name)}
     alone = sorted(name for name in num_pods if name in aparts and aparts[name].is_alone(now_s))
@@ -70,8 +78,8 @@ def parts_of(
         )
         for names in (*_together(others), *_alone(alone))
     ]
-    # Of those that share a place the first may take all of its time: another one each round.
-    first = int(now_s // TURN_S) % len(sets)
+    # Of those that share a place the first may take all of its time.
+    first = turn % len(sets)
     return [*sets[first:], *sets[:first]]
 
 
@@ -121,7 +129,10 @@ def after_round(
 
 
 def _apart(before: Apart | None, now_s: float, *, is_doubted: bool) -> Apart:
-    for_s = min(MOST_ALONE_S, 2 * before.for_s) if before else ALONE_S
+    if before is None:
+        for_s = ALONE_S
+    else:
+        for_s = before.for_s if before.is_alone(now_s) else min(MOST_ALONE_S, 2 * before.for_s)
     return Apart(until_s=now_s + for_s, for_s=for_s, is_doubted=is_doubted)
 
 
@@ -143,8 +154,10 @@ def _failed(
 def _fails(name: str, part: QuerySet, sets: Sequence[QuerySet], answers: Answers) -> bool:
     key = next(part.keys(name))
     if key in answers.problems:
-        return answers.problems[key][0] in TOO_LARGE or name in answers.series
-    are_whole = (next(each.keys(name)) not in answers.partial for each in sets)
+        reason = answers.problems[key][0]
+        return reason in TOO_LARGE or (name in answers.series and reason != UNREACHABLE)
+    keys = (next(each.keys(name)) for each in sets)
+    are_whole = (each not in answers.partial and each not in answers.problems for each in keys)
     return key in answers.partial and any(are_whole)
 
 

@@ -30,6 +30,8 @@ class Scraper:
     """Of the round under way, as the next."""
     _sets: Sequence[QuerySet] = ()
     _aparts: Aparts = field(default_factory=dict)
+    _turn: int = -1
+    """Of that round."""
     _told: frozenset[str] = frozenset()
 
     def begin(
@@ -41,7 +43,8 @@ class Scraper:
     ) -> None:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         self._pods = frozenset(pods)
-        self._sets = parts_of(expressions, self._pods, self._aparts, now_s)
+        self._turn += 1
+        self._sets = parts_of(expressions, self._pods, self._aparts, now_s, turn=self._turn)
         kept = Kept(labels=kept_labels(self.settings), pods=self._pods)
         self.rounds.begin(self._sets, kept, news)
 

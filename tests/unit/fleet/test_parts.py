@@ -126,9 +126,10 @@ class TestParts:
         assert max(map(len, found)) == 4
 
     def test_begin_with_another_one_each_round(self):
-        first = [asked(pods(**THREE), now_s=15.0 * turn)[0] for turn in range(4)]
+        known = pods(blue=900, green=900, red=900)
+        first = [parts_of(expressions, known, {}, 0.0, turn=turn)[0] for turn in range(3)]
 
-        assert len(set(first)) == len(asked(pods(**THREE)))
+        assert {each.namespaces for each in first} == {("blue",), ("green",), ("red",)}
 
 
 class TestAfterARound:
@@ -150,6 +151,7 @@ class TestAfterARound:
         assert Rounds(pods(**THREE)).round(partial=named).alone == {"blue", "green"}
         everywhere = named | {"up@red"}
         assert Rounds(pods(**THREE)).round(partial=everywhere).alone == set()
+        assert Rounds(pods(**THREE)).round({"red": LATE}, partial=named).alone == {"red"}
 
     @pytest.mark.parametrize("problem", [LATE, REFUSED])
     def test_that_failed_everywhere_nobody_is_alone(self, problem):
@@ -157,6 +159,18 @@ class TestAfterARound:
 
     def test_in_which_answers_were_too_large_everywhere_all_are(self):
         assert Rounds(pods(**THREE)).round({"blue": LARGE, "red": LARGE}).alone == {*THREE}
+
+    def test_that_could_not_reach_it_nobody_is_alone(self):
+        nobody = ("PrometheusUnreachable", "Prometheus: ClientConnectorError")
+
+        assert Rounds(pods(**THREE)).round({"blue": nobody}).alone == set()
+
+    def test_in_which_it_still_fails_alone_it_stays_so_for_as_long_as_before(self):
+        rounds = Rounds(pods(**THREE)).round({"blue": LARGE}).round({"blue": LARGE})
+
+        assert rounds.aparts["blue"] == Apart(
+            until_s=15.0 + ALONE_S, for_s=ALONE_S, is_doubted=True
+        )
 
     def test_who_fails_again_is_alone_for_twice_as_long_up_to_a_day(self):
         rounds, lasted_s = Rounds(pods(**THREE)), []
@@ -199,7 +213,7 @@ class TestAfterARound:
         said = Answers(problems={"up": LARGE})
         aparts = after_round({}, rounds.parts(), said, known, now_s=0.0)
 
-        assert asked(known, aparts, 15.0) == [("green",), ("blue",)]
+        assert asked(known, aparts, 15.0) == [("blue",), ("green",)]
         assert asked(known, aparts, ALONE_S) == [()]
 
     @pytest.mark.parametrize(
