@@ -10,7 +10,6 @@ object has one pod that serves, and 46 series. All together ask so many distinct
 times move. The memory of answers is warm: what is cold is said in ``capacity.md``.
 """
 
-import json
 import random
 import resource
 import time
@@ -31,6 +30,7 @@ from fleet_builders import (
 )
 from kube_double import KubeDouble
 from loop_builders import BUSY, a_loop_asking, show
+from query_api import compact
 from tonnage.cluster.answer import AnswerReader, LabelSets
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from tonnage.cluster.questions import Gathering, Outcome
@@ -105,7 +105,7 @@ class FleetWorld:
                 found = list(self._series(name, namespaces or tuple(self.pods)))
                 self.num_series += len(found)
                 body = {"resultType": "vector", "result": found}
-                text = json.dumps({"status": "success", "data": body}, separators=(",", ":"))
+                text = compact({"status": "success", "data": body})
                 self._answers[name, namespaces] = text.encode()
 
     def _series(self, name: str, namespaces: Sequence[str]) -> Iterator[dict]:

@@ -25,7 +25,7 @@ from tonnage.units import KIB, MIB
 PIECE_BYTES = 64 * KIB
 HOPELESS = 2
 """Questions of a set that are late, and none answered, before the rest is not asked."""
-LATE = "QueryTimeout"
+LATE, UNREACHABLE = "QueryTimeout", "PrometheusUnreachable"
 GZIP_BITS = zlib.MAX_WBITS | 16
 
 
@@ -179,11 +179,10 @@ class _Asking:
             most_late = 1 if each.is_doubted else max(1, HOPELESS // num_lines)
             account = _Account(left_bytes=share_bytes, most_late=most_late)
             waiting = iter(each.expressions.items())
-            own = [self._ask_in_turn(each, waiting, account) for _ in range(num_lines)]
             if each.is_doubted:
-                doubted += own
+                doubted.append(self._ask_in_turn(each, waiting, account))
             else:
-                lines += own
+                lines += [self._ask_in_turn(each, waiting, account) for _ in range(num_lines)]
         await asyncio.gather(*lines, _one_by_one(doubted))
 
     async def _ask_in_turn(
@@ -294,4 +293,4 @@ async def _unpacked(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, N
 
 
 def _unreachable(error: Exception) -> PrometheusError:
-    return PrometheusError(f"Prometheus: {type(error).__name__}", reason="PrometheusUnreachable")
+    return PrometheusError(f"Prometheus: {type(error).__name__}", reason=UNREACHABLE)

@@ -1,7 +1,7 @@
 """The answers of a round by pod and engine: what is as it was a round ago is not read again."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from tonnage.estimate.metrics import TABLE
@@ -27,7 +27,7 @@ class Scrape:
     engines: Mapping[PodKey, tuple[EngineSamples, ...]] = field(default_factory=dict)
     dropped_engines: Mapping[PodKey, int] = field(default_factory=dict)
     """How many engines beyond the most of one pod were left out, of the pods that had more."""
-    answers: "Found" = field(default_factory=dict)
+    answers: Found = field(default_factory=dict)
     """That it was made of."""
 
 
@@ -75,21 +75,26 @@ def join(
 def _crowded(answers: Found, settings: Settings) -> Crowded:
     """Return the pods that name more engines than one may have, and these in order.
 
-    The labels of an engine are often one object: a pod can invent thousands, and none is built.
+    A pod can invent thousands: nothing is built of them.
     """
-    labels = dict[int, Mapping[str, str]]()
-    for name, series in answers.items():
-        if not TABLE[name].is_of_gpu:
-            told = series.labels if isinstance(series, Vector) else [each.labels for each in series]
-            labels.update(zip(map(id, told), told, strict=True))
     named = defaultdict[PodKey, set[str]](set)
-    for each in labels.values():
+    of_engines = (series for name, series in answers.items() if not TABLE[name].is_of_gpu)
+    for each in _label_sets(of_engines).values():
         named[_pod_of(each, settings)].add(each.get("engine", ""))
     return {
         key: _in_order(names)
         for key, names in named.items()
         if all(key) and len(names - {""}) > MAX_ENGINES
     }
+
+
+def _label_sets(answers: Iterable[Sequence[Series]]) -> Mapping[int, Mapping[str, str]]:
+    """Return the labels of all series by id: those of an engine are often one object."""
+    found = dict[int, Mapping[str, str]]()
+    for series in answers:
+        told = series.labels if isinstance(series, Vector) else [each.labels for each in series]
+        found.update(zip(map(id, told), told, strict=True))
+    return found
 
 
 def _in_order(names: Set[str]) -> Sequence[str]:
@@ -127,9 +132,7 @@ def _changed_pods(
 
 def _of_pods(answers: Mapping[str, Vector], pods: Set[PodKey], settings: Settings) -> Found:
     """Return the series of some pods."""
-    labels = dict[int, Mapping[str, str]]()
-    for series in answers.values():
-        labels.update(zip(map(id, series.labels), series.labels, strict=True))
+    labels = _label_sets(answers.values())
     kept = {place for place, each in labels.items() if _pod_of(each, settings) in pods}
     return {
         name: series.where([place in kept for place in map(id, series.labels)])

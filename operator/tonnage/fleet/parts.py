@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage.cluster.prometheus import LATE
+from tonnage.cluster.prometheus import LATE, UNREACHABLE
 from tonnage.cluster.questions import Answers, QuerySet
 from tonnage.estimate.samples import PodKey
 from tonnage.units import HOUR_S, KB, KIB, MIB, MINUTE_S
@@ -23,8 +23,6 @@ MOST_ALONE = 32
 ALONE_S = 10.0 * MINUTE_S
 MOST_ALONE_S = REMEMBERED_S = 24 * HOUR_S
 TOO_LARGE = frozenset({"ResponseTooLarge", "QueryTooLarge"})
-UNREACHABLE = "PrometheusUnreachable"
-"""Which no namespace can bring about."""
 LEAST_FLOOD_BYTES, POD_BYTES = MIB, 32 * KIB
 """Of all answers of a round: a pod's own series take some 7 KiB."""
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -141,7 +139,8 @@ def _failed(
 ) -> Iterator[Iterable[str]]:
     """Yield the namespaces of each part that failed by itself, or all that were asked for at once.
 
-    By itself: another part has the answer. Where none has, more questions would not help.
+    By itself: another part has the answer. Where none has, more questions would not help. That
+    Prometheus is not reached no namespace can bring about.
     """
     for each in sets:
         if not each.namespaces:
