@@ -11,6 +11,7 @@ from fault_world import SHORT, a_world, failing
 from fleet_builders import NOW_S
 from http_double import Reply, serving
 from query_api import QueryApi
+from tonnage.fleet.scrape import query_of
 from tonnage.units import MIB
 
 ROOT = Path(__file__).parents[2]
@@ -133,4 +134,4 @@ class TestAServerThatDrips:
             world.api.fault = failing(self.dripping(world), "preemptions")
 
             assert world.tick(2) == {"blue": 1, "green": 1}
-            assert set(world.fleet.problems) == {"preemptions"}
+            assert {query_of(key) for key in world.fleet.problems} == {"preemptions"}

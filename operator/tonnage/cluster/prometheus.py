@@ -8,9 +8,9 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 
@@ -18,14 +18,15 @@ import aiohttp
 
 from tonnage.cluster.answer import AnswerReader, Kept, LabelSets, bad_answer
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Answers, Gathering, Outcome, QuerySet
+from tonnage.cluster.questions import Answers, Gathering, Outcome, QuerySet, Standing
+from tonnage.cluster.turns import Account, Question, Turns
 from tonnage.settings import Settings
 from tonnage.units import KIB, MIB
 
 PIECE_BYTES = 64 * KIB
-HOPELESS = 2
-"""Questions of a set that are late, and none answered, before the rest is not asked."""
 LATE, UNREACHABLE = "QueryTimeout", "PrometheusUnreachable"
+CUT_OFF = "TickTimeout"
+"""The tick was over first, and that is not for what this set itself took."""
 GZIP_BITS = zlib.MAX_WBITS | 16
 
 
@@ -47,6 +48,13 @@ class Limits:
     """Of all answers of a tick, for each pod that is asked for: large fleets have large answers."""
     answer_series: int = 200_000
 
+    def doubting(self) -> "Limits":
+        """Return those of sets that are doubted, which make no round last longer.
+
+        What answers more slowly would not be through with all of its questions in time.
+        """
+        return replace(self, request_s=self.request_s / 4, all_s=self.all_s / 2)
+
     @property
     def asked_series(self) -> int:
         """Most series that a server is asked for: one more, so that one that was cut is refused.
@@ -54,28 +62,6 @@ class Limits:
         Prometheus 3 knows ``limit``; what does not sends all of them, and reading ends there.
         """
         return self.answer_series + 1
-
-
-@dataclass(slots=True, kw_only=True)
-class _Account:
-    """What one set of questions may still take, and how it fares."""
-
-    left_bytes: int
-    most_late: int
-    num_answered: int = 0
-    num_late: int = 0
-
-    def pay(self, amount_bytes: int) -> None:
-        self.left_bytes -= amount_bytes
-        if self.left_bytes < 0:
-            message = "the answers of this tick exceed the bytes that they may take together"
-            raise PrometheusError(message, reason="ResponseTooLarge")
-
-    def check_hope(self) -> None:
-        """Raise where the rest would only wait as long as the first ones did."""
-        if self.num_late >= self.most_late and not self.num_answered:
-            message = "not asked: nothing before was answered in time"
-            raise PrometheusError(message, reason=LATE)
 
 
 class Prometheus:
@@ -115,7 +101,7 @@ class Prometheus:
                     gathering.fail(name, each, problem)
             return gathering.answers()
         async with session:
-            asking = _Asking(
+            asking = Asking(
                 post=lambda text: session.post(
                     self._url,
                     data={"query": text, "limit": str(self._limits.asked_series)},
@@ -155,7 +141,7 @@ Post = Callable[[str], "aiohttp.client._RequestContextManager"]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Asking:
+class Asking:
     """The questions of one tick under way."""
 
     post: Post
@@ -163,55 +149,68 @@ class _Asking:
     limits: Limits
     now: Callable[[], float]
     gathering: Gathering
-    _places: asyncio.Semaphore = field(init=False)
-    _end_s: float = field(init=False)
+    _all_bytes: int = 0
+    _begun_s: float = 0.0
     """By the event loop's clock."""
 
-    def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.limits.num_parallel)
-        self._end_s = asyncio.get_running_loop().time() + self.limits.all_s
-
     async def ask(self, sets: Sequence[QuerySet]) -> None:
-        """Ask the sets side by side, so that one of which all hang does not hold up the others."""
-        num_lines = max(1, self.limits.num_parallel // max(1, len(sets)))
-        lines, doubted = [], []
-        for each, share_bytes in zip(sets, shares(sets, self.limits), strict=True):
-            most_late = 1 if each.is_doubted else max(1, HOPELESS // num_lines)
-            account = _Account(left_bytes=share_bytes, most_late=most_late)
-            waiting = iter(each.expressions.items())
-            if each.is_doubted:
-                doubted.append(self._ask_in_turn(each, waiting, account))
-            else:
-                lines += [self._ask_in_turn(each, waiting, account) for _ in range(num_lines)]
-        await asyncio.gather(*lines, _one_by_one(doubted))
+        """Ask everything, each of a few places one question after the other."""
+        num_pods = sum(each.num_pods for each in sets)
+        self._all_bytes = max(self.limits.all_bytes, self.limits.pod_bytes * num_pods)
+        self._begun_s = clock_s()
+        turns = Turns(sets, patience_s=self.limits.request_s)
+        async with asyncio.TaskGroup() as places:
+            for _ in range(self.limits.num_parallel):
+                places.create_task(self._ask_in_turn(turns))
 
-    async def _ask_in_turn(
-        self, queries: QuerySet, waiting: Iterator[tuple[str, str]], account: _Account
-    ) -> None:
-        for name, text in waiting:
+    async def _ask_in_turn(self, turns: Turns) -> None:
+        while question := turns.begin(clock_s()):
+            account = question.account
             try:
-                account.check_hope()
-                outcome = await self._ask_before_the_end(text, account)
+                outcome = await self._ask_before_the_end(question)
             except PrometheusError as error:
                 account.num_late += error.reason == LATE
-                self.gathering.fail(name, queries, error)
+                self.gathering.fail(question.name, account.queries, error)
             else:
                 account.num_answered += 1
-                self.gathering.add(name, queries, outcome)
+                self.gathering.add(question.name, account.queries, outcome)
+            finally:
+                question.end(clock_s())
 
-    async def _ask_before_the_end(self, text: str, account: _Account) -> Outcome:
+    async def _ask_before_the_end(self, question: Question) -> Outcome:
+        account, limits = question.account, self._limits_of(question.account)
+        if account.is_hopeless:
+            message = "not asked: nothing before was answered in time"
+            raise PrometheusError(message, reason=LATE)
+        end_s = self._begun_s + limits.all_s
+        if clock_s() >= end_s:
+            raise self._cut_off(account)
         try:
-            async with asyncio.timeout_at(self._end_s), self._places:
-                return await self._ask_twice(text, account)
+            async with asyncio.timeout_at(end_s):
+                return await self._ask_twice(question.text, account)
         except TimeoutError as error:
-            message = f"not answered within the {self.limits.all_s:g} s of a tick"
-            raise PrometheusError(message, reason=LATE) from error
+            raise self._cut_off(account) from error
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(error) from error
 
-    async def _ask_twice(self, text: str, account: _Account) -> Outcome:
+    def _limits_of(self, account: Account) -> Limits:
+        is_doubted = account.queries.standing == Standing.DOUBTED
+        return self.limits.doubting() if is_doubted else self.limits
+
+    def _cut_off(self, account: Account) -> PrometheusError:
+        """Return what is said of a question that the end came before.
+
+        A set that had its share of the time, and one question more, was late by itself.
+        """
+        limits = self._limits_of(account)
+        share_s = account.share * self.limits.num_parallel * self.limits.all_s
+        is_late = account.taken_s(clock_s()) > share_s + limits.request_s
+        message = f"not answered within the {limits.all_s:g} s of a tick"
+        return PrometheusError(message, reason=LATE if is_late else CUT_OFF)
+
+    async def _ask_twice(self, text: str, account: Account) -> Outcome:
         """Ask, and once more where the connection broke before there was an answer."""
-        limit_s = self.limits.request_s
+        limit_s = self._limits_of(account).request_s
         try:
             async with asyncio.timeout(limit_s):
                 try:
@@ -221,7 +220,7 @@ class _Asking:
         except TimeoutError as error:
             raise PrometheusError(f"no whole answer within {limit_s:g} s", reason=LATE) from error
 
-    async def _ask_once(self, text: str, account: _Account) -> Outcome:
+    async def _ask_once(self, text: str, account: Account) -> Outcome:
         reader = AnswerReader(self.labels, max_series=self.limits.answer_series)
         sent_at_s, num_bytes = self.now(), 0
         async with self.post(text) as response:
@@ -232,12 +231,18 @@ class _Asking:
                 async for piece in pieces:
                     num_bytes += len(piece)
                     self._check_size(num_bytes)
-                    account.pay(len(piece))
-                    self.gathering.bytes_read += len(piece)
+                    self._pay(account, len(piece))
                     reader.feed(piece)
         answer = reader.end()
         skew_s = skew(reader.evaluated_at_s, sent_at_s=sent_at_s, received_at_s=self.now())
         return Outcome(answer=answer, clock_skew_s=skew_s)
+
+    def _pay(self, account: Account, amount_bytes: int) -> None:
+        self.gathering.bytes_read += amount_bytes
+        account.num_bytes += amount_bytes
+        if account.num_bytes > account.share * self._all_bytes:
+            message = "the answers of this tick exceed the bytes that they may take together"
+            raise PrometheusError(message, reason="ResponseTooLarge")
 
     def _check_size(self, num_bytes: int) -> None:
         if num_bytes > self.limits.answer_bytes:
@@ -245,22 +250,9 @@ class _Asking:
             raise PrometheusError(message, reason="ResponseTooLarge")
 
 
-async def _one_by_one(lines: Iterable[Awaitable[None]]) -> None:
-    for each in lines:
-        await each
-
-
-def shares(sets: Sequence[QuerySet], limits: Limits) -> list[int]:
-    """Return the bytes that the answers to each set may take: half alike, half by its pods.
-
-    One set that is flooded then leaves the others what they need.
-    """
-    num_pods = sum(each.num_pods for each in sets)
-    half_bytes = max(limits.all_bytes, limits.pod_bytes * num_pods) // 2
-    by_pod = half_bytes / max(1, num_pods)
-    if num_pods == 0:
-        return [2 * half_bytes // len(sets) for _ in sets]
-    return [half_bytes // len(sets) + int(by_pod * each.num_pods) for each in sets]
+def clock_s() -> float:
+    """Return the time of the event loop that runs."""
+    return asyncio.get_running_loop().time()
 
 
 def skew(evaluated_at_s: float | None, *, sent_at_s: float, received_at_s: float) -> float | None:

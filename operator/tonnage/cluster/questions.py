@@ -3,10 +3,21 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from tonnage.cluster.answer import Answer
 from tonnage.cluster.errors import PrometheusError
 from tonnage.estimate.series import Series, Vector, merged
+
+
+class Standing(IntEnum):
+    """Of a set of queries: how far it is trusted not to keep the others from their answers."""
+
+    USUAL = 0
+    APART = 1
+    """A failure met those whom it is of, not long ago."""
+    DOUBTED = 2
+    """It failed by itself the last time that it was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +30,7 @@ class QuerySet:
     """That the expressions are limited to; empty: to none."""
     num_pods: int = 0
     """Whose series are expected: the larger part of the bytes goes to those who have more."""
-    is_doubted: bool = False
-    """It failed the last time: all such sets share one place, one after the other."""
+    standing: Standing = Standing.USUAL
 
     def keys(self, name: str) -> Iterator[str]:
         """Yield what an answer is named by: the query, or query@namespace for each of them."""

@@ -126,11 +126,12 @@ _METRICS: Final[Mapping[str, str]] = {
     "NoReplicaYet": "no replica has been Ready for long enough to be scraped",
     "PrometheusUnreachable": "Prometheus cannot be reached",
     "QueryRefused": "Prometheus refuses a query",
-    "QueryTimeout": "Prometheus did not answer within a tick",
+    "QueryTimeout": "Prometheus did not answer a query in time",
     "QueryTooLarge": "an answer has more series than are read",
     "ResponseTooLarge": "an answer has more bytes than are read",
     "Scraped": "the pods report",
     "ScrapesLeftOut": "scrapes that cannot be true are left out",
+    "TickTimeout": "the time of a tick was over before the answer",
 }
 _REFUSALS: Final[Mapping[str, str]] = {
     "Catalog": "a figure of the catalogue, or of the administrator's classes, cannot be used",

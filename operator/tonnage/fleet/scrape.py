@@ -10,7 +10,7 @@ from tonnage.cluster.answer import Kept
 from tonnage.cluster.questions import Answers, QuerySet
 from tonnage.estimate.metrics import DECIDING, TABLE
 from tonnage.estimate.samples import PodKey
-from tonnage.fleet.parts import Aparts, Expressions, after_round, parts_of
+from tonnage.fleet.parts import Aparts, Expressions, after_round, first_cut_off, parts_of
 from tonnage.fleet.rounds import Rounds
 from tonnage.settings import Settings
 
@@ -30,8 +30,8 @@ class Scraper:
     """Of the round under way, as the next."""
     _sets: Sequence[QuerySet] = ()
     _aparts: Aparts = field(default_factory=dict)
-    _turn: int = -1
-    """Of that round."""
+    _first: str = ""
+    """A namespace whose part comes first in the next round."""
     _told: frozenset[str] = frozenset()
 
     def begin(
@@ -43,8 +43,7 @@ class Scraper:
     ) -> None:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         self._pods = frozenset(pods)
-        self._turn += 1
-        self._sets = parts_of(expressions, self._pods, self._aparts, now_s, turn=self._turn)
+        self._sets = parts_of(expressions, self._pods, self._aparts, now_s, first=self._first)
         kept = Kept(labels=kept_labels(self.settings), pods=self._pods)
         self.rounds.begin(self._sets, kept, news)
 
@@ -52,7 +51,8 @@ class Scraper:
         """Take over what Prometheus said since this was last asked, if it said anything."""
         answers = self.rounds.take()
         if answers is not None:
-            self._aparts = after_round(self._aparts, self._sets, answers, self._pods, now_s=now_s)
+            self._aparts = after_round(self._aparts, self._sets, answers, now_s=now_s)
+            self._first = first_cut_off(self._sets, answers)
             self._tell(answers)
         return answers
 

@@ -1,10 +1,13 @@
 """In which parts a fleet is asked for, and whom a failure sets apart."""
 
+from dataclasses import replace
+
 import pytest
 
-from tonnage.cluster.questions import Answers
+from tonnage.cluster.questions import Answers, Standing
 from tonnage.fleet.parts import (
     ALONE_S,
+    EVERYBODY,
     MOST_ALONE,
     MOST_ALONE_S,
     PART_NAMES,
@@ -12,9 +15,9 @@ from tonnage.fleet.parts import (
     REMEMBERED_S,
     Apart,
     after_round,
+    first_cut_off,
     parts_of,
 )
-from tonnage.units import MIB
 
 LATE = ("QueryTimeout", "no whole answer within 10 s")
 REFUSED = ("QueryRefused", "Prometheus refused a query with status 422")
@@ -47,12 +50,29 @@ class Rounds:
         return parts_of(expressions, self.known, self.aparts, self.now_s)
 
     @property
+    def named(self):
+        return [each.namespaces for each in sorted(self.parts(), key=lambda part: part.namespaces)]
+
+    def all_failed(self, problem=None, *, after_s=15.0, **answers):
+        """A round of all at once, in which this failed."""
+        assert self.named == [()]
+        said = Answers(problems={"up": problem} if problem else {}, series={"down": []}, **answers)
+        self.aparts = after_round(self.aparts, self.parts(), said, now_s=self.now_s)
+        self.now_s += after_s
+        return self
+
+    @property
     def alone(self):
         return {name for name, each in self.aparts.items() if each.is_alone(self.now_s)}
 
     @property
     def doubted(self):
-        return {name for each in self.parts() if each.is_doubted for name in each.namespaces}
+        return {
+            name
+            for each in self.parts()
+            if each.standing == Standing.DOUBTED
+            for name in each.namespaces
+        }
 
     def round(self, problems=None, *, after_s=15.0, **answers):
         """``problems``: by namespace, of ``up``; a part has those of each of its own."""
@@ -66,7 +86,7 @@ class Rounds:
         everywhere = sum(len(each.namespaces) for each in sets)
         series = {} if len(failed) == everywhere else {"up": []}
         said = Answers(series=series | {"down": []}, problems=failed, **answers)
-        self.aparts = after_round(self.aparts, sets, said, self.known, now_s=self.now_s)
+        self.aparts = after_round(self.aparts, sets, said, now_s=self.now_s)
         self.now_s += after_s
         return self
 
@@ -125,11 +145,23 @@ class TestParts:
         assert sorted(name for part in found for name in part) == sorted(names)
         assert max(map(len, found)) == 4
 
-    def test_begin_with_another_one_each_round(self):
+    def test_begin_with_the_one_that_was_kept_waiting(self):
         known = pods(blue=900, green=900, red=900)
-        first = [parts_of(expressions, known, {}, 0.0, turn=turn)[0] for turn in range(3)]
+        order = parts_of(expressions, known, {}, 0.0, first="green")
+        over = ("TickTimeout", "not answered within the 20 s of a tick")
 
-        assert {each.namespaces for each in first} == {("blue",), ("green",), ("red",)}
+        assert [each.namespaces for each in order] == [("green",), ("red",), ("blue",)]
+        problems = {"up@green": LATE, "down@green": over, "down@red": over, "up@blue": REFUSED}
+        assert first_cut_off(order, Answers(problems=problems)) == "red"
+        assert first_cut_off(order, Answers(problems={"up@green": LATE})) == ""
+
+    def test_of_a_fleet_that_is_halved_have_half_of_the_pods(self):
+        aparts = {EVERYBODY: Apart(until_s=600.0, for_s=600.0)}
+        known = pods(blue=1, green=2, red=1, white=2)
+
+        assert asked(known, aparts) == [("blue", "green"), ("red", "white")]
+        assert asked(known, aparts, 600.0) == [()]
+        assert asked(pods(blue=3), aparts) == [()]
 
 
 class TestAfterARound:
@@ -160,6 +192,14 @@ class TestAfterARound:
     def test_in_which_answers_were_too_large_everywhere_all_are(self):
         assert Rounds(pods(**THREE)).round({"blue": LARGE, "red": LARGE}).alone == {*THREE}
 
+    def test_that_was_over_before_they_were_asked_nobody_is_alone_and_nobody_is_trusted_more(self):
+        over = ("TickTimeout", "not answered within the 20 s of a tick")
+        rounds = Rounds(pods(**THREE)).round({"blue": LARGE}).round({"blue": LARGE})
+        before = rounds.aparts
+        rounds.round({"blue": over, "red": over})
+
+        assert rounds.aparts == before | {"green": replace(before["green"], num_failed=0)}
+
     def test_that_could_not_reach_it_nobody_is_alone(self):
         nobody = ("PrometheusUnreachable", "Prometheus: ClientConnectorError")
 
@@ -168,9 +208,7 @@ class TestAfterARound:
     def test_in_which_it_still_fails_alone_it_stays_so_for_as_long_as_before(self):
         rounds = Rounds(pods(**THREE)).round({"blue": LARGE}).round({"blue": LARGE})
 
-        assert rounds.aparts["blue"] == Apart(
-            until_s=15.0 + ALONE_S, for_s=ALONE_S, is_doubted=True
-        )
+        assert rounds.aparts["blue"] == Apart(until_s=15.0 + ALONE_S, for_s=ALONE_S, num_failed=2)
 
     def test_who_fails_again_is_alone_for_twice_as_long_up_to_a_day(self):
         rounds, lasted_s = Rounds(pods(**THREE)), []
@@ -190,43 +228,57 @@ class TestAfterARound:
 
     def test_of_many_that_share_parts_nobody_shares_one_with_who_fails_after_some_more(self):
         evil = {f"team-{number:03}" for number in (3, 35, 70, 204)}
-        rounds = Rounds([(f"team-{number:03}", "a") for number in range(300)])
-        said = Answers(problems={"up": LARGE})
-        rounds.aparts = after_round({}, rounds.parts(), said, rounds.known, now_s=0.0)
-        for _ in range(4):
+        names = [f"team-{number:03}" for number in range(300)]
+        rounds = Rounds([(name, "a") for name in names])
+        rounds.aparts = {name: Apart(until_s=600.0, for_s=600.0, num_failed=1) for name in names}
+        for _ in range(5):
             rounds.round(dict.fromkeys(evil, LARGE))
 
         parts = asked(rounds.known, rounds.aparts, rounds.now_s)
         assert {(name,) for name in evil} <= set(parts)
-        assert len(parts) <= MOST_ALONE + 2
+        assert len(parts) == MOST_ALONE
 
-    def test_who_fails_alone_too_is_doubted_until_it_answers(self):
+    def test_who_fails_among_fewer_too_is_doubted_until_it_answers(self):
         rounds = Rounds(pods(**THREE)).round({"blue": LATE})
         assert rounds.doubted == set()
 
         assert rounds.round({"blue": LATE}).doubted == {"blue"}
         assert rounds.round().doubted == set()
 
-    def test_of_all_at_once_that_was_too_large_all_are_alone(self):
-        known = pods(blue=1, green=1)
-        rounds = Rounds(known)
-        said = Answers(problems={"up": LARGE})
-        aparts = after_round({}, rounds.parts(), said, known, now_s=0.0)
 
-        assert asked(known, aparts, 15.0) == [("blue",), ("green",)]
-        assert asked(known, aparts, ALONE_S) == [()]
+class TestHalves:
+    @pytest.mark.parametrize("problem", [LATE, REFUSED, LARGE])
+    def test_are_asked_for_after_a_failure_of_all_and_alone_who_is_in_one_that_fails(self, problem):
+        rounds = Rounds(pods(blue=1, green=1, red=1, white=1)).all_failed(problem)
 
-    @pytest.mark.parametrize(
-        ("known", "bytes_read", "is_split"),
-        [
-            (pods(blue=1, green=1), 2 * MIB, True),
-            (pods(blue=1, green=1), MIB, False),
-            (pods(blue=100), 2 * MIB, False),
-            (pods(blue=100), 4 * MIB, True),
-        ],
-    )
-    def test_of_all_at_once_that_was_late_for_its_size_too(self, known, bytes_read, is_split):
-        said = Answers(problems={"up": LATE}, bytes_read=bytes_read)
-        aparts = after_round({}, Rounds(known).parts(), said, known, now_s=0.0)
+        assert rounds.named == [("blue", "green"), ("red", "white")]
+        assert rounds.round({"white": problem}).alone == {EVERYBODY, "red", "white"}
+        assert rounds.round().named == [("blue",), ("green",), ("red",), ("white",)]
 
-        assert bool(aparts) is is_split
+    def test_that_was_not_whole_too(self):
+        rounds = Rounds(pods(blue=1, green=1)).all_failed(partial=frozenset({"up"}))
+
+        assert rounds.named == [("blue",), ("green",)]
+
+    def test_are_not_after_one_that_no_namespace_can_bring_about(self):
+        nobody = ("PrometheusUnreachable", "Prometheus: ClientConnectorError")
+
+        assert Rounds(pods(blue=1, green=1)).all_failed(nobody).named == [()]
+
+    def test_that_fail_alike_are_together_for_ten_minutes(self):
+        rounds = Rounds(pods(blue=1, green=1)).all_failed(LATE)
+        rounds.round({"blue": LATE, "green": LATE})
+        assert rounds.named == [()]
+
+        assert rounds.all_failed(LATE).named == [()]
+        rounds.now_s += ALONE_S
+        assert rounds.all_failed(LATE).named == [("blue",), ("green",)]
+
+    def test_of_which_none_fails_are_together_again_after_ten_minutes_and_then_twice_as_long(self):
+        rounds = Rounds(pods(blue=1, green=1)).all_failed(LATE, after_s=0).round(after_s=ALONE_S)
+        assert rounds.named == [()]
+
+        rounds.all_failed(LATE, after_s=ALONE_S)
+        assert rounds.named == [("blue",), ("green",)]
+        rounds.now_s += ALONE_S
+        assert rounds.named == [()]

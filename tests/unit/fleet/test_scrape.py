@@ -45,18 +45,21 @@ def scraping(asking, known, *times_s, settings=SETTINGS):
 
 
 class TestParts:
-    def test_are_asked_for_alone_after_one_was_too_large_for_the_others(self):
+    def test_are_asked_for_after_one_was_too_large_for_the_others(self):
         asking = Asking(Answers(problems={"up": ("ResponseTooLarge", "")}), Answers())
 
         assert scraping(asking, pods(blue=1, green=1), 0, 15) == [
             ["up of all"],
-            ["up of green", "up of blue"],
+            ["up of blue", "up of green"],
         ]
 
-    def test_are_as_they_were_after_another_failure(self):
-        asking = Asking(Answers(problems={"up": LATE}))
+    def test_begin_with_the_one_that_was_kept_waiting(self):
+        waited = Answers(problems={"up@green": ("TickTimeout", "")})
 
-        assert [len(each) for each in scraping(asking, pods(blue=1, green=1), 0, 15)] == [1, 1]
+        assert scraping(Asking(waited), pods(blue=900, green=900), 0, 15) == [
+            ["up of blue", "up of green"],
+            ["up of green", "up of blue"],
+        ]
 
 
 class TestKept:

@@ -1,0 +1,135 @@
+"""Whose question is next: of sets that share a few places, none keeps the others from theirs.
+
+Sets are asked in their order, a place for each, until one has taken as long as a single question
+may; then it comes after all that have not. A question under way is not taken back, so those of
+whom a failure is known have a few places only while others wait.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.cluster.questions import QuerySet, Standing
+
+HOPELESS: Final = 2
+"""Questions of a set that are asked, one of them late, before the rest is not: none is answered."""
+HOPELESS_DOUBTED: Final = 1
+"""Of one that is doubted, whether any was answered or not."""
+MOST_PLACES: Final[Mapping[Standing, int]] = {Standing.APART: 2, Standing.DOUBTED: 1}
+"""Of those of a standing and of all that are worse, together, while any better one waits."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Account:
+    """What one set may take, what it has taken, and how it fares."""
+
+    queries: QuerySet
+    share: float
+    """Of all bytes, and of the time of all places: 0 to 1."""
+    num_answered: int = 0
+    num_late: int = 0
+    num_bytes: int = 0
+    _waiting: deque[tuple[str, str]] = field(init=False)
+    _under_way: list["Question"] = field(default_factory=list)
+    _taken_s: float = 0.0
+    """By questions that are over."""
+
+    def __post_init__(self) -> None:
+        self._waiting = deque(self.queries.expressions.items())
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_under_way(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """The rest would only wait as long as the first ones did."""
+        if self.queries.standing == Standing.DOUBTED:
+            return self.num_late >= HOPELESS_DOUBTED
+        num_asked = self.num_late + self.num_under_way
+        return not self.num_answered and self.num_late > 0 and num_asked > HOPELESS
+
+    def taken_s(self, now_s: float) -> float:
+        """Return for how long it has held places, all together."""
+        return self._taken_s + sum(now_s - each.begun_s for each in self._under_way)
+
+    def begin(self, now_s: float) -> "Question":
+        name, text = self._waiting.popleft()
+        question = Question(account=self, name=name, text=text, begun_s=now_s)
+        self._under_way.append(question)
+        return question
+
+    def end(self, question: "Question", now_s: float) -> None:
+        self._under_way.remove(question)
+        self._taken_s += now_s - question.begun_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """One that holds a place."""
+
+    account: Account
+    name: str
+    text: str
+    begun_s: float
+
+    def end(self, now_s: float) -> None:
+        self.account.end(self, now_s)
+
+
+class Turns:
+    """The questions of some sets, each once.
+
+    ``patience_s``: for how long a set of the mean share holds places before it comes last.
+    """
+
+    def __init__(self, sets: Sequence[QuerySet], *, patience_s: float) -> None:
+        self._accounts = [
+            Account(queries=each, share=share)
+            for each, share in zip(sets, shares(sets), strict=True)
+        ]
+        self._patience_s = patience_s * len(sets)
+
+    def begin(self, now_s: float) -> Question | None:
+        """Return the next question, which holds a place until its end; none: all are asked."""
+        with_a_place = list(self._with_a_place())
+        if not with_a_place:
+            return None
+        return min(with_a_place, key=lambda each: self._order(each, now_s)).begin(now_s)
+
+    def _order(self, account: Account, now_s: float) -> tuple[int, int]:
+        had = account.taken_s(now_s) / (self._patience_s * account.share)
+        return int(had), account.num_under_way
+
+    def _with_a_place(self) -> Iterator[Account]:
+        waiting = [each for each in self._accounts if each.num_waiting]
+        best = min((each.queries.standing for each in waiting), default=Standing.USUAL)
+        for each in waiting:
+            standing = each.queries.standing
+            if standing == best or self._num_under_way(standing) < MOST_PLACES[standing]:
+                yield each
+
+    def _num_under_way(self, standing: Standing) -> int:
+        """Count the places of those of this standing and of worse ones."""
+        return sum(
+            each.num_under_way for each in self._accounts if each.queries.standing >= standing
+        )
+
+
+def shares(sets: Sequence[QuerySet]) -> list[float]:
+    """Return what part of everything each set may take: half of it alike, half by its pods.
+
+    One set that is flooded, or slow, then leaves the others what they need.
+
+    >>> shares([QuerySet(expressions={}, num_pods=300), QuerySet(expressions={}, num_pods=100)])
+    [0.625, 0.375]
+    """
+    num_pods = sum(each.num_pods for each in sets)
+    if num_pods == 0:
+        return [1 / len(sets) for _ in sets]
+    return [1 / (2 * len(sets)) + each.num_pods / (2 * num_pods) for each in sets]
