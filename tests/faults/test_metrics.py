@@ -23,9 +23,9 @@ from fault_world import (
 from fleet_builders import NOW_S, a_manifest, a_model, a_pod_body
 from http_double import Reply
 from query_api import over
+from tonnage.cluster.questions import query_of
 from tonnage.estimate.metrics import DECIDING, TABLE, WINDOWS
 from tonnage.fleet import parts
-from tonnage.fleet.scrape import query_of
 from tonnage.fleet.store import Kind
 
 PAGE = "page-of-the-proxy"

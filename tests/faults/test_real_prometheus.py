@@ -14,7 +14,8 @@ from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.joined import join
 from tonnage.estimate.metrics import TABLE, WINDOWS, queries
-from tonnage.fleet.parts import Apart, parts_of
+from tonnage.fleet.apart import Apart
+from tonnage.fleet.parts import parts_of
 from tonnage.fleet.scrape import kept_labels
 from tonnage.lab import assets
 from tonnage.lab.processes import ProcessGroup, answers, free_ports

@@ -11,7 +11,7 @@ from fault_world import SHORT, a_world, failing
 from fleet_builders import NOW_S
 from http_double import Reply, serving
 from query_api import QueryApi
-from tonnage.fleet.scrape import query_of
+from tonnage.cluster.questions import query_of
 from tonnage.units import MIB
 
 ROOT = Path(__file__).parents[2]

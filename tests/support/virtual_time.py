@@ -9,7 +9,8 @@ from query_api import compact
 from tonnage.cluster.answer import Kept, LabelSets
 from tonnage.cluster.prometheus import Asking, Limits
 from tonnage.cluster.questions import Gathering
-from tonnage.fleet.parts import after_round, first_cut_off, parts_of
+from tonnage.fleet.apart import after_round, first_cut_off
+from tonnage.fleet.parts import parts_of
 
 EMPTY = compact({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
 ROUND_S = 15.0

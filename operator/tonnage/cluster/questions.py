@@ -40,6 +40,24 @@ class QuerySet:
             yield f"{name}@{namespace}"
 
 
+def query_of(key: str) -> str:
+    """Return the query that an answer is of, whatever its namespace.
+
+    >>> query_of("running@serving"), query_of("running")
+    ('running', 'running')
+    """
+    return key.partition("@")[0]
+
+
+def namespace_of(key: str) -> str:
+    """Return the namespace that an answer is of; "" for all.
+
+    >>> namespace_of("running@serving"), namespace_of("running")
+    ('serving', '')
+    """
+    return key.partition("@")[2]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """An answer, and what it says about the clock."""

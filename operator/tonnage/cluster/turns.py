@@ -85,7 +85,8 @@ class Question:
 class Turns:
     """The questions of some sets, each once.
 
-    ``patience_s``: for how long a set of the mean share holds places before it comes last.
+    ``patience_s``: for how long a set holds places before it comes last; one of more than the mean
+    share longer by as much.
     """
 
     def __init__(self, sets: Sequence[QuerySet], *, patience_s: float) -> None:
@@ -93,7 +94,7 @@ class Turns:
             Account(queries=each, share=share)
             for each, share in zip(sets, shares(sets), strict=True)
         ]
-        self._patience_s = patience_s * len(sets)
+        self._patience_s = patience_s
 
     def begin(self, now_s: float) -> Question | None:
         """Return the next question, which holds a place until its end; none: all are asked."""
@@ -103,8 +104,8 @@ class Turns:
         return min(with_a_place, key=lambda each: self._order(each, now_s)).begin(now_s)
 
     def _order(self, account: Account, now_s: float) -> tuple[int, int]:
-        had = account.taken_s(now_s) / (self._patience_s * account.share)
-        return int(had), account.num_under_way
+        share = max(1.0, account.share * len(self._accounts))
+        return int(account.taken_s(now_s) / (self._patience_s * share)), account.num_under_way
 
     def _with_a_place(self) -> Iterator[Account]:
         waiting = [each for each in self._accounts if each.num_waiting]

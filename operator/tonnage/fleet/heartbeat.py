@@ -17,11 +17,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
-from tonnage.cluster.questions import Answers
+from tonnage.cluster.questions import Answers, query_of
 from tonnage.estimate.metrics import group_of
 from tonnage.fleet.exporter import Exporter
 from tonnage.fleet.logs import Line
-from tonnage.fleet.scrape import query_of
 from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.heartbeat")

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tonnage.cluster.answer import Kept
-from tonnage.cluster.questions import Answers, QuerySet
+from tonnage.cluster.questions import Answers, QuerySet, query_of
 from tonnage.estimate.metrics import DECIDING, TABLE
 from tonnage.estimate.samples import PodKey
-from tonnage.fleet.parts import Aparts, Expressions, after_round, first_cut_off, parts_of
+from tonnage.fleet.apart import Aparts, after_round, first_cut_off
+from tonnage.fleet.parts import Expressions, parts_of
 from tonnage.fleet.rounds import Rounds
 from tonnage.settings import Settings
 
@@ -83,15 +84,6 @@ def nothing_decides(answers: Answers) -> tuple[str, str] | None:
         return None
     problems = sorted(answers.problems.items())
     return next((problem for key, problem in problems if query_of(key) in needed), None)
-
-
-def query_of(key: str) -> str:
-    """Return the query that an answer is of, whatever its namespace.
-
-    >>> query_of("running@serving"), query_of("running")
-    ('running', 'running')
-    """
-    return key.partition("@")[0]
 
 
 def describe(answers: Answers) -> str:

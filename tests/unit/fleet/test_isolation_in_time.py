@@ -1,7 +1,10 @@
 """For how long namespaces that hold up Prometheus keep others from their answers."""
 
+import random
+
 import pytest
 
+from tonnage.fleet.parts import MOST_ALONE
 from virtual_time import FleetInTime
 
 HANGS_S, ANSWERS_S = 60.0, 0.15
@@ -94,3 +97,30 @@ class TestAFleetOfParts:
         others_lacking(asked, 5, takes=taking(FOUR[:1]))
 
         assert asked.took_s < 15
+
+    @pytest.mark.parametrize("answers_s", [0.02, 0.4])
+    def test_at_any_speed_of_prometheus_everybody_else_has_answers_in_every_second_round(
+        self, answers_s
+    ):
+        asked = fleet(100, FOUR[:1], pods_each=50)
+        takes = lambda _, queries: HANGS_S if touched(FOUR[:1], queries) else answers_s  # noqa: E731
+        found = others_lacking(asked, 12, takes=takes)
+
+        assert found[3:].count(0) >= 5
+
+
+class TestRefusalsAtRandom:
+    """Of a gateway that is short of room: they are for nobody's series."""
+
+    @pytest.mark.parametrize("pods_each", [5, 50])
+    def test_split_the_fleet_for_a_few_rounds_only(self, pods_each):
+        chance = random.Random(1)  # noqa: S311
+        asked, num_parts = fleet(100, (), pods_each=pods_each), []
+        for _ in range(36):
+            asked.round(
+                lambda *_: ANSWERS_S, status=lambda *_: 429 if chance.random() < 0.2 else 200
+            )
+            num_parts.append(len(asked.sets))
+
+        assert max(num_parts) >= MOST_ALONE
+        assert sum(each > num_parts[0] for each in num_parts) <= 3

@@ -5,19 +5,16 @@ from dataclasses import replace
 import pytest
 
 from tonnage.cluster.questions import Answers, Standing
-from tonnage.fleet.parts import (
+from tonnage.fleet.apart import (
     ALONE_S,
     EVERYBODY,
-    MOST_ALONE,
     MOST_ALONE_S,
-    PART_NAMES,
-    PART_PODS,
     REMEMBERED_S,
     Apart,
     after_round,
     first_cut_off,
-    parts_of,
 )
+from tonnage.fleet.parts import MOST_ALONE, MOST_WELL, PART_NAMES, PART_PODS, parts_of
 
 LATE = ("QueryTimeout", "no whole answer within 10 s")
 REFUSED = ("QueryRefused", "Prometheus refused a query with status 422")
@@ -145,6 +142,17 @@ class TestParts:
         assert sorted(name for part in found for name in part) == sorted(names)
         assert max(map(len, found)) == 4
 
+    def test_who_went_well_alone_shares_parts_where_time_is_short(self):
+        known = pods(**{f"team-{number:02}": 1 for number in range(40)})
+        late = Apart(until_s=600.0, for_s=600.0, num_failed=1)
+        well = {name: replace(late, num_failed=0) for name, _ in known}
+        aparts = well | {"team-00": late, "team-01": late}
+        short = parts_of(expressions, known, aparts, 0.0, first="team-07")
+
+        assert len(asked(known, aparts)) == MOST_ALONE
+        assert len(short) == MOST_WELL + 2
+        assert {("team-00",), ("team-01",)} <= {each.namespaces for each in short}
+
     def test_begin_with_the_one_that_was_kept_waiting(self):
         known = pods(blue=900, green=900, red=900)
         order = parts_of(expressions, known, {}, 0.0, first="green")
@@ -244,6 +252,40 @@ class TestAfterARound:
 
         assert rounds.round({"blue": LATE}).doubted == {"blue"}
         assert rounds.round().doubted == set()
+
+    def test_of_another_query_are_asked_for_although_some_fail_alike(self):
+        rounds = Rounds(pods(blue=1, green=1)).all_failed(LATE)
+        rounds.round({"blue": LATE, "green": LATE})
+        said = Answers(problems={"up": LATE, "down": LATE})
+        rounds.aparts = after_round(rounds.aparts, rounds.parts(), said, now_s=rounds.now_s)
+
+        assert rounds.named == [("blue",), ("green",)]
+
+
+class TestInVain:
+    def alone(self, number):
+        rounds = Rounds(pods(**{f"team-{number}": 1 for number in range(number)}))
+        apart = Apart(until_s=600.0, for_s=600.0, num_failed=1)
+        rounds.aparts = {name: apart for name, _ in rounds.known}
+        return rounds
+
+    def test_are_parts_where_more_than_half_of_all_fail_alone_and_nobody_is_for_ten_minutes(self):
+        rounds = self.alone(15)
+        rounds.round({f"team-{number}": LATE for number in range(8)})
+        assert rounds.named == [()]
+
+        rounds.known = [*rounds.known, *pods(**THREE)]
+        before = len(rounds.parts())
+        assert len(rounds.round({"red": LATE}).parts()) == before
+        rounds.now_s += ALONE_S
+        assert "red" in rounds.round({"red": LATE}).alone
+
+    @pytest.mark.parametrize(("number", "failing"), [(16, 8), (8, 7)])
+    def test_are_no_fewer_nor_of_fewer(self, number, failing):
+        rounds = self.alone(number)
+        rounds.round({f"team-{each}": LATE for each in range(failing)})
+
+        assert rounds.alone == {name for name, _ in rounds.known}
 
 
 class TestHalves:
