@@ -160,7 +160,7 @@ class TestRow4PrometheusAnswersSomethingElse:
 
 
 class TestRow5AnAnswerIsPartial:
-    def partial(self, world, *names, namespaces=("blue", "green"), **more):
+    def partial(self, world, *names, namespaces=(), **more):
         whole = world.api.reply
         more = more or {"isPartial": True}
         return failing(

@@ -139,11 +139,11 @@ LONG = 6
 BOTH = {"blue": 2, "green": 2}
 
 
-def failing(reply, *names, namespaces=("blue", "green")):
-    """A fault of these queries, of all when none is named, for these namespaces."""
+def failing(reply, *names, namespaces=()):
+    """A fault of these queries, of all when none is named, for these namespaces, if any."""
 
     def fault(name, limited):
-        is_concerned = set(limited or namespaces) & set(namespaces)
+        is_concerned = not (limited and namespaces) or set(limited) & set(namespaces)
         return reply(name, limited) if is_concerned and name in (names or TABLE) else None
 
     return fault

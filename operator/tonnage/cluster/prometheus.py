@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import Self
 
 import aiohttp
 
@@ -25,6 +26,7 @@ from tonnage.units import KIB, MIB
 
 PIECE_BYTES = 64 * KIB
 LATE, UNREACHABLE = "QueryTimeout", "PrometheusUnreachable"
+THROTTLED = "QueryThrottled"
 CUT_OFF = "TickTimeout"
 """The tick was over first, and that is not for what this set itself took."""
 GZIP_BITS = zlib.MAX_WBITS | 16
@@ -48,7 +50,7 @@ class Limits:
     """Of all answers of a tick, for each pod that is asked for: large fleets have large answers."""
     answer_series: int = 200_000
 
-    def doubting(self) -> "Limits":
+    def doubting(self) -> Self:
         """Return those of sets that are doubted, which make no round last longer.
 
         What answers more slowly would not be through with all of its questions in time.
@@ -226,7 +228,8 @@ class Asking:
         async with self.post(text) as response:
             if response.status != HTTPStatus.OK:
                 message = f"Prometheus refused a query with status {response.status}"
-                raise PrometheusError(message, reason="QueryRefused")
+                is_throttled = response.status == HTTPStatus.TOO_MANY_REQUESTS
+                raise PrometheusError(message, reason=THROTTLED if is_throttled else "QueryRefused")
             async with aclosing(_unpacked(response)) as pieces:
                 async for piece in pieces:
                     num_bytes += len(piece)

@@ -9,6 +9,9 @@ from tonnage.cluster.answer import Answer
 from tonnage.cluster.errors import PrometheusError
 from tonnage.estimate.series import Series, Vector, merged
 
+NOBODY = "-"
+"""In place of a namespace, as none can be named: an answer about it tells that there are any."""
+
 
 class Standing(IntEnum):
     """Of a set of queries: how far it is trusted not to keep the others from their answers."""
@@ -100,7 +103,8 @@ class Gathering:
 
     def add(self, name: str, queries: QuerySet, outcome: Outcome) -> None:
         """Take in an answer."""
-        self._series[name][queries.namespaces] = outcome.answer.series
+        if queries.namespaces != (NOBODY,):
+            self._series[name][queries.namespaces] = outcome.answer.series
         self._num_dropped += outcome.answer.num_dropped
         if outcome.answer.is_partial:
             self._partial.update(queries.keys(name))

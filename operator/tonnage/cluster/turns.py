@@ -1,8 +1,8 @@
 """Whose question is next: of sets that share a few places, none keeps the others from theirs.
 
-Sets are asked in their order, a place for each, until one has taken as long as a single question
-may; then it comes after all that have not. A question under way is not taken back, so those of
-whom a failure is known have a few places only while others wait.
+Sets are asked in their order, at few places each, until slow questions of one have taken as long as
+a single one may; then it comes after all of which they have not. A question under way is not taken
+back, so those of whom a failure is known have a few places only while others wait.
 """
 
 from collections import deque
@@ -18,6 +18,8 @@ HOPELESS_DOUBTED: Final = 1
 """Of one that is doubted, whether any was answered or not."""
 MOST_PLACES: Final[Mapping[Standing, int]] = {Standing.APART: 2, Standing.DOUBTED: 1}
 """Of those of a standing and of all that are worse, together, while any better one waits."""
+USUAL_PLACES: Final = 2
+"""Of one set at first: where the time is short for all, some are through."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -27,6 +29,8 @@ class Account:
     queries: QuerySet
     share: float
     """Of all bytes, and of the time of all places: 0 to 1."""
+    slow_s: float
+    """A question that takes longer is slow."""
     num_answered: int = 0
     num_late: int = 0
     num_bytes: int = 0
@@ -34,6 +38,8 @@ class Account:
     _under_way: list["Question"] = field(default_factory=list)
     _taken_s: float = 0.0
     """By questions that are over."""
+    _slowly_s: float = 0.0
+    """By those of them that were slow."""
 
     def __post_init__(self) -> None:
         self._waiting = deque(self.queries.expressions.items())
@@ -58,6 +64,11 @@ class Account:
         """Return for how long it has held places, all together."""
         return self._taken_s + sum(now_s - each.begun_s for each in self._under_way)
 
+    def slowly_s(self, now_s: float) -> float:
+        """Return for how long questions held places of which each takes long."""
+        under_way = (now_s - each.begun_s for each in self._under_way)
+        return self._slowly_s + sum(map(self._if_slow, under_way))
+
     def begin(self, now_s: float) -> "Question":
         name, text = self._waiting.popleft()
         question = Question(account=self, name=name, text=text, begun_s=now_s)
@@ -67,6 +78,10 @@ class Account:
     def end(self, question: "Question", now_s: float) -> None:
         self._under_way.remove(question)
         self._taken_s += now_s - question.begun_s
+        self._slowly_s += self._if_slow(now_s - question.begun_s)
+
+    def _if_slow(self, took_s: float) -> float:
+        return took_s if took_s > self.slow_s else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,13 +100,13 @@ class Question:
 class Turns:
     """The questions of some sets, each once.
 
-    ``patience_s``: for how long a set holds places before it comes last; one of more than the mean
-    share longer by as much.
+    ``patience_s``: for how long slow questions of a set hold places before it comes last, each of
+    them longer than a quarter of it.
     """
 
     def __init__(self, sets: Sequence[QuerySet], *, patience_s: float) -> None:
         self._accounts = [
-            Account(queries=each, share=share)
+            Account(queries=each, share=share, slow_s=patience_s / 4)
             for each, share in zip(sets, shares(sets), strict=True)
         ]
         self._patience_s = patience_s
@@ -104,8 +119,8 @@ class Turns:
         return min(with_a_place, key=lambda each: self._order(each, now_s)).begin(now_s)
 
     def _order(self, account: Account, now_s: float) -> tuple[int, int]:
-        share = max(1.0, account.share * len(self._accounts))
-        return int(account.taken_s(now_s) / (self._patience_s * share)), account.num_under_way
+        at_once = USUAL_PLACES if account.queries.standing == Standing.USUAL else 1
+        return int(account.slowly_s(now_s) / self._patience_s), account.num_under_way // at_once
 
     def _with_a_place(self) -> Iterator[Account]:
         waiting = [each for each in self._accounts if each.num_waiting]

@@ -126,6 +126,7 @@ _METRICS: Final[Mapping[str, str]] = {
     "NoReplicaYet": "no replica has been Ready for long enough to be scraped",
     "PrometheusUnreachable": "Prometheus cannot be reached",
     "QueryRefused": "Prometheus refuses a query",
+    "QueryThrottled": "Prometheus, or what is before it, takes no more queries for now",
     "QueryTimeout": "Prometheus did not answer a query in time",
     "QueryTooLarge": "an answer has more series than are read",
     "ResponseTooLarge": "an answer has more bytes than are read",

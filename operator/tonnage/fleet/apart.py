@@ -1,15 +1,16 @@
 """Who is asked for alone: those whom a failure met, for ever longer.
 
-What fails a part leaves all of its namespaces without figures. So each of them is asked for alone
-after it: ten minutes at first, and twice as long each time that it happens again within a day. A
-fleet that is one part is halved for as long, to see whether the failure is of one half.
+After a failure the fleet is watched for ten minutes: it is asked for in parts, in halves where it
+is small, and about nobody too. A part that lacks an answer then that was lacking before, and that
+another part has or that there is about nobody, failed by itself. Each of its namespaces is asked
+for alone after it: ten minutes at first, and twice as long each time that it happens within a day.
 """
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from tonnage.cluster.prometheus import CUT_OFF, LATE, UNREACHABLE
-from tonnage.cluster.questions import Answers, QuerySet, Standing, namespace_of, query_of
+from tonnage.cluster.prometheus import CUT_OFF, LATE, THROTTLED, UNREACHABLE
+from tonnage.cluster.questions import NOBODY, Answers, QuerySet, Standing, namespace_of, query_of
 from tonnage.units import HOUR_S, MINUTE_S
 
 ALONE_S = 10.0 * MINUTE_S
@@ -17,6 +18,8 @@ MOST_ALONE_S = REMEMBERED_S = 24 * HOUR_S
 LEAST_IN_VAIN = 8
 """Namespaces that fail alone: where they are more than half of all, it is for none of them."""
 TOO_LARGE = frozenset({"ResponseTooLarge", "QueryTooLarge"})
+OF_NO_NAMESPACE = frozenset({UNREACHABLE, THROTTLED})
+"""Failures that none can bring about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +31,11 @@ class Apart:
     num_failed: int = 0
     """Rounds in a row in which a part failed that it was in."""
     queries: frozenset[str] = frozenset()
-    """Of everybody: that failed alike in halves."""
+    """Of everybody: that failed meanwhile."""
 
     @property
     def is_doubted(self) -> bool:
-        """It failed among fewer, too. Of everybody: halves failed alike."""
+        """It failed among fewer, too. Of everybody: there is no answer about nobody either."""
         return self.num_failed > 1
 
     def is_alone(self, now_s: float) -> bool:
@@ -40,14 +43,14 @@ class Apart:
 
 
 EVERYBODY = ""
-"""In place of a namespace: that the fleet is asked for in halves."""
+"""In place of a namespace: that the fleet is watched."""
 
 Aparts = Mapping[str, Apart]
 """By namespace; those for whom it is over are remembered for a day."""
 
 
-def is_halved(aparts: Aparts, now_s: float) -> bool:
-    """Tell whether a fleet of one part is asked for in halves."""
+def is_watched(aparts: Aparts, now_s: float) -> bool:
+    """Tell whether the fleet is asked for in parts and about nobody, to see who fails."""
     everybody = aparts.get(EVERYBODY)
     return everybody is not None and everybody.is_alone(now_s) and not everybody.is_doubted
 
@@ -55,7 +58,7 @@ def is_halved(aparts: Aparts, now_s: float) -> bool:
 def first_cut_off(sets: Sequence[QuerySet], answers: Answers) -> str:
     """Return a namespace of the first part for which others took the time, if any."""
     late = {namespace_of(key) for key, (reason, _) in answers.problems.items() if reason == LATE}
-    kept_waiting = _cut_off(answers) - late
+    kept_waiting = _cut_off(answers) - late - {NOBODY}
     return next((name for each in sets for name in each.namespaces if name in kept_waiting), "")
 
 
@@ -65,43 +68,61 @@ def _cut_off(answers: Answers) -> Set[str]:
 
 
 def after_round(
-    aparts: Aparts,
-    sets: Sequence[QuerySet],
-    answers: Answers,
-    *,
-    now_s: float,
+    aparts: Aparts, sets: Sequence[QuerySet], answers: Answers, *, now_s: float
 ) -> Aparts:
     """Return who is asked for alone after a round that asked these sets.
 
     Who was not asked in time stays as before.
     """
     known = {name: each for name, each in aparts.items() if now_s < each.until_s + REMEMBERED_S}
-    failed, queries = [each for each in sets if _is_failed(each, sets, answers)], _failing(answers)
-    if _are_most(failed, sets):
-        over = {
-            name: replace(each, until_s=min(now_s, each.until_s)) for name, each in known.items()
-        }
-        return over | {EVERYBODY: _in_vain(known, queries, now_s)}
+    queries = _failing(answers)
+    lacked = known[EVERYBODY].queries if is_watched(known, now_s) else frozenset[str]()
+    failed = [each for each in sets if _is_failed(each, sets, answers, lacked)]
+    if _are_most(failed, sets, answers):
+        everybody = _in_vain(known, queries, now_s)
+        return {name: _over(each, now_s) for name, each in known.items()} | {EVERYBODY: everybody}
     stay = _cut_off(answers) | {EVERYBODY}
     answered = {
         name: replace(each, num_failed=0) for name, each in known.items() if name not in stay
     }
-    is_vain = _is_in_vain(known, queries, now_s)
     met = {
-        name: _apart(known.get(name), now_s)
+        name: _met(known.get(name), each, answers, now_s)
         for each in failed
         for name in each.namespaces
-        if each.standing > Standing.USUAL or not is_vain
     }
-    halved = {} if failed or is_vain else _halved(known, sets, queries, now_s)
-    return {**known, **answered, **met, **halved}
+    watched = _watched(known, queries, now_s, is_clear=bool(failed)) if queries else {}
+    return {**known, **answered, **met, **watched}
 
 
-def _are_most(failed: Sequence[QuerySet], sets: Sequence[QuerySet]) -> bool:
-    """Tell whether more than half of all failed alone: then it is not for what they have."""
-    num_failed = sum(len(each.namespaces) for each in failed if each.standing > Standing.USUAL)
+def _failing(answers: Answers) -> frozenset[str]:
+    """Return the queries that failed for what a namespace can bring about."""
+    problems = answers.problems.items()
+    refused = {query_of(key) for key, (reason, _) in problems if reason not in OF_NO_NAMESPACE}
+    return frozenset(refused.union(map(query_of, answers.partial)))
+
+
+def _are_most(failed: Sequence[QuerySet], sets: Sequence[QuerySet], answers: Answers) -> bool:
+    """Tell whether more than half of all had no answer alone: it is not for what they have."""
+    cut_off = _cut_off(answers)
+    num_failed = sum(
+        len(each.namespaces)
+        for each in sets
+        if each.standing > Standing.USUAL and (each in failed or each.namespaces[0] in cut_off)
+    )
     num_all = sum(len(each.namespaces) for each in sets)
     return num_failed >= LEAST_IN_VAIN and 2 * num_failed > num_all
+
+
+def _met(before: Apart | None, part: QuerySet, answers: Answers, now_s: float) -> Apart:
+    """Return for how long a namespace is alone whose part failed.
+
+    Who is late by the limits of those in doubt may have been in time by those of the others.
+    """
+    keys = (next(part.keys(name)) for name in part.expressions)
+    reasons = {answers.problems[key][0] for key in keys if key in answers.problems}
+    if before is not None and part.standing == Standing.DOUBTED and reasons <= {LATE, CUT_OFF}:
+        return before
+    return _apart(before, now_s)
 
 
 def _over(apart: Apart, now_s: float) -> Apart:
@@ -117,27 +138,23 @@ def _apart(before: Apart | None, now_s: float) -> Apart:
     return Apart(until_s=now_s + for_s, for_s=for_s, num_failed=1)
 
 
-def _failing(answers: Answers) -> frozenset[str]:
-    """Return the queries that failed for what a namespace can bring about."""
-    problems = answers.problems.items()
-    refused = {query_of(key) for key, (reason, _) in problems if reason != UNREACHABLE}
-    return frozenset(refused.union(map(query_of, answers.partial)))
-
-
-def _halved(
-    aparts: Aparts, sets: Sequence[QuerySet], queries: frozenset[str], now_s: float
-) -> Aparts:
-    """Return when to ask in halves, after a failure that is of no part by itself."""
-    are_parts = bool(sets[0].namespaces)
-    if not queries or is_halved(aparts, now_s) != are_parts:
+def _watched(aparts: Aparts, queries: frozenset[str], now_s: float, *, is_clear: bool) -> Aparts:
+    """Return until when a fleet is watched in which these queries failed."""
+    before = aparts.get(EVERYBODY)
+    if before is None or not before.is_alone(now_s):
+        return {EVERYBODY: replace(_apart(before, now_s), queries=queries)}
+    if before.is_doubted and queries <= before.queries:
         return {}
-    if are_parts:
+    if before.is_doubted:
+        until_s = now_s + before.for_s
+        return {EVERYBODY: replace(before, until_s=until_s, num_failed=1, queries=queries)}
+    if queries & before.queries and not is_clear:
         return {EVERYBODY: _in_vain(aparts, queries, now_s)}
-    return {EVERYBODY: replace(_apart(aparts.get(EVERYBODY), now_s), num_failed=1)}
+    return {EVERYBODY: replace(before, queries=before.queries | queries)}
 
 
 def _in_vain(aparts: Aparts, queries: frozenset[str], now_s: float) -> Apart:
-    """Return that for ten minutes nobody is set apart for these queries, which fail alike.
+    """Return that for ten minutes nobody is set apart for these queries, which fail for all.
 
     Prometheus would not be faster for more questions.
     """
@@ -146,31 +163,35 @@ def _in_vain(aparts: Aparts, queries: frozenset[str], now_s: float) -> Apart:
     return replace(before, until_s=now_s + ALONE_S, num_failed=2, queries=more)
 
 
-def _is_in_vain(aparts: Aparts, queries: frozenset[str], now_s: float) -> bool:
-    everybody = aparts.get(EVERYBODY)
-    if everybody is None or not everybody.is_alone(now_s):
-        return False
-    return everybody.is_doubted and queries <= everybody.queries
+def _is_failed(
+    part: QuerySet, sets: Sequence[QuerySet], answers: Answers, lacked: frozenset[str]
+) -> bool:
+    """Tell whether a part failed by itself: another has the answer, or there is one about nobody.
 
-
-def _is_failed(part: QuerySet, sets: Sequence[QuerySet], answers: Answers) -> bool:
-    """Tell whether a part failed by itself: another one has the answer.
-
-    Where none has, more questions would not help. That Prometheus is not reached no namespace can
-    bring about, nor that the tick was over.
+    One that was not apart before only in what was lacking before: much fails once, for no reason
+    of theirs.
     """
-    if not part.namespaces:
+    if not part.namespaces or part.namespaces == (NOBODY,):
         return False
-    return any(_fails(name, part, sets, answers) for name in part.expressions)
+    is_usual = part.standing == Standing.USUAL
+    names = [name for name in part.expressions if name in lacked or not is_usual]
+    return any(_fails(name, part, sets, answers) for name in names)
 
 
 def _fails(name: str, part: QuerySet, sets: Sequence[QuerySet], answers: Answers) -> bool:
-    key = next(part.keys(name))
-    if key in answers.problems:
-        reason = answers.problems[key][0]
-        return reason in TOO_LARGE or (
-            name in answers.series and reason not in {UNREACHABLE, CUT_OFF}
-        )
-    keys = (next(each.keys(name)) for each in sets)
-    are_whole = (each not in answers.partial and each not in answers.problems for each in keys)
-    return key in answers.partial and any(are_whole)
+    keys = {each.namespaces: next(each.keys(name)) for each in sets}
+    key, broken = keys[part.namespaces], answers.partial.union(answers.problems)
+    if key not in answers.problems:
+        return key in answers.partial and any(each not in broken for each in keys.values())
+    reason = answers.problems[key][0]
+    if reason == CUT_OFF:
+        return part.standing == Standing.USUAL and _is_quick(sets, answers)
+    have_others = any(each not in answers.problems for each in keys.values())
+    return reason in TOO_LARGE or (have_others and reason not in OF_NO_NAMESPACE)
+
+
+def _is_quick(sets: Sequence[QuerySet], answers: Answers) -> bool:
+    """Tell whether there is every answer about nobody, which takes no time of its own."""
+    of_nobody = [each for each in sets if each.namespaces == (NOBODY,)]
+    keys = [next(each.keys(name)) for each in of_nobody for name in each.expressions]
+    return bool(keys) and not any(key in answers.problems for key in keys)

@@ -4,11 +4,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from zlib import crc32
+from hashlib import blake2b
 
-from tonnage.cluster.questions import QuerySet, Standing
+from tonnage.cluster.questions import NOBODY, QuerySet, Standing
 from tonnage.estimate.samples import PodKey
-from tonnage.fleet.apart import Aparts, is_halved
+from tonnage.fleet.apart import Aparts, is_watched
 from tonnage.units import KB
 
 PART_PODS = KB
@@ -41,17 +41,22 @@ def parts_of(
     num_pods = {name: number for name, number in counted.items() if NAMESPACE.fullmatch(name)}
     alone = sorted(name for name in num_pods if name in aparts and aparts[name].is_alone(now_s))
     others = {name: num_pods[name] for name in sorted(num_pods.keys() - set(alone))}
-    most_pods = _half(others) if is_halved(aparts, now_s) else PART_PODS
-    if not num_pods or (len(pods) <= most_pods and not alone):
+    watched = is_watched(aparts, now_s)
+    most_pods = _half(others) if watched else PART_PODS
+    if len(num_pods) == 1 or not num_pods or (len(pods) <= most_pods and not alone):
         return [QuerySet(expressions=expressions(()), num_pods=len(pods))]
     sets = [
         QuerySet(
             expressions=expressions(names),
             namespaces=tuple(names),
-            num_pods=sum(num_pods[name] for name in names),
+            num_pods=sum(num_pods.get(name, 0) for name in names),
             standing=_standing(names, aparts, now_s),
         )
-        for names in (*_together(others, most_pods), *_alone(alone, aparts, is_short=first != ""))
+        for names in (
+            *([[NOBODY]] if watched else []),
+            *_together(others, most_pods),
+            *_alone(alone, aparts, is_short=first != ""),
+        )
     ]
     places = (place for place, each in enumerate(sets) if first in each.namespaces)
     begin = next(places, 0)
@@ -59,9 +64,8 @@ def parts_of(
 
 
 def _half(num_pods: Mapping[str, int]) -> int:
-    """Return the most pods of one of two halves; of a single namespace there are none."""
-    total = sum(num_pods.values())
-    return min(PART_PODS, total if len(num_pods) == 1 else math.ceil(total / 2))
+    """Return the most pods of one of two halves."""
+    return min(PART_PODS, math.ceil(sum(num_pods.values()) / 2))
 
 
 def _standing(names: Sequence[str], aparts: Aparts, now_s: float) -> Standing:
@@ -86,7 +90,7 @@ def _together(num_pods: Mapping[str, int], most_pods: int) -> Iterator[Sequence[
 def _alone(names: Sequence[str], aparts: Aparts, *, is_short: bool) -> Iterator[Sequence[str]]:
     """Yield parts of one namespace each, or of some that are others after each failure."""
     seed = sum(aparts[name].until_s for name in names)
-    mixed = sorted(names, key=lambda name: crc32(f"{seed} {name}".encode()))
+    mixed = sorted(names, key=lambda name: blake2b(f"{seed} {name}".encode()).digest())
     doubted = [name for name in mixed if aparts[name].is_doubted]
     others = [name for name in mixed if not aparts[name].is_doubted]
     num_doubted = min(len(doubted), MOST_DOUBTED if others else MOST_ALONE)

@@ -298,11 +298,14 @@ class TestFailures:
         assert answers.problems["up"][0] == "QueryTimeout"
         assert took_s < 1.5
 
-    @pytest.mark.parametrize("status", [202, 400, 422, 429, 500, 502, 503])
+    @pytest.mark.parametrize("status", [202, 400, 422, 500, 502, 503])
     def test_it_refuses_with_a_long_page(self, status):
         page = b"<html>secret " + b"x" * 200_000
 
         assert refused(Reply(status=status, body=page), answer_bytes=MIB) == "QueryRefused"
+
+    def test_it_takes_no_more_queries_for_now(self):
+        assert refused(Reply(status=429)) == "QueryThrottled"
 
     def test_a_refusal_is_not_asked_again(self):
         with serving(answering(Reply(status=503, headers={"Retry-After": "60"}))) as server:

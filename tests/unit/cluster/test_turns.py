@@ -34,15 +34,22 @@ class TestBegin:
         assert found[3] is None
         assert {each.text for each in found[:3]} == {"text of a0", "text of a1", "text of b0"}
 
-    def test_every_set_has_a_place_before_one_has_two(self):
-        assert names(begun(turns(a_set("a"), a_set("b")), 4)) == ["a0", "b0", "a1", "b1"]
+    def test_every_set_has_two_places_before_one_has_three(self):
+        asking = turns(a_set("a"), a_set("b"))
+
+        assert names(begun(asking, 5)) == ["a0", "a1", "b0", "b1", "a2"]
+
+    def test_every_set_that_is_apart_has_one_before_one_has_two(self):
+        asking = turns(a_set("a", standing=APART), a_set("b", standing=APART))
+
+        assert names(begun(asking, 4)) == ["a0", "b0", "a1", "b1"]
 
     def test_a_set_goes_on_before_the_next_one_begins(self):
         asking = turns(a_set("a"), a_set("b"), a_set("c"))
-        first, _ = begun(asking, 2)
+        first, *_ = begun(asking, 4)
         first.end(1.0)
 
-        assert asking.begin(1.0).name == "a1"
+        assert asking.begin(1.0).name == "a2"
 
     @pytest.mark.parametrize(("took_s", "follows"), [(9.9, "a1"), (10.1, "b0")])
     def test_one_that_had_the_time_of_a_question_comes_after_the_others(self, took_s, follows):
@@ -52,17 +59,19 @@ class TestBegin:
         assert asking.begin(took_s).name == follows
 
     def test_what_is_under_way_counts_too(self):
-        asking = turns(a_set("a"), a_set("b"), patience_s=10.0)
-        _, other = begun(asking, 2)
-        other.end(1.0)
+        asking = turns(a_set("a"), a_set("b", num_questions=5), patience_s=10.0)
+        _, second, *others = begun(asking, 4)
+        for each in (second, *others):
+            each.end(1.0)
 
-        assert names(begun(asking, 2, 12.0)) == ["b1", "b2"]
+        assert names(begun(asking, 3, 12.0)) == ["b2", "b3", "b4"]
 
-    def test_a_large_set_has_its_turn_for_longer(self):
-        asking = turns(a_set("a", num_pods=900), a_set("b", num_pods=100), patience_s=10.0)
-        asking.begin(0.0).end(13.0)
-
-        assert asking.begin(13.0).name == "a1"
+    def test_one_that_answers_steadily_has_its_turn_until_it_is_through(self):
+        asking = turns(a_set("a", num_questions=20), a_set("b"), patience_s=10.0)
+        for number in range(20):
+            question = asking.begin(2.0 * number)
+            assert question.name == f"a{number}"
+            question.end(2.0 * number + 2.0)
 
 
 class TestPlaces:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tonnage.cluster.questions import Answers, Standing
+from tonnage.cluster.questions import NOBODY, Answers, Standing
 from tonnage.fleet.apart import (
     ALONE_S,
     EVERYBODY,
@@ -18,6 +18,7 @@ from tonnage.fleet.parts import MOST_ALONE, MOST_WELL, PART_NAMES, PART_PODS, pa
 
 LATE = ("QueryTimeout", "no whole answer within 10 s")
 REFUSED = ("QueryRefused", "Prometheus refused a query with status 422")
+OVER = ("TickTimeout", "not answered within the 20 s of a tick")
 LARGE = ("ResponseTooLarge", "an answer exceeds 1 bytes")
 THREE = {"blue": 600, "green": 300, "red": 900}
 """Blue and green share a part."""
@@ -48,7 +49,8 @@ class Rounds:
 
     @property
     def named(self):
-        return [each.namespaces for each in sorted(self.parts(), key=lambda part: part.namespaces)]
+        names = sorted(each.namespaces for each in self.parts())
+        return [each for each in names if each != (NOBODY,)]
 
     def all_failed(self, problem=None, *, after_s=15.0, **answers):
         """A round of all at once, in which this failed."""
@@ -58,9 +60,15 @@ class Rounds:
         self.now_s += after_s
         return self
 
+    def failing(self, problems, *, after_s=15.0):
+        """Two rounds in which these failed: the first one may be chance."""
+        return self.round(problems, after_s=0).round(problems, after_s=after_s)
+
     @property
     def alone(self):
-        return {name for name, each in self.aparts.items() if each.is_alone(self.now_s)}
+        """Namespaces, whether the fleet is watched or not."""
+        found = {name for name, each in self.aparts.items() if each.is_alone(self.now_s)}
+        return found - {EVERYBODY}
 
     @property
     def doubted(self):
@@ -80,9 +88,7 @@ class Rounds:
             for evil in problems.keys() & set(each.namespaces)
             for name in each.namespaces
         }
-        everywhere = sum(len(each.namespaces) for each in sets)
-        series = {} if len(failed) == everywhere else {"up": []}
-        said = Answers(series=series | {"down": []}, problems=failed, **answers)
+        said = Answers(series={"down": []}, problems=failed, **answers)
         self.aparts = after_round(self.aparts, sets, said, now_s=self.now_s)
         self.now_s += after_s
         return self
@@ -118,9 +124,9 @@ class TestParts:
 
     @pytest.mark.parametrize("name", ['x"} or vector(1) #', "a|b", ".*", "A", "a" * 64, ""])
     def test_what_is_no_name_of_a_namespace_gets_into_no_query(self, name):
-        known = [(name, "a"), *pods(blue=PART_PODS)]
+        known = [(name, "a"), *pods(blue=PART_PODS, red=1)]
 
-        assert asked(known) == [("blue",)]
+        assert asked(known) == [("blue",), ("red",)]
 
     def test_of_nobody_is_one_of_all(self):
         assert asked([]) == [()]
@@ -163,11 +169,11 @@ class TestParts:
         assert first_cut_off(order, Answers(problems=problems)) == "red"
         assert first_cut_off(order, Answers(problems={"up@green": LATE})) == ""
 
-    def test_of_a_fleet_that_is_halved_have_half_of_the_pods(self):
+    def test_of_a_fleet_that_is_watched_are_halves_and_one_of_nobody(self):
         aparts = {EVERYBODY: Apart(until_s=600.0, for_s=600.0)}
         known = pods(blue=1, green=2, red=1, white=2)
 
-        assert asked(known, aparts) == [("blue", "green"), ("red", "white")]
+        assert asked(known, aparts) == [(NOBODY,), ("blue", "green"), ("red", "white")]
         assert asked(known, aparts, 600.0) == [()]
         assert asked(pods(blue=3), aparts) == [()]
 
@@ -175,53 +181,76 @@ class TestParts:
 class TestAfterARound:
     @pytest.mark.parametrize("problem", [LATE, REFUSED, LARGE])
     def test_that_failed_for_one_part_its_namespaces_are_alone_for_ten_minutes(self, problem):
-        rounds = Rounds(pods(**THREE)).round({"blue": problem})
+        rounds = Rounds(pods(**THREE)).failing({"blue": problem})
 
         assert rounds.alone == {"blue", "green"}
-        assert sorted(each.namespaces for each in rounds.parts()) == [
-            ("blue",),
-            ("green",),
-            ("red",),
-        ]
+        assert rounds.named == [("blue",), ("green",), ("red",)]
         assert rounds.round(after_s=ALONE_S).alone == set()
+
+    def test_that_failed_once_nobody_is_alone_and_the_fleet_is_watched(self):
+        rounds = Rounds(pods(**THREE)).round({"blue": LATE})
+
+        assert rounds.alone == set()
+        assert (NOBODY,) in asked(rounds.known, rounds.aparts, rounds.now_s)
+        other = Answers(problems={"down@blue": LATE, "down@green": LATE})
+        aparts = after_round(rounds.aparts, rounds.parts(), other, now_s=rounds.now_s)
+        assert set(aparts) == {EVERYBODY}
 
     def test_that_was_not_whole_for_one_part_too(self):
         named = frozenset({"up@blue", "up@green"})
+        twice = Rounds(pods(**THREE)).round(partial=named).round(partial=named)
 
-        assert Rounds(pods(**THREE)).round(partial=named).alone == {"blue", "green"}
-        everywhere = named | {"up@red"}
-        assert Rounds(pods(**THREE)).round(partial=everywhere).alone == set()
-        assert Rounds(pods(**THREE)).round({"red": LATE}, partial=named).alone == {"red"}
+        assert twice.alone == {"blue", "green"}
+        everywhere = named | {"up@red", f"up@{NOBODY}"}
+        twice = Rounds(pods(**THREE)).round(partial=everywhere).round(partial=everywhere)
+        assert twice.alone == set()
+
+    @pytest.mark.parametrize("problem", [LATE, REFUSED, LARGE])
+    def test_that_failed_for_each_part_but_not_about_nobody_all_are(self, problem):
+        found = Rounds(pods(**THREE)).failing({"blue": problem, "red": problem})
+
+        assert found.alone == {*THREE}
 
     @pytest.mark.parametrize("problem", [LATE, REFUSED])
-    def test_that_failed_everywhere_nobody_is_alone(self, problem):
-        assert Rounds(pods(**THREE)).round({"blue": problem, "red": problem}).alone == set()
+    def test_that_failed_about_nobody_too_nobody_is_alone(self, problem):
+        everywhere = {"blue": problem, "red": problem, NOBODY: problem}
 
-    def test_in_which_answers_were_too_large_everywhere_all_are(self):
-        assert Rounds(pods(**THREE)).round({"blue": LARGE, "red": LARGE}).alone == {*THREE}
+        assert Rounds(pods(**THREE)).failing(everywhere).alone == set()
 
-    def test_that_was_over_before_they_were_asked_nobody_is_alone_and_nobody_is_trusted_more(self):
-        over = ("TickTimeout", "not answered within the 20 s of a tick")
-        rounds = Rounds(pods(**THREE)).round({"blue": LARGE}).round({"blue": LARGE})
-        before = rounds.aparts
-        rounds.round({"blue": over, "red": over})
+    def test_that_was_over_before_they_were_asked_nobody_is_trusted_more(self):
+        rounds = Rounds(pods(**THREE)).failing({"blue": LARGE}).round({"blue": LARGE})
+        before = rounds.aparts["blue"]
+        assert before.num_failed == 2
 
-        assert rounds.aparts == before | {"green": replace(before["green"], num_failed=0)}
+        assert rounds.round({"blue": OVER, NOBODY: OVER}).aparts["blue"] == before
+        assert rounds.round().aparts["blue"].num_failed == 0
 
-    def test_that_could_not_reach_it_nobody_is_alone(self):
-        nobody = ("PrometheusUnreachable", "Prometheus: ClientConnectorError")
+    def test_that_was_over_before_they_were_asked_although_it_answers_quickly_they_are(self):
+        assert Rounds(pods(**THREE)).failing({"blue": OVER}).alone == {"blue", "green"}
+        slow = {"blue": OVER, NOBODY: OVER}
+        assert Rounds(pods(**THREE)).failing(slow).alone == set()
 
-        assert Rounds(pods(**THREE)).round({"blue": nobody}).alone == set()
+    @pytest.mark.parametrize("reason", ["PrometheusUnreachable", "QueryThrottled"])
+    def test_for_which_no_namespace_can_be_blamed_nobody_is_alone(self, reason):
+        assert Rounds(pods(**THREE)).failing({"blue": (reason, "")}).aparts == {}
 
     def test_in_which_it_still_fails_alone_it_stays_so_for_as_long_as_before(self):
-        rounds = Rounds(pods(**THREE)).round({"blue": LARGE}).round({"blue": LARGE})
+        rounds = Rounds(pods(**THREE)).failing({"blue": LARGE}).round({"blue": LARGE})
 
         assert rounds.aparts["blue"] == Apart(until_s=15.0 + ALONE_S, for_s=ALONE_S, num_failed=2)
+
+    def test_in_which_it_was_late_by_the_limits_of_those_in_doubt_it_stays_no_longer(self):
+        rounds = Rounds(pods(**THREE)).failing({"blue": LATE}).round({"blue": LATE})
+        before = rounds.aparts["blue"]
+
+        assert rounds.doubted == {"blue"}
+        assert rounds.round({"blue": LATE}).aparts["blue"] == before
+        assert rounds.round({"blue": REFUSED}).aparts["blue"].until_s > before.until_s
 
     def test_who_fails_again_is_alone_for_twice_as_long_up_to_a_day(self):
         rounds, lasted_s = Rounds(pods(**THREE)), []
         for _ in range(12):
-            rounds.round({"blue": LARGE}, after_s=0)
+            rounds.failing({"blue": LARGE}, after_s=0)
             lasted_s.append(rounds.aparts["blue"].until_s - rounds.now_s)
             rounds.now_s = rounds.aparts["blue"].until_s
 
@@ -229,8 +258,8 @@ class TestAfterARound:
         assert lasted_s[-1] == MOST_ALONE_S
 
     def test_that_went_well_a_day_later_it_begins_anew(self):
-        rounds = Rounds(pods(**THREE)).round({"blue": LARGE}, after_s=ALONE_S + REMEMBERED_S)
-        rounds.round(after_s=0).round({"blue": LARGE}, after_s=0)
+        rounds = Rounds(pods(**THREE)).failing({"blue": LARGE}, after_s=ALONE_S + REMEMBERED_S)
+        rounds.round(after_s=0).failing({"blue": LARGE}, after_s=0)
 
         assert rounds.aparts["blue"].for_s == ALONE_S
 
@@ -242,12 +271,11 @@ class TestAfterARound:
         for _ in range(5):
             rounds.round(dict.fromkeys(evil, LARGE))
 
-        parts = asked(rounds.known, rounds.aparts, rounds.now_s)
-        assert {(name,) for name in evil} <= set(parts)
-        assert len(parts) == MOST_ALONE
+        assert {(name,) for name in evil} <= set(rounds.named)
+        assert len(rounds.named) == MOST_ALONE
 
     def test_who_fails_among_fewer_too_is_doubted_until_it_answers(self):
-        rounds = Rounds(pods(**THREE)).round({"blue": LATE})
+        rounds = Rounds(pods(**THREE)).failing({"blue": LATE})
         assert rounds.doubted == set()
 
         assert rounds.round({"blue": LATE}).doubted == {"blue"}
@@ -255,7 +283,7 @@ class TestAfterARound:
 
     def test_of_another_query_are_asked_for_although_some_fail_alike(self):
         rounds = Rounds(pods(blue=1, green=1)).all_failed(LATE)
-        rounds.round({"blue": LATE, "green": LATE})
+        rounds.round({"blue": LATE, "green": LATE, NOBODY: LATE})
         said = Answers(problems={"up": LATE, "down": LATE})
         rounds.aparts = after_round(rounds.aparts, rounds.parts(), said, now_s=rounds.now_s)
 
@@ -274,11 +302,9 @@ class TestInVain:
         rounds.round({f"team-{number}": LATE for number in range(8)})
         assert rounds.named == [()]
 
-        rounds.known = [*rounds.known, *pods(**THREE)]
-        before = len(rounds.parts())
-        assert len(rounds.round({"red": LATE}).parts()) == before
+        assert rounds.all_failed(LATE).named == [()]
         rounds.now_s += ALONE_S
-        assert "red" in rounds.round({"red": LATE}).alone
+        assert len(rounds.all_failed(LATE).named) == 2
 
     @pytest.mark.parametrize(("number", "failing"), [(16, 8), (8, 7)])
     def test_are_no_fewer_nor_of_fewer(self, number, failing):
@@ -294,7 +320,7 @@ class TestHalves:
         rounds = Rounds(pods(blue=1, green=1, red=1, white=1)).all_failed(problem)
 
         assert rounds.named == [("blue", "green"), ("red", "white")]
-        assert rounds.round({"white": problem}).alone == {EVERYBODY, "red", "white"}
+        assert rounds.round({"white": problem}).alone == {"red", "white"}
         assert rounds.round().named == [("blue",), ("green",), ("red",), ("white",)]
 
     def test_that_was_not_whole_too(self):
@@ -309,7 +335,7 @@ class TestHalves:
 
     def test_that_fail_alike_are_together_for_ten_minutes(self):
         rounds = Rounds(pods(blue=1, green=1)).all_failed(LATE)
-        rounds.round({"blue": LATE, "green": LATE})
+        rounds.round({"blue": LATE, "green": LATE, NOBODY: LATE})
         assert rounds.named == [()]
 
         assert rounds.all_failed(LATE).named == [()]

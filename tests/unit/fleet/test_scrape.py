@@ -50,7 +50,7 @@ class TestParts:
 
         assert scraping(asking, pods(blue=1, green=1), 0, 15) == [
             ["up of all"],
-            ["up of blue", "up of green"],
+            ["up of -", "up of blue", "up of green"],
         ]
 
     def test_begin_with_the_one_that_was_kept_waiting(self):
@@ -58,7 +58,7 @@ class TestParts:
 
         assert scraping(Asking(waited), pods(blue=900, green=900), 0, 15) == [
             ["up of blue", "up of green"],
-            ["up of green", "up of blue"],
+            ["up of green", "up of -", "up of blue"],
         ]
 
 
