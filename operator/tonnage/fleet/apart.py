@@ -6,7 +6,7 @@ another part has or that there is about nobody, failed by itself. Each of its na
 for alone after it: ten minutes at first, and twice as long each time that it happens within a day.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from tonnage.cluster.prometheus import CUT_OFF, LATE, THROTTLED, UNREACHABLE
@@ -179,15 +179,21 @@ def _is_failed(
 
 
 def _fails(name: str, part: QuerySet, sets: Sequence[QuerySet], answers: Answers) -> bool:
-    keys = {each.namespaces: next(each.keys(name)) for each in sets}
-    key, broken = keys[part.namespaces], answers.partial.union(answers.problems)
-    if key not in answers.problems:
-        return key in answers.partial and any(each not in broken for each in keys.values())
-    reason = answers.problems[key][0]
+    key, problems = next(part.keys(name)), answers.problems
+    if key not in problems:
+        return key in answers.partial and any(
+            each not in answers.partial and each not in problems for each in _keys(name, sets)
+        )
+    reason, _ = problems[key]
     if reason == CUT_OFF:
         return part.standing == Standing.USUAL and _is_quick(sets, answers)
-    have_others = any(each not in answers.problems for each in keys.values())
-    return reason in TOO_LARGE or (have_others and reason not in OF_NO_NAMESPACE)
+    if reason in TOO_LARGE:
+        return True
+    return reason not in OF_NO_NAMESPACE and any(each not in problems for each in _keys(name, sets))
+
+
+def _keys(name: str, sets: Sequence[QuerySet]) -> Iterator[str]:
+    return (next(each.keys(name)) for each in sets)
 
 
 def _is_quick(sets: Sequence[QuerySet], answers: Answers) -> bool:
