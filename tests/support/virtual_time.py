@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from query_api import compact
 from tonnage.cluster.answer import Kept, LabelSets
 from tonnage.cluster.prometheus import Asking, Limits
-from tonnage.cluster.questions import Gathering
+from tonnage.cluster.questions import Gathering, namespace_of
 from tonnage.fleet.apart import after_round, first_cut_off
 from tonnage.fleet.parts import parts_of
 
@@ -93,5 +93,5 @@ class FleetInTime:
         self.aparts = after_round(self.aparts, self.sets, self.answers, now_s=end_s)
         self.first = first_cut_off(self.sets, self.answers)
         self.now_s = max(self.now_s + ROUND_S, end_s)
-        lacking = {key.partition("@")[2] for key in self.answers.problems}
+        lacking = set(map(namespace_of, self.answers.problems))
         return set(self.num_pods) if "" in lacking else lacking

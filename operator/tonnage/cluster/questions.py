@@ -35,6 +35,10 @@ class QuerySet:
     """Whose series are expected: the larger part of the bytes goes to those who have more."""
     standing: Standing = Standing.USUAL
 
+    @property
+    def is_about_nobody(self) -> bool:
+        return self.namespaces == (NOBODY,)
+
     def keys(self, name: str) -> Iterator[str]:
         """Yield what an answer is named by: the query, or query@namespace for each of them."""
         if not self.namespaces:
@@ -103,7 +107,7 @@ class Gathering:
 
     def add(self, name: str, queries: QuerySet, outcome: Outcome) -> None:
         """Take in an answer."""
-        if queries.namespaces != (NOBODY,):
+        if not queries.is_about_nobody:
             self._series[name][queries.namespaces] = outcome.answer.series
         self._num_dropped += outcome.answer.num_dropped
         if outcome.answer.is_partial:

@@ -171,7 +171,7 @@ def _is_failed(
     One that was not apart before only in what was lacking before: much fails once, for no reason
     of theirs.
     """
-    if not part.namespaces or part.namespaces == (NOBODY,):
+    if not part.namespaces or part.is_about_nobody:
         return False
     is_usual = part.standing == Standing.USUAL
     names = [name for name in part.expressions if name in lacked or not is_usual]
@@ -198,6 +198,6 @@ def _keys(name: str, sets: Sequence[QuerySet]) -> Iterator[str]:
 
 def _is_quick(sets: Sequence[QuerySet], answers: Answers) -> bool:
     """Tell whether there is every answer about nobody, which takes no time of its own."""
-    of_nobody = [each for each in sets if each.namespaces == (NOBODY,)]
+    of_nobody = [each for each in sets if each.is_about_nobody]
     keys = [next(each.keys(name)) for each in of_nobody for name in each.expressions]
     return bool(keys) and not any(key in answers.problems for key in keys)

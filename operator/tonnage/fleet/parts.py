@@ -43,7 +43,7 @@ def parts_of(
     others = {name: num_pods[name] for name in sorted(num_pods.keys() - set(alone))}
     watched = is_watched(aparts, now_s)
     most_pods = _half(others) if watched else PART_PODS
-    if len(num_pods) == 1 or not num_pods or (len(pods) <= most_pods and not alone):
+    if len(num_pods) <= 1 or (len(pods) <= most_pods and not alone):
         return [QuerySet(expressions=expressions(()), num_pods=len(pods))]
     sets = [
         QuerySet(
@@ -96,7 +96,7 @@ def _alone(names: Sequence[str], aparts: Aparts, *, is_short: bool) -> Iterator[
     num_doubted = min(len(doubted), MOST_DOUBTED if others else MOST_ALONE)
     left = MOST_ALONE - num_doubted
     num_well = min(MOST_WELL, left // 2) if is_short else 0
-    well = [name for name in others if num_well and aparts[name].num_failed == 0]
-    met = [name for name in others if name not in well]
+    well = [name for name in others if is_short and not aparts[name].num_failed]
+    met = [name for name in others if not is_short or aparts[name].num_failed]
     for dealt, most in ((doubted, num_doubted), (met, left - num_well), (well, num_well)):
         yield from (sorted(dealt[share::most]) for share in range(min(len(dealt), most)))
