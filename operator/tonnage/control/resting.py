@@ -2,8 +2,8 @@
 
 An object that was decided, wants what runs, waits for nothing and writes nothing would come to the
 same in the next tick, and to nothing else, as long as what it was decided on is the same. It rests:
-it is not decided anew, and what it was found to be stands. What its engines' pages say, and its
-need, are noted all the same. Whatever is not sure is decided:
+it is not decided anew, and what it was found to be stands. What its engines' pages say is noted
+each minute (``looks``), its need when it wakes. Whatever is not sure is decided:
 
 - anything but the very same of what the cluster says of it, or of what failed in Prometheus;
 - any figure of any of its engines that differs by more than ``SAME`` from what was decided on, not
@@ -17,7 +17,7 @@ need, are noted all the same. Whatever is not sure is decided:
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -27,14 +27,15 @@ from tonnage.control.learning import Observation
 from tonnage.control.looks import looked_at
 from tonnage.control.measure import WARM_UP_SCRAPES, settled
 from tonnage.control.needed import as_needed_last
+from tonnage.control.pages import held_s, page_now
 from tonnage.control.retries import place_of
 from tonnage.control.rollout import stands_at_s
-from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectMemory
+from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectMemory, Round
 from tonnage.control.status import is_level
 from tonnage.control.tracks import with_pages
 from tonnage.control.writes import Writes, check_of_children
 from tonnage.estimate.calibration import Beliefs, memory_key
-from tonnage.estimate.demand import is_fresh
+from tonnage.estimate.demand import is_of_late
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
@@ -80,13 +81,13 @@ class Rest:
     observation: Observation | None
     """What its engines taught."""
     state: ModelState
-    """As it was observed, without its engines."""
-    figures: tuple[Figures, ...]
-    """Of these."""
+    """As it was observed."""
     around: Around
     speed: SpeedPosterior | None
     """Learned in its namespace, or by others."""
+    cache_key: str | None
     cache: MemoryReport | None
+    """Learned of the memory of its engines."""
     decided_at_s: float
     look_at_s: float
     """When what time alone moves is counted."""
@@ -113,31 +114,43 @@ def undisturbed(fleet: Fleet, memory: Memory) -> Mapping[str, Rest]:
             and state.view.namespace not in failing
             and _is_as_it_was(state, rest, fleet)
             and (known := learned.standing(rest, fleet))
-            and (looked := _looked_at(known, memory.objects[uid], fleet))
+            and (looked := _looked_at(known, state, memory.objects[uid], fleet))
         ):
             stand[uid] = looked
     return stand
 
 
-def _looked_at(rest: Rest, memory: ObjectMemory, fleet: Fleet) -> Rest | None:
+def _looked_at(rest: Rest, state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Rest | None:
     """Return a decision that stands, with what a minute adds where one has passed."""
     if fleet.now_s < rest.look_at_s:
         return rest
-    found = looked_at(rest.found, memory, fleet)
+    found = looked_at(rest.found, with_pages(memory, state, fleet), fleet)
     if found is None:
         return None
     return replace(rest, found=found, look_at_s=_next_look_s(found, fleet.now_s))
 
 
-def remembered_at_rest(state: ModelState, rest: Rest, before: Memory, fleet: Fleet) -> ObjectMemory:
-    """Return what is remembered of an object that rests: what its engines say, and its need.
+def remembered_at_rest(rest: Rest, before: Memory) -> ObjectMemory:
+    """Return what is remembered of an object that rests.
 
     ``before``: what was remembered before this tick, in which it may have been looked at.
     """
-    uid = state.view.uid
-    is_looked_at = rest.found is not before.resting[uid].found
-    memory = rest.found.memory if is_looked_at else before.objects[uid]
-    return as_needed_last(with_pages(memory, state, fleet), fleet.now_s)
+    is_looked_at = rest.found is not before.resting[rest.uid].found
+    return rest.found.memory if is_looked_at else before.objects[rest.uid]
+
+
+def woken(memory: Memory, stand: Mapping[str, Rest]) -> Mapping[str, ObjectMemory]:
+    """Return what is remembered of all objects: who rested until now needed what it had."""
+    if memory.ticked_at_s is None:
+        return memory.objects
+    awake = memory.resting.keys() - stand.keys()
+    needed = {uid: as_needed_last(memory.objects[uid], memory.ticked_at_s) for uid in awake}
+    return {**memory.objects, **needed}
+
+
+def still_unread(fleet: Fleet) -> tuple[Round, ...]:
+    """Return the scrapes that an object which is looked at later may have yet to note."""
+    return tuple(each for each in fleet.rounds if each.seen_at_s > fleet.now_s - LOOK_S)
 
 
 def checks_at_rest(
@@ -169,14 +182,15 @@ def resting(
             continue
         share, speed = _share(uid, before, fleet.now_s), learned.speed(each)
         lasts = _has_lasted(each, states[uid], memory, fleet) and _is_known(observation, speed)
+        cache_key = _cache_key(each)
         yield Rest(
             found=replace(each, memory=memory),
             observation=observation,
-            state=replace(states[uid], engines=()),
-            figures=tuple(map(_figures, states[uid].engines)),
+            state=states[uid],
             around=around,
             speed=speed,
-            cache=learned.cache(each),
+            cache_key=cache_key,
+            cache=learned.cache(each.state.view.namespace, cache_key),
             decided_at_s=fleet.now_s,
             look_at_s=_next_look_s(each, fleet.now_s, share=share),
             decide_at_s=min(
@@ -207,7 +221,7 @@ def _is_known(said: Observation | None, speed: SpeedPosterior | None) -> bool:
 def _has_lasted(found: Assessment, state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
     """Tell whether no window holds what will leave it: a pod that went, or an odd page."""
     longest_s = WINDOWS[-1] * fleet.settings.scrape_interval_s
-    are_sound = all(map(is_, found.state.engines, state.engines))
+    are_sound = all(map(_say_the_same, found.state.engines, state.engines))
     return are_sound and fleet.windows_end_s - memory.vanished_at_s > longest_s
 
 
@@ -257,17 +271,14 @@ class _Learned:
         chosen, namespace = found.chosen, found.state.view.namespace
         return self._speed(namespace, chosen.belief.asked.key) if chosen else None
 
-    def cache(self, found: Assessment) -> MemoryReport | None:
-        """Return what is learned of their memory."""
-        chosen, namespace = found.chosen, found.state.view.namespace
-        if chosen is None:
-            return None
-        return self._cache(namespace, memory_key(chosen.sizing.request, chosen.sizing.flags))
+    def cache(self, namespace: str, key: str | None) -> MemoryReport | None:
+        """Return what is learned of the memory of engines."""
+        return self._cache(namespace, key) if key else None
 
     def standing(self, rest: Rest, fleet: Fleet) -> Rest | None:
         """Return a decision if a plan would be asked with what it was asked with."""
         speed, chosen = self.speed(rest.found), rest.found.chosen
-        if self.cache(rest.found) != rest.cache or chosen is None:
+        if self.cache(rest.state.view.namespace, rest.cache_key) != rest.cache or chosen is None:
             return None
         if speed is rest.speed:
             return rest
@@ -276,18 +287,36 @@ class _Learned:
         return replace(rest, speed=speed) if is_same else None
 
 
+def _cache_key(found: Assessment) -> str | None:
+    """Return the key that what is learned of the memory of an object's engines has."""
+    sizing = found.chosen.sizing if found.chosen else None
+    return memory_key(sizing.request, sizing.flags) if sizing else None
+
+
 def _is_as_it_was(state: ModelState, rest: Rest, fleet: Fleet) -> bool:
     """Tell whether an object and its engines are as they were when it was decided."""
-    interval_s = fleet.settings.scrape_interval_s
-    return (
-        len(state.engines) == len(rest.figures)
-        and replace(state, engines=()) == rest.state
-        and all(is_fresh(each, scrape_interval_s=interval_s) for each in state.engines)
-        and all(map(_are_same, map(_figures, state.engines), rest.figures))
+    is_same = state is rest.state or (
+        len(state.engines) == len(rest.state.engines)
+        and replace(state, engines=()) == replace(rest.state, engines=())
+        and all(map(_are_alike, state.engines, rest.state.engines))
+    )
+    return is_same and all(_is_fresh(each, state, fleet) for each in state.engines)
+
+
+def _is_fresh(each: EngineSamples, state: ModelState, fleet: Fleet) -> bool:
+    return is_of_late(
+        page_now(each, state, fleet).age_s,
+        held_s(each, fleet),
+        scrape_interval_s=fleet.settings.scrape_interval_s,
     )
 
 
-def _are_same(now: Figures, then: Figures) -> bool:
+def _say_the_same(one: EngineSamples, other: EngineSamples) -> bool:
+    return _figures(one) == _figures(other)
+
+
+def _are_alike(one: EngineSamples, other: EngineSamples) -> bool:
+    now, then = _figures(one), _figures(other)
     return now == then or (len(now) == len(then) and all(map(_is_same, now, then)))
 
 

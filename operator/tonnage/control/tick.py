@@ -22,7 +22,16 @@ from tonnage.control.carried import Carried, with_fates
 from tonnage.control.learning import Observation, learn_from, observation
 from tonnage.control.outlook import with_recalled
 from tonnage.control.ownership import as_owned
-from tonnage.control.resting import Rest, checks_at_rest, remembered_at_rest, resting, undisturbed
+from tonnage.control.pages import with_rounds
+from tonnage.control.resting import (
+    Rest,
+    checks_at_rest,
+    remembered_at_rest,
+    resting,
+    still_unread,
+    undisturbed,
+    woken,
+)
 from tonnage.control.rollout import EVERYWHERE, is_rolling, reach, with_rollout
 from tonnage.control.state import (
     Assessment,
@@ -76,9 +85,10 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     ``between``: called before each run of the engine model, and before each search. Where it
     raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
     """
+    fleet = with_rounds(fleet, memory)
     stand = undisturbed(fleet, memory)
     asker = Asker(memory.answers, between, num_resting=len(stand))
-    found = assess_fleet(fleet, memory.objects, asker, stand)
+    found = assess_fleet(fleet, woken(memory, stand), asker, stand)
     awake = [each for each in found if each.state.view.uid not in stand]
     faults = [
         Fault(key=each.state.view.key, consequence="internal error", error=each.refusal.error)
@@ -97,7 +107,7 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     written, unsaid = _written(awake, learned)
     objects = {each.state.view.uid: each.memory for each in awake}
     objects |= {uid: remembered for uid, (_, remembered) in written.items()}
-    rested = _at_rest(stand, fleet, memory)
+    rested = {uid: remembered_at_rest(rest, memory) for uid, rest in stand.items()}
     checked = checks_at_rest(stand.values(), rested, fleet)
     objects |= {**rested, **{writes.uid: known for writes, known in checked}}
     decided = ((each, *_told_of(each, written, said)) for each in awake)
@@ -109,6 +119,8 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
             objects=objects,
             calibrations=known,
             learned_at_s=learned_at_s,
+            ticked_at_s=fleet.now_s,
+            rounds=still_unread(fleet),
             answers=asker.remembered,
             resting={**stand, **{rest.state.view.uid: rest for rest in fresh}},
         ),
@@ -117,16 +129,6 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
-
-
-def _at_rest(stand: Mapping[str, Rest], fleet: Fleet, memory: Memory) -> Mapping[str, ObjectMemory]:
-    """Return {UID: memory} of the objects that rest."""
-    rests = ((state, stand.get(state.view.uid)) for state in fleet.models)
-    return {
-        state.view.uid: remembered_at_rest(state, rest, memory, fleet)
-        for state, rest in rests
-        if rest is not None
-    }
 
 
 def _told_of(

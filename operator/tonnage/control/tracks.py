@@ -7,13 +7,13 @@ engine. What else it was to tell is missing, never what a bad page makes of it.
 from collections import defaultdict
 from collections.abc import Mapping
 
+from tonnage.control.pages import as_of_now, unread
 from tonnage.control.state import Fleet, ModelState, ObjectMemory
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
 from tonnage.estimate.samples import MAX_ENGINES, ArrivalWindow, EngineSamples
 from tonnage.estimate.track import (
     NOTHING_READ,
     EngineKey,
-    Reading,
     Readings,
     Track,
     noted,
@@ -32,24 +32,26 @@ def watched(
     interval_s = fleet.settings.scrape_interval_s
     memory = with_pages(memory, state, fleet)
     tracks = memory.tracks
+    newest = (as_of_now(each, state, fleet) for each in state.engines)
     engines = tuple(
         _sound(each, readings, interval_s)
         if (readings := tracks.get((each.pod, each.engine)))
         else each
-        for each in state.engines
+        for each in newest
     )
     return memory, replace(state, engines=engines)
 
 
 def with_pages(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
-    """Note what every engine's page says of the requests that came."""
+    """Note what the pages of every engine say of the requests that came since they were noted."""
     interval_s = fleet.settings.scrape_interval_s
     present = {pod.name for pod in state.pods}
     tracks = {key: kept for key, kept in memory.tracks.items() if key[0] in present}
     for each in state.engines:
         key = each.pod, each.engine
-        if readings := _noted(tracks.get(key, NOTHING_READ), each, interval_s):
-            tracks[key] = readings
+        readings = tracks.get(key, NOTHING_READ)
+        for reading in unread(readings, each, state, fleet):
+            tracks[key] = readings = noted(readings, reading, interval_s=interval_s)
     return replace(memory, tracks=_bounded(tracks))
 
 
@@ -61,18 +63,6 @@ def _bounded(tracks: Mapping[EngineKey, Readings]) -> Mapping[EngineKey, Reading
     for key in sorted(tracks, key=lambda key: tracks[key].last.at_s, reverse=True):
         of_pods[key[0]].append(key)
     return {key: tracks[key] for keys in of_pods.values() for key in keys[:MAX_ENGINES]}
-
-
-def _noted(readings: Readings, each: EngineSamples, interval_s: float) -> Readings:
-    reading = _reading(each)
-    return readings if reading is None else noted(readings, reading, interval_s=interval_s)
-
-
-def _reading(each: EngineSamples) -> Reading | None:
-    at_s, arrived, running = each.scraped_at_s, each.arrived, each.running
-    if at_s is None or arrived is None or running is None or each.waiting is None:
-        return None
-    return Reading(at_s=at_s, arrived=arrived, running=running, waiting=each.waiting)
 
 
 def _sound(each: EngineSamples, readings: Readings, interval_s: float) -> EngineSamples:

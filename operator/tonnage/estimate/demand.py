@@ -58,11 +58,15 @@ def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
     whose last scrape failed is the most that it can be, and nothing newer could have come. For how
     long they are held beyond that is age, too.
     """
-    age_s = samples.age_s  # a sample from the future is none: its clock says nothing
+    return is_of_late(samples.age_s, samples.held_s, scrape_interval_s=scrape_interval_s)
+
+
+def is_of_late(age_s: float | None, held_s: float, *, scrape_interval_s: float) -> bool:
+    """Tell the same of a scrape: one from the future is none, its clock says nothing."""
     if age_s is None or age_s < -scrape_interval_s:
         return False
-    held_s = max(0.0, samples.held_s - scrape_interval_s)
-    return age_s + held_s <= FRESH_SCRAPES * scrape_interval_s
+    held_longer_s = max(0.0, held_s - scrape_interval_s)
+    return age_s + held_longer_s <= FRESH_SCRAPES * scrape_interval_s
 
 
 def measure_demand(

@@ -76,7 +76,7 @@ def merged(parts: Iterable[Vector]) -> Vector:
 
 def changed(now: Vector, then: Vector, *, with_values: bool) -> Iterable[Mapping[str, str]]:
     """Yield the labels of series with another value than then, and of those that only one has."""
-    if list(map(id, now.labels)) == list(map(id, then.labels)):
+    if now.labels == then.labels:  # one object each, as a rule
         is_same = not with_values or now.values == then.values
         return () if is_same else compress(now.labels, map(ne, now.values, then.values))
     values = [

@@ -2,19 +2,19 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
-from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView
+from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView, Round
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
-from tonnage.estimate.samples import EngineSamples
 from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests
@@ -26,7 +26,6 @@ from tonnage.fleet.taken import Taken
 from tonnage.fleet.views import AutoscalerView
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
-from tonnage.values import replace
 
 
 def _untold(_: Answers) -> None:
@@ -50,8 +49,6 @@ class Seen:
 
     snapshot: Snapshot
     scrape: Scrape
-    held_s: float
-    """Since Prometheus said that."""
     oldest_claims: Mapping[Key, ModelView]
     """By scale target."""
     autoscalers: Mapping[Key, str]
@@ -83,6 +80,8 @@ class Observer:
     _taken: Taken = field(init=False)
     _scraper: Scraper = field(init=False)
     _said: Said | None = None
+    _states: Mapping[str, ModelState] = field(default_factory=dict)
+    """Of the last tick, by UID."""
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
@@ -145,18 +144,19 @@ class Observer:
             self._taken.look(needed - snapshot.deployments.keys(), now_s)
         heard = self._heard(now_s)
         said = heard if ours else Said(at_s=now_s)
-        answers = said.answers
+        answers, pages = said.answers, said.scrape.pages
         seen = Seen(
             snapshot=snapshot,
             scrape=said.scrape,
-            held_s=self.rounds.held_s,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
             autoscalers=by_target(snapshot.autoscalers.values()),
             now_s=now_s,
         )
+        models = tuple(self._read(view, parsed[view.uid], seen) for view in views)
+        self._states = {state.view.uid: state for state in models}
         return Fleet(
             now_s=now_s,
-            models=tuple(self._read(view, parsed[view.uid], seen) for view in views),
+            models=models,
             metrics_problem=nothing_decides(answers),
             problems=answers.problems,
             partial=answers.partial,
@@ -167,6 +167,7 @@ class Observer:
             settings=self.settings,
             has_pod_monitors=self.has_pod_monitors,
             said_at_s=said.at_s,
+            rounds=(Round(seen_at_s=now_s, pages=pages, held_s=self.rounds.held_s),),
         )
 
     def _ours(
@@ -201,12 +202,17 @@ class Observer:
     def _read(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
     ) -> ModelState:
-        """Return what is known of an object; a bug in that must not stop the others."""
+        """Return what is known of an object, the very same where that is what it was a tick ago.
+
+        A bug in that must not stop the others.
+        """
         try:
-            return self._state(view, model, seen)
+            state = self._state(view, model, seen)
         except Exception as error:
             deployment = _still_running(view, seen.snapshot)
             return ModelState(view=view, model=model, deployment=deployment, bug=error)
+        before = self._states.get(view.uid)
+        return before if before == state else state
 
     def _state(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
@@ -231,15 +237,8 @@ class Observer:
             claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
-            engines=tuple(_engines(names, seen)),
+            engines=tuple(chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)),
         )
-
-
-def _engines(pods: Iterable[Key], seen: Seen) -> Iterator[EngineSamples]:
-    """Yield what the engines of some pods say, with how long ago that was said."""
-    for pod in pods:
-        for each in seen.scrape.engines.get(pod, ()):
-            yield replace(each, held_s=seen.held_s)
 
 
 def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:

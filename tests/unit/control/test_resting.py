@@ -201,16 +201,38 @@ def test_what_could_not_be_written_at_rest_is_decided_anew(played):
     assert played.tick().num_decided == 1
 
 
-def test_at_rest_the_pages_of_engines_and_the_need_are_noted(played):
+def test_at_rest_nothing_is_noted_between_two_looks(played):
     before = played.memory.objects["uid-of-llama"]
 
-    after = played.tick().memory.objects["uid-of-llama"]
+    assert played.tick().memory.objects["uid-of-llama"] is before
 
-    assert after.recent_needs[-1].at_s == played.now_s
-    assert after.recent_needs[-1].replicas == before.recent_needs[-1].replicas
-    pages = [(before.tracks[key], after.tracks[key]) for key in before.tracks]
-    assert len(pages) == played.objects[0].replicas[-1]
-    assert all(now.last.at_s > then.last.at_s for then, now in pages)
+
+def test_a_look_notes_the_pages_of_every_tick_since_the_last_one(played):
+    while played.memory.resting["uid-of-llama"].look_at_s > played.now_s + TICK_S:
+        played.tick()
+    before = played.memory.objects["uid-of-llama"].tracks
+
+    after = played.tick().memory.objects["uid-of-llama"].tracks
+
+    assert len(after) == played.objects[0].replicas[-1]
+    for key, readings in after.items():
+        times_s = [each.at_s for each in readings]
+        new_s = [at_s for at_s in times_s if at_s > before[key].last.at_s]
+        assert len(new_s) == LOOK_S / TICK_S
+        assert {later - earlier for earlier, later in pairwise(times_s)} == {TICK_S}
+
+
+def test_what_wakes_was_needed_until_the_tick_before(played):
+    before = played.memory.objects["uid-of-llama"].recent_needs[-1]
+    for _ in range(3):
+        played.tick()
+
+    needs = played.tick(0.2).memory.objects["uid-of-llama"].recent_needs
+
+    assert [(each.at_s, each.replicas) for each in needs[-2:]] == [
+        (played.now_s - TICK_S, before.replicas),
+        (played.now_s, 1),
+    ]
 
 
 def test_a_gain_that_has_to_stand_is_waited_for_at_rest(played, monkeypatch):

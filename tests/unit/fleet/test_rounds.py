@@ -285,9 +285,10 @@ class TestWhileARoundGoesOn:
             hanging.loop.store.snapshot(), hanging.loop.memory.calibrations, hanging.world.now_s
         )
 
-        [state] = fleet.models
-        assert {each.held_s for each in state.engines} == {25.0}
-        assert {each.age_s for each in state.engines} == {5.0}
+        [state], [newest] = fleet.models, fleet.rounds
+        assert newest.held_s == 25.0
+        assert {page.age_s for page in newest.pages.values()} == {5.0}
+        assert len(newest.pages) == len(state.engines)
         assert fleet.windows_end_s == hanging.world.now_s - 25
 
 
