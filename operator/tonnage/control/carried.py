@@ -45,16 +45,15 @@ def with_fates(
 
     ``before``: what was remembered before this tick.
     """
-    objects, resting = dict(memory.objects), dict(memory.resting)
+    objects = dict(memory.objects)
     for uid, (writes, fate) in written.items():
         if fate is None:
             objects[uid] = _all_done(objects[uid], writes)
             continue
-        resting.pop(uid, None)  # something is left to do
         known = carried_out(objects[uid], found[uid], writes, fate, now_s=now_s)
         is_applied = fate.template is not Fate.UNDONE
         objects[uid] = known if is_applied else without_rollout(known, before.objects.get(uid))
-    return replace(memory, objects=objects, resting=resting)
+    return replace(memory, objects=objects)
 
 
 def _all_done(memory: ObjectMemory, writes: Writes) -> ObjectMemory:

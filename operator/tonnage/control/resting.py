@@ -20,18 +20,16 @@ from functools import cache
 from operator import attrgetter
 from typing import Final
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.control.believed import is_still_asked
-from tonnage.control.contest import Contest
+from tonnage.control.carried import Carried
 from tonnage.control.learning import Observation
+from tonnage.control.level import has_events, is_at_rest, may_wait
 from tonnage.control.looks import looked_at
-from tonnage.control.measure import WARM_UP_SCRAPES, settled
 from tonnage.control.needed import as_needed_last
 from tonnage.control.pages import held_s, page_now
 from tonnage.control.retries import place_of
 from tonnage.control.rollout import stands_at_s
 from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectMemory, Round
-from tonnage.control.status import is_level
 from tonnage.control.tracks import with_pages
 from tonnage.control.writes import Writes, check_of_children
 from tonnage.estimate.calibration import Beliefs, memory_key
@@ -40,7 +38,6 @@ from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
 from tonnage.estimate.ways import NOTE_S
-from tonnage.policy.situation import Metrics
 from tonnage.values import replace
 
 LOOK_S: Final = NOTE_S
@@ -50,9 +47,6 @@ LONGEST_S: Final = 600.0
 MANY_WINDOWS: Final = 10
 """Of evidence, after which another one each ``LONGEST_S`` is enough; before, one each minute."""
 SAME: Final = 0.01
-OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})
-"""Limits that no time lifts."""
-UNDER_WAY: Final = frozenset({"Reconciling", "Stalled"})
 TIMES: Final = frozenset({"age_s", "held_s", "scraped_at_s", "arrived"})
 """Of an engine's figures, those that move by themselves."""
 WINDOWED: Final = frozenset({"arrivals", "lengths", "ttft_within", "tpot_within"})
@@ -93,6 +87,8 @@ class Rest:
     """When what time alone moves is counted."""
     decide_at_s: float
     """When it is decided anew, whatever else."""
+    waiting: tuple[Writes, ObjectMemory] | None = None
+    """What there was no room to write, and what is remembered once it is written."""
 
     @property
     def uid(self) -> str:
@@ -127,7 +123,8 @@ def _looked_at(rest: Rest, state: ModelState, memory: ObjectMemory, fleet: Fleet
     found = looked_at(rest.found, with_pages(memory, state, fleet), fleet)
     if found is None:
         return None
-    return replace(rest, found=found, look_at_s=_next_look_s(found, fleet.now_s))
+    next_s = fleet.now_s if has_events(found) else fleet.now_s + LOOK_S
+    return replace(rest, found=found, look_at_s=next_s)
 
 
 def remembered_at_rest(rest: Rest, before: Memory) -> ObjectMemory:
@@ -135,6 +132,8 @@ def remembered_at_rest(rest: Rest, before: Memory) -> ObjectMemory:
 
     ``before``: what was remembered before this tick, in which it may have been looked at.
     """
+    if rest.waiting:
+        return rest.waiting[1]
     is_looked_at = rest.found is not before.resting[rest.uid].found
     return rest.found.memory if is_looked_at else before.objects[rest.uid]
 
@@ -148,6 +147,31 @@ def woken(memory: Memory, stand: Mapping[str, Rest]) -> Mapping[str, ObjectMemor
     return {**memory.objects, **needed}
 
 
+def still_waiting(
+    memory: Memory,
+    carried: Mapping[str, Carried],
+    may_wait: Mapping[str, Rest],
+    *,
+    now_s: float,
+) -> Memory:
+    """Return what rests after a tick of which not all was written; ``carried``: what was not.
+
+    What there was no room for is offered again as it is; anything else is decided anew.
+    """
+    resting = dict(memory.resting)
+    for uid, rest in memory.resting.items():
+        fate = carried.get(uid)
+        is_left = fate is not None and (not fate.is_held or rest.decided_at_s == now_s)
+        if is_left or (fate is None and rest.waiting):
+            del resting[uid]
+    for uid in may_wait.keys() & carried.keys():
+        if carried[uid].is_held:
+            rest = may_wait[uid]
+            found = replace(rest.found, memory=memory.objects[uid])
+            resting[uid] = replace(rest, found=found)
+    return replace(memory, resting=resting)
+
+
 def still_unread(fleet: Fleet) -> tuple[Round, ...]:
     """Return the scrapes that an object which is looked at later may have yet to note."""
     return tuple(each for each in fleet.rounds if each.seen_at_s > fleet.now_s - LOOK_S)
@@ -157,7 +181,8 @@ def checks_at_rest(
     rests: Iterable[Rest], objects: Mapping[str, ObjectMemory], fleet: Fleet
 ) -> list[tuple[Writes, ObjectMemory]]:
     """Return the checks of children that are due, with what is then remembered; by UID before."""
-    found = (check_of_children(each.found, objects[each.uid], fleet) for each in rests)
+    done = (each for each in rests if not each.waiting)
+    found = (check_of_children(each.found, objects[each.uid], fleet) for each in done)
     return [each for each in found if each is not None]
 
 
@@ -167,37 +192,52 @@ def resting(
     after: Mapping[str, ObjectMemory],
     before: Memory,
 ) -> Iterator[Rest]:
-    """Yield the decisions of a tick that left nothing to do.
+    """Yield the decisions of a tick that left nothing to do, and those that may wait for room.
 
-    ``after``: what is remembered after it; ``fleet``: as it was observed.
+    These with what is ``waiting``, should there be none. ``after``: what is remembered after the
+    tick; ``fleet``: as it was observed.
     """
     around, learned, failing = _around(fleet), _Learned(fleet), _failing(fleet)
     states = {state.view.uid: state for state in fleet.models}
     for each, writes, observation in found:
-        uid = each.state.view.uid
-        memory = after[uid]
-        if each.state.view.namespace in failing or around.is_blind or writes is None:
+        view = each.state.view
+        memory = after[view.uid]
+        if view.namespace in failing or around.is_blind or writes is None:
             continue
-        if not _is_at_rest(each, writes, memory, fleet):
+        is_over = is_at_rest(each, writes, memory, fleet)
+        waits = may_wait(each, writes, memory, fleet)
+        if not is_over and not waits:
             continue
-        share, speed = _share(uid, before, fleet.now_s), learned.speed(each)
-        lasts = _has_lasted(each, states[uid], memory, fleet) and _is_known(observation, speed)
-        cache_key = _cache_key(each)
-        yield Rest(
-            found=replace(each, memory=memory),
+        share, cache_key = _share(view.uid, before, fleet.now_s), _cache_key(each)
+        soon_s = fleet.now_s + share * LOOK_S
+        rest = Rest(
+            found=each,
             observation=observation,
-            state=states[uid],
+            state=states[view.uid],
             around=around,
-            speed=speed,
+            speed=learned.speed(each),
             cache_key=cache_key,
-            cache=learned.cache(each.state.view.namespace, cache_key),
+            cache=learned.cache(view.namespace, cache_key),
             decided_at_s=fleet.now_s,
-            look_at_s=_next_look_s(each, fleet.now_s, share=share),
-            decide_at_s=min(
-                fleet.now_s + share * (LONGEST_S if lasts else LOOK_S),
-                stands_at_s(memory, fleet.now_s),
-            ),
+            look_at_s=soon_s,
+            decide_at_s=soon_s,
         )
+        if is_over:
+            yield _for_long(rest, memory, fleet, share)
+        if waits:
+            yield replace(rest, waiting=(writes, memory))
+
+
+def _for_long(rest: Rest, memory: ObjectMemory, fleet: Fleet, share: float) -> Rest:
+    """Return a decision that left nothing to do, with what is remembered after it."""
+    has_lasted = _has_lasted(rest, memory, fleet) and _is_known(rest.observation, rest.speed)
+    longest_s = fleet.now_s + share * LONGEST_S if has_lasted else rest.decide_at_s
+    return replace(
+        rest,
+        found=replace(rest.found, memory=memory),
+        look_at_s=fleet.now_s if has_events(rest.found) else rest.look_at_s,  # in every tick
+        decide_at_s=min(longest_s, stands_at_s(memory, fleet.now_s)),
+    )
 
 
 def _share(uid: str, before: Memory, now_s: float) -> float:
@@ -207,21 +247,15 @@ def _share(uid: str, before: Memory, now_s: float) -> float:
     return 1.0 if has_come else place_of(uid)
 
 
-def _next_look_s(found: Assessment, now_s: float, *, share: float = 1.0) -> float:
-    """Return when what time alone moves is counted next; known events in every tick."""
-    has_events = found.chosen is not None and found.chosen.model.spec.scaling.schedules
-    return now_s if has_events else now_s + share * LOOK_S
-
-
 def _is_known(said: Observation | None, speed: SpeedPosterior | None) -> bool:
     """Tell whether engines say nothing to learn from, or what they say was heard often."""
     return said is None or (speed is not None and speed.num_windows >= MANY_WINDOWS)
 
 
-def _has_lasted(found: Assessment, state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
+def _has_lasted(rest: Rest, memory: ObjectMemory, fleet: Fleet) -> bool:
     """Tell whether no window holds what will leave it: a pod that went, or an odd page."""
     longest_s = WINDOWS[-1] * fleet.settings.scrape_interval_s
-    are_sound = all(map(_say_the_same, found.state.engines, state.engines))
+    are_sound = all(map(_say_the_same, rest.found.state.engines, rest.state.engines))
     return are_sound and fleet.windows_end_s - memory.vanished_at_s > longest_s
 
 
@@ -344,77 +378,3 @@ def _figures(each: EngineSamples) -> Figures:
         for bound in within.items():
             found += bound
     return tuple(found)
-
-
-def _is_at_rest(found: Assessment, writes: Writes, memory: ObjectMemory, fleet: Fleet) -> bool:
-    """Tell whether a decision left nothing to do, and nothing that time alone brings about."""
-    return (
-        writes.scale is None
-        and writes.num_limited == writes.check_children  # of which none need differ
-        and _is_decided(found)
-        and _is_steady(found.state, fleet)
-        and _is_quiet(memory)
-        and is_level(found, memory)
-    )
-
-
-def _is_decided(found: Assessment) -> bool:
-    """Tell whether what runs is what is wanted, by figures that are all there."""
-    chosen, decision, live = found.chosen, found.decision, found.state.deployment
-    if chosen is None or decision is None or found.refusal or found.pending or found.blackout:
-        return False
-    if found.changes or found.proposals or chosen.problem:
-        return False
-    if not found.is_acting and live is None:
-        return decision.limited_by in OWN_BOUNDS
-    is_all_told = found.traffics.metrics is Metrics.COMPLETE
-    is_there = live is not None and decision.replicas == live.replicas
-    return is_all_told and is_there and found.template is None and _is_by_need(found)
-
-
-def _is_by_need(found: Assessment) -> bool:
-    """Tell whether the number stands on what is needed now, not on what was needed before."""
-    decision, need = found.decision, found.need
-    if decision is None or need is None:
-        return False
-    is_held = decision.limited_by == "Stabilizing"
-    is_margin = is_held and need.replicas_with_margin >= decision.replicas
-    return is_margin or decision.limited_by in OWN_BOUNDS
-
-
-def _is_steady(state: ModelState, fleet: Fleet) -> bool:
-    """Tell whether everything that is asked for runs, and has for a while."""
-    live = state.deployment
-    if live is None:
-        return isinstance(state.model, ModelDeployment) and not state.pods
-    after_s = WARM_UP_SCRAPES * fleet.settings.scrape_interval_s
-    warm = settled(state.pods, now_s=fleet.windows_end_s, after_s=after_s)
-    is_whole = live.replicas == live.ready == live.total == len(state.pods) == len(warm)
-    is_well = not live.problems and all(p.is_ready and not p.trouble for p in state.pods)
-    return is_whole and is_well and not live.is_rolling and not state.view.is_deleting
-
-
-def _is_quiet(memory: ObjectMemory) -> bool:
-    """Tell whether nothing is remembered that ends, or is tried again, at a time of its own."""
-    waits = (
-        memory.blind_since_s,
-        memory.waiting_since_s,
-        memory.short_since_s,
-        memory.queued_since_s,
-        memory.drained_by_s,
-        memory.given_back,
-        memory.rolling,
-        memory.retry,
-        memory.write_problem,
-        memory.no_path,
-        memory.rivals.parked_at,
-    )
-    is_at_odds = memory.departed is not None and bool(memory.departed.changes)
-    contests = (memory.rivals.replicas, memory.rivals.template)
-    is_settled = all(map(_is_over, contests)) and not UNDER_WAY & memory.conditions.keys()
-    return is_settled and not is_at_odds and all(each is None for each in waits)
-
-
-def _is_over(contest: Contest) -> bool:
-    is_waiting = {contest.held_at, contest.awaited, contest.tried} != {None}
-    return not is_waiting and (contest.change is None or contest.change.is_over)

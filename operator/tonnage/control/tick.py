@@ -29,6 +29,7 @@ from tonnage.control.resting import (
     remembered_at_rest,
     resting,
     still_unread,
+    still_waiting,
     undisturbed,
     woken,
 )
@@ -70,6 +71,8 @@ class Outcome:
     found: tuple[Assessment, ...]
     writes: tuple[Writes, ...]
     memory: Memory
+    may_wait: Mapping[str, Rest]
+    """Decisions that stand if there is no room to write them, by UID."""
     faults: tuple[Fault, ...]
     num_decided: int
     """Objects that did not rest."""
@@ -111,10 +114,11 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     checked = checks_at_rest(stand.values(), rested, fleet)
     objects |= {**rested, **{writes.uid: known for writes, known in checked}}
     decided = ((each, *_told_of(each, written, said)) for each in awake)
-    fresh = resting(decided, fleet, objects, memory)
+    fresh = list(resting(decided, fleet, objects, memory))
+    offered = [rest.waiting for rest in stand.values() if rest.waiting]
     return Outcome(
         found=found,
-        writes=tuple(writes for writes, _ in (*written.values(), *checked)),
+        writes=tuple(writes for writes, _ in (*written.values(), *checked, *offered)),
         memory=Memory(
             objects=objects,
             calibrations=known,
@@ -122,8 +126,9 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
             ticked_at_s=fleet.now_s,
             rounds=still_unread(fleet),
             answers=asker.remembered,
-            resting={**stand, **{rest.state.view.uid: rest for rest in fresh}},
+            resting={**stand, **{rest.uid: rest for rest in fresh if not rest.waiting}},
         ),
+        may_wait={rest.uid: rest for rest in fresh if rest.waiting},
         faults=(*faults, *unheard, *unsaid),
         num_decided=len(awake),
         num_asked=asker.num_asked,
@@ -172,7 +177,8 @@ def with_carried(
     """
     found = {each.state.view.uid: each for each in outcome.found}
     written = {each.uid: (each, carried.get(each.uid)) for each in outcome.writes}
-    return with_fates(outcome.memory, found, written, before=before, now_s=now_s)
+    after = with_fates(outcome.memory, found, written, before=before, now_s=now_s)
+    return still_waiting(after, carried, outcome.may_wait, now_s=now_s)
 
 
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:

@@ -23,6 +23,7 @@ from fleet_builders import (
 from measured_builders import steady_lengths
 from tonnage.control import chosen
 from tonnage.control.carried import Carried
+from tonnage.control.contest import Fate
 from tonnage.control.resting import LONGEST_S, LOOK_S, SAME
 from tonnage.control.rollout import STANDS_S
 from tonnage.control.state import Memory
@@ -37,6 +38,7 @@ TICK_S = 15.0
 LEVEL_TICKS = 60
 """Until nothing is awaited any more: no window, no gauge, no evidence of speed."""
 GOODPUT = a_sizing().goodput_requests_per_s
+HELD = Carried(is_held=True, template=Fate.UNDONE)
 
 
 class Object:
@@ -98,8 +100,8 @@ class Played:
         self.objects, self.rests = objects or (Object(),), rests
         self.now_s, self.memory, self.outcome = NOW_S, Memory(), None
 
-    def tick(self, load=1.5, *, fleet=None, change=None, **engine):
-        """``change``: of the first object's state."""
+    def tick(self, load=1.5, *, fleet=None, change=None, has_room=True, **engine):
+        """``change``: of the first object's state. Without room replicas alone are written."""
         self.now_s += TICK_S
         states = [each.state(load, self.now_s, **engine) for each in self.objects]
         if change:
@@ -108,8 +110,13 @@ class Played:
         world = replace(world, **(fleet or {}))
         before = self.memory if self.rests else replace(self.memory, resting={})
         self.outcome = tick(world, before)
-        self.memory = with_carried(self.outcome, {}, before=before, now_s=self.now_s)
-        writes = {each.uid: each for each in self.outcome.writes}
+        limited = [each for each in self.outcome.writes if each.num_limited]
+        held = {} if has_room else {each.uid: HELD for each in limited}
+        self.memory = with_carried(self.outcome, held, before=before, now_s=self.now_s)
+        writes = {
+            each.uid: replace(each, status=None) if each.uid in held else each
+            for each in self.outcome.writes
+        }
         for each in self.objects:
             each.carry_out(writes.get(each.model.uid))
             each.replicas.append(each.live["spec"]["replicas"])
@@ -405,6 +412,96 @@ def test_objects_that_were_decided_together_come_apart():
     assert decided[:2] == [24, 24]
     assert max(decided[2:]) <= 6
     assert sum(decided[2:]) >= 22
+
+
+class TestWithoutRoomToWrite:
+    """A decision waits as it is: a herd would else be decided anew in each tick of its start."""
+
+    def waiting(self, ticks=LEVEL_TICKS):
+        """One whose replicas are right, and of which nothing else could ever be written."""
+        played, first = Played(), True
+        for _ in range(ticks):
+            first = played.tick(has_room=False)
+        while not first.num_decided:
+            first = played.tick(has_room=False)
+        return played, first
+
+    def test_it_is_offered_again_and_not_decided(self):
+        played, first = self.waiting()
+
+        again = played.tick(has_room=False)
+
+        assert again.num_decided == 0
+        assert again.writes == first.writes
+        assert again.writes[0].status is not None
+
+    def test_it_is_remembered_as_if_it_had_been_decided_anew(self):
+        waiting, decided = Played(), Played(rests=False)
+        for played in (waiting, decided):
+            for _ in range(3):
+                played.tick(has_room=False, **UNSAID)
+            played.tick(**UNSAID)
+            played.tick(**UNSAID)
+
+        [one], [other] = (played.memory.objects.values() for played in (waiting, decided))
+        assert one.conditions.keys() == other.conditions.keys()
+        assert one.told.keys() == other.told.keys()
+        assert [each.to_replicas for each in one.decisions] == [
+            each.to_replicas for each in other.decisions
+        ]
+        assert one.tracks == other.tracks
+        assert one.recent_needs == other.recent_needs
+
+    def test_once_written_it_is_decided_anew(self):
+        played, _ = self.waiting()
+
+        told = played.tick()
+
+        assert told.num_decided == 0
+        assert played.objects[0].status
+        assert played.tick().num_decided == 1
+
+    def test_it_waits_for_a_minute_at_most(self):
+        played, _ = self.waiting()
+
+        assert [played.tick(has_room=False).num_decided for _ in range(4)] == [0, 0, 0, 1]
+
+    def test_what_changes_is_decided_at_once(self):
+        played, _ = self.waiting()
+
+        assert played.tick(3.0, has_room=False).num_decided == 1
+
+    def test_replicas_do_not_wait(self):
+        played = Played(Object(replicas=1))
+        played.tick(3.0, has_room=False)
+
+        assert played.objects[0].replicas[-1] > 1
+
+    @pytest.mark.parametrize("refused", [True, False])
+    def test_what_failed_is_decided_anew(self, refused):
+        played, _ = self.waiting()
+        before, outcome = played.memory, played.tick(has_room=False)
+        failed = {"uid-of-llama": Carried(has_failed=True, refused="no" if refused else None)}
+        played.memory = with_carried(outcome, failed, before=before, now_s=played.now_s)
+
+        assert played.tick().num_decided == 1
+
+    def test_a_check_of_children_that_is_due_waits_too(self, played):
+        played.tick(has_room=False)
+        while not played.tick(has_room=False).writes:
+            pass
+
+        waited = [played.tick(has_room=False) for _ in range(2)]
+
+        assert [each.num_decided for each in waited] == [0, 0]
+        assert all(each.writes[0].check_children for each in waited)
+
+    def test_known_events_do_not_wait(self):
+        schedules = [{"cron": "0 8 * * *", "duration": "2h", "minReplicas": 4, "timeZone": "UTC"}]
+        scaling = {"minReplicas": 1, "maxReplicas": 8, "schedules": schedules}
+        played = Played(Object(scaling=scaling))
+
+        assert [played.tick(has_room=False).num_decided for _ in range(3)] == [1, 1, 1]
 
 
 def rises(replicas):
