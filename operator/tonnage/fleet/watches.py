@@ -16,6 +16,7 @@ import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi
+from tonnage.fleet.lists import RELISTED
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.names import MANAGED_LABEL
@@ -165,7 +166,7 @@ class Watches:
         self.beat, self.rest = beat, rest
         self.namespaces: tuple[str, ...] = ()
         self.stale = threading.Event()
-        """Set when a namespace can be read that is not watched, or another authority is given."""
+        """Set when others can be read than are watched, or another authority is given."""
         self._is_over = False
 
     def begin(self, namespaces: tuple[str, ...]) -> None:
@@ -173,8 +174,8 @@ class Watches:
         self.stale.clear()
 
     def note_readable(self, namespaces: Collection[str]) -> None:
-        """Take in which namespaces could be listed."""
-        if set(namespaces) - set(self.namespaces):
+        """Take in which namespaces could be listed: where one is refused, Kopf ends the process."""
+        if namespaces and set(namespaces) != set(self.namespaces):
             self.stale.set()
 
     def end(self) -> None:
@@ -217,16 +218,17 @@ def require_served(kube: KubeApi) -> None:
 
 
 def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
-    """Return the namespaces to watch: without those that we have no right to.
+    """Return the namespaces to watch: without those of which we may not read every kind.
 
-    Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out;
-    when the lists of the loop tell that it may be read again, the watches begin anew. All of them,
-    where none may be read.
+    Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out,
+    unless the lists of the loop tell first; when these tell that it may be read again, the watches
+    begin anew. All of them, where none may be read.
     """
 
     def is_refused(namespace: str) -> bool:
         try:
-            next(iter(kube.list(MODEL_DEPLOYMENTS.path(namespace))), None)
+            for _, resource, selector in RELISTED:
+                next(iter(kube.list(resource.path(namespace), label_selector=selector)), None)
         except KubernetesError as error:
             LOG.warning("namespace=%s is not watched: %s", namespace, error)
             return error.status == HTTPStatus.FORBIDDEN

@@ -9,10 +9,13 @@ import pytest
 
 from fleet_builders import a_manifest
 from http_double import Reply, a_kubeconfig, new_certificates, serving, showing
+from kube_double import KubeDouble
 from loop_builders import a_loop, a_world
 from tonnage.cluster.errors import KubernetesError
 from tonnage.fleet import watches as watching
+from tonnage.fleet.lists import RELISTED
 from tonnage.fleet.watches import Watches, log_in, look
+from tonnage.settings import Settings
 
 
 def test_ends_when_a_watch_ends_and_all_that_can_be_read_was_watched():
@@ -48,15 +51,25 @@ def test_begins_nothing_anew_when_the_process_is_told_to_stop():
     assert watched == [("blue",)]
 
 
-@pytest.mark.parametrize("namespaces", [set(), {"blue"}])
-def test_what_cannot_be_read_any_more_begins_nothing_anew(namespaces):
-    # Kopf ends the process for it.
+@pytest.mark.parametrize(("namespaces", "is_stale"), [(set(), False), ({"blue"}, True)])
+def test_begins_anew_without_what_cannot_be_read_any_more(namespaces, is_stale):
     watches = Watches()
     watches.begin(("blue", "green"))
 
     watches.note_readable(namespaces)
 
-    assert not watches.stale.is_set()
+    assert watches.stale.is_set() is is_stale
+
+
+@pytest.mark.parametrize("kind", [each.plural for _, each, _ in RELISTED])
+def test_a_namespace_of_which_one_kind_may_not_be_read_is_not_watched(kind):
+    def refused(verb, path):
+        if verb == "list" and path.endswith(f"/green/{kind}"):
+            raise KubernetesError("not yours", status=403)
+
+    settings = Settings(prometheus_url="http://prometheus.test", namespaces=("blue", "green"))
+
+    assert watching.watched(KubeDouble(fail=refused), settings) == ("blue",)
 
 
 def test_the_loop_tells_after_each_list_what_can_be_read():
