@@ -123,11 +123,6 @@ class Writer:
         if not self.may_write():
             raise HeldBackError("the Lease was lost: nothing is written")
 
-    @property
-    def _led(self) -> KubeApi:
-        """Return the API server to write to while we lead."""
-        return self.kube.fenced(self.check_lead)
-
     def _current(self, writes: Writes) -> KubeApi:
         """Return the API server to write to while we lead and the spec is the one decided on.
 
@@ -135,6 +130,18 @@ class Writer:
         """
 
         def fence() -> None:
+            self._check_current(writes)
+            self.check_lead()
+
+        return self.kube.fenced(fence)
+
+    def _movable(self, writes: Writes, scale: Scale) -> KubeApi:
+        """Return it for replicas: while the Deployment is the object's to scale as well."""
+
+        def fence() -> None:
+            live = self.kube.get(DEPLOYMENTS.path(writes.namespace, scale.deployment))
+            if live is None or not _may_be_scaled(live, writes):
+                raise StaleError("the Deployment was handed to somebody else: decided anew")
             self._check_current(writes)
             self.check_lead()
 
@@ -161,7 +168,7 @@ class Writer:
             version = live["metadata"]["resourceVersion"]
             body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": scale.replicas}}
             try:
-                self._current(writes).merge_patch(path, body, manager=SCALE_MANAGER)
+                self._movable(writes, scale).merge_patch(path, body, manager=SCALE_MANAGER)
             except ConflictError:
                 continue
             LOG.info("object=%s replicas=%d->%d", writes.label, scale.seen, scale.replicas)
@@ -252,7 +259,7 @@ class Writer:
             for happening in writes.happenings:
                 if not (happening.is_of_write and writes.uid in undone):
                     body = _event(writes, happening, now)
-                    self._led.create(EVENTS.path(writes.namespace), body)
+                    self._current(writes).create(EVENTS.path(writes.namespace), body)
 
         return post
 
@@ -270,7 +277,7 @@ class Writer:
             "status": writes.status.to_dict(),
         }
         path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
-        self._led.apply(path, body, manager=MANAGER, force=True)
+        self._current(writes).apply(path, body, manager=MANAGER, force=True)
 
 
 def _show_again(kube: KubeApi, path: str, live: Manifest) -> None:
@@ -288,6 +295,13 @@ def _is_handed_over(live: Manifest, writes: Writes) -> bool:
     """Tell whether a Deployment that nobody controls was given to the object, and it takes it."""
     adopt = (live["metadata"].get("labels") or {}).get(ADOPT_LABEL)
     return controller_uid(live) is None and adopt == writes.uid and not writes.creates
+
+
+def _may_be_scaled(live: Manifest, writes: Writes) -> bool:
+    """Tell whether a Deployment is an object's, or its owner still opts in to being scaled."""
+    if writes.model is not None and writes.model.spec.scale_target:
+        return (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true"
+    return controller_uid(live) == writes.uid or _is_handed_over(live, writes)
 
 
 def _carried(*said: WorldError | None, is_held: bool) -> Carried:

@@ -102,6 +102,24 @@ class TestScaling:
 
         assert done(kube) == []
 
+    @pytest.mark.parametrize(
+        "owners", [[], [{"kind": "Rollout", "name": "x", "uid": "of-another", "controller": True}]]
+    )
+    def test_writes_nothing_when_the_deployment_is_not_ours_any_more(self, owners):
+        kube = a_kube(replicas=2, ownerReferences=owners)
+
+        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
+        assert done(kube) == []
+
+    @pytest.mark.parametrize(("opted_in", "replicas"), [("true", 5), ("false", 2)])
+    def test_writes_to_a_scale_target_while_its_owner_opts_in(self, opted_in, replicas):
+        kube = a_kube(replicas=2, ownerReferences=[], labels={"tonnage.dev/managed": opted_in})
+        model = a_model(engine=None, scaleTarget={"name": "llama"})
+
+        carried(kube, asking(scale=a_scale(2, 5), model=model))
+
+        assert live_replicas(kube) == replicas
+
     def test_writes_nothing_when_the_deployment_is_gone(self):
         kube = KubeDouble([(OBJECT, a_manifest())])
 
@@ -372,7 +390,15 @@ class TestUpdating:
 class TestASpecThatChangedMeanwhile:
     """Somebody set the object to Paused while the tick decided."""
 
-    @pytest.mark.parametrize("part", [{"scale": a_scale(2, 3)}, {"template": TEMPLATE}])
+    @pytest.mark.parametrize(
+        "part",
+        [
+            {"scale": a_scale(2, 3)},
+            {"template": TEMPLATE},
+            {"status": A_STATUS},
+            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False),)},
+        ],
+    )
     @pytest.mark.parametrize(("generation", "is_written"), [(1, True), (2, False)])
     def test_is_decided_on_anew(self, part, generation, is_written):
         kube = a_kube()
@@ -616,6 +642,13 @@ class TestStatus:
 
 class TestEvents:
     HAPPENING = Happening(reason="Scaled", message="x" * 5000, is_warning=False)
+
+    def test_are_not_of_an_object_that_is_gone(self):
+        kube = KubeDouble()
+
+        act(kube, asking(happenings=(self.HAPPENING,)))
+
+        assert done(kube) == []
 
     def test_are_about_the_object(self):
         kube = a_kube()

@@ -180,6 +180,17 @@ class TestWhatIsKept:
 
         assert [call.path for call in kube.writes] == [SHARED, SHARD]
 
+    def test_is_not_tried_again_by_a_process_that_lost_the_lease_meanwhile(self):
+        kube, leads = KubeDouble(), iter([True])
+        store = CalibrationConfigMap(
+            kube, namespace="tonnage-system", may_write=lambda: next(leads, False)
+        )
+
+        kept = keep(store, KNOWN)
+
+        assert kube.writes == []
+        assert "the Lease was lost" in kept.problem.message
+
     def test_is_not_written_by_a_process_that_lost_the_lease(self):
         kube = KubeDouble()
 
