@@ -10,7 +10,7 @@ from tonnage.api.spec import Spec
 from tonnage.manifests.arguments import Serving, engine_arguments
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
 from tonnage.manifests.environment import environment
-from tonnage.manifests.names import Manifest, labels
+from tonnage.manifests.names import CONTAINER, Manifest, labels
 from tonnage.manifests.scheduling import scheduling, tolerations
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, MINUTE_S
@@ -104,7 +104,7 @@ def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
     engine = spec.engine
     image = engine.image if engine and engine.image else default_image(spec)
     return {
-        "name": "vllm",
+        "name": CONTAINER,
         "image": image,
         "args": engine_arguments(spec, figures.flags, figures.serving),
         "ports": [{"name": "http", "containerPort": HTTP_PORT}],

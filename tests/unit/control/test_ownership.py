@@ -15,6 +15,7 @@ from fleet_builders import (
 )
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick
+from tonnage.packed import Packed
 
 FOREIGN = {
     "nobodys": [],
@@ -120,6 +121,28 @@ class TestAdoption:
         assert (writes.template, writes.scale) == (None, None)
         assert "its selector is not tonnage.dev/managed=true" in conditions["Ready"].message
         assert "spec.scaleTarget" in conditions["Ready"].message
+
+    @pytest.mark.parametrize(
+        ("foreign", "named"),
+        [
+            ({"containers": [{"name": "server"}]}, "container server"),
+            ({"containers": [{"name": "vllm"}, {"name": "miner"}]}, "container miner"),
+            ({"initContainers": [{"name": "vllm"}]}, "init container vllm"),
+            ({"hostNetwork": True}, "hostNetwork"),
+        ],
+    )
+    def test_of_what_would_keep_something_foreign_is_refused_and_that_is_named(
+        self, foreign, named
+    ):
+        state = self.orphan()
+        pod = state.deployment.template.value["spec"] | foreign
+        other = replace(state.deployment, template=Packed.of({"spec": pod}))
+
+        writes, conditions = told(replace(state, deployment=other))
+
+        assert (writes.template, writes.scale) == (None, None)
+        assert conditions["Ready"].reason == "NameConflict"
+        assert f"have {named}, which" in conditions["Ready"].message
 
     def test_comes_before_replicas_move(self):
         state = self.orphan()
