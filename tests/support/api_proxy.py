@@ -57,7 +57,8 @@ class Passed:
 
     @property
     def is_write(self) -> bool:
-        return self.method in WRITES and "/leases" not in self.path
+        is_asked = "/selfsubjectaccessreviews" in self.path
+        return self.method in WRITES and "/leases" not in self.path and not is_asked
 
 
 Fault = Callable[[Passed], Reply | Trouble | None]

@@ -44,6 +44,8 @@ class KubeDouble:
         self.objects: dict[str, Object] = {}
         self.writes: list[Call] = []
         self.fail = fail
+        self.read_only: set[str | None] = set()
+        """Namespaces in which nothing may be written, as far as somebody asks; None: anywhere."""
         self._versions = itertools.count(1)
         self._lock = threading.Lock()
         for path, body in objects:
@@ -79,6 +81,9 @@ class KubeDouble:
 
     def serves(self, resource: object) -> bool:
         return True
+
+    def may(self, verb: str, resource: object, namespace: str | None, *, sub: str) -> bool:
+        return namespace not in self.read_only
 
     def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
         with self._writing(Call(verb="apply", path=path, body=body, manager=manager, force=force)):

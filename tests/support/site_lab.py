@@ -24,6 +24,7 @@ import yaml
 import kind_lab
 from operator_hand import Hand, process_hand
 from tonnage.cluster.kube import (
+    ACCESS_REVIEWS,
     CONFIG_MAPS,
     DEPLOYMENTS,
     MODEL_DEPLOYMENTS,
@@ -166,7 +167,7 @@ class Site:
         return [
             each
             for each in self.requests(user=OPERATOR, since_s=since_s)
-            if each.verb in WRITE_VERBS and each.resource != "leases"
+            if each.verb in WRITE_VERBS and each.resource not in {"leases", ACCESS_REVIEWS.plural}
         ]
 
     def refused(self) -> list[Request]:

@@ -68,6 +68,7 @@ POD_MONITORS = Resource("apis/monitoring.coreos.com/v1", "podmonitors")
 AUTOSCALERS = Resource("apis/autoscaling/v2", "horizontalpodautoscalers")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases")
 EVENTS = Resource("apis/events.k8s.io/v1", "events")
+ACCESS_REVIEWS = Resource("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews")
 
 
 def load_client(kubeconfig: str | None = None, context: str | None = None) -> client.ApiClient:
@@ -190,6 +191,29 @@ class KubeApi:
         group = self.document("/" + resource.prefix)
         kinds = (group or {}).get("resources") or ()
         return any(kind.get("name") == resource.plural for kind in kinds)
+
+    def may(self, verb: str, resource: Resource, namespace: str | None, *, sub: str) -> bool:
+        """Tell whether we have a right in a namespace, or everywhere, as far as that is told."""
+        group = resource.prefix.split("/")[1] if resource.prefix.startswith("apis/") else ""
+        attributes = {
+            "verb": verb,
+            "group": group,
+            "resource": resource.plural,
+            "subresource": sub,
+            "namespace": namespace or "",
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        try:
+            said = self._request(_Call("POST", ACCESS_REVIEWS.path(None), body=body))
+        except KubernetesError as error:
+            if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
+                return True
+            raise
+        return (said.get("status") or {}).get("allowed") is not False
 
     def _request(self, call: "_Call") -> Object:
         return _parsed(call, self._answer(call))

@@ -103,7 +103,26 @@ class Lists:
             if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
                 LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
                 self.store.changed.set()
+        for namespace in self.namespaces or (None,):
+            self._check_rights(namespace, refused)
         return refused
+
+    def _check_rights(self, namespace: str | None, refused: dict[str, str]) -> None:
+        """Add a namespace of which no status may be written: what is decided would reach nobody.
+
+        Raises:
+            KubernetesError: that is so everywhere.
+        """
+        if namespace in refused or self.kube.may(
+            "patch", MODEL_DEPLOYMENTS, namespace, sub="status"
+        ):
+            return
+        why = "we may not patch modeldeployments/status"
+        if namespace is None:
+            raise KubernetesError(why, status=HTTPStatus.FORBIDDEN)
+        refused[namespace] = why
+        if len(refused) == len(self.namespaces):
+            raise KubernetesError(f"{why} in any namespace", status=HTTPStatus.FORBIDDEN)
 
     def _listed(
         self, resource: Resource, selector: str, refused: dict[str, str]

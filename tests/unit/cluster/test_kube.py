@@ -333,6 +333,42 @@ def patch(kube):
     return kube.merge_patch(PATH, THING, manager="m")
 
 
+class TestMay:
+    """Whether we have a right, as the API server says."""
+
+    @pytest.mark.parametrize(
+        ("reply", "may"),
+        [
+            (json_reply({"status": {"allowed": True}}), True),
+            (json_reply({"status": {"allowed": False, "reason": "no rule"}}), False),
+            (json_reply({}), True),
+            (Reply(status=403), True),
+            (Reply(status=404), True),
+        ],
+    )
+    def test_is_so_unless_it_says_no(self, exchange, reply, may):
+        found, [asked], _ = exchange(
+            lambda kube: kube.may("patch", MODEL_DEPLOYMENTS, "blue", sub="status"), reply
+        )
+
+        assert found is may
+        assert json.loads(asked.body)["spec"]["resourceAttributes"] == {
+            "verb": "patch",
+            "group": "tonnage.dev",
+            "resource": "modeldeployments",
+            "subresource": "status",
+            "namespace": "blue",
+        }
+
+    def test_is_not_known_where_nobody_answers(self, failure):
+        error, _, _ = failure(
+            lambda kube: kube.may("patch", MODEL_DEPLOYMENTS, None, sub="status"),
+            *[Reply(status=503)] * 3,
+        )
+
+        assert error.status == 503
+
+
 class TestFence:
     def test_is_asked_before_each_attempt_at_a_write(self, exchange):
         asked = []

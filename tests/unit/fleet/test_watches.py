@@ -72,6 +72,28 @@ def test_a_namespace_of_which_one_kind_may_not_be_read_is_not_watched(kind):
     assert watching.watched(KubeDouble(fail=refused), settings) == ("blue",)
 
 
+class TestANamespaceInWhichNothingMayBeWritten:
+    def test_is_left_out_and_named(self):
+        world = a_world(a_manifest(namespace="blue"), a_manifest(namespace="green"))
+        world.kube.read_only = {"green"}
+        loop = a_loop(world, namespaces=("blue", "green"))
+
+        loop.tick()
+
+        assert loop.lists.unlisted == {"green": "we may not patch modeldeployments/status"}
+
+    @pytest.mark.parametrize("namespaces", [(), ("blue",), ("blue", "green")])
+    def test_ends_the_tick_where_it_is_all_of_them(self, namespaces):
+        world = a_world(a_manifest(namespace="blue"))
+        world.kube.read_only = {*namespaces} or {None}
+        loop = a_loop(world, namespaces=namespaces)
+
+        with pytest.raises(KubernetesError, match="may not patch modeldeployments/status"):
+            loop.tick()
+
+        assert world.kube.writes == []
+
+
 def test_the_loop_tells_after_each_list_what_can_be_read():
     world = a_world(a_manifest(namespace="blue"))
     loop = a_loop(world, namespaces=("blue", "green"))
