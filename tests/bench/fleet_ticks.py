@@ -302,8 +302,8 @@ RSS with the objects of the API server and the answers of Prometheus, both of wh
 holds here, and its own, without what these took before the first tick. Decided: objects that did
 not rest.
 Aim: 5,000 objects, 1 % changing, at most 1 s and 300 MiB. It is not met: in every tick every
-series is read, of every object the page of its engine is noted, and each minute what came to it,
-which is half of what decides; statuses that the API server holds came to the memory of the process.
+series is read, and each minute what came to each object is noted and its need counted, which is
+half of what decides; statuses that the API server holds came to the memory of the process.
 An object counts as changing where its traffic is up to a tenth other than before; figures of the
 others are to the digit what they were. As many as in the first row of a fleet changed in each of
 the {warm} ticks before.
