@@ -32,9 +32,9 @@ def process_pool(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         except BaseException:
             for process in active_children():
                 process.terminate()
-            raise
-        finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()  # its thread would else meet the end of the interpreter
 
 
 def _end_quietly() -> None:

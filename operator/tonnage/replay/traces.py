@@ -12,7 +12,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
@@ -74,6 +74,9 @@ class Trace:
     output_tokens: "array[int]"
     was_unsorted: bool = False
     """The file has them in another order."""
+    num_empty: int = 0
+    """Rows of the file without a token of prompt or answer, which are left out: logs of services
+    have requests that failed."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -83,25 +86,42 @@ def read_trace(path: Path) -> Trace:
     """Read a trace; rows that stand in another order are sorted by arrival, equal ones kept so.
 
     Raises:
-        TraceError: the file is not there, empty, in no known format, lacks a column, or has a value
-            that is negative, not finite, no number, or no tokens at all.
+        TraceError: the file is not there, empty, in no known format, lacks a column, has a value
+            that is negative, not finite or no number, or no row with tokens of both kinds.
     """
     arrival, prompt, output = array("d"), array("q"), array("q")
+    num_empty = 0
     columns: _Columns | None = None
     with _readable(path):
         for line, row in _rows(path):
             columns = columns or _Columns.among(row, path=path, line=line)
             at = _Place(path=path, line=line, row=row)
-            arrival.append(at.arrival_s(columns.arrival))
-            prompt.append(at.tokens(columns.prompt))
-            output.append(at.tokens(columns.output))
-    if columns is None:
-        raise TraceError("it has no requests", path=path)
+            came_s = at.arrival_s(columns.arrival)
+            prompt_tokens, output_tokens = at.tokens(columns.prompt), at.tokens(columns.output)
+            if not prompt_tokens or not output_tokens:
+                num_empty += 1
+                continue
+            arrival.append(came_s)
+            prompt.append(prompt_tokens)
+            output.append(output_tokens)
+    if columns is None or not arrival:
+        without = f": {num_empty} rows are without a token" if num_empty else ""
+        raise TraceError(f"it has no requests{without}", path=path)
     clock = ARRIVAL[columns.arrival]
     if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * min(arrival) < MS_PER_S * UNIX_S:
         message = "is read as milliseconds, and holds seconds since 1970: name it arrival_s"
         raise TraceError(message, path=path, column=columns.arrival)
-    return _sorted(arrival, prompt, output, is_date=clock is Clock.DATE)
+    found = _sorted(arrival, prompt, output, is_date=clock is Clock.DATE)
+    return replace(found, num_empty=num_empty)
+
+
+def notes_of(trace: Trace) -> Iterator[str]:
+    """Yield what a reader of a file should know of what became of it."""
+    if trace.num_empty:
+        rows = len(trace) + trace.num_empty
+        yield f"{trace.num_empty} of {rows} requests without a token are left out"
+    if trace.was_unsorted:
+        yield "requests were not in order of arrival; they are replayed in it"
 
 
 def _sorted(
@@ -177,8 +197,6 @@ class _Place:
         value = self._number(column)
         if value < 0:
             raise self._error(column, "is negative")
-        if value == 0:
-            raise self._error(column, "is no request: it needs 1 token at least")
         if value != int(value) or value > LARGEST_TOKENS:
             raise self._error(column, "is no number of tokens")
         return int(value)

@@ -234,12 +234,12 @@ def test_beside_others_it_measures_only_when_told_to(tmp_path, changes):
 
 
 def test_a_wrong_trace_is_refused_before_anything_is_asked(tmp_path):
-    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,2,0\n")
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,2,-1\n")
     double = EndpointDouble()
 
     said = refusal(tmp_path, double, "--trace", tmp_path / "t.csv", exit_code=3)
 
-    assert "t.csv:2:output_tokens: '0' is no request" in said
+    assert "t.csv:2:output_tokens: '-1' is negative" in said
     assert double.readings == 0
 
 

@@ -55,6 +55,15 @@ def by_policy(told):
     return {each["policy"]: each for each in case["policies"]}
 
 
+def test_known_events_are_by_a_clock_that_is_told(trace):
+    event = '{cron: "0 8 * * *", duration: 2h, minReplicas: 2, timeZone: UTC}'
+    text = small(("{maxReplicas: 8}", f"{{maxReplicas: 8, schedules: [{event}]}}"))
+    result = replay(trace, "--policy", "tonnage", text=text)
+
+    said = " ".join(result.stdout.split())
+    assert "schedules: by a clock that is 2026-01-01T00:00:00Z when the traffic begins" in said
+
+
 def test_json_has_every_policy_and_seed_in_the_order_asked(told):
     found = by_policy(told)
 
@@ -84,14 +93,14 @@ def test_gpu_hours_are_told_relative_to_both_of_hindsight(told):
     assert all(one["attainmentFraction"] >= 0.95 for one in (*peak["runs"], *stairs["runs"]))
 
 
-def test_the_text_begins_with_what_is_saved_and_explains_its_columns(trace):
+def test_the_text_begins_with_what_is_kept_and_explains_its_columns(trace):
     result = replay(trace, "--policy", "tonnage,static-peak")
 
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].startswith("serving/small: meta-llama/Llama-3.1-8B-Instruct, trace.csv")
-    assert "GPU-hours in 3.0 min now (static peak)" in lines[1]
-    assert "with Tonnage" in lines[1]
+    assert lines[1].startswith("Target of 95% missed: ")
+    assert "; the smallest constant fleet in hindsight takes " in f"{lines[1]} {lines[2]}"
     for policy in ("tonnage", "static-peak"):
         assert any(line.split()[:1] == [policy] for line in lines)
     text = " ".join(result.stdout.split())
@@ -181,6 +190,8 @@ def test_what_is_not_auto_is_simulated_as_if_it_were(trace):
         (["--policy", "nothing"], "'nothing' is no policy"),
         (["--policy", "static"], "static:4"),
         (["--start-up", "soon"], "'soon' is not a duration"),
+        (["--start-up", "60s,999h"], "'60s,999h' is not from 1s to 2h"),
+        (["--start-up", "1ms"], "'1ms' is not from 1s to 2h"),
         (["--window", "1h"], "'1h' is not a time like 0h-48h"),
         (["--window", "2h-1h"], "ends before it begins"),
         (["--window", "5m-6m"], "no request comes in it; the trace is 180 s long"),

@@ -5,9 +5,11 @@ from statistics import median
 from typing import Final
 
 from tonnage.cli.answers.replays import PERCENT, Case, Fared, Question, Replays
+from tonnage.control.times import rfc3339
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, Judged, Limits
 from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
+from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.expected import slo_of
 from tonnage.units import DAY_S, HOUR_S, format_s, significant
 
@@ -25,24 +27,29 @@ EVEN: Final = 0.005
 
 CHANCES: Final = f"cold starts vary by 25% to either side; {LOST_SCRAPES:.0%} of scrapes are lost"
 
+CONSTANT: Final = "the smallest constant fleet in hindsight"
+"""What static-peak is, in words."""
+
 
 def headline(found: list[Fared], target: float) -> str:
-    """Say what Tonnage saves over the static peak, and what it keeps."""
+    """Say what Tonnage keeps, and what it saves over the static peak where that is the target."""
     by_name = {each.policy.name: each for each in found}
     tonnage, peak = by_name.get(TONNAGE), by_name.get(STATIC_PEAK)
     if tonnage is None or not tonnage.judged:
         return f"{len(found)} policies, without Tonnage"
     share = tonnage.middle("attainment") or 0.0
     kept = f"{share:.2%} of requests kept"
-    verdict = f"at {kept} (target {percent(target)}{'' if share >= target else ': missed'})"
-    hours = gpu_hours(tonnage)
-    if peak is None or not peak.judged:
+    hours, is_kept_by_it = gpu_hours(tonnage), share >= target
+    has_peak = peak is not None and bool(peak.judged)
+    if not is_kept_by_it:
+        beside = f"; {CONSTANT} takes {_number(peak)}" if peak and has_peak else ""
+        return f"Target of {percent(target)} missed: {kept} by Tonnage with {hours}{beside}"
+    verdict = f"at {kept} (target {percent(target)})"
+    if peak is None or not has_peak:
         return f"{hours} with Tonnage, {verdict}"
     ratio = tonnage.of_peak or 1.0
     saved = f"{abs(1 - ratio):.0%} {'less' if ratio <= 1 else 'more'}"
-    return (
-        f"{gpu_hours(peak)} now (static peak), {_number(tonnage)} with Tonnage: {saved}, {verdict}"
-    )
+    return f"{hours} with Tonnage, {saved} than {CONSTANT} ({_number(peak)}), {verdict}"
 
 
 def ran_words(case: Case, found: list[Fared], question: Question) -> str:
@@ -175,6 +182,8 @@ def notes(found: Replays) -> Iterator[str]:
         f"of peak, of stairs: GPU-hours over those of {STATIC_PEAK} and {STAIRCASE}, which know "
         "the traffic beforehand"
     )
+    if found.deployment.spec.scaling.schedules:
+        yield f"schedules: by a clock that is {rfc3339(EPOCH_S)} when the traffic begins"
     yield _engines(question.speed)
 
 

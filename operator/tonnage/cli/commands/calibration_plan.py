@@ -15,7 +15,7 @@ from tonnage.cli.read.calibration import check_target
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.references import checked_text
 from tonnage.estimate.calibration_file import key_of
-from tonnage.replay.traces import Trace, TraceError, read_trace
+from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
 
 UNKNOWN_CONTEXT: Final = 4096
 """Where the server does not say what it takes; a sweep needs little of it."""
@@ -75,8 +75,8 @@ def _trace(path: Path) -> Trace:
         trace = read_trace(path)
     except TraceError as error:
         raise Failure(f"--trace {error}") from error
-    if trace.was_unsorted:
-        remark(f"Note: {path}: requests were not in order of arrival; they are replayed in it")
+    for note in notes_of(trace):
+        remark(f"Note: {path}: {note}")
     return trace
 
 

@@ -13,7 +13,7 @@ from tonnage.cli.commands.options import filename_option, html_option
 from tonnage.cli.console import INTERRUPTED, complain
 from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, described, policy_of
 from tonnage.replay.shapes import SHAPES
-from tonnage.units import DAY_S, MINUTE_S, seconds
+from tonnage.units import DAY_S, HOUR_S, MINUTE_S, seconds
 
 PERCENT: Final = 100
 LEAST_TARGET: Final = 0.5
@@ -22,6 +22,9 @@ MOST_TIMES: Final = 1e4
 DRAWN: Final = "drawn"
 LEAST_LAST_S, MOST_LAST_S = 10 * MINUTE_S, 90 * DAY_S
 STEPS_S: Final = (15, 600)
+START_UPS_S: Final = (1.0, 2 * HOUR_S)
+"""Longer than that no image and no weights take; each is simulated from before the first request.
+"""
 
 HELP: Final = """Simulate what policies would have done with a trace of requests. Needs no cluster.
 
@@ -102,9 +105,13 @@ def _policies(
 
 def _starts(_: click.Context, __: click.Parameter, value: str) -> tuple[float, ...]:
     try:
-        return tuple(dict.fromkeys(seconds(part.strip()) for part in value.split(",")))
+        found = tuple(dict.fromkeys(seconds(part.strip()) for part in value.split(",")))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+    low_s, high_s = START_UPS_S
+    if not all(low_s <= start_s <= high_s for start_s in found):
+        raise click.BadParameter(f"{value!r} is not from {low_s:g}s to {high_s / HOUR_S:g}h")
+    return found
 
 
 def _window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.redrawn import MOST_REQUESTS, trace_of
 from tonnage.replay.scenario import OfShape, OfTrace
 from tonnage.replay.shapes import SHAPES
-from tonnage.replay.traces import Trace, TraceError, read_trace
+from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
 from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
 from tonnage.units import DAY_S, MILLION, significant
@@ -75,9 +75,12 @@ def _has_window(options: Options) -> bool:
 
 def _read(file: Path) -> Trace:
     try:
-        return read_trace(file)
+        trace = read_trace(file)
     except TraceError as error:
         raise Failure(str(error)) from error
+    for note in notes_of(trace):
+        remark(f"Note: {file}: {note}")
+    return trace
 
 
 def _of_trace(trace: Trace, options: Options, duration_s: float | None = None) -> OfTrace:
