@@ -7,6 +7,7 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.approval import until_approved, within_cost, without_unapproved
 from tonnage.control.believed import cache_reasons, doubt_reasons
+from tonnage.control.capacity import why_refused
 from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
@@ -29,6 +30,7 @@ from tonnage.control.pending import (
     num_placed,
     remembered_giving_back,
     retry_at_s,
+    unplaced_reason,
 )
 from tonnage.control.promises import factor_reasons, judge, remembered_load
 from tonnage.control.question import RefusedError
@@ -264,9 +266,11 @@ def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
     return chosen.capacity.replicas(room * expected) if fleet.now_s < until_s else None
 
 
-def _quota_refusal(state: ModelState) -> str | None:
-    """Return what the API server said when it last refused a pod of the Deployment."""
-    return dict(state.deployment.problems).get("ReplicaFailure") if state.deployment else None
+def _refused(state: ModelState) -> tuple[str, str] | None:
+    """Return (reason, what the API server said) when it last refused a pod of the Deployment."""
+    problems = dict(state.deployment.problems) if state.deployment else {}
+    said = problems.get("ReplicaFailure")
+    return None if said is None else (why_refused(said), said)
 
 
 def _situation(
@@ -279,7 +283,8 @@ def _situation(
         given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
         placed=num_placed(state, fleet),
         retry_at_s=retry_at_s(memory, fleet.settings),
-        quota_refusal=_quota_refusal(state),
+        unplaced_reason=unplaced_reason(state, memory, fleet) or "InsufficientGPU",
+        refused=_refused(state),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,
         need=wanted,

@@ -1,7 +1,10 @@
 """Why pods do not run, by the words of those who refuse them: each calls for another remedy."""
 
+import re
 from typing import Final
 
+TAINT: Final = re.compile(r"\{[^}]*\}")
+"""Somebody's own words in a message of the scheduler."""
 UNSCHEDULABLE: Final = (
     ("Insufficient nvidia.com/", "InsufficientGPU"),
     ("persistentvolumeclaim", "VolumeUnavailable"),
@@ -21,6 +24,8 @@ REFUSED: Final = (
     ("RuntimeClass", "RuntimeClassMissing"),
 )
 """The same of the API server's word on a pod that a ReplicaSet wants to make."""
+NO_NODE, NOT_MADE = "NoNodeFits", "PodsRefused"
+WHY_NO_POD: Final = frozenset({NO_NODE, NOT_MADE, *(why for _, why in (*UNSCHEDULABLE, *REFUSED))})
 
 
 def why_unschedulable(message: str) -> str:
@@ -30,8 +35,10 @@ def why_unschedulable(message: str) -> str:
     'InsufficientGPU'
     >>> why_unschedulable("0/2 nodes: 2 node(s) had untolerated taint {a: b}.")
     'NoNodeFits'
+    >>> why_unschedulable("0/2 nodes: 2 node(s) had untolerated taint {volume-maintenance: true}.")
+    'NoNodeFits'
     """
-    return _first(UNSCHEDULABLE, message, "NoNodeFits")
+    return _first(UNSCHEDULABLE, message, NO_NODE)
 
 
 def why_refused(message: str) -> str:
@@ -40,9 +47,9 @@ def why_refused(message: str) -> str:
     >>> why_refused('pods "a" is forbidden: violates PodSecurity "restricted:latest"')
     'PodSecurityRefused'
     """
-    return _first(REFUSED, message, "PodsRefused")
+    return _first(REFUSED, message, NOT_MADE)
 
 
 def _first(marks: tuple[tuple[str, str], ...], message: str, other: str) -> str:
-    folded = message.casefold()
+    folded = TAINT.sub("", message).casefold()
     return next((reason for mark, reason in marks if mark.casefold() in folded), other)

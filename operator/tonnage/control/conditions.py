@@ -8,7 +8,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Condition
 from tonnage.control.approval import NEEDED, approved
 from tonnage.control.assess import is_spec_ahead
-from tonnage.control.capacity import why_refused, why_unschedulable
+from tonnage.control.capacity import WHY_NO_POD, why_refused, why_unschedulable
 from tonnage.control.drifted import drifted
 from tonnage.control.finding import Finding, State
 from tonnage.control.learning import (
@@ -29,8 +29,8 @@ HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
 """Reason of CapacityAvailable for what a limit of the budget is called."""
-OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", "InsufficientGPU", "QuotaExceeded", NEEDED}
-LIMIT_CODES = frozenset(OTHER_LIMITS | BUDGET_CODES.keys())
+OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", NEEDED}
+LIMIT_CODES = frozenset(OTHER_LIMITS | WHY_NO_POD | BUDGET_CODES.keys())
 MESSAGE_LENGTH = KIB
 SHARED = 4096
 """Conditions that are one for all objects of which the same is said: each takes 1 KB."""

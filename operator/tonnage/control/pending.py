@@ -1,5 +1,6 @@
 """Pods that are not Ready: which no node takes, and which replace one that was lost."""
 
+from tonnage.control.capacity import why_unschedulable
 from tonnage.control.state import Fleet, GivenBack, ModelState, ObjectMemory, PodView
 from tonnage.policy.situation import Decision
 from tonnage.settings import Settings
@@ -42,6 +43,15 @@ def retry_at_s(memory: ObjectMemory, settings: Settings) -> float | None:
     return back.at_s + settings.pending_timeout_s * float(2**doublings)
 
 
+def unplaced_reason(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> str | None:
+    """Return why no node takes pods that are given up, or took them when they were given back."""
+    messages = (pod.unschedulable for pod in state.pods if is_given_up(pod, fleet))
+    said = next(filter(None, messages), None)
+    if said is not None:
+        return why_unschedulable(said)
+    return memory.given_back.reason if memory.given_back else None
+
+
 def remembered_giving_back(
     state: ModelState, memory: ObjectMemory, decision: Decision, fleet: Fleet
 ) -> ObjectMemory:
@@ -49,8 +59,10 @@ def remembered_giving_back(
     ready, back = len(memory.ready_pods), memory.given_back
     if back is not None and ready > back.ready:
         memory, back = replace(memory, given_back=None), None
-    is_back = any(reason.code == "InsufficientGPU" for reason in decision.reasons)
-    if not (is_back and any(is_given_up(pod, fleet) for pod in state.pods)):
+    why = unplaced_reason(state, memory, fleet)
+    is_back = any(reason.code == why for reason in decision.reasons)
+    if why is None or not (is_back and any(is_given_up(pod, fleet) for pod in state.pods)):
         return memory
     times = 1 if back is None else back.times + 1
-    return replace(memory, given_back=GivenBack(at_s=fleet.now_s, times=times, ready=ready))
+    given_back = GivenBack(at_s=fleet.now_s, times=times, ready=ready, reason=why)
+    return replace(memory, given_back=given_back)

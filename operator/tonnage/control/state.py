@@ -268,6 +268,8 @@ class GivenBack:
     """In a row."""
     ready: int
     """Replicas that were Ready then."""
+    reason: str = "InsufficientGPU"
+    """Why no node took them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,21 +110,23 @@ def give_back_what_finds_no_node(decision: Decision, situation: Situation) -> De
     if given_up:
         message = f"no node takes {given_up} of {current} pods: they are given back"
         most = max(current - given_up, min(current, situation.placed))
-        return decision.limited_to(min(decision.replicas, most), "InsufficientGPU", message)
+        code = situation.unplaced_reason
+        return decision.limited_to(min(decision.replicas, most), code, message)
     retry_at_s = situation.retry_at_s
     if retry_at_s is None or situation.now_s >= retry_at_s or decision.replicas <= current:
         return decision
     left = format_s(retry_at_s - situation.now_s)
     message = f"no node took more than {current} pods: {current} stay, asked again in {left}"
-    return decision.limited_to(current, "InsufficientGPU", message)
+    return decision.limited_to(current, situation.unplaced_reason, message)
 
 
-def no_growth_beyond_quota(decision: Decision, situation: Situation) -> Decision:
+def no_growth_where_pods_are_refused(decision: Decision, situation: Situation) -> Decision:
     """Wait with growth while the API server refuses pods; going down stays possible."""
-    if situation.quota_refusal is None or decision.replicas <= situation.current:
+    if situation.refused is None or decision.replicas <= situation.current:
         return decision
-    message = f"pods are refused: {situation.current} stay: {situation.quota_refusal}"
-    return decision.limited_to(situation.current, "QuotaExceeded", message[:MESSAGE_LENGTH])
+    code, said = situation.refused
+    message = f"pods are refused: {situation.current} stay: {said}"
+    return decision.limited_to(situation.current, code, message[:MESSAGE_LENGTH])
 
 
 def keep_within_bounds(decision: Decision, situation: Situation) -> Decision:
@@ -163,7 +165,7 @@ LIMITS: Sequence[Limit] = (
     await_traffic,
     cap_step_up,
     give_back_what_finds_no_node,
-    no_growth_beyond_quota,
+    no_growth_where_pods_are_refused,
     keep_within_bounds,
     keep_gpu_budget,
 )

@@ -77,8 +77,10 @@ class Situation:
     free_budget_gpus: int | None
     """GPUs that the fleet may still take; None: no budget is set."""
     settings: PolicySettings
-    quota_refusal: str | None = None
-    """What the API server said when it refused a pod, as long as pods are missing for it."""
+    unplaced_reason: str = "InsufficientGPU"
+    """Why no node takes those pods, or took them when they were given back."""
+    refused: tuple[str, str] | None = None
+    """(reason, what the API server said) when it refused a pod, as long as pods are missing."""
     uncounted_gpus: str | None = None
     """What of the fleet the budget cannot count."""
     blackout: str | None = None

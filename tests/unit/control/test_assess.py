@@ -341,6 +341,43 @@ class TestGrowth:
         assert again.decision.replicas >= 5
         assert retry_at_s(twice.memory, Settings(prometheus_url="http://p")) == NOW_S + 1800
 
+    @pytest.mark.parametrize(
+        ("said", "reason"),
+        [
+            ('0/2 nodes: persistentvolumeclaim "cache" not found.', "VolumeUnavailable"),
+            ("0/2 nodes: 2 Insufficient cpu.", "InsufficientResources"),
+            ("0/2 nodes: untolerated taint {volume-maintenance: true}.", "NoNodeFits"),
+        ],
+    )
+    def test_gives_back_what_no_node_takes_for_the_reason_that_is_told(self, said, reason):
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        stuck = {"conditions": [condition | {"message": said}]}
+        pods = [a_pod_body("a"), a_pod_body("b", **stuck)]
+        alone = a_state(replicas=1, pods=pods[:1], engines=(self.BUSY,))
+
+        first = assessed(pods=pods, engines=(self.BUSY,))
+        after = assessed(alone, memory=first.memory)
+
+        assert (first.decision.replicas, first.decision.limited_by) == (1, reason)
+        assert (after.decision.replicas, after.decision.limited_by) == (1, reason)
+
+    @pytest.mark.parametrize(
+        ("said", "reason"),
+        [
+            ('violates PodSecurity "restricted:latest"', "PodSecurityRefused"),
+            ("no PriorityClass with name gold was found", "PriorityClassMissing"),
+            ("exceeded quota: gpus", "QuotaExceeded"),
+        ],
+    )
+    def test_waits_where_pods_are_refused_for_the_reason_that_is_told(self, said, reason):
+        live = a_deployment_body(replicas=1)
+        failed = {"type": "ReplicaFailure", "status": "True", "message": said}
+        live["status"]["conditions"] = [failed]
+
+        found = assessed(live=live, pods=[a_pod_body("a")], engines=(self.BUSY,))
+
+        assert (found.decision.replicas, found.decision.limited_by) == (1, reason)
+
     def test_counts_as_found_again_what_a_node_takes(self):
         pods = [a_pod_body("a"), a_pod_body("b")]
         known = a_memory(a_state(pods=pods), given_back=GivenBack(at_s=NOW_S, times=3, ready=1))

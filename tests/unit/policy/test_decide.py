@@ -19,14 +19,15 @@ from tonnage.policy.decide import (
     keep_gpu_budget,
     keep_within_bounds,
     never_lower_on_missing_data,
-    no_growth_beyond_quota,
+    no_growth_where_pods_are_refused,
     walk_down,
 )
 from tonnage.policy.situation import Decision, Metrics
 
 JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
 JUST_LOST = {"lost_at_s": NOW_S - 60}
-REFUSED = {"quota_refusal": "exceeded quota: gpus, used: 8, limited: 8"}
+QUOTA = ("QuotaExceeded", "exceeded quota: gpus, used: 8, limited: 8")
+REFUSED = {"refused": QUOTA}
 BLIND = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
@@ -149,7 +150,7 @@ def test_the_limits_speak_in_this_order():
         await_traffic,
         cap_step_up,
         give_back_what_finds_no_node,
-        no_growth_beyond_quota,
+        no_growth_where_pods_are_refused,
         keep_within_bounds,
         keep_gpu_budget,
     )
@@ -192,7 +193,7 @@ def test_reasons_carry_the_numbers(situation, message):
 
 
 def test_what_the_api_server_says_is_cut_to_what_a_reason_holds():
-    refused = a_situation(current=4, need=6, quota_refusal="x" * 5000)
+    refused = a_situation(current=4, need=6, refused=("QuotaExceeded", "x" * 5000))
 
     assert len(decide(refused).reasons[-1].message) == 1024
 
@@ -222,7 +223,7 @@ def situations(draw, **fixed):
         "is_replacing": draw(st.booleans()),
         "awaited": draw(st.none() | st.integers(1, 50)),
         "stepped": draw(st.none() | st.tuples(times, st.integers(0, 40))),
-        "quota_refusal": draw(st.none() | st.just("exceeded quota")),
+        "refused": draw(st.none() | st.just(QUOTA)),
         "uncounted_gpus": draw(st.none() | st.just("amd.com/gpu")),
         "gpus_per_replica": draw(st.sampled_from([1, 2, 8])),
         "free_budget_gpus": draw(st.none() | st.integers(-20, 100)),
@@ -304,7 +305,7 @@ def test_pods_that_no_node_takes_allow_no_growth_beyond_the_minimum(situation):
     assert decide(situation).replicas <= allowed
 
 
-@given(situations(quota_refusal="exceeded quota"))
+@given(situations(refused=QUOTA))
 def test_refused_pods_allow_no_growth_beyond_the_minimum(situation):
     assert decide(situation).replicas <= max(situation.current, situation.minimum)
 
@@ -343,7 +344,7 @@ def test_the_same_situation_gives_the_same_decision(situation):
     situations(
         given_up=0,
         retry_at_s=None,
-        quota_refusal=None,
+        refused=None,
         free_budget_gpus=None,
         metrics=Metrics.COMPLETE,
     )
