@@ -1,17 +1,16 @@
 """How the volumes of caches may be mounted: read from PersistentVolumeClaims, and kept a while."""
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CLAIMS, KubeApi
+from tonnage.fleet.missing import AGE_S, look_again_s
 
 LOG = logging.getLogger("tonnage.claims")
-AGE_S: Final = 300
-"""A claim is read again after this time: its access modes never change, it may be made anew."""
 
 Place = tuple[str, str]
 """(namespace, PersistentVolumeClaim)"""
@@ -22,13 +21,19 @@ class Claims:
     """What was read, by place; what no object names any more is forgotten."""
 
     kube: KubeApi
+    tick_s: float
     _read: dict[Place, tuple[float, tuple[str, ...] | None]] = field(default_factory=dict)
-    """(time, access modes)."""
+    """(time, access modes): these never change, but a claim may be made anew."""
+    _num_missing: Mapping[str, int] = field(default_factory=dict)
+    """By namespace."""
 
     def forget(self, models: Iterable[ModelDeployment]) -> None:
         """Keep nothing but what these objects name."""
         named = {claim_of(model) for model in models}
         self._read = {place: each for place, each in self._read.items() if place in named}
+        self._num_missing = Counter(
+            namespace for (namespace, _), (_, modes) in self._read.items() if modes is None
+        )
 
     def modes_of(self, model: ModelDeployment, now_s: float) -> tuple[str, ...] | None:
         """Return how the cache of a spec may be mounted; None: that is not known."""
@@ -36,9 +41,14 @@ class Claims:
         if place is None:
             return None
         known = self._read.get(place)
-        if known is None or not 0 <= now_s - known[0] < AGE_S:
+        if known is None or not 0 <= now_s - known[0] < self._lasts_s(place, known[1]):
             known = self._read[place] = (now_s, self._look(place))
         return known[1]
+
+    def _lasts_s(self, place: Place, modes: tuple[str, ...] | None) -> float:
+        if modes is not None:
+            return AGE_S
+        return look_again_s(self._num_missing.get(place[0], 0), tick_s=self.tick_s)
 
     def _look(self, place: Place) -> tuple[str, ...] | None:
         try:

@@ -4,7 +4,8 @@ A ConfigMap holds a MiB and any number of objects may name it. So one is read on
 and nothing is kept of its text.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,13 +16,9 @@ from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.control.state import BadConfig, ModelView
+from tonnage.fleet.missing import AGE_S, look_again_s
 from tonnage.units import KIB
 
-AGE_S: Final = 300
-"""A config.json is read again after this time, or when an object's spec changed."""
-MISSED_SHARE: Final = 0.25
-"""One that is missing is read again after this share of the time for which it was: soon at first,
-and rarely where nobody brings it."""
 MOST_BYTES: Final = 64 * KIB
 """Of a config.json: those of published models have 1 to 40 KiB."""
 
@@ -36,8 +33,11 @@ class Read:
     at_s: float
     shape: ModelShape | BadConfig | None = None
     problem: str | None = None
-    missed_since_s: float | None = None
-    """None: it was there."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Tell whether somebody has yet to bring it, or to mend it."""
+        return not isinstance(self.shape, ModelShape)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,9 +45,10 @@ class ModelConfigs:
     """What was read, by place; what no object names any more is forgotten."""
 
     kube: KubeApi
-    least_s: float
-    """Between two looks for what is missing."""
+    tick_s: float
     _read: dict[Place, Read] = field(default_factory=dict)
+    _num_missing: Mapping[str, int] = field(default_factory=dict)
+    """By namespace."""
     _asked_for: dict[str, int] = field(default_factory=dict)
     """By UID, the generation of the spec that it was last read for."""
 
@@ -56,6 +57,9 @@ class ModelConfigs:
         known, named = set(uids), set(places)
         self._asked_for = {uid: each for uid, each in self._asked_for.items() if uid in known}
         self._read = {place: each for place, each in self._read.items() if place in named}
+        self._num_missing = Counter(
+            place[0] for place, each in self._read.items() if each.is_missing
+        )
 
     def of(
         self, view: ModelView, model: ModelDeployment, now_s: float
@@ -67,45 +71,38 @@ class ModelConfigs:
         known = self._read.get(place)
         is_news = self._asked_for.get(view.uid) != view.generation
         is_stale = known is not None and (
-            known.at_s != now_s if is_news else self._is_due(known, now_s)
+            known.at_s != now_s if is_news else self._is_due(known, place, now_s)
         )
         if known is None or is_stale:
             known = self._read[place] = self._look(place, known, now_s)
         self._asked_for[view.uid] = view.generation
         return known.shape, known.problem
 
-    def _is_due(self, known: Read, now_s: float) -> bool:
+    def _is_due(self, known: Read, place: Place, now_s: float) -> bool:
         """Tell whether it is time to read one again."""
-        if known.missed_since_s is None:
-            return now_s - known.at_s >= AGE_S
-        missed_s = known.at_s - known.missed_since_s
-        return now_s - known.at_s >= min(AGE_S, max(self.least_s, MISSED_SHARE * missed_s))
+        again_s = look_again_s(self._num_missing.get(place[0], 0), tick_s=self.tick_s)
+        return now_s - known.at_s >= (again_s if known.is_missing else AGE_S)
 
     def _look(self, place: Place, known: Read | None, now_s: float) -> Read:
         namespace, name, key, model_id = place
         try:
             found = self.kube.get(CONFIG_MAPS.path(namespace, name))
         except WorldError as error:
-            if known is not None and known.shape is not None:
+            if known is not None and not known.is_missing:
                 return known  # what was read last holds until it can be read again
-            return self._missed(f"ConfigMap {name}: {error}", known, now_s)
+            return Read(at_s=now_s, problem=f"ConfigMap {name}: {error}")
         text = ((found or {}).get("data") or {}).get(key)
         if text is None:
             problem = f"ConfigMap {name} has no key {key} in {namespace}"
-            return self._missed(problem, known, now_s)
+            return Read(at_s=now_s, problem=problem)
         num_bytes = len(text.encode("utf-8", "surrogatepass"))
         if num_bytes > MOST_BYTES:
             problem = (
                 f"{key} of ConfigMap {name} in {namespace} has {num_bytes} bytes; at most "
                 f"{MOST_BYTES} are read"
             )
-            return self._missed(problem, known, now_s)
+            return Read(at_s=now_s, problem=problem)
         return Read(at_s=now_s, shape=shape_of(text, model_id))
-
-    def _missed(self, problem: str, known: Read | None, now_s: float) -> Read:
-        since_s = known.missed_since_s if known else None
-        missed_since_s = now_s if since_s is None else since_s
-        return Read(at_s=now_s, problem=problem, missed_since_s=missed_since_s)
 
 
 def place_of(model: ModelDeployment) -> Place | None:

@@ -84,8 +84,8 @@ class Observer:
     """Of the last tick, by UID."""
 
     def __post_init__(self) -> None:
-        self._configs = ModelConfigs(kube=self.kube, least_s=self.settings.tick_s)
-        self._claims = Claims(kube=self.kube)
+        self._configs = ModelConfigs(kube=self.kube, tick_s=self.settings.tick_s)
+        self._claims = Claims(kube=self.kube, tick_s=self.settings.tick_s)
         self._taken = Taken(kube=self.kube, names=self.taken_names)
         interval_s = self.settings.scrape_interval_s
         rounds = Rounds(

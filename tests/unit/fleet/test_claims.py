@@ -7,7 +7,8 @@ from kube_double import KubeDouble
 from loop_builders import a_loop, a_world, condition, status_of, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import CLAIMS
-from tonnage.fleet.claims import AGE_S, Claims
+from tonnage.fleet.claims import Claims
+from tonnage.fleet.missing import AGE_S
 
 PLACE = CLAIMS.path("serving", "weights")
 PODS = {"modelCacheClaim": "weights"}
@@ -87,7 +88,7 @@ class TestReading:
         asked = []
         kube = KubeDouble([(PLACE, a_claim("ReadWriteOnce"))])
         kube.fail = lambda verb, path: asked.append(path)
-        claims = Claims(kube=kube)
+        claims = Claims(kube=kube, tick_s=15)
 
         for now_s in (0, 1, AGE_S - 1, AGE_S):
             for name in ("one", "two"):
@@ -96,8 +97,18 @@ class TestReading:
         assert found == ("ReadWriteOnce",)
         assert asked == [PLACE] * 2
 
+    def test_one_that_comes_late_is_seen_in_the_next_tick(self):
+        kube = KubeDouble()
+        claims = Claims(kube=kube, tick_s=15)
+        model = a_model(pods=PODS)
+        assert claims.modes_of(model, 0) is None
+        kube.put(PLACE, a_claim("ReadWriteOnce"))
+
+        assert claims.modes_of(model, 14) is None
+        assert claims.modes_of(model, 15) == ("ReadWriteOnce",)
+
     def test_what_nobody_names_any_more_is_forgotten(self):
-        claims = Claims(kube=KubeDouble([(PLACE, a_claim("ReadWriteOnce"))]))
+        claims = Claims(kube=KubeDouble([(PLACE, a_claim("ReadWriteOnce"))]), tick_s=15)
         claims.modes_of(a_model(pods=PODS), 0)
 
         claims.forget([a_model()])

@@ -10,11 +10,12 @@ from kube_double import KubeDouble
 from tonnage.catalog.models import ModelConfigError, read_model_config
 from tonnage.cluster.errors import KubernetesError
 from tonnage.control.state import BadConfig
-from tonnage.fleet.model_configs import AGE_S, MOST_BYTES, ModelConfigs, place_of
+from tonnage.fleet.missing import AGE_S
+from tonnage.fleet.model_configs import MOST_BYTES, ModelConfigs, place_of
 from tonnage.fleet.views import model_view
 
 PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
-LEAST_S = 15
+TICK_S = 15
 WIDE, NARROW = (json.loads(LLAMA_8B) | {"vocab_size": size} for size in (64_000, 32_000))
 
 
@@ -29,7 +30,7 @@ class Reading:
         self.asked_s, self.now_s = [], NOW_S
         self.kube = KubeDouble([] if body is None else [(PLACE, body)])
         self.kube.fail = lambda verb, path: self.asked_s.append(self.now_s - NOW_S)
-        self.configs = ModelConfigs(kube=self.kube, least_s=LEAST_S)
+        self.configs = ModelConfigs(kube=self.kube, tick_s=TICK_S)
 
     def at(self, after_s=0, **spec):
         """(shape, problem) so many seconds after the first look."""
@@ -95,17 +96,26 @@ def test_it_is_read_again_after_a_while_or_for_another_spec():
     assert reading.asked_s == [0, AGE_S, AGE_S + 2]
 
 
-def test_one_that_comes_late_is_looked_for_soon_at_first_and_rarely_later():
+@pytest.mark.parametrize("before", [None, "{}", "x" * (MOST_BYTES + 1)])
+def test_one_that_comes_late_or_is_mended_is_seen_in_the_next_tick(before):
+    reading = Reading(None if before is None else holding(before))
+    for after_s in range(0, 3600, TICK_S):
+        reading.at(after_s)
+    reading.kube.put(PLACE, holding(WIDE))
+
+    shape, problem = reading.at(3600)
+
+    assert shape == read_model_config(json.dumps(WIDE), name="my/model")
+    assert problem is None
+
+
+def test_who_names_many_that_are_missing_waits_for_them_and_nobody_else():
     reading = Reading()
-    for after_s in range(0, 3600, LEAST_S):
+    reading.configs._num_missing = {"serving": 50, "other": 5000}
+    for after_s in range(0, 600, TICK_S):
         reading.at(after_s)
 
-    assert reading.asked_s[:5] == [0, 15, 30, 45, 60]
-    assert reading.asked_s[-1] - reading.asked_s[-2] == AGE_S
-    assert len(reading.asked_s) < 30, "of 240 ticks"
-
-    reading.kube.put(PLACE, holding(WIDE))
-    assert reading.at(3600 + AGE_S)[1] is None
+    assert reading.asked_s == [0, 150, 300, 450]
 
 
 def test_one_that_was_read_holds_while_it_cannot_be_read():
