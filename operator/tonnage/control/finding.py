@@ -1,10 +1,12 @@
 """What one rule says of an object: a condition before it gets its times."""
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from tonnage.control.state import Assessment
 
 State = Literal["True", "False", "Unknown"]
+PENDING: Final = "PlanPending"
+"""Reason of what waits for a search."""
 
 
 class Finding(NamedTuple):

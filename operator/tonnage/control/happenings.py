@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.status import Condition, DecisionStatus
-from tonnage.control.conditions import PENDING
+from tonnage.control.finding import PENDING
 from tonnage.control.state import ObjectMemory
 from tonnage.values import replace
 

@@ -19,9 +19,11 @@ from tonnage.api.status import (
 )
 from tonnage.control.approval import NEEDED
 from tonnage.control.calibrated import calibration_status
-from tonnage.control.conditions import NO_PATH, PENDING, conditions
+from tonnage.control.conditions import conditions
 from tonnage.control.differing import gauges_moved, is_moved, said
+from tonnage.control.finding import PENDING
 from tonnage.control.happenings import told_of
+from tonnage.control.kstatus import NO_PATH
 from tonnage.control.plausible import remembered_speeds
 from tonnage.control.rivals import left_replicas
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory, ShownFigure

@@ -1,0 +1,97 @@
+"""Whether an object is there, on its way or stuck, as kstatus reads it: Argo CD, Flux, kubectl."""
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.assess import is_spec_ahead
+from tonnage.control.finding import PENDING, Finding, State
+from tonnage.control.rivals import left_replicas
+from tonnage.control.state import APPROVE, Assessment
+from tonnage.control.template import roll_written
+
+NO_PATH = "NoTrafficPath"
+
+
+def ready(found: Assessment) -> Finding:
+    deployment, model = found.state.deployment, found.state.model
+    minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
+    if reason := _no_way(found):
+        return Finding("Ready", "False", *reason)
+    if deployment is None:
+        is_passive = not found.is_acting and found.refusal is None
+        return Finding(
+            "Ready",
+            "True" if is_passive else "False",
+            "StatusOnly" if is_passive else "NotDeployed",
+            f"mode is {found.mode}, no Deployment exists",
+        )
+    up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
+    trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
+    counts = f"{deployment.ready} replicas ready, minReplicas {minimum}"
+    if _is_due(found) and found.is_acting:
+        return Finding(
+            "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
+        )
+    if up_to_date >= minimum:
+        return Finding("Ready", "True", "MinimumReady", counts)
+    if trouble:
+        message = f"{counts}; containers: {', '.join(trouble)}"
+        return Finding("Ready", "False", "PodsFailing", message)
+    return Finding("Ready", "False", "WaitingForReplicas", counts)
+
+
+def _no_way(found: Assessment) -> tuple[str, str] | None:
+    """Return (reason, message) why what is there serves nobody in the object's name, if so."""
+    if found.state.in_the_way and found.refusal:
+        return found.refusal.reason, found.refusal.message
+    if found.memory.no_path:
+        return NO_PATH, found.memory.no_path
+    return None
+
+
+def reconciling(found: Assessment) -> Finding:
+    """Present only while a change of spec is carried out; autoscaling never sets it."""
+    deployment = found.state.deployment
+    is_alone = found.state.conflicting_autoscaler is None
+    is_waiting = found.is_acting and found.refusal is None and is_alone
+    is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
+    is_going_on = is_waiting and stalled(found).state is None
+    state: State | None = "True" if is_going_on and is_changing else None
+    if found.pending and _is_due(found):
+        return Finding("Reconciling", state, PENDING, found.pending.message)
+    message = "the Deployment is brought to the spec"
+    if found.changes:
+        message = f"{message}: {roll_written(found.state.deployment, found.changes)}"
+    return Finding("Reconciling", state, "RollingOut", message)
+
+
+def _is_due(found: Assessment) -> bool:
+    """Tell whether a template is to be applied that makes pods, or its search is awaited.
+
+    What was recorded with a template is brought to a spec that asks for the same pods by the way.
+    What somebody has to agree to is not due before.
+    """
+    is_sought = found.pending is not None and found.mode != APPROVE
+    return found.is_due or (is_sought and is_spec_ahead(found.state))
+
+
+def _is_rolling_out(found: Assessment) -> bool:
+    """Tell whether a template change is under way, or its replicas are still awaited.
+
+    Once a change is through, a replica that fails or is added later is no change of spec.
+    """
+    deployment, known = found.state.deployment, found.memory.conditions
+    if deployment is None or deployment.updated < deployment.total:
+        return True
+    is_under_way = not known or "Reconciling" in known
+    is_awaited = is_under_way and left_replicas(found) is None
+    return is_awaited and ready(found).state != "True"
+
+
+def stalled(found: Assessment) -> Finding:
+    """Present only while nothing goes on without a person."""
+    if found.refusal:
+        return Finding("Stalled", "True", found.refusal.reason, found.refusal.message)
+    if found.memory.write_problem:
+        return Finding("Stalled", "True", "WriteRefused", found.memory.write_problem)
+    deployment = found.state.deployment
+    stuck = dict(deployment.problems).get("Progressing") if deployment else None
+    return Finding("Stalled", "True" if stuck else None, "RolloutStuck", stuck or "")
