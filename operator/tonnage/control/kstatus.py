@@ -23,15 +23,19 @@ def ready(found: Assessment) -> Finding:
             "StatusOnly" if is_passive else "NotDeployed",
             f"mode is {found.mode}, no Deployment exists",
         )
-    up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
-    trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
     counts = f"{deployment.ready} replicas ready, minReplicas {minimum}"
     if _is_due(found) and found.is_acting:
         return Finding(
             "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
         )
+    if _is_template_unseen(found):
+        seen = f"generation {deployment.observed_generation} of {deployment.generation}"
+        message = f"{counts}, of an earlier template: its controller has seen {seen}"
+        return Finding("Ready", "False", "WaitingForReplicas", message)
+    up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
     if up_to_date >= minimum:
         return Finding("Ready", "True", "MinimumReady", counts)
+    trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
     if trouble:
         message = f"{counts}; containers: {', '.join(trouble)}"
         return Finding("Ready", "False", "PodsFailing", message)
@@ -79,11 +83,25 @@ def _is_rolling_out(found: Assessment) -> bool:
     Once a change is through, a replica that fails or is added later is no change of spec.
     """
     deployment, known = found.state.deployment, found.memory.conditions
-    if deployment is None or deployment.updated < deployment.total:
+    if deployment is None or deployment.updated < deployment.total or _is_template_unseen(found):
         return True
     is_under_way = not known or "Reconciling" in known
     is_awaited = is_under_way and left_replicas(found) is None
     return is_awaited and ready(found).state != "True"
+
+
+def _is_template_unseen(found: Assessment) -> bool:
+    """Tell whether the Deployment's controller has yet to see the pod template that stands there.
+
+    What it counts as updated is of the template before. Replicas are another generation too, and
+    leave its counts true. A process that has just begun goes by what the status said of it.
+    """
+    live, seen = found.state.deployment, found.memory.seen_template
+    if live is None or live.observed_generation >= live.generation:
+        return False
+    if seen is None:
+        return "Reconciling" in found.memory.conditions
+    return seen != (live.uid, live.template_digest)
 
 
 def stalled(found: Assessment) -> Finding:

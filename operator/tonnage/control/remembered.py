@@ -92,7 +92,15 @@ def with_observed(
         asked_lengths=_asked_lengths(memory, state, traffics),
         posterior=with_starts(memory.posterior, starts_s),
         rolling=_rolling(memory.rolling, state, fleet.now_s),
+        seen_template=_seen_template(memory, state),
     )
+
+
+def _seen_template(memory: ObjectMemory, state: ModelState) -> tuple[str, str] | None:
+    live = state.deployment
+    if live is None or live.observed_generation < live.generation:
+        return memory.seen_template
+    return live.uid, live.template_digest
 
 
 def _rolling(before: Rolling | None, state: ModelState, now_s: float) -> Rolling | None:

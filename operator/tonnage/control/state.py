@@ -425,6 +425,8 @@ class ObjectMemory:
     """Since when other flags of a batch have gained enough for a rollout."""
     rolling: Rolling | None = None
     """While pods are being replaced."""
+    seen_template: tuple[str, str] | None = None
+    """(uid, template digest) of the Deployment when its controller last knew all that stood there."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     departed: Departed | None = None

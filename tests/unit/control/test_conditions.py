@@ -23,6 +23,7 @@ from tonnage.api.objects import InvalidSpecError
 from tonnage.api.status import Condition
 from tonnage.control.conditions import conditions
 from tonnage.control.times import rfc3339
+from tonnage.fleet.views import deployment_view
 
 EACH = a_sizing().goodput_requests_per_s
 NOW, BEFORE = rfc3339(NOW_S), rfc3339(NOW_S - 1000)
@@ -69,6 +70,16 @@ def with_pool(state, *kv_tokens):
     return replace(
         state, engines=tuple(replace(each, kv_tokens=next(reports)) for each in state.engines)
     )
+
+
+UNSEEN = a_deployment_body()
+UNSEEN["status"]["observedGeneration"] = 2
+"""Of generation 3."""
+
+
+def template_of(body):
+    live = deployment_view(body)
+    return live.uid, live.template_digest
 
 
 class TestAtRest:
@@ -130,10 +141,40 @@ class TestReady:
         assert said("Ready", live=rolling)[0] == "False"
 
     def test_scaling_alone_never_shakes_it(self):
-        unseen = a_deployment_body()
-        unseen["status"]["observedGeneration"] = 2
+        state = a_state(live=UNSEEN)
+        known = a_memory(state, seen_template=template_of(UNSEEN))
 
-        assert said("Ready", live=unseen)[0] == "True"
+        assert said("Ready", live=UNSEEN)[0] == "True"
+        assert said("Ready", assessed(state, memory=known))[0] == "True"
+        assert said("Reconciling", assessed(state, memory=known)) is None
+
+    def test_counts_no_pod_before_the_controller_has_seen_the_template(self):
+        # What it counts as updated is of the template before.
+        state = a_state(live=UNSEEN)
+        before = a_deployment_body(sizing=a_sizing(contextLength=16_384))
+        known = a_memory(state, seen_template=template_of(before))
+
+        found = assessed(state, memory=known)
+
+        assert said("Ready", found) == ("False", "WaitingForReplicas")
+        assert "generation 2 of 3" in shown(found)["Ready"].message
+        assert said("Reconciling", found) == ("True", "RollingOut")
+
+    def test_a_process_that_begins_meanwhile_goes_on_with_what_the_status_says(self):
+        state = a_state(live=UNSEEN)
+        conditions = {"Reconciling": a_condition("Reconciling", "True")}
+
+        found = assessed(state, memory=a_memory(state, conditions=conditions))
+
+        assert said("Ready", found) == ("False", "WaitingForReplicas")
+        assert said("Reconciling", found) == ("True", "RollingOut")
+
+    def test_what_the_controller_has_seen_is_remembered(self):
+        state = a_state()
+        unseen = a_state(live=UNSEEN)
+
+        assert assessed(state).memory.seen_template == template_of(a_deployment_body())
+        assert assessed(unseen).memory.seen_template is None
 
     def test_names_what_keeps_containers_from_running(self):
         live = a_deployment_body(replicas=1, ready=0)
