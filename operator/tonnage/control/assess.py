@@ -60,6 +60,8 @@ from tonnage.values import replace
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
+UNREADABLE = "NamespaceUnreadable"
+"""Reason of what is refused because nobody can tell what runs."""
 
 
 def assess(
@@ -84,7 +86,7 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     found = Assessment(state=state, memory=memory, traffics=traffics)
     if why := fleet.unlisted.get(state.view.namespace):
         message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
-        return replace(found, refusal=Refusal(reason="NamespaceUnreadable", message=message))
+        return replace(found, refusal=Refusal(reason=UNREADABLE, message=message))
     try:
         chosen = choose(state, fleet, memory, asker)
         chosen, proposal = until_approved(chosen, state, fleet, memory, asker)

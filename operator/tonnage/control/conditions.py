@@ -6,6 +6,7 @@ from statistics import median_low
 
 from tonnage.api.status import Condition
 from tonnage.control.approval import NEEDED, approved
+from tonnage.control.assess import UNREADABLE
 from tonnage.control.capacity import WHY_NO_POD, why_refused, why_unschedulable
 from tonnage.control.drifted import drifted
 from tonnage.control.finding import PENDING, Finding, State
@@ -98,7 +99,9 @@ def capacity_available(found: Assessment) -> Finding:
     stuck = [pod for pod in found.state.pods if pod.unschedulable is not None]
     deployment = found.state.deployment
     problems = dict(deployment.problems) if deployment else {}
-    decision = found.decision
+    decision, refusal = found.decision, found.refusal
+    if refusal and refusal.reason == UNREADABLE:
+        return Finding("CapacityAvailable", "Unknown", refusal.reason, refusal.message)
     if stuck:
         said = str(stuck[0].unschedulable)
         reason, message = why_unschedulable(said), f"{len(stuck)} pods wait: {said}"

@@ -1,21 +1,19 @@
 """Whether an object is there, on its way or stuck, as kstatus reads it: Argo CD, Flux, kubectl."""
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.assess import is_spec_ahead
+from tonnage.control.assess import UNREADABLE, is_spec_ahead
 from tonnage.control.finding import PENDING, Finding, State
 from tonnage.control.rivals import left_replicas
-from tonnage.control.state import APPROVE, Assessment
+from tonnage.control.state import APPROVE, Assessment, DeploymentView
 from tonnage.control.template import roll_written
 
 NO_PATH = "NoTrafficPath"
 
 
 def ready(found: Assessment) -> Finding:
-    deployment, model = found.state.deployment, found.state.model
-    minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
-    if reason := _no_way(found):
-        return Finding("Ready", "False", *reason)
-    if deployment is None:
+    if said := _in_spite_of_pods(found):
+        return Finding("Ready", *said)
+    if found.state.deployment is None:
         is_passive = not found.is_acting and found.refusal is None
         return Finding(
             "Ready",
@@ -23,32 +21,53 @@ def ready(found: Assessment) -> Finding:
             "StatusOnly" if is_passive else "NotDeployed",
             f"mode is {found.mode}, no Deployment exists",
         )
-    counts = f"{deployment.ready} replicas ready, minReplicas {minimum}"
     if _is_due(found) and found.is_acting:
         return Finding(
             "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
         )
+    return Finding("Ready", *_by_pods(found, found.state.deployment))
+
+
+def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
+    """Return (state, reason, message) by the pods that are of the template that stands there."""
+    model = found.state.model
+    minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
+    counts = f"{live.ready} replicas ready, minReplicas {minimum}"
     if _is_template_unseen(found):
-        seen = f"generation {deployment.observed_generation} of {deployment.generation}"
+        seen = f"generation {live.observed_generation} of {live.generation}"
         message = f"{counts}, of an earlier template: its controller has seen {seen}"
-        return Finding("Ready", "False", "WaitingForReplicas", message)
-    up_to_date = deployment.ready - max(0, deployment.total - deployment.updated)
+        return "False", "WaitingForReplicas", message
+    up_to_date = live.ready - max(0, live.total - live.updated)
     if up_to_date >= minimum:
-        return Finding("Ready", "True", "MinimumReady", counts)
+        return "True", "MinimumReady", counts
     trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
     if trouble:
-        message = f"{counts}; containers: {', '.join(trouble)}"
-        return Finding("Ready", "False", "PodsFailing", message)
-    return Finding("Ready", "False", "WaitingForReplicas", counts)
+        return "False", "PodsFailing", f"{counts}; containers: {', '.join(trouble)}"
+    return "False", "WaitingForReplicas", counts
 
 
-def _no_way(found: Assessment) -> tuple[str, str] | None:
-    """Return (reason, message) why what is there serves nobody in the object's name, if so."""
-    if found.state.in_the_way and found.refusal:
-        return found.refusal.reason, found.refusal.message
-    if found.memory.no_path:
-        return NO_PATH, found.memory.no_path
+def _in_spite_of_pods(found: Assessment) -> tuple[State, str, str] | None:
+    """Return (state, reason, message) where pods that are Ready are no sign of the object, if so.
+
+    They are another's, nobody comes to them, nobody sees them, or they are of the spec before.
+    """
+    refusal, no_path = found.refusal, found.memory.no_path
+    is_unseen = refusal is not None and refusal.reason == UNREADABLE
+    if refusal and found.state.in_the_way and not is_unseen:
+        return "False", refusal.reason, refusal.message
+    if no_path:
+        return "False", NO_PATH, no_path
+    if refusal and is_unseen:
+        return "Unknown", refusal.reason, refusal.message
+    if refusal and found.state.deployment and _is_of_another_spec(found):
+        return "False", refusal.reason, refusal.message
     return None
+
+
+def _is_of_another_spec(found: Assessment) -> bool:
+    """Tell whether our Deployment was made for another spec: surely so, where this is none."""
+    is_spec = isinstance(found.state.model, ModelDeployment)
+    return not is_spec or is_spec_ahead(found.state)
 
 
 def reconciling(found: Assessment) -> Finding:

@@ -426,7 +426,7 @@ class ObjectMemory:
     rolling: Rolling | None = None
     """While pods are being replaced."""
     seen_template: tuple[str, str] | None = None
-    """(uid, template digest) of the Deployment when its controller last knew all that stood there."""
+    """(uid, template digest) of the Deployment when its controller last knew all of it."""
     drift_corrected: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when a foreign edit was last undone."""
     departed: Departed | None = None

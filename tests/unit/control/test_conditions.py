@@ -189,6 +189,44 @@ class TestReady:
         assert said("Ready", recommended) == ("True", "StatusOnly")
 
 
+class TestReadyOfWhatIsRefused:
+    """Pods of the spec before go on, and are no sign that this one is carried out."""
+
+    def test_is_false_for_the_reason_why_the_spec_is_refused(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+        found = assessed(a_state(changed, live=a_deployment_body(), config_problem="no such key"))
+
+        assert said("Ready", found) == ("False", "ModelConfigMissing")
+        assert shown(found)["Ready"].message == shown(found)["PlanValid"].message
+
+    def test_is_false_where_the_spec_cannot_be_read(self):
+        found = assessed(a_state(model=InvalidSpecError("spec.hardware: missing")))
+
+        assert said("Ready", found) == ("False", "InvalidSpec")
+
+    def test_counts_pods_where_they_are_of_this_very_spec(self):
+        assert said("Ready", assessed(a_state(config_problem="no such key"))) == (
+            "True",
+            "MinimumReady",
+        )
+
+    def test_is_unknown_where_what_runs_cannot_be_read(self):
+        state = a_state()
+        found = assessed(state, fleet=a_fleet(state, unlisted={"serving": "403"}))
+
+        assert said("Ready", found) == ("Unknown", "NamespaceUnreadable")
+        assert said("CapacityAvailable", found) == ("Unknown", "NamespaceUnreadable")
+        assert said("PlanValid", found) == ("False", "NamespaceUnreadable")
+
+    def test_keeps_telling_of_a_service_that_leads_elsewhere(self):
+        # The next process finds that in the status alone.
+        state = a_state()
+        memory = a_memory(state, no_path="Service llama is not ours")
+        found = assessed(state, memory=memory, fleet=a_fleet(state, unlisted={"serving": "403"}))
+
+        assert said("Ready", found) == ("False", "NoTrafficPath")
+
+
 class TestAChangeThatTouchesNoPod:
     """Another SLO with which the flags stay: only what is recorded with the template changes."""
 
