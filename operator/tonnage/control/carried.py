@@ -7,7 +7,7 @@ from tonnage.control.contest import Fate, Scaled
 from tonnage.control.retries import next_retry
 from tonnage.control.rivals import with_corrections
 from tonnage.control.rollout import without_rollout
-from tonnage.control.state import Assessment, Memory, ObjectMemory
+from tonnage.control.state import Assessment, Memory, ObjectMemory, Retry
 from tonnage.control.writes import Writes
 from tonnage.values import replace
 
@@ -58,10 +58,18 @@ def with_fates(
 
 def _all_done(memory: ObjectMemory, writes: Writes) -> ObjectMemory:
     """Forget what was refused, unless that was not tried again: it is not over yet."""
-    is_for_this = memory.retry is not None and memory.retry.generation == writes.generation
-    if is_for_this and not (writes.check_children or writes.template):
+    if _is_left(memory.retry, writes):
         return memory
-    return replace(memory, write_problem=None, no_path=None, retry=None)
+    no_path = None if writes.check_children else memory.no_path
+    return replace(memory, write_problem=None, no_path=no_path, retry=None)
+
+
+def _is_left(retry: Retry | None, writes: Writes) -> bool:
+    """Tell whether what was refused of template or children was not among what was written."""
+    if retry is None or retry.generation != writes.generation:
+        return False
+    is_of_this = retry.is_of_template and writes.template is not None
+    return not (writes.check_children or is_of_this)
 
 
 def carried_out(
@@ -92,15 +100,19 @@ def carried_out(
             now_s=now_s,
         )
         memory = replace(memory, retry=retry, children_checked_at_s=None)
+    is_past_template = carried.template is Fate.DONE
+    is_looked_at = writes.check_children and is_past_template and not carried.has_failed
+    if is_looked_at or carried.no_path:
+        memory = replace(memory, no_path=carried.no_path)
     if not carried.has_failed:
-        return replace(memory, write_problem=None, no_path=carried.no_path)
+        is_over = is_past_template and not _is_left(found.memory.retry, writes)
+        return replace(memory, write_problem=None) if is_over else memory
     return replace(
         memory,
         drift_corrected=None if carried.template is Fate.UNDONE else memory.drift_corrected,
         children_checked_at_s=None,
         children_generation=None,
         write_problem=carried.refused or memory.write_problem,
-        no_path=carried.no_path,
     )
 
 
