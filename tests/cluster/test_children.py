@@ -13,6 +13,7 @@ from pod_fields import EVERY_POD_FIELD
 from tonnage.api.objects import ModelDeployment
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
+    EVENTS,
     MODEL_DEPLOYMENTS,
     SERVICES,
     KubeApi,
@@ -161,6 +162,9 @@ class Counting:
         self.num_writes += 1
         return self.api.merge_patch(*args, **named)
 
+    def create(self, *args: Any, **named: Any) -> Any:
+        return self.api.create(*args, **named)  # an Event, which changes nothing
+
     def apply(self, *args: Any, **named: Any) -> Any:
         self.num_writes += 1
         return self.api.apply(*args, **named)
@@ -290,6 +294,24 @@ def test_what_somebody_edited_is_taken_back_with_one_write(family: Family, kind,
     assert num_writes(family, wanted) == 0
 
 
+def test_what_was_edited_and_by_whom_is_told_in_an_event(family: Family):
+    family.write()
+    family.patch("Service", {"spec": {"selector": {"app": "theirs"}}})
+    family.patch("Service", {"spec": {"type": "ExternalName", "externalName": "a.example"}})
+    family.write()
+    family.write()
+
+    found = [
+        each["note"]
+        for each in family.api.list(EVENTS.path(family.namespace))
+        if each["reason"] == "ChildRestored"
+    ]
+    assert found == [
+        "Service llama: somebody edited spec.type, spec.selector, spec.externalName, "
+        "which is put back"
+    ]
+
+
 def significant(body: dict[str, Any]) -> dict[str, Any]:
     return {"labels": body["metadata"]["labels"], "spec": body["spec"]}
 
@@ -309,31 +331,49 @@ OTHER_PORT = {"name": "metrics", "port": 9001, "protocol": "TCP", "targetPort": 
 
 
 @pytest.mark.parametrize(
-    ("kind", "change"),
+    ("kind", "spec"),
     [
-        ("Service", {"spec": {"ports": [{"name": "http", "port": 9000}]}}),
-        ("Service", {"spec": {"ports": [{"name": "http", "port": 9000}, OTHER_PORT]}}),
-        ("PodDisruptionBudget", {"spec": {"maxUnavailable": None, "minAvailable": 2}}),
+        ("Service", {"ports": [{"name": "http", "port": 9000}]}),
+        ("Service", {"ports": [{"name": "http", "port": 8000}, OTHER_PORT]}),
+        ("Service", {"ports": [{"name": "http", "port": 9000}, OTHER_PORT]}),
+        ("Service", {"type": "ExternalName", "externalName": "elsewhere.example"}),
+        ("Service", {"externalIPs": ["192.0.2.1"]}),
+        ("Service", {"publishNotReadyAddresses": True}),
+        ("Service", {"type": "NodePort", "ports": [{**OTHER_PORT, "nodePort": 30123}]}),
+        ("PodDisruptionBudget", {"maxUnavailable": None, "minAvailable": 2}),
     ],
-    ids=["port", "port-beside-another", "bound"],
+    ids=lambda each: each if isinstance(each, str) else "-".join(each),
 )
-def test_what_is_invalid_beside_ours_is_taken_back_all_the_same(family: Family, kind, change):
+def test_what_may_not_stand_beside_ours_goes_with_two_writes(family: Family, kind, spec):
     def wanted() -> None:
         family.write(LABELLED, **PROTECTED)
 
     wanted()
     before = family.the(kind)
-    family.patch(kind, change)
+    family.patch(kind, {"spec": spec})
     taken_back = num_writes(family, wanted)
-    after = family.the(kind)
-    theirs = [OTHER_PORT] if OTHER_PORT in change["spec"].get("ports", ()) else []
 
-    assert taken_back == 3  # what is wanted is refused, what is in the way goes, what is wanted
-    if kind == "Service":
-        assert after["spec"]["ports"] == before["spec"]["ports"] + theirs
-    else:
-        assert significant(after) == significant(before)
+    assert taken_back == 2
+    assert without_addresses(family.the(kind)) == without_addresses(before)
     assert num_writes(family, wanted) == 0
+
+
+def without_addresses(body: dict[str, Any]) -> dict[str, Any]:
+    """What of an object is significant, without the addresses that a Service is given anew."""
+    found = significant(body)
+    spec = {name: each for name, each in found["spec"].items() if "clusterIP" not in name}
+    return found | {"spec": spec}
+
+
+@pytest.mark.parametrize("kind", ["LoadBalancer", "NodePort"])
+def test_a_service_that_was_let_out_of_the_cluster_comes_back(family: Family, kind):
+    family.write()
+    before = family.the("Service")
+    family.patch("Service", {"spec": {"type": kind}})
+
+    assert num_writes(family, family.write) == 1
+    assert significant(family.the("Service")) == significant(before)
+    assert num_writes(family, family.write) == 0
 
 
 def test_a_service_account_that_is_asked_for_no_more_goes_whole(family: Family):

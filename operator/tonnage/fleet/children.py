@@ -4,23 +4,29 @@ One write where something differs, none where nothing does. What is not ours is 
 """
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from tonnage.cluster.errors import HeldBackError, KubernetesError
+from tonnage.cluster.errors import HeldBackError, KubernetesError, WorldError
 from tonnage.cluster.kube import (
     DISRUPTION_BUDGETS,
+    EVENTS,
     NETWORK_POLICIES,
     POD_MONITORS,
     SERVICES,
     KubeApi,
     Resource,
 )
+from tonnage.control.contest import NOBODY
+from tonnage.control.happenings import Happening
+from tonnage.control.times import rfc3339
 from tonnage.control.writes import Writes
+from tonnage.fleet.events import event
 from tonnage.manifests.children import Site, pod_monitor, service
-from tonnage.manifests.difference import differs, without_rivals
+from tonnage.manifests.difference import differs, edits, without_rivals
 from tonnage.manifests.names import MANAGER, Manifest
 from tonnage.manifests.protection import protections
 
@@ -52,6 +58,7 @@ class Children:
     kube: KubeApi
     """Fenced: each attempt at a write asks whether it is still ours to make."""
     site: Site
+    clock: Callable[[], float] = time.time
 
     def protect(self, writes: Writes) -> None:
         """Bring what protects the pods, which comes before them, and remove what no longer does.
@@ -89,30 +96,38 @@ class Children:
         live = self.kube.get(path)
         if live is None:
             self.kube.apply(path, wanted, manager=MANAGER, force=False)
+            if _is_known(writes):
+                self._tell(writes, f"{wanted['kind']} {writes.name} was gone: made anew")
             return True
         if controller_uid(live) != writes.uid:
             return False
         if differs(wanted, live, manager=MANAGER):
             self._correct(path, wanted, live)
             LOG.info("object=%s applied %s", writes.label, wanted["kind"])
+            if undone := _undone(wanted, live, writes):
+                self._tell(writes, undone)
         return True
 
-    def _correct(self, path: str, wanted: Manifest, live: Manifest) -> None:
-        """Apply what is wanted over what stands there.
+    def _tell(self, writes: Writes, message: str) -> None:
+        """Tell of what somebody did to a child; what is put back stays so where that fails."""
+        LOG.warning("object=%s %s", writes.label, message)
+        happening = Happening(reason="ChildRestored", message=message, is_warning=True)
+        body = event(writes, happening, rfc3339(self.clock()))
+        try:
+            self.kube.create(EVENTS.path(writes.namespace), body)
+        except WorldError as error:
+            LOG.warning("object=%s no Event: %s", writes.label, error)
 
-        Beside what somebody else wrote it may be invalid, as a second port of one name is: then
-        that goes first.
+    def _correct(self, path: str, wanted: Manifest, live: Manifest) -> None:
+        """Apply what is wanted over what stands there, once what may not stand beside it is gone.
+
+        Beside that it may be invalid, as a second port of one name is.
         """
         uid = {"uid": live["metadata"]["uid"]}
         pinned = wanted | {"metadata": wanted["metadata"] | uid}
-        try:
-            self.kube.apply(path, pinned, manager=MANAGER, force=True)
-        except KubernetesError as error:
-            spec = without_rivals(wanted, live)
-            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or spec is None:
-                raise
+        if spec := without_rivals(wanted, live):
             self.kube.merge_patch(path, {"metadata": uid, "spec": spec}, manager=MANAGER)
-            self.kube.apply(path, pinned, manager=MANAGER, force=True)
+        self.kube.apply(path, pinned, manager=MANAGER, force=True)
 
     def _remove(self, kind: str, writes: Writes) -> None:
         """Delete a child of ours that the spec asked for once.
@@ -130,6 +145,23 @@ class Children:
             return
         self.kube.delete(path, uid=live["metadata"]["uid"])
         LOG.info("object=%s deleted %s", writes.label, kind)
+
+
+def _is_known(writes: Writes) -> bool:
+    """Tell whether children were looked at for this spec before: then what differs is no news."""
+    return not writes.check_leftovers
+
+
+def _undone(wanted: Manifest, live: Manifest, writes: Writes) -> str | None:
+    """Say what others made of a child that was put back; None: only we want it otherwise."""
+    found = [
+        each for each in edits(wanted, live, manager=MANAGER) if each.managers or _is_known(writes)
+    ]
+    if not found:
+        return None
+    who = " and ".join(sorted({name for each in found for name in each.managers})) or NOBODY
+    fields = ", ".join(each.field for each in found)
+    return f"{wanted['kind']} {writes.name}: {who} edited {fields}, which is put back"
 
 
 def controller_uid(live: Manifest) -> Any:

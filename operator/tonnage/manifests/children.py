@@ -126,6 +126,7 @@ def service(model: ModelDeployment) -> Manifest:
         "kind": "Service",
         "metadata": metadata_of(model),
         "spec": {
+            "type": "ClusterIP",  # else nobody takes back what another makes of it
             "selector": selector(model.name),
             "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http"}],
         },

@@ -7,7 +7,7 @@ apply takes the second back and gives the third up. Defaults that the server add
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tonnage.manifests.names import Manifest
 
@@ -17,26 +17,30 @@ IDENTITY = frozenset({"apiVersion", "kind"})
 NAMED_BY = frozenset({"name", "namespace"})
 BOUNDS = ("minAvailable", "maxUnavailable")
 """Of a PodDisruptionBudget."""
+ASTRAY = ("externalName", "externalIPs", "publishNotReadyAddresses")
+"""Of a Service that is to lead to Ready replicas, from within the cluster."""
 
 
 def differs(wanted: Manifest, live: Manifest, *, manager: str) -> bool:
-    """Tell whether applying ``wanted`` as ``manager`` would change ``live``."""
+    """Tell whether ``live`` is not what applying ``wanted`` as ``manager`` makes, and no more."""
     metadata = {key: value for key, value in wanted["metadata"].items() if key not in NAMED_BY}
     fields = {key: value for key, value in wanted.items() if key not in IDENTITY}
     owned = _owned(live, manager)
-    return owned is None or not _is_held(fields | {"metadata": metadata}, live, owned)
+    is_held = owned is not None and _is_held(fields | {"metadata": metadata}, live, owned)
+    return not is_held or without_rivals(wanted, live) is not None
 
 
 def without_rivals(wanted: Manifest, live: Manifest) -> dict[str, Any] | None:
-    """Return the part of a spec, as a merge patch, beside which what is wanted is valid.
+    """Return the part of a spec, as a merge patch, that takes away what may not stand beside ours.
 
-    Of a Service, ports of ours that somebody gave another number: two of one name are refused. Of
-    a PodDisruptionBudget, the bound that is not wanted: only one may be set. None: nothing of that
+    No apply does: what others wrote is theirs. Of a Service, what leads requests elsewhere or lets
+    others in, and ports of ours that have another number: two of one name are refused. Of a
+    PodDisruptionBudget, the bound that is not wanted: only one may be set. None: nothing of that
     kind stands there.
     """
     match wanted["kind"]:
         case "Service":
-            return _ports_without_rivals(wanted["spec"]["ports"], live["spec"].get("ports") or [])
+            return _alone(wanted["spec"], live["spec"])
         case "PodDisruptionBudget":
             bounds = {name: wanted["spec"].get(name) for name in BOUNDS}
             is_other = any(name in live["spec"] and bounds[name] is None for name in BOUNDS)
@@ -45,13 +49,59 @@ def without_rivals(wanted: Manifest, live: Manifest) -> dict[str, Any] | None:
             return None
 
 
-def _ports_without_rivals(
-    wanted: list[dict[str, Any]], live: list[dict[str, Any]]
-) -> dict[str, Any] | None:
-    names, numbers = ({each[key] for each in wanted} for key in ("name", "port"))
-    kept = [each for each in live if each.get("name") not in names and each["port"] not in numbers]
-    is_edited = any(each.get("name") in names and each["port"] not in numbers for each in live)
-    return {"ports": [*wanted, *kept]} if is_edited else None
+def _alone(wanted: dict[str, Any], live: dict[str, Any]) -> dict[str, Any] | None:
+    patch: dict[str, Any] = {name: None for name in ASTRAY if live.get(name)}
+    places = set(map(_place, wanted["ports"]))
+    if any(_place(each) not in places for each in live.get("ports") or ()):
+        patch["ports"] = wanted["ports"]
+    if "externalName" in patch:
+        patch["type"] = wanted["type"]  # the one is asked for by the other
+    return patch or None
+
+
+def _place(port: Mapping[str, Any]) -> tuple[Any, Any]:
+    return port["port"], port.get("protocol", "TCP")
+
+
+class Edit(NamedTuple):
+    """A field that is not as we want it, and not as we left it."""
+
+    field: str
+    managers: frozenset[str]
+    """Who else wrote it. None: it was taken away, or was never written."""
+
+
+def edits(wanted: Manifest, live: Manifest, *, manager: str) -> Iterator[Edit]:
+    """Yield what others made of a live object that applying what is wanted undoes."""
+    rivals = without_rivals(wanted, live) or {}
+    labels, spec = wanted["metadata"]["labels"], wanted["spec"]
+    paths: list[tuple[str, ...]] = [("metadata", "labels", name) for name in labels]
+    paths += [("spec", name) for name in spec | rivals]
+    for path in paths:
+        writers = set(_writers(live, path))
+        is_wanted = path[-1] not in rivals and _stands(_at(live, path), _at(wanted, path))
+        if not is_wanted and writers != {manager}:
+            yield Edit(".".join(path), frozenset(writers - {manager}))
+
+
+def _stands(live: Any, wanted: Any) -> bool:
+    """Tell whether a value is as wanted: a map without more, a list but for defaults in it."""
+    if not (isinstance(live, dict) and isinstance(wanted, dict)):
+        return _contains(live, wanted)
+    return live.keys() == wanted.keys() and all(_stands(live[k], wanted[k]) for k in wanted)
+
+
+def _at(node: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
+
+
+def _writers(live: Manifest, path: tuple[str, ...]) -> Iterator[str]:
+    steps = tuple(f"f:{name}" for name in path)
+    for entry in live["metadata"].get("managedFields") or ():
+        if _at(entry.get("fieldsV1"), steps) is not None:
+            yield entry.get("manager") or "unknown"
 
 
 def _owned(live: Manifest, manager: str) -> Fields | None:

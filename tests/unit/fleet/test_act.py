@@ -445,7 +445,7 @@ class TestChildren:
     def test_are_made_where_they_are_missing(self):
         kube = a_kube()
 
-        act(kube, asking(check_children=True))
+        act(kube, asking(**CHECKED))
 
         assert done(kube) == ["apply services/llama", "apply podmonitors/llama"]
         assert all(call.force is False for call in kube.writes)
@@ -457,7 +457,7 @@ class TestChildren:
         )
 
         writer = Writer(kube=kube, may_write=lambda: True, site=SITE)
-        failed = writer.act([asking(check_children=True)], now=NOW)
+        failed = writer.act([asking(**CHECKED)], now=NOW)
 
         assert done(kube) == ["apply podmonitors/llama"]
         assert kube.objects[SERVICE]["spec"] == {"mine": True}
@@ -470,7 +470,7 @@ class TestChildren:
         alone = replace(SITE, has_pod_monitors=False)
         writer = Writer(kube=kube, may_write=lambda: True, site=alone)
 
-        writer.act([asking(check_children=True)], now=NOW)
+        writer.act([asking(**CHECKED)], now=NOW)
 
         assert done(kube) == ["apply services/llama"]
 
@@ -678,7 +678,7 @@ class TestEvents:
 EVERYTHING = {
     "scale": a_scale(2, 5),
     "template": TEMPLATE,
-    "check_children": True,
+    **CHECKED,
     "status": A_STATUS,
     "happenings": (TestEvents.HAPPENING,),
 }

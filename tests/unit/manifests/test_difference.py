@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from tonnage.manifests.difference import differs, without_rivals
+from tonnage.manifests.difference import differs, edits, without_rivals
 
 WANTED = {
     "apiVersion": "v1",
@@ -16,6 +16,7 @@ WANTED = {
         "ownerReferences": [{"kind": "ModelDeployment", "name": "llama", "uid": "u-1"}],
     },
     "spec": {
+        "type": "ClusterIP",
         "selector": {"tonnage.dev/model-deployment": "llama"},
         "ports": [{"name": "http", "port": 8000, "targetPort": "http"}],
     },
@@ -29,6 +30,7 @@ OWNED = {
     "f:spec": {
         "f:ports": {PORT: {".": {}, "f:name": {}, "f:port": {}, "f:targetPort": {}}},
         "f:selector": {},
+        "f:type": {},
     },
 }
 LIVE = {
@@ -79,6 +81,8 @@ def test_defaults_of_the_server_are_no_difference():
         (("spec", "ports"), []),
         (("spec", "selector"), {"app": "theirs"}),
         (("spec", "selector"), None),
+        (("spec", "type"), "ExternalName"),
+        (("spec", "type"), "LoadBalancer"),
         (("metadata", "labels"), {}),
         (("metadata", "labels"), None),
         (("metadata", "labels", "tonnage.dev/managed"), "false"),
@@ -100,7 +104,7 @@ def test_what_somebody_changed_or_took_over_is_one(path, value):
     [
         ("metadata", "labels", "release"),
         ("metadata", "annotations"),
-        ("spec", "type"),
+        ("spec", "sessionAffinity"),
     ],
 )
 def test_what_we_applied_once_and_do_not_want_any_more_is_one(path):
@@ -119,8 +123,8 @@ def test_so_is_an_element_of_a_list_that_we_applied_once():
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("spec", "ports"), [{"port": 9, "protocol": "UDP"}, *LIVE["spec"]["ports"]]),
         (("spec", "sessionAffinity"), "ClientIP"),
+        (("spec", "publishNotReadyAddresses"), False),
         (("metadata", "annotations"), {"mesh": "on"}),
         (("metadata", "labels"), {**LIVE["metadata"]["labels"], "team": "sre"}),
     ],
@@ -144,7 +148,11 @@ def test_what_is_wanted_anew_is_one(path, value):
 
 
 def test_a_list_that_is_one_value_holds_what_is_wanted_and_nothing_else():
-    wanted = {"metadata": {"labels": {"a": "b"}}, "spec": {"rules": [{"port": 1}]}}
+    wanted = {
+        "kind": "NetworkPolicy",
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"rules": [{"port": 1}]},
+    }
     owned = {"f:metadata": {"f:labels": {"f:a": {}}}, "f:spec": {"f:rules": {}}}
     entry = {"manager": "tonnage", "operation": "Apply", "fieldsV1": owned}
 
@@ -169,17 +177,33 @@ class TestWhatStandsInTheWay:
     def budget(self, **spec):
         return {"kind": "PodDisruptionBudget", "metadata": {}, "spec": {"selector": {}, **spec}}
 
-    def test_is_our_port_under_another_number_and_no_other(self):
+    def test_is_our_port_under_another_number(self):
         moved = OURS | {"port": 80, "protocol": "TCP"}
 
-        patch = without_rivals(WANTED, self.service(moved, METRICS))
+        assert without_rivals(WANTED, self.service(moved)) == {"ports": [OURS]}
 
-        assert patch == {"ports": [OURS, METRICS]}
-
-    def test_is_no_port_that_somebody_added(self):
+    def test_is_a_port_that_somebody_added(self):
         live = self.service(OURS | {"protocol": "TCP"}, METRICS)
 
-        assert without_rivals(WANTED, live) is None
+        assert without_rivals(WANTED, live) == {"ports": [OURS]}
+        assert differs(WANTED, live, manager="tonnage")
+
+    @pytest.mark.parametrize(
+        ("field", "value", "patch"),
+        [
+            ("externalName", "a.example", {"externalName": None, "type": "ClusterIP"}),
+            ("externalIPs", ["192.0.2.1"], {"externalIPs": None}),
+            ("publishNotReadyAddresses", True, {"publishNotReadyAddresses": None}),
+        ],
+    )
+    def test_is_what_leads_a_service_astray(self, field, value, patch):
+        live = changed(LIVE, ("spec", field), value)
+
+        assert without_rivals(WANTED, live) == patch
+        assert differs(WANTED, live, manager="tonnage")
+
+    def test_is_nothing_of_a_service_as_we_left_it(self):
+        assert without_rivals(WANTED, LIVE) is None
 
     def test_is_the_other_bound_of_a_budget(self):
         patch = without_rivals(self.budget(maxUnavailable=1), self.budget(minAvailable=2))
@@ -193,3 +217,60 @@ class TestWhatStandsInTheWay:
         policy = {"kind": "NetworkPolicy", "metadata": {}, "spec": {}}
 
         assert without_rivals(policy, policy) is None
+
+
+class TestEdits:
+    """What others did, told from what we want otherwise than before."""
+
+    def found(self, live, wanted=WANTED):
+        return {each.field: set(each.managers) for each in edits(wanted, live, manager="tonnage")}
+
+    def edited(self, field, value, owned=None):
+        """By kubectl, which takes the field over."""
+        live = changed(LIVE, ("spec", field), value)
+        live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"].pop(f"f:{field}", None)
+        fields = {"f:spec": {f"f:{field}": owned or {}}}
+        entry = {"manager": "kubectl", "operation": "Update", "fieldsV1": fields}
+        live["metadata"]["managedFields"].append(entry)
+        return live
+
+    def test_are_none_where_it_is_as_we_left_it(self):
+        assert self.found(LIVE) == {}
+
+    def test_name_the_field_and_who_wrote_it(self):
+        assert self.found(self.edited("selector", {"app": "theirs"})) == {
+            "spec.selector": {"kubectl"}
+        }
+
+    def test_are_a_label_more_in_a_selector(self):
+        narrowed = WANTED["spec"]["selector"] | {"app": "theirs"}
+
+        assert self.found(self.edited("selector", narrowed)) == {"spec.selector": {"kubectl"}}
+
+    def test_are_what_stands_beside_ours_and_may_not(self):
+        assert self.found(self.edited("externalIPs", ["192.0.2.1"])) == {
+            "spec.externalIPs": {"kubectl"}
+        }
+
+    def test_are_a_field_that_nobody_has_any_more(self):
+        gone = changed(LIVE, ("spec", "selector"), None)
+        del gone["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:selector"]
+
+        assert self.found(gone) == {"spec.selector": set()}
+
+    def test_are_not_what_we_want_otherwise_than_before(self):
+        wanted = changed(WANTED, ("spec", "ports", 0, "targetPort"), "metrics")
+
+        assert self.found(LIVE, wanted) == {}
+
+    def test_are_not_what_others_wrote_as_we_want_it(self):
+        assert self.found(self.edited("type", "ClusterIP")) == {}
+
+    def test_are_told_by_label(self):
+        live = changed(LIVE, ("metadata", "labels", "tonnage.dev/managed"), "false")
+        fields = {"f:metadata": {"f:labels": {"f:tonnage.dev/managed": {}}}}
+        live["metadata"]["managedFields"].append({"manager": "kubectl", "fieldsV1": fields})
+        ours = live["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:labels"]
+        del ours["f:tonnage.dev/managed"]
+
+        assert self.found(live) == {"metadata.labels.tonnage.dev/managed": {"kubectl"}}
