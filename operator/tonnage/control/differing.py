@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tonnage.control.reasons import CONDITIONS
+
 Path = tuple[str, str, str]
 """Section of the status, name, and part."""
 MATERIAL = 0.10
@@ -48,9 +50,9 @@ def said(status: Mapping[str, Any]) -> Said:
 def facts(status: Mapping[str, Any]) -> Any:
     """Return the part of a status whose every change is written at once.
 
-    Numbers of the plan and of replicas, and conditions without messages and times. The rest are
-    gauges and words that go along with the next write: two limits that nearly touch change
-    places with every waver of the load.
+    Numbers of the plan and of replicas, and conditions of ours without messages and times: what
+    others write beside them no apply takes away. The rest are gauges and words that go along with
+    the next write: two limits that nearly touch change places with every waver of the load.
     """
     plan = dict(status.get("plan") or {})
     for word in ("reasons", "limitedBy"):
@@ -64,6 +66,7 @@ def facts(status: Mapping[str, Any]) -> Any:
         "conditions": sorted(
             (each["type"], each["status"], each["reason"])
             for each in status.get("conditions") or ()
+            if each["type"] in CONDITIONS
         ),
     }
 

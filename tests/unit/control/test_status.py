@@ -199,6 +199,16 @@ class TestMaterial:
 
         assert facts(before) == facts(after)
 
+    def test_a_condition_that_is_none_of_ours_is_no_fact(self):
+        # No apply takes it away: the status would be written for ever.
+        ours = {"type": "Ready", "status": "True", "reason": "Up"}
+        blessed = {"type": "Blessed", "status": "True", "reason": "Forged"}
+
+        assert facts({"conditions": [ours, blessed]}) == facts({"conditions": [ours]})
+        assert facts({"conditions": [ours | {"status": "False"}, blessed]}) != facts(
+            {"conditions": [ours]}
+        )
+
 
 class TestDecisions:
     def test_are_kept_with_their_reasons(self):
