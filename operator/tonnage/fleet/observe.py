@@ -10,7 +10,7 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
-from tonnage.control.state import DeploymentView, Fleet, ModelState, ModelView, Round
+from tonnage.control.state import ACTING, DeploymentView, Fleet, ModelState, ModelView, Round
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.joined import Scrape, join
@@ -67,7 +67,7 @@ class Observer:
     has_pod_monitors: bool
     calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
-    """Deployments that the writer met and no watch shows, since they lack our label."""
+    """Deployments that no watch shows, since they lack our label; the writer adds what it meets."""
     tell: Callable[[Answers], None] = _untold
     """Takes what Prometheus said in a round, for the operator's own metrics."""
     start: Start = at_once
@@ -139,9 +139,8 @@ class Observer:
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
-        if self.taken_names:
-            needed = {key_of(view, parsed[view.uid]) for view in views}
-            self._taken.look(needed - snapshot.deployments.keys(), now_s)
+        needed = {key_of(view, parsed[view.uid]) for view in views}
+        self._taken.look(needed - snapshot.deployments.keys(), now_s)
         heard = self._heard(now_s)
         said = heard if ours else Said(at_s=now_s)
         answers, pages = said.answers, said.scrape.pages
@@ -221,7 +220,7 @@ class Observer:
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
         target, key = model.spec.scale_target, key_of(view, model)
-        deployment = snapshot.deployments.get(key) or self._taken.of(key)
+        deployment = snapshot.deployments.get(key) or self._unlabelled(view, model)
         pods = snapshot.pods_of(deployment) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
         names = [(pod.namespace, pod.name) for pod in pods]
@@ -239,6 +238,12 @@ class Observer:
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
             engines=tuple(chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)),
         )
+
+    def _unlabelled(self, view: ModelView, model: ModelDeployment) -> DeploymentView | None:
+        """Return what no watch shows. Ours is none where the writer labels it again."""
+        found = self._taken.of(key_of(view, model))
+        is_ours = found is not None and found.owner_uid == view.uid
+        return None if is_ours and model.spec.scaling.mode in ACTING else found
 
 
 def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:

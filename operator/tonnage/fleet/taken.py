@@ -1,6 +1,7 @@
-"""Deployments of a name that we need which are not ours: no watch shows them, so they are read.
+"""Deployments of a name that an object needs and that no watch shows, since they lack our label.
 
-A few in a tick, in turn by namespace: anybody may put thousands in the way of objects of theirs.
+Somebody else's, or one of ours that lost it. A few are read in a tick, in turn by namespace:
+anybody may put thousands in the way of objects of theirs.
 """
 
 import logging
@@ -20,38 +21,49 @@ from tonnage.fleet.views import deployment_view
 LOG = logging.getLogger("tonnage.taken")
 MOST_READS: Final = 10
 """In a tick, each of which may be tried several times."""
+ABSENT_S: Final = 300.0
+"""After which a name is looked up again under which nothing stood."""
 NEVER: Final = (-math.inf, None)
 
 
 @dataclass(slots=True, kw_only=True)
 class Taken:
-    """What stood in the way when it was last read."""
+    """What stood under the names when it was last read."""
 
     kube: KubeApi
     names: set[Key]
-    """Of them: whoever finds one adds it."""
-    _read: dict[Key, tuple[float, DeploymentView]] = field(default_factory=dict)
+    """That something is known to stand under: whoever meets one adds it."""
+    _read: dict[Key, tuple[float, DeploymentView | None]] = field(default_factory=dict)
 
     def look(self, needed: Set[Key], now_s: float) -> None:
-        """Read a few again; what is gone, or no object needs that no watch shows, is forgotten."""
+        """Read a few again; what no object needs that no watch shows is forgotten."""
         self.names &= needed
-        self._read = {key: each for key, each in self._read.items() if key in self.names}
-        for key in self._in_turn()[:MOST_READS]:
+        self._read = {key: each for key, each in self._read.items() if key in needed}
+        for key in self._in_turn(needed, now_s)[:MOST_READS]:
+            found = self.of(key)
             try:
-                found = self.kube.get(DEPLOYMENTS.path(*key))
+                body = self.kube.get(DEPLOYMENTS.path(*key))
+                found = deployment_view(body) if body else None
             except WorldError as error:
                 LOG.warning("object=%s/%s: %s", *key, error)
-                continue
+                break  # the others fare no better, and each is tried for a while
+            except Exception:  # anybody may make one: it must not stop the others
+                LOG.exception("object=%s/%s: its Deployment cannot be read", *key)
+            finally:
+                self._read[key] = (now_s, found)
             if found is None:
                 self.names.discard(key)
-                self._read.pop(key, None)
             else:
-                self._read[key] = (now_s, deployment_view(found))
+                self.names.add(key)
 
-    def _in_turn(self) -> list[Key]:
+    def _in_turn(self, needed: Set[Key], now_s: float) -> list[Key]:
         """Return, of each namespace, what was read longest ago, then the next."""
-        oldest = sorted(self.names, key=lambda key: (self._read.get(key, NEVER)[0], key))
+        due = (key for key in needed if key in self.names or self._is_due(key, now_s))
+        oldest = sorted(due, key=lambda key: (self._read.get(key, NEVER)[0], key))
         return by_turns(oldest, namespace=itemgetter(0))
+
+    def _is_due(self, key: Key, now_s: float) -> bool:
+        return not 0 <= now_s - self._read.get(key, NEVER)[0] < ABSENT_S
 
     def of(self, key: Key) -> DeploymentView | None:
         return self._read.get(key, NEVER)[1]

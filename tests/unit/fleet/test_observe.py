@@ -18,6 +18,7 @@ from prometheus_double import asking
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.metrics import DECIDING, TABLE, queries
 from tonnage.estimate.series import Series
@@ -334,3 +335,28 @@ class TestClaims:
         found = observed(an_observer(), claiming("a", OLD), claiming("b", NEW, **change))
 
         assert [state.older_claim for state in found.models] == [None, None]
+
+
+class TestWithoutOurLabel:
+    """No watch shows it: it is read by its name."""
+
+    def found(self, mode, **metadata):
+        spec = {"scaling": {"mode": mode, "maxReplicas": 4}}
+        body = a_deployment_body(a_model(**spec), **metadata)
+        kube = KubeDouble([(DEPLOYMENTS.path("serving", "llama"), body)])
+        [state] = observed(an_observer(kube), (Kind.MODEL, a_manifest(**spec))).models
+        return state.deployment
+
+    @pytest.mark.parametrize("mode", ["Auto", "Approve", "Recommend", "Paused"])
+    def test_anothers_is_seen_in_every_mode(self, mode):
+        assert self.found(mode, labels={}, ownerReferences=[]).owner_uid is None
+
+    @pytest.mark.parametrize("mode", ["Recommend", "Paused"])
+    def test_ours_is_seen_where_nobody_labels_it_again(self, mode):
+        found = self.found(mode, labels={})
+
+        assert (found.owner_uid, found.ready) == ("uid-of-llama", 2)
+
+    @pytest.mark.parametrize("mode", ["Auto", "Approve"])
+    def test_ours_is_left_to_the_writer_where_it_does(self, mode):
+        assert self.found(mode, labels={}) is None
