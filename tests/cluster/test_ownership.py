@@ -77,3 +77,55 @@ def test_a_service_of_somebody_else_means_that_nothing_is_reached(tenant):
 
     tenant.delete("service")
     until(lambda: reason(tenant) == ("True", "MinimumReady"), "the name is free")
+
+
+def test_ours_without_its_label_is_seen_where_nothing_is_written(tenant):
+    tenant.apply(a_model())
+    tenant.wait_ready()
+    tenant.apply(a_model(scaling={"mode": "Paused", "maxReplicas": 4}))
+    until(lambda: reason(tenant, "ScalingActive") == ("False", "Paused"), "it is paused")
+    path = "/metadata/labels/tonnage.dev~1managed"
+    patch(tenant, {"op": "remove", "path": path})
+    tenant.settled("nothing more is written")
+
+    assert reason(tenant) == ("True", "MinimumReady")
+    assert tenant.status()["replicas"]["summary"] == "1/1"
+
+
+def test_anothers_without_a_label_is_in_the_way_of_a_plan_alone(tenant):
+    labels = {"app": "other"}
+    container = {"name": "server", "image": "example.test/server:1"}
+    theirs = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": NAME},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    tenant.apply(theirs)
+    tenant.apply(a_model(scaling={"mode": "Recommend", "maxReplicas": 4}))
+
+    until(lambda: reason(tenant) == ("False", "NameConflict"), "it says so")
+
+
+def test_a_condition_of_somebody_else_costs_no_writes(tenant):
+    tenant.apply(a_model())
+    tenant.wait_ready()
+    until(lambda: reason(tenant) == ("True", "MinimumReady"), "it is Ready")
+    blessed = {
+        "type": "Blessed",
+        "status": "True",
+        "reason": "Forged",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    body = {"status": {"conditions": [*tenant.status()["conditions"], blessed]}}
+    path = MODEL_DEPLOYMENTS.path(tenant.namespace, NAME, "status")
+    tenant.site.api.merge_patch(path, body, manager="somebody")
+    tenant.settled("nothing more is written")
+
+    assert reason(tenant, "Blessed") == ("True", "Forged")
+    assert reason(tenant) == ("True", "MinimumReady")
