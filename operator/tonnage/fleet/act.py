@@ -22,10 +22,10 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
-from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Scale, Writes
 from tonnage.fleet.children import Children, NoPathError, controller_uid
+from tonnage.fleet.events import event
 from tonnage.fleet.limiter import Limiter
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
@@ -258,7 +258,7 @@ class Writer:
         def post(writes: Writes) -> None:
             for happening in writes.happenings:
                 if not (happening.is_of_write and writes.uid in undone):
-                    body = _event(writes, happening, now)
+                    body = event(writes, happening, now)
                     self._current(writes).create(EVENTS.path(writes.namespace), body)
 
         return post
@@ -338,25 +338,3 @@ def _fate(said: WorldError | None) -> Fate:
 def _seen(live: Manifest) -> tuple[str, int]:
     """Return (uid, replicas) of a Scale, which leaves out a zero."""
     return live["metadata"]["uid"], (live.get("spec") or {}).get("replicas", 0)
-
-
-def _event(writes: Writes, happening: Happening, now: str) -> Manifest:
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{writes.name}-", "namespace": writes.namespace},
-        "eventTime": now.replace("Z", ".000000Z"),
-        "type": "Warning" if happening.is_warning else "Normal",
-        "reason": happening.reason,
-        "action": "Plan",
-        "note": happening.message[:1024],
-        "reportingController": "tonnage.dev/operator",
-        "reportingInstance": "tonnage",
-        "regarding": {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "name": writes.name,
-            "namespace": writes.namespace,
-            "uid": writes.uid,
-        },
-    }
