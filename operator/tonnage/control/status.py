@@ -35,12 +35,15 @@ from tonnage.explain.report import (
     plan_status,
     rounded,
 )
+from tonnage.units import PETA
 from tonnage.values import replace
 
 SLO_SOURCES = {
     "TTFT": "vllm:time_to_first_token_seconds",
     "TPOT": "vllm:request_time_per_output_token_seconds",
 }
+MOST_SHOWN = PETA
+"""In a column of the table, which holds no more than 253 characters."""
 SMOOTHING = 0.3
 """Weight of the newest tick in a gauge that is shown; decisions use the figures as they are."""
 
@@ -261,8 +264,8 @@ def _display(found: Assessment, memory: ObjectMemory) -> Display:
     if found.decision and not reason:
         reason = NEEDED if found.proposals else found.decision.reasons[-1].code
     return Display(
-        mbu=f"{mbu.value:.0%}" if mbu else "",
-        queue=f"{queue.value:.0f}" if queue else "",
+        mbu=f"{min(mbu.value, MOST_SHOWN):.0%}" if mbu else "",
+        queue=f"{min(queue.value, MOST_SHOWN):.0f}" if queue else "",
         slo=", ".join(missed) or ("met" if known else ""),
         reason=reason,
     )

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.settings import Settings
-from tonnage.units import MS_PER_S, PETA
+from tonnage.units import MILLION, MS_PER_S, PETA
 
 WINDOWS = (4, 8, 20, 60)
 """In scrapes: over which arrivals are counted. One to fifteen minutes at the usual 15 s."""
@@ -42,6 +42,9 @@ SLOW_SCRAPES = 60
 steadier."""
 LARGEST = PETA
 """No rate or gauge of an engine comes near: what is beyond was not measured."""
+MOST_REQUESTS = 10 * MILLION
+"""That one engine may have at a time: each takes a connection and a task of its front end, some
+100 KB, and ten million of them more than the memory of any node."""
 LATENCY_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05,
     0.06, 0.07, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0,
@@ -89,6 +92,10 @@ def _rate(metric: str, **more: object) -> Query:
     return Query(metric=metric, function="rate", **more)  # type: ignore[arg-type]
 
 
+def _requests(metric: str, **more: object) -> Query:
+    return Query(metric=metric, largest=MOST_REQUESTS, **more)  # type: ignore[arg-type]
+
+
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 COMPLETED, REJECTED = "vllm:request_success_total", "vllm:admission_rejections_total"
 STEPS = "vllm:iteration_tokens_total_count"
@@ -101,8 +108,8 @@ def _arrivals(scrapes: int) -> dict[str, Query]:
         f"completions_{scrapes}": _rate(
             COMPLETED, scrapes=scrapes, own_labels=("finished_reason",)
         ),
-        f"running_growth_{scrapes}": Query(metric=RUNNING, function="delta", scrapes=scrapes),
-        f"waiting_growth_{scrapes}": Query(metric=WAITING, function="delta", scrapes=scrapes),
+        f"running_growth_{scrapes}": _requests(RUNNING, function="delta", scrapes=scrapes),
+        f"waiting_growth_{scrapes}": _requests(WAITING, function="delta", scrapes=scrapes),
         f"rejections_{scrapes}": _rate(REJECTED, scrapes=scrapes, own_labels=("reason",)),
     }
 
@@ -152,18 +159,18 @@ def _of_windows(
 
 TABLE: Mapping[str, Query] = {
     "timestamp": Query(metric=RUNNING, function="timestamp"),
-    "waiting": Query(
-        metric="vllm:num_requests_waiting_by_reason",
+    "waiting": _requests(
+        "vllm:num_requests_waiting_by_reason",
         function="last_over_time",
         scrapes=FRESH_SCRAPES,
         matchers='reason="capacity"',
         fallbacks=(WAITING,),
     ),
     **{name: query for scrapes in WINDOWS for name, query in _arrivals(scrapes).items()},
-    "running": Query(metric=RUNNING, function="last_over_time", scrapes=FRESH_SCRAPES),
+    "running": _requests(RUNNING, function="last_over_time", scrapes=FRESH_SCRAPES),
     "completed": Query(metric=COMPLETED, own_labels=("finished_reason",)),
     "rejected": Query(metric=REJECTED, own_labels=("reason",)),
-    "queued": Query(metric=WAITING),
+    "queued": _requests(WAITING),
     "falls": Query(metric=STEPS, function="resets", scrapes=SLOW_SCRAPES + 1),
     "scrapes": Query(metric=RUNNING, function="count_over_time", scrapes=SLOW_SCRAPES),
     "cache": Query(
@@ -171,7 +178,7 @@ TABLE: Mapping[str, Query] = {
         own_labels=("kv_cache_size_tokens", "num_gpu_blocks"),
         aggregation="group",
     ),
-    "mean_running": Query(metric=RUNNING, function="avg_over_time"),
+    "mean_running": _requests(RUNNING, function="avg_over_time"),
     "kv_usage": Query(
         metric="vllm:kv_cache_usage_perc",
         function="avg_over_time",

@@ -492,6 +492,11 @@ class TestTheRest:
         assert display.slo == "TTFT 50%"
         assert display.reason == "Backlog"
 
+    def test_a_column_stays_short_whatever_an_engine_says(self):
+        endless = tuple(an_engine(pod, waiting=1e300) for pod in "ab")
+
+        assert reported(engines=endless).status.display.queue == "1000000000000000"
+
     def test_doubt_and_promises_are_told_with_numbers_before_what_decides(self):
         own = ObjectPosterior(goodput_factor=0.85, num_judged=400.0, judged_at_s=NOW_S)
         state = as_planned(a_state(load=3.5))

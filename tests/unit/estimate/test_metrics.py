@@ -266,6 +266,15 @@ class TestDecisions:
             f"{gauge}_growth_{scrapes}" for scrapes in WINDOWS for gauge in ("running", "waiting")
         ]
 
+    def test_take_no_more_requests_than_an_engine_can_have(self):
+        assert [name for name, query in TABLE.items() if query.largest == 10_000_000] == [
+            "waiting",
+            *(f"{gauge}_growth_{n}" for n in WINDOWS for gauge in ("running", "waiting")),
+            "running",
+            "queued",
+            "mean_running",
+        ]
+
     def test_take_no_share_above_one(self):
         assert [name for name, query in TABLE.items() if query.largest == 1] == [
             "kv_usage",

@@ -234,6 +234,16 @@ class TestOneOfMany:
         assert replicas_of(world, "first") == FIRST_REPLICAS
         assert replicas_of(world, "second") == math.ceil(1.6 * FIRST_REPLICAS)
 
+    @pytest.mark.parametrize("waiting", [1e8, 1e12])
+    def test_a_queue_that_no_engine_can_hold_is_missing_and_adds_nothing(self, waiting):
+        loop, world = served()
+        world.figures = {"llama-0": {"waiting": waiting}}
+
+        tick(loop, world)
+
+        assert condition(world, "MetricsAvailable") == ("False", "MetricsIncomplete")
+        assert replicas_of(world) == FIRST_REPLICAS
+
     def test_an_invalid_object_is_told_so_and_the_others_are_served(self):
         broken = a_manifest("first")
         broken["spec"]["scaling"] = {}
