@@ -26,6 +26,7 @@ from tonnage.values import replace
 
 MIN_WINDOWS = 10
 SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+OF_ONE_POD = "ReadWriteOncePod"
 ASKED_AGAIN_S = 600.0
 """Between two searches for better flags of a batch."""
 
@@ -224,19 +225,27 @@ def checked(state: ModelState) -> ModelDeployment:
 
 
 def _check_claim(state: ModelState, model: ModelDeployment) -> None:
-    """Refuse several replicas on a volume that the pods of one node alone can mount.
+    """Refuse several pods on a volume that those of one node, or one pod, alone can mount.
 
-    The first of another node would wait for it for ever, and so would the pod of an update.
+    The first of another node would wait for it for ever. So would the pod of an update that comes
+    before the only one that has the volume goes.
     """
     modes, most, pods = state.claim_modes, model.spec.scaling.max_replicas, model.spec.pods
-    if modes is None or pods is None or most == 1 or SHARED_MODES & set(modes):
+    if modes is None or pods is None or SHARED_MODES & set(modes):
         return
-    raise RefusedError(
-        "ClaimNotShared",
-        f"pods.modelCacheClaim {pods.model_cache_claim} is {', '.join(modes)}, which pods of one "
-        f"node alone can mount, and maxReplicas is {most}: take a claim that is ReadWriteMany or "
-        "ReadOnlyMany, maxReplicas 1, or no claim",
-    )
+    claim = f"pods.modelCacheClaim {pods.model_cache_claim} is {', '.join(modes)}"
+    if most > 1:
+        raise RefusedError(
+            "ClaimNotShared",
+            f"{claim}, which pods of one node alone can mount, and maxReplicas is {most}: take a "
+            "claim that is ReadWriteMany or ReadOnlyMany, maxReplicas 1, or no claim",
+        )
+    if OF_ONE_POD in modes and pods.max_surge > 0:
+        raise RefusedError(
+            "ClaimNotShared",
+            f"{claim}, which one pod alone can mount, and pods.maxSurge 1 starts its successor "
+            "before it goes: take pods.maxSurge 0, or another claim",
+        )
 
 
 def _check_deployment(state: ModelState, model: ModelDeployment) -> None:

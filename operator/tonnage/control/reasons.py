@@ -137,7 +137,7 @@ _METRICS: Final[Mapping[str, str]] = {
 _REFUSALS: Final[Mapping[str, str]] = {
     "Catalog": "a figure of the catalogue, or of the administrator's classes, cannot be used",
     "Checkpoint": "the headers of the checkpoint do not fit its configuration",
-    "ClaimNotShared": "several replicas would mount a claim that one node alone may",
+    "ClaimNotShared": "several pods would mount a claim that one node, or one pod, alone may",
     "ConflictingOwner": "an older ModelDeployment scales the same Deployment",
     "ContextTooLong": "the model was not made for so long a context",
     "DoesNotFit": "the weights and one request of the full length exceed the memory",

@@ -59,6 +59,27 @@ class TestTheLoop:
 
         assert "apply deployments/llama" in done
 
+    def test_an_update_whose_pod_would_wait_for_the_volume_of_the_old_one_is_refused(self):
+        world = a_world_with("ReadWriteOncePod", most=1, surge=1)
+
+        tick(a_loop(world), world)
+
+        assert condition(world, "Stalled") == ("True", "ClaimNotShared")
+        [said] = [c["message"] for c in status_of(world)["conditions"] if c["type"] == "PlanValid"]
+        assert "take pods.maxSurge 0" in said
+
+    def test_a_claim_that_comes_after_its_object_is_refused_in_the_next_tick(self):
+        world = a_world_with("ReadWriteOnce")
+        claim = world.kube.objects.pop(PLACE)
+        loop = a_loop(world)
+        tick(loop, world)
+        assert condition(world, "PlanValid")[0] == "True"
+        world.kube.put(PLACE, claim)
+
+        tick(loop, world)
+
+        assert condition(world, "PlanValid") == ("False", "ClaimNotShared")
+
     def test_a_claim_that_may_not_be_read_refuses_nothing(self):
         world = a_world_with("ReadWriteOnce")
 
