@@ -23,7 +23,7 @@ NO_REASONS = {
     "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Drifted",
     "Error", "False", "KVCache", "KVCapacityAsPlanned", "MetricsAvailable", "Missing", "Never",
     "OverheadFactor", "PlanValid", "PrefillEfficiency", "PriorityClass", "Progressing", "Ready",
-    "ReadOnlyMany", "ReadWriteMany", "Recommend", "Reconciling", "ReplicaFailure", "RollingPods",
+    "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "Recommend", "Reconciling", "ReplicaFailure", "RollingPods",
     "RuntimeClass", "SLOMet", "Scaled",
     "ScalingActive", "ScalingLimited", "SpeedPlausible", "Stalled", "StepTime", "True", "Unknown",
 }  # fmt: skip
