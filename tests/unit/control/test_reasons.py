@@ -23,8 +23,8 @@ NO_REASONS = {
     "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Drifted",
     "Error", "False", "KVCache", "KVCapacityAsPlanned", "MetricsAvailable", "Missing", "Never",
     "OverheadFactor", "PlanValid", "PrefillEfficiency", "PriorityClass", "Progressing", "Ready",
-    "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "Recommend", "Reconciling", "ReplicaFailure", "RollingPods",
-    "RuntimeClass", "SLOMet", "Scaled",
+    "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "Recommend", "Reconciling",
+    "ReplicaFailure", "RollingPods", "RuntimeClass", "SLOMet", "Scaled",
     "ScalingActive", "ScalingLimited", "SpeedPlausible", "Stalled", "StepTime", "True", "Unknown",
 }  # fmt: skip
 """Words that look like one: types of conditions, modes, headers, other enums."""

@@ -23,9 +23,9 @@ def a_claim(*modes):
     }
 
 
-def a_world_with(*modes, most=8):
+def a_world_with(*modes, most=8, surge=1):
     scaling = {"minReplicas": 1, "maxReplicas": most}
-    world = a_world(a_manifest(pods=PODS, scaling=scaling))
+    world = a_world(a_manifest(pods=PODS | {"maxSurge": surge}, scaling=scaling))
     world.kube.put(PLACE, a_claim(*modes))
     return world
 
