@@ -11,7 +11,7 @@ from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
-from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
+from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
 from tonnage.manifests.children import differs_in_pods, flags_from_annotation, spec_digest
 from tonnage.sizing.errors import (
     SearchAbandonedError,
@@ -267,14 +267,21 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
 
 
 def _live_flags(state: ModelState, model: ModelDeployment, request: SizingRequest) -> Flags | None:
-    """Return what runs: as we recorded it on our own Deployment, else as its arguments say."""
+    """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
+
+    The record is what a template is brought back to that somebody else wrote to. Where nobody did,
+    and they differ, it is the record that was changed: engines run with their arguments.
+    """
     deployment = state.deployment
     if deployment is None:
         return None
     is_ours = model.spec.scale_target is None
     recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
     default = request.engine.constants.gpu_memory_utilization
-    return recorded or read_flags(deployment.arguments, default_utilization=default)
+    told = read_flags(deployment.arguments, default_utilization=default)
+    if recorded is None or told is None or deployment.template_managers:
+        return recorded or told
+    return recorded if as_told(recorded) == as_told(told) else told
 
 
 def _freely(question: Question, live: Flags | None) -> Sizing:

@@ -14,6 +14,7 @@ from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import engine_integer
+from tonnage.values import replace
 
 LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""
@@ -76,7 +77,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     yield from ("--max-model-len", str(spec.context_length))
     yield from ("--max-num-seqs", str(flags.max_num_seqs))
     yield from ("--max-num-batched-tokens", str(flags.max_num_batched_tokens))
-    yield from ("--gpu-memory-utilization", f"{flags.gpu_memory_utilization:g}")
+    yield from ("--gpu-memory-utilization", _share(flags.gpu_memory_utilization))
     if flags.kv_cache_bytes is not None:
         yield from ("--kv-cache-memory-bytes", str(flags.kv_cache_bytes))
     if flags.num_gpu_blocks is not None:
@@ -147,6 +148,15 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
     except (KeyError, ValueError):
         return None
     return flags if is_runnable(flags) else None
+
+
+def as_told(flags: Flags) -> Flags:
+    """Return flags as arguments tell them, which round one of them."""
+    return replace(flags, gpu_memory_utilization=float(_share(flags.gpu_memory_utilization)))
+
+
+def _share(fraction: float) -> str:
+    return f"{fraction:g}"
 
 
 def _kv_cache_bytes(found: Mapping[str, str]) -> int | None:

@@ -135,8 +135,24 @@ class TestLiveFlags:
         [container] = body["spec"]["template"]["spec"]["containers"]
         arguments = container["args"]
         arguments[arguments.index("--max-num-seqs") + 1] = "999"
+        body["metadata"]["managedFields"] += managed_by("kubectl-edit", "f:template")
 
         assert assessed(live=body).sizing.flags == self.KEPT
+
+    def test_are_those_of_the_arguments_when_somebody_edits_the_record(self):
+        body = running(self.KEPT)
+        forged = replace(self.KEPT, max_num_seqs=100)
+        body["metadata"]["annotations"]["tonnage.dev/flags"] = write_flags(forged)
+
+        found = assessed(live=body)
+
+        assert found.sizing.flags == self.KEPT
+        assert found.template is None
+
+    def test_are_those_recorded_where_the_arguments_only_round_them(self):
+        exact = replace(self.KEPT, gpu_memory_utilization=0.912345678)
+
+        assert assessed(live=running(exact)).sizing.flags == exact
 
     @pytest.mark.parametrize("annotation", ["", "{", '{"maxNumSeqs": 0}'])
     def test_are_read_from_the_arguments_when_the_record_is_gone(self, annotation):
