@@ -42,7 +42,7 @@ class Claims:
             return None
         known = self._read.get(place)
         if known is None or not 0 <= now_s - known[0] < self._lasts_s(place, known[1]):
-            known = self._read[place] = (now_s, self._look(place))
+            known = self._read[place] = (now_s, self._look(place, known[1] if known else None))
         return known[1]
 
     def _lasts_s(self, place: Place, modes: tuple[str, ...] | None) -> float:
@@ -50,12 +50,12 @@ class Claims:
             return AGE_S
         return look_again_s(self._num_missing.get(place[0], 0), tick_s=self.tick_s)
 
-    def _look(self, place: Place) -> tuple[str, ...] | None:
+    def _look(self, place: Place, known: tuple[str, ...] | None) -> tuple[str, ...] | None:
         try:
             found = self.kube.get(CLAIMS.path(*place))
         except WorldError as error:
             LOG.warning("claim=%s/%s not read: %s", *place, error)
-            return None
+            return known  # what was read last holds until it can be read again
         modes = ((found or {}).get("spec") or {}).get("accessModes")
         return tuple(modes) if modes else None
 

@@ -128,6 +128,19 @@ class TestReading:
         assert claims.modes_of(model, 14) is None
         assert claims.modes_of(model, 15) == ("ReadWriteOnce",)
 
+    def test_one_that_was_read_holds_while_it_cannot_be_read(self):
+        kube = KubeDouble([(PLACE, a_claim("ReadWriteOnce"))])
+        claims = Claims(kube=kube, tick_s=15)
+        model = a_model(pods=PODS)
+        claims.modes_of(model, 0)
+
+        def down(verb, path):
+            raise KubernetesError("down", status=503)
+
+        kube.fail = down
+
+        assert claims.modes_of(model, AGE_S) == ("ReadWriteOnce",)
+
     def test_what_nobody_names_any_more_is_forgotten(self):
         claims = Claims(kube=KubeDouble([(PLACE, a_claim("ReadWriteOnce"))]), tick_s=15)
         claims.modes_of(a_model(pods=PODS), 0)
