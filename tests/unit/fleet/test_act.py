@@ -27,8 +27,9 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
+from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
-from tonnage.fleet.act import Happening, Scale, Writer, Writes
+from tonnage.fleet.act import Scale, Writer, Writes
 from tonnage.manifests.children import deployment
 
 NOW = "2026-01-02T00:00:00Z"
