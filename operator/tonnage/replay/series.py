@@ -2,15 +2,16 @@
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work
 from tonnage.replay.judge import Fates
-from tonnage.replay.record import Moment, Record
+from tonnage.replay.record import Record
 
 WIDTHS_S: Final = (60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
 MOST: Final = 300
@@ -19,15 +20,16 @@ MOST: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The means of a while; of what nobody noted, None."""
+    """The means of a while; of requests that did not come, None."""
 
     at_s: float
     """When it began."""
     until_s: float
-    replicas: float | None
+    replicas: float
     """Asked for."""
-    ready: float | None
-    live: float | None
+    ready: float
+    """Those that are being taken away not among them."""
+    live: float
     """Pods that are billed."""
     load: float
     """Replicas at their fluid bound that the requests of the time take."""
@@ -53,19 +55,24 @@ def width_of(duration_s: float) -> float:
 def _points(
     record: Record, drawn: Drawn, found: Fates, work: Work, width_s: float
 ) -> Iterator[Point]:
-    moments, until_s = record.moments, drawn.duration_s
-    times_s = [moment.at_s for moment in moments]
+    until_s, pods = drawn.duration_s, record.cluster.pods
     arrival_s = drawn.traffic.arrival_s
     first_s = array("d", sorted(each or math.inf for each in record.cluster.table.first_token_s))
-    for window in found.by_window(width_s, width_s, until_s):
+    rows = zip(
+        found.by_window(width_s, width_s, until_s),
+        _means(_asked(record), width_s, until_s),
+        _means(((pod.ready_s, pod.deleted_s, 1) for pod in pods), width_s, until_s),
+        _means(((pod.created_s, pod.ended_s, 1) for pod in pods), width_s, until_s),
+        strict=True,
+    )
+    for window, replicas, ready, live in rows:
         from_s, to_s = window.start_s, min(until_s, window.start_s + width_s)
-        seen = moments[bisect_left(times_s, from_s) : bisect_left(times_s, to_s)]
         yield Point(
             at_s=from_s,
             until_s=to_s,
-            replicas=_mean(seen, "replicas"),
-            ready=_mean(seen, "ready"),
-            live=_mean(seen, "live"),
+            replicas=replicas,
+            ready=ready,
+            live=live,
             load=work.mean(from_s, to_s),
             requests_per_s=window.num_requests / (to_s - from_s),
             waiting=bisect_right(arrival_s, to_s) - bisect_right(first_s, to_s),
@@ -73,8 +80,35 @@ def _points(
         )
 
 
-def _mean(moments: list[Moment], name: str) -> float | None:
-    if not moments:
-        return None
-    total: float = sum(getattr(moment, name) for moment in moments)
-    return total / len(moments)
+Span = tuple[float, float, int]
+"""From when, until when, and how many."""
+
+
+def _asked(record: Record) -> Iterator[Span]:
+    """Yield what was asked for from each act of the controller to its next."""
+    for early, late in pairwise(record.moments):
+        yield early.at_s, late.at_s, early.replicas
+    for last in record.moments[-1:]:
+        yield last.at_s, math.inf, last.replicas
+
+
+def _means(spans: Iterable[Span], width_s: float, until_s: float) -> list[float]:
+    """Return how many there were in each while, in the mean over its time.
+
+    >>> _means([(-5.0, 90.0, 2), (30.0, math.inf, 1)], 60.0, 150.0)
+    [2.5, 2.0, 1.0]
+    """
+    starts_s = [number * width_s for number in range(math.ceil(until_s / width_s))]
+    sums_s = [0.0] * len(starts_s)
+    for from_s, to_s, number in spans:
+        begins_s, ends_s = max(0.0, from_s), min(until_s, to_s)
+        if begins_s >= ends_s:
+            continue
+        for place in range(int(begins_s // width_s), math.ceil(ends_s / width_s)):
+            start_s = starts_s[place]
+            held_s = min(ends_s, start_s + width_s) - max(begins_s, start_s)
+            sums_s[place] += number * held_s
+    return [
+        sum_s / (min(until_s, start_s + width_s) - start_s)
+        for start_s, sum_s in zip(starts_s, sums_s, strict=True)
+    ]

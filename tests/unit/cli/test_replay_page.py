@@ -46,7 +46,7 @@ def some_points(number=6, *, width_s=300.0):
             at_s=width_s * k,
             until_s=width_s * (k + 1),
             replicas=2.0,
-            ready=None if k == 2 else 2.0,
+            ready=2.0,
             live=2.0 + k % 2,
             load=1.5,
             requests_per_s=4.0,

@@ -37,7 +37,7 @@ ROWS: Final = 24
 MARGIN: Final = 1.08
 UNKNOWN: Final = "-"
 
-Value = Callable[[Point], float | None]
+Value = Callable[[Point], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Course:
 
 def top_of(courses: Sequence[Sequence[Point]]) -> float:
     """Return the most replicas that any of some runs shows."""
-    shown = (max(point.live or 0.0, point.load) for points in courses for point in points)
+    shown = (max(point.live, point.load) for points in courses for point in points)
     return MARGIN * max(shown, default=1.0)
 
 
@@ -73,7 +73,7 @@ def course_picture(course: Course, *, name: str) -> Picture:
     """Return the picture of one run; ``name`` is unique in the page."""
     title = f"{course.name} over time"
     worst = min((p.attainment for p in course.points if p.attainment is not None), default=1.0)
-    live = [point.live or 0.0 for point in course.points]
+    live = [point.live for point in course.points]
     about = (
         title,
         f"{significant(min(live))} to {significant(max(live))} replicas, at worst "
@@ -102,7 +102,7 @@ def course_figure(course: Course, screen: Screen) -> Figure:
 def _replicas(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D]:
     """Draw means of a while as steps, the last one as wide as the others."""
     points = (*course.points, course.points[-1])
-    live = [point.live or 0.0 for point in points]
+    live = [point.live for point in points]
     axes.fill_between(edges, live, step="post", color=BLUE, alpha=0.18, linewidth=0)
     lines: list[tuple[str, str, str, Value]] = [
         ("billed", BLUE, "-", lambda point: point.live),
@@ -111,7 +111,7 @@ def _replicas(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D
     ]
     handles = []
     for label, color, line, value in lines:
-        values = [_number(value(point)) for point in points]
+        values = [value(point) for point in points]
         (handle,) = axes.plot(
             edges,
             values,
@@ -169,8 +169,8 @@ def _table(course: Course) -> Table:
         Row(
             cells=(
                 significant(point.at_s / each_s),
-                _written(point.live),
-                _written(point.ready),
+                f"{point.live:.1f}",
+                f"{point.ready:.1f}",
                 significant(point.load),
                 significant(point.requests_per_s),
                 f"{point.waiting:g}",
@@ -184,7 +184,3 @@ def _table(course: Course) -> Table:
         *numbers("billed", "Ready", "load", "requests/s", "waiting after it", "kept"),
     )
     return Table(columns=columns, rows=tuple(rows))
-
-
-def _written(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.1f}"
