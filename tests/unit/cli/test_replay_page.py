@@ -7,7 +7,7 @@ import pytest
 
 from cli_builders import assert_stands_alone, tree, words
 from fleet_builders import a_model, a_sizing
-from tonnage.cli.answers.replay_words import headline, is_kept
+from tonnage.cli.answers.replay_words import headline, is_kept, ran_words
 from tonnage.cli.answers.replays import Case, Question, RefusedCase, Replays
 from tonnage.cli.page.replay import replay_page
 from tonnage.replay.judge import Judged
@@ -68,7 +68,7 @@ def an_outcome(name, gpu_hours, attainment, *, seed=0, **more):
     )
 
 
-def replays(*outcomes, num_seeds=1, refused=()):
+def replays(*outcomes, num_seeds=1, refused=(), ran_pods=None):
     model = a_model()
     plan = Planned(flags=a_sizing(model).flags, replicas=3, believed_requests_per_s=1.5)
     case = Case(gpu="H200", start_s=240.0, model=model, planned=plan)
@@ -83,6 +83,7 @@ def replays(*outcomes, num_seeds=1, refused=()):
             num_seeds=num_seeds,
             target=0.99,
             speed=1.0,
+            ran_pods=ran_pods,
         ),
         outcomes=outcomes,
     )
@@ -111,6 +112,20 @@ def test_a_target_that_is_missed_is_said_in_the_headline():
         "smallest constant fleet in hindsight takes 214"
     )
     assert not is_kept(missed, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("attainment", "told"), [(0.992, "131, 39% less"), (0.98, "131, which misses the target")]
+)
+def test_beside_what_the_fleet_ran_nothing_is_saved_where_the_target_is_missed(attainment, told):
+    # 4.5 replicas all day, of two GPUs each: 216 GPU-hours.
+    found = replays(an_outcome("tonnage", 131.0, attainment), ran_pods=4.5)
+    ((case, fared),) = found.by_case()
+
+    assert ran_words(case, fared, found.question) == (
+        "Your fleet ran 4.50 replicas in the mean, as counted: 216 GPU-hours a day at 2 GPUs each. "
+        f"With Tonnage, simulated: {told}"
+    )
 
 
 def test_short_traffic_is_not_told_by_the_day():

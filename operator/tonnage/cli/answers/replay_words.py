@@ -22,7 +22,6 @@ LONG: Final = 20 * HOUR_S
 """Traffic from which on GPU-hours are told by the day."""
 P95: Final = 1
 """Its place among the percentiles."""
-EVEN: Final = 0.005
 
 
 CHANCES: Final = f"cold starts vary by 25% to either side; {LOST_SCRAPES:.0%} of scrapes are lost"
@@ -39,21 +38,23 @@ def headline(found: list[Fared], target: float) -> str:
         return f"{len(found)} policies, without Tonnage"
     share = tonnage.middle("attainment") or 0.0
     kept = f"{share:.2%} of requests kept"
-    hours, is_kept_by_it = gpu_hours(tonnage), share >= target
+    hours = gpu_hours(tonnage)
     has_peak = peak is not None and bool(peak.judged)
-    if not is_kept_by_it:
+    if not tonnage.keeps(target):
         beside = f"; {CONSTANT} takes {_number(peak)}" if peak and has_peak else ""
         return f"Target of {percent(target)} missed: {kept} by Tonnage with {hours}{beside}"
     verdict = f"at {kept} (target {percent(target)})"
     if peak is None or not has_peak:
         return f"{hours} with Tonnage, {verdict}"
     ratio = tonnage.of_peak or 1.0
-    saved = f"{abs(1 - ratio):.0%} {'less' if ratio <= 1 else 'more'}"
-    return f"{hours} with Tonnage, {saved} than {CONSTANT} ({_number(peak)}), {verdict}"
+    return f"{hours} with Tonnage, {_change(ratio)} than {CONSTANT} ({_number(peak)}), {verdict}"
 
 
 def ran_words(case: Case, found: list[Fared], question: Question) -> str:
-    """Say what the fleet itself took, beside Tonnage; empty: nobody counted that."""
+    """Say what the fleet itself took, beside Tonnage; empty: nobody counted that.
+
+    Where the target is missed nothing is called saved, as in the headline.
+    """
     pods, gpus = question.ran_pods, case.planned.flags.parallelism.num_gpus
     tonnage = next((each for each in found if each.policy.name == TONNAGE and each.judged), None)
     if pods is None or tonnage is None:
@@ -62,13 +63,17 @@ def ran_words(case: Case, found: list[Fared], question: Question) -> str:
     span_s = DAY_S if is_by_day(first) else first.duration_s
     took = pods * gpus * span_s / HOUR_S
     ratio = (tonnage.middle("gpu_hours") or 0.0) * span_s / first.duration_s / took
-    change = f"{abs(1 - ratio):.0%} {'less' if ratio <= 1 else 'more'}"
+    change = _change(ratio) if tonnage.keeps(question.target) else "which misses the target"
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
     return (
         f"Your fleet ran {significant(pods)} replicas in the mean, as counted: {significant(took)} "
         f"GPU-hours {span} at {gpus} {'GPU' if gpus == 1 else 'GPUs'} each. With Tonnage, "
         f"simulated: {_number(tonnage)}, {change}"
     )
+
+
+def _change(ratio: float) -> str:
+    return f"{abs(1 - ratio):.0%} {'less' if ratio <= 1 else 'more'}"
 
 
 def gpu_hours(fared: Fared) -> str:
