@@ -87,15 +87,17 @@ def read_trace(path: Path) -> Trace:
 
     Raises:
         TraceError: the file is not there, empty, in no known format, lacks a column, has a value
-            that is negative, not finite or no number, or no row with tokens of both kinds.
+            that is negative, not finite or no number, dates with and without a time zone, or no
+            row with tokens of both kinds.
     """
     arrival, prompt, output = array("d"), array("q"), array("q")
     num_empty = 0
+    zoned = set[bool]()
     columns: _Columns | None = None
     with _readable(path):
         for line, row in _rows(path):
             columns = columns or _Columns.among(row, path=path, line=line)
-            at = _Place(path=path, line=line, row=row)
+            at = _Place(path=path, line=line, row=row, zoned=zoned)
             came_s = at.arrival_s(columns.arrival)
             prompt_tokens, output_tokens = at.tokens(columns.prompt), at.tokens(columns.output)
             if not prompt_tokens or not output_tokens:
@@ -183,6 +185,8 @@ class _Place:
     path: Path
     line: int
     row: Row
+    zoned: set[bool]
+    """Whether a date had a time zone: of all rows so far, which must agree."""
 
     def arrival_s(self, column: str) -> float:
         clock = ARRIVAL[column]
@@ -207,6 +211,10 @@ class _Place:
             date = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         except (TypeError, ValueError) as error:
             raise self._error(column, "is no date") from error
+        self.zoned.add(date.tzinfo is not None)
+        if len(self.zoned) > 1:
+            has, had = ("a", "none") if date.tzinfo else ("no", "one")
+            raise self._error(column, f"has {has} time zone, rows above have {had}")
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
     def _number(self, column: str) -> float:

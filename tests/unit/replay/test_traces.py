@@ -71,6 +71,33 @@ def test_dates_count_from_the_first(tmp_path):
     assert list(trace.prompt_tokens) == [100, 200]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (
+            "2023-11-16T18:17:04+02:00",
+            "2023-11-16T18:17:06",
+            "has no time zone, rows above have one",
+        ),
+        ("2023-11-16T18:17:04", "2023-11-16T18:17:06Z", "has a time zone, rows above have none"),
+    ],
+)
+def test_dates_with_and_without_a_time_zone_are_refused(tmp_path, first, second, said):
+    text = f"TIMESTAMP,ContextTokens,GeneratedTokens\n{first},200,20\n{second},100,10\n"
+
+    with pytest.raises(TraceError, match=f"azure.csv:3:TIMESTAMP: '{second}' {said}"):
+        read_trace(a_file(tmp_path, "azure.csv", text))
+
+
+def test_time_zones_may_differ(tmp_path):
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16T18:17:04+02:00,200,20\n2023-11-16T16:17:06Z,100,10\n"
+    )
+
+    assert list(read_trace(a_file(tmp_path, "azure.csv", text)).arrival_s) == [0, 2]
+
+
 def test_unsorted_rows_are_sorted_and_said(tmp_path):
     text = "arrival_s,prompt_tokens,output_tokens\n3,1,1\n1,2,2\n3,3,3\n2,4,4\n"
 
