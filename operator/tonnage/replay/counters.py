@@ -65,10 +65,12 @@ class EngineCounters:
         ladders: Ladders,
     ) -> None:
         """``kv_tokens``: that the engine reports, in requests of the longest length."""
-        if limits.num_ranks > 1 or limits.num_draft_tokens:
+        if limits.num_draft_tokens:
+            raise ValueError("spec.engine.speculative: an engine that drafts cannot be scraped")
+        if limits.num_ranks > 1:
             raise ValueError(
-                f"an engine of {limits.num_ranks} ranks and {limits.num_draft_tokens} draft "
-                "tokens: only one rank without drafts can be scraped"
+                f"spec.hardware.gpusPerReplica: {limits.num_ranks} data-parallel ranks in a "
+                "replica; only one can be scraped"
             )
         self._engine, self._limits = engine, limits
         self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}

@@ -62,6 +62,8 @@ def test_known_events_are_by_a_clock_that_is_told(trace):
 
     said = " ".join(result.stdout.split())
     assert "schedules: by a clock that is 2026-01-01T00:00:00Z when the traffic begins" in said
+    note = "Note: small: spec.scaling.schedules run as if the traffic began at 2026-01-01T00:00:00Z"
+    assert note in result.stderr
 
 
 def test_json_has_every_policy_and_seed_in_the_order_asked(told):
@@ -260,6 +262,20 @@ def test_a_manifest_that_cannot_be_replayed_is_refused_with_its_line(trace, chan
 
     assert result.exit_code == 3
     assert said in result.stderr
+
+
+def test_speculative_decoding_is_refused_with_its_line(trace):
+    drafts = "{method: ngram, tokens: 3, acceptedPercent: 50}"
+    engine = f'  engine:\n    version: "0.33"\n    speculative: {drafts}\n'
+    text = small(('  engine: {version: "0.33"}\n', engine))
+    line = 1 + text[: text.index("speculative")].count("\n")
+
+    result = replay(trace, text=text)
+
+    assert result.exit_code == 3
+    assert f"standard input:{line}: spec.engine.speculative: a replay runs engines that draft " in (
+        result.stderr
+    )
 
 
 def test_more_requests_than_memory_holds_are_refused_before_they_are_drawn(tmp_path):

@@ -197,9 +197,16 @@ def test_an_engine_that_becomes_half_as_fast_takes_twice_as_long_from_then_on():
     assert page["vllm:iteration_tokens_total_count"] == 201
 
 
-def test_engines_with_ranks_or_drafts_are_refused_with_their_numbers():
-    bounds = limits(num_ranks=2)
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        ({"num_ranks": 2}, "spec.hardware.gpusPerReplica: 2 data-parallel ranks"),
+        ({"num_draft_tokens": 3}, "spec.engine.speculative: "),
+    ],
+)
+def test_engines_with_ranks_or_drafts_are_refused_with_the_field_that_asks_for_them(bound, said):
+    bounds = limits(**bound)
     engine = Engine(bounds, costs(), table((0.0, 10, 10)), 0)
 
-    with pytest.raises(ValueError, match="2 ranks and 0 draft tokens"):
+    with pytest.raises(ValueError, match=said):
         EngineCounters(engine, bounds, model_name="m", kv_tokens=1, ladders=LADDERS)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     FIRST_EXCEPTION,
@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import Spec
 from tonnage.catalog.gpu import (
     CatalogError,
     Gpu,
@@ -40,9 +41,11 @@ from tonnage.cli.read.manifest import Resource, load, parse
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.replay import replayed
 from tonnage.control.state import AUTO
+from tonnage.control.times import rfc3339
 from tonnage.replay.judge import promised_share, unjudged
 from tonnage.replay.policies import Outcome
 from tonnage.replay.scenario import ReplayError, planned
+from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.expected import slo_of
 from tonnage.termination import process_pool
 from tonnage.units import format_s
@@ -79,25 +82,37 @@ def _deployment(resource: Resource) -> ModelDeployment:
         found = parse(resource)
     except ManifestError as error:
         raise Failure(str(error)) from error
-    spec = found.spec
-    if spec.slo is None or slo_of(spec).is_offline:
-        raise Failure(f"{resource.at('spec')}: spec.slo: a replay needs an SLO to judge by")
-    if spec.scale_target is not None:
-        at = resource.at("spec.scaleTarget")
-        raise Failure(f"{at}: spec.scaleTarget: a replay runs engines of its own flags")
-    if spec.model.config is not None:
-        at = resource.at("spec.model.config")
-        raise Failure(f"{at}: spec.model.config: a replay takes models of the catalogue only")
+    for place, why in _unreplayed(found.spec):
+        raise Failure(f"{resource.at(place)}: {place}: {why}")
     try:
-        built_in_model(spec.model.id)
+        built_in_model(found.spec.model.id)
     except UnknownModelError as error:
         at = resource.at("spec.model.id")
         raise Failure(f"{at}: {error}, which a replay does not read") from error
-    for note in unjudged(slo_of(spec)):
+    for note in _remarks(found.spec):
         remark(f"Note: {found.name}: {note}")
-    if spec.scaling.mode != AUTO:
-        remark(f"Note: {found.name}: simulated in mode Auto instead of {spec.scaling.mode}")
     return found
+
+
+def _unreplayed(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield the fields for which nothing can be replayed, and why."""
+    if slo_of(spec).is_offline:
+        yield "spec.slo", "a replay needs an SLO to judge by"
+    if spec.scale_target is not None:
+        yield "spec.scaleTarget", "a replay runs engines of its own flags"
+    if spec.engine is not None and spec.engine.speculative is not None:
+        yield "spec.engine.speculative", "a replay runs engines that draft no tokens only"
+    if spec.model.config is not None:
+        yield "spec.model.config", "a replay takes models of the catalogue only"
+
+
+def _remarks(spec: Spec) -> Iterator[str]:
+    """Yield what is judged or run in another way than the manifest says."""
+    yield from unjudged(slo_of(spec))
+    if spec.scaling.mode != AUTO:
+        yield f"simulated in mode Auto instead of {spec.scaling.mode}"
+    if spec.scaling.schedules:
+        yield f"spec.scaling.schedules run as if the traffic began at {rfc3339(EPOCH_S)}"
 
 
 def _question(options: Options, resource: Resource, deployment: ModelDeployment) -> Question:
