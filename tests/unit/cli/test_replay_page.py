@@ -104,6 +104,12 @@ def test_the_headline_is_what_tonnage_takes_and_saves():
     )
 
 
+def test_without_tonnage_the_headline_counts_what_is_compared():
+    alone = first_case(replays(PEAK))
+
+    assert headline(alone, 0.99) == "1 policy, without Tonnage"
+
+
 def test_a_target_that_is_missed_is_said_in_the_headline():
     missed = first_case(replays(an_outcome("tonnage", 240.0, 0.98), PEAK))
 

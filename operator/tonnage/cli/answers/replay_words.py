@@ -35,7 +35,7 @@ def headline(found: list[Fared], target: float) -> str:
     by_name = {each.policy.name: each for each in found}
     tonnage, peak = by_name.get(TONNAGE), by_name.get(STATIC_PEAK)
     if tonnage is None or not tonnage.judged:
-        return f"{len(found)} policies, without Tonnage"
+        return f"{len(found)} {'policy' if len(found) == 1 else 'policies'}, without Tonnage"
     share = tonnage.middle("attainment") or 0.0
     kept = f"{share:.2%} of requests kept"
     hours = gpu_hours(tonnage)
