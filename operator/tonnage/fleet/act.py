@@ -256,10 +256,12 @@ class Writer:
         """Return the phase that tells Events: not of replicas or pods that stay as they were."""
 
         def post(writes: Writes) -> None:
+            self._check_current(writes)  # once for all of them: none is tried twice
+            led = self.kube.fenced(self.check_lead)
             for happening in writes.happenings:
                 if not (happening.is_of_write and writes.uid in undone):
                     body = event(writes, happening, now)
-                    self._current(writes).create(EVENTS.path(writes.namespace), body)
+                    led.create(EVENTS.path(writes.namespace), body)
 
         return post
 
