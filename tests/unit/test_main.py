@@ -150,6 +150,9 @@ class Deciding:
 class Kube:
     """A cluster without the Prometheus Operator."""
 
+    def fenced(self, _):
+        return self
+
     def serves(self, resource):
         return False
 
