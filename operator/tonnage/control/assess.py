@@ -285,7 +285,7 @@ def _situation(
         given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
         placed=num_placed(state, fleet),
         retry_at_s=retry_at_s(memory, fleet.settings),
-        unplaced_reason=unplaced_reason(state, memory, fleet) or "InsufficientGPU",
+        unplaced_reason=unplaced_reason(state, memory, fleet),
         refused=_refused(state),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,

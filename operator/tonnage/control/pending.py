@@ -6,6 +6,7 @@ from tonnage.policy.situation import Decision
 from tonnage.settings import Settings
 from tonnage.values import replace
 
+NO_GPU = "InsufficientGPU"
 MOST_DOUBLINGS = 4
 """Of the time until pods are asked for again that no node took."""
 
@@ -43,13 +44,13 @@ def retry_at_s(memory: ObjectMemory, settings: Settings) -> float | None:
     return back.at_s + settings.pending_timeout_s * float(2**doublings)
 
 
-def unplaced_reason(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> str | None:
+def unplaced_reason(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> str:
     """Return why no node takes pods that are given up, or took them when they were given back."""
     messages = (pod.unschedulable for pod in state.pods if is_given_up(pod, fleet))
     said = next(filter(None, messages), None)
     if said is not None:
         return why_unschedulable(said)
-    return memory.given_back.reason if memory.given_back else None
+    return memory.given_back.reason if memory.given_back else NO_GPU
 
 
 def remembered_giving_back(
@@ -61,7 +62,7 @@ def remembered_giving_back(
         memory, back = replace(memory, given_back=None), None
     why = unplaced_reason(state, memory, fleet)
     is_back = any(reason.code == why for reason in decision.reasons)
-    if why is None or not (is_back and any(is_given_up(pod, fleet) for pod in state.pods)):
+    if not (is_back and any(is_given_up(pod, fleet) for pod in state.pods)):
         return memory
     times = 1 if back is None else back.times + 1
     given_back = GivenBack(at_s=fleet.now_s, times=times, ready=ready, reason=why)

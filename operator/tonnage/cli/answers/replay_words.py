@@ -32,19 +32,18 @@ CONSTANT: Final = "the smallest constant fleet in hindsight"
 
 def headline(found: list[Fared], target: float) -> str:
     """Say what Tonnage keeps, and what it saves over the static peak where that is the target."""
-    by_name = {each.policy.name: each for each in found}
+    by_name = {each.policy.name: each for each in found if each.judged}
     tonnage, peak = by_name.get(TONNAGE), by_name.get(STATIC_PEAK)
-    if tonnage is None or not tonnage.judged:
+    if tonnage is None:
         return f"{len(found)} {'policy' if len(found) == 1 else 'policies'}, without Tonnage"
     share = tonnage.middle("attainment") or 0.0
     kept = f"{share:.2%} of requests kept"
     hours = gpu_hours(tonnage)
-    has_peak = peak is not None and bool(peak.judged)
     if not tonnage.keeps(target):
-        beside = f"; {CONSTANT} takes {_number(peak)}" if peak and has_peak else ""
+        beside = f"; {CONSTANT} takes {_number(peak)}" if peak else ""
         return f"Target of {percent(target)} missed: {kept} by Tonnage with {hours}{beside}"
     verdict = f"at {kept} (target {percent(target)})"
-    if peak is None or not has_peak:
+    if peak is None:
         return f"{hours} with Tonnage, {verdict}"
     ratio = tonnage.of_peak or 1.0
     return f"{hours} with Tonnage, {_change(ratio)} than {CONSTANT} ({_number(peak)}), {verdict}"
