@@ -48,17 +48,63 @@ def test_a_deployment_without_its_owner_is_not_ours_until_it_is_handed_over(tena
     assert pods(tenant) == running
 
 
-def test_what_somebody_took_out_of_the_template_is_told(tenant):
+def template(tenant):
+    return tenant.deployment()["spec"]["template"]["spec"]
+
+
+def test_what_somebody_took_out_of_the_template_is_told_and_put_back(tenant):
+    tenant.apply(a_model())
+    tenant.wait_ready()
+    until(lambda: reason(tenant, "Drifted") == ("False", "AsWritten"), "it is as we wrote it")
+    before = template(tenant)
+
+    path = "/spec/template/spec/containers/0/livenessProbe"
+    patch(tenant, {"op": "remove", "path": path})
+    until(lambda: template(tenant) == before, "it is back")
+    until(lambda: reason(tenant, "Drifted") == ("False", "AsWritten"), "it says so")
+
+    told = tenant.kubectl("get", "events", "-o", "jsonpath={.items[*].message}")
+    assert "somebody wrote spec.containers[vllm].livenessProbe away, ours: {" in told
+
+
+def test_what_somebody_adds_to_the_template_is_told_and_stays(tenant):
     tenant.apply(a_model())
     tenant.wait_ready()
     until(lambda: reason(tenant, "Drifted") == ("False", "AsWritten"), "it is as we wrote it")
 
-    path = "/spec/template/spec/containers/0/livenessProbe"
-    patch(tenant, {"op": "remove", "path": path})
+    miner = {"name": "miner", "image": "example.test/miner:1"}
+    added = {"spec": {"template": {"spec": {"hostPID": True, "containers": [miner]}}}}
+    tenant.kubectl(
+        "patch", f"deployment/{NAME}", "--field-manager=mallory", "-p", json.dumps(added)
+    )
     until(lambda: reason(tenant, "Drifted") == ("True", "TemplateEdited"), "it is told")
-    message = tenant.condition("Drifted")["message"]
+    tenant.settled("nobody fights over it")
 
-    assert "spec.containers[vllm].livenessProbe away, ours: {" in message
+    assert tenant.condition("Drifted")["message"] == (
+        "mallory added spec.containers[miner], spec.hostPID true"
+    )
+    assert template(tenant)["hostPID"] is True
+
+
+def test_what_was_edited_while_the_operator_was_away_is_put_back(tenant):
+    tenant.apply(a_model())
+    tenant.wait_ready()
+    until(lambda: reason(tenant, "Drifted") == ("False", "AsWritten"), "it is as we wrote it")
+    before, site = template(tenant), tenant.site
+
+    site.stop_operator()
+    try:
+        image = {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "x:1"}
+        tenant.kubectl(
+            "patch", f"deployment/{NAME}", "--type=json", "--field-manager=tonnage",
+            "-p", json.dumps([image]),
+        )  # fmt: skip
+    finally:
+        site.start_operator()
+    until(lambda: template(tenant) == before, "it is back")
+    tenant.settled("nothing more is written")
+
+    assert template(tenant) == before
 
 
 def test_a_service_of_somebody_else_means_that_nothing_is_reached(tenant):

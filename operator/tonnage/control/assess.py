@@ -79,7 +79,8 @@ def assess(
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = with_rivals(not_ahead(memory, fleet), state, now_s=fleet.now_s)
+    memory = with_departed(not_ahead(memory, fleet), state, fleet)
+    memory = with_rivals(memory, state, now_s=fleet.now_s)
     memory, state = watched(memory, state, fleet)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
@@ -157,9 +158,10 @@ def decided(
         return found
     try:
         template = template_of(state, fleet, chosen, memory)
-        if template:
-            _check_budget(state, chosen, free_gpus, uncounted_gpus)
-        memory = with_departed(memory, state, chosen, fleet)
+        over = _over_budget(state, chosen, free_gpus, uncounted_gpus) if template else None
+        if over and chosen.must_apply:
+            raise over
+        template = None if over else template  # an edit that the budget keeps is told all the same
     except REFUSALS as refused:
         return replace(found, chosen=None, refusal=_refusal(refused))
     held = chosen.belief
@@ -228,30 +230,27 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     return needed(traffic, outlook=outlook)
 
 
-def _check_budget(
+def _over_budget(
     state: ModelState, chosen: Chosen, free_gpus: int | None, uncounted_gpus: str | None
-) -> None:
-    """Refuse a template whose replicas take more GPUs than the fleet's budget leaves.
-
-    Raises:
-        RefusedError: with both numbers, or with what cannot be counted.
-    """
+) -> RefusedError | None:
+    """Return why the fleet's budget does not leave the GPUs that replicas would take, if so."""
     live = state.deployment
     if free_gpus is None or live is None:
-        return
+        return None
     grown = live.replicas * (chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica)
     if grown > 0 and uncounted_gpus:
-        raise RefusedError(
+        return RefusedError(
             "GPUsUncounted",
             f"{live.replicas} replicas would take {grown} more GPUs, and the fleet's budget "
             f"cannot count {uncounted_gpus}",
         )
     if grown > max(0, free_gpus):
-        raise RefusedError(
+        return RefusedError(
             "GPUBudget",
             f"{live.replicas} replicas would take {grown} more GPUs, the fleet's budget leaves "
             f"{max(0, free_gpus)}",
         )
+    return None
 
 
 def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:

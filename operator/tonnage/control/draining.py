@@ -21,13 +21,13 @@ def drain_to_write_s(state: ModelState, chosen: Chosen) -> int | None:
     """
     if state.deployment is None:
         return None
-    running_s = _recorded_s(state.deployment)
+    running_s = recorded_drain_s(state.deployment)
     if not chosen.must_apply:
         return running_s
     return drain_time_s(longest_answer(chosen.model.spec, chosen.sizing), running_s=running_s)
 
 
-def _recorded_s(deployment: DeploymentView) -> int:
+def recorded_drain_s(deployment: DeploymentView) -> int:
     """Return what we wrote down; Deployments of before have the least, and no record of it."""
     recorded_s = deployment.drain_s
     if recorded_s is None or not LEAST_DRAIN_S <= recorded_s <= MOST_DRAIN_S:

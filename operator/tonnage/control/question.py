@@ -150,7 +150,7 @@ def _expected(
     shape = state.model_config
     if isinstance(shape, BadConfig):
         raise shape.kind(shape.message)
-    request = _by_spec(model.spec, fleet.gpus, shape, version)
+    request = by_spec(model.spec, fleet.gpus, shape, version)
     if model.spec.scale_target and state.deployment:
         arguments = state.deployment.arguments
         request = replace(
@@ -165,9 +165,10 @@ def _expected(
 
 
 @kept
-def _by_spec(
+def by_spec(
     spec: Spec, gpus: Mapping[str, Gpu], shape: ModelShape | None, engine_version: str | None
 ) -> SizingRequest:
+    """Return what a spec alone asks for."""
     return ask(spec, look_up(spec, gpus, shape=shape, engine_version=engine_version))
 
 

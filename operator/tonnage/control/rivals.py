@@ -16,11 +16,16 @@ from tonnage.values import replace
 
 
 def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> ObjectMemory:
-    """Remember who else wrote to the Deployment since the last tick."""
+    """Remember who else wrote to the Deployment since the last tick.
+
+    Whose template cannot be judged is left as it is found at first: a new version of the operator
+    would undo old edits with its own template, and so change what nobody edited.
+    """
     deployment, generation = state.deployment, state.view.generation
     if deployment is None:
         return replace(memory, rivals=Rivals())
-    known = memory.rivals
+    known, found = memory.rivals, drift(state, memory)
+    is_first = known.deployment_uid is None and not _is_judged(memory)
     if known.deployment_uid != deployment.uid:
         known = Rivals(deployment_uid=deployment.uid)
     rivals = replace(
@@ -29,13 +34,37 @@ def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> Obj
             known.replicas, _replicas(deployment), spec_generation=generation, now_s=now_s
         ),
         template=watched(
-            known.template, _template(deployment), spec_generation=generation, now_s=now_s
+            known.template, _template(deployment, memory), spec_generation=generation, now_s=now_s
         ),
         parked_at=_parked_at(memory, known, deployment, generation),
     )
     # Seen without another's hand in it, the same edit is a new one when it comes back.
-    dealt_with = memory.drift_corrected if deployment.template_managers else None
+    dealt_with = found if is_first else memory.drift_corrected if found else None
     return replace(memory, rivals=rivals, drift_corrected=dealt_with)
+
+
+def drift(state: ModelState, memory: ObjectMemory) -> tuple[str, str] | None:
+    """Return (uid, digest of the template) of a Deployment whose pods somebody else wrote to.
+
+    Where it is known what we wrote, what differs tells, whoever wrote that and whenever. Drift is
+    corrected once for each template: what the other left beside our fields stays.
+    """
+    deployment = state.deployment
+    if deployment is None or not _editors(deployment, memory):
+        return None
+    return deployment.uid, deployment.template_digest
+
+
+def _is_judged(memory: ObjectMemory) -> bool:
+    return memory.departed is not None and memory.departed.is_known
+
+
+def _editors(deployment: DeploymentView, memory: ObjectMemory) -> frozenset[str]:
+    """Return who made the template another than ours; who only added to it did not."""
+    departed = memory.departed
+    if departed is None or not departed.is_known:
+        return deployment.template_managers
+    return frozenset(name for each in departed.changes for name in each.by or (NOBODY,))
 
 
 def _replicas(deployment: DeploymentView) -> Seen:
@@ -47,10 +76,10 @@ def _replicas(deployment: DeploymentView) -> Seen:
     )
 
 
-def _template(deployment: DeploymentView) -> Seen:
+def _template(deployment: DeploymentView, memory: ObjectMemory) -> Seen:
     return Seen(
         value=deployment.template_digest,
-        managers=tuple(sorted(deployment.template_managers)),
+        managers=tuple(sorted(_editors(deployment, memory))),
         generation=deployment.generation,
         is_owned_whole=False,
     )

@@ -106,6 +106,8 @@ class DeploymentView:
     """The pod template as it stands."""
     template_fields: Packed = Packed.of(None)
     """What our field manager owns of it; None: nothing."""
+    template_owners: Packed = Packed.of([])
+    """[manager, what it owns of it] of those others."""
     owner: str | None = None
     """Kind and name of its controller."""
     adopt: str | None = None
@@ -302,12 +304,14 @@ class BetterAsked:
 class Departed:
     """How a pod template that stands departs from what we wrote."""
 
-    seen: tuple[str | None, ...]
+    seen: tuple[object, ...]
     """What it was found by."""
-    is_known: bool
-    """What we would write now is what we wrote."""
-    changes: tuple[Change, ...]
+    is_known: bool = False
+    """What we would write now, for the spec and the flags that are recorded, is what we wrote."""
+    changes: tuple[Change, ...] = ()
     """That would bring it back."""
+    added: tuple[Change, ...] = ()
+    """What stands beside it: applying ours leaves it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,9 +432,9 @@ class ObjectMemory:
     seen_template: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when its controller last knew all of it."""
     drift_corrected: tuple[str, str] | None = None
-    """(uid, template digest) of the Deployment when a foreign edit was last undone."""
+    """(uid, template digest) of the Deployment when a foreign edit was last undone, or left."""
     departed: Departed | None = None
-    """From the template that we wrote; None: there is none of ours to judge."""
+    """From the template that we wrote; None: there is none of ours."""
     rivals: Rivals = field(default_factory=Rivals)
     """Other writers of the Deployment, and what was done about them."""
     short_since_s: float | None = None

@@ -2,7 +2,7 @@
 
 from tonnage.control.draining import drain_to_write_s
 from tonnage.control.ownership import is_adopted
-from tonnage.control.rivals import leaves_template
+from tonnage.control.rivals import drift, leaves_template
 from tonnage.control.state import Chosen, DeploymentView, Fleet, ModelState, ObjectMemory
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import deployment, site_of
@@ -16,7 +16,7 @@ def template_of(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
     """Return the Deployment to apply; None: the live one stays."""
-    has_drifted = drift(state) not in {None, memory.drift_corrected}
+    has_drifted = drift(state, memory) not in {None, memory.drift_corrected}
     if leaves_template(memory):
         return None
     is_due = chosen.must_apply or has_drifted or is_adopted(state, state.deployment)
@@ -24,17 +24,6 @@ def template_of(
         return None
     site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
     return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
-
-
-def drift(state: ModelState) -> tuple[str, str] | None:
-    """Return (uid, digest of the template) of a Deployment whose pods somebody else wrote to.
-
-    Drift is corrected once for each template: what the other left beside our fields stays.
-    """
-    deployment = state.deployment
-    if deployment is None or not deployment.template_managers:
-        return None
-    return deployment.uid, deployment.template_digest
 
 
 def roll_changes(live: DeploymentView | None, template: Manifest | None) -> tuple[Change, ...]:

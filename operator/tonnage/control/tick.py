@@ -44,7 +44,6 @@ from tonnage.control.state import (
     Traffics,
 )
 from tonnage.control.status import recalled, report
-from tonnage.control.template import drift
 from tonnage.control.turns import searched_in_turn
 from tonnage.control.writes import Writes, may_act, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
@@ -250,14 +249,10 @@ def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
 
 
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
-    """Remember an object anew: what somebody edited before we looked counts as dealt with.
-
-    A new version of the operator would otherwise undo old edits with its own template.
-    """
+    """Remember an object anew."""
     known = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
     memory = replace(
         recalled(state.view, now_s=fleet.now_s),
-        drift_corrected=drift(state),
         posterior=not_to_come(known, fleet.now_s),
     )
     return with_recalled(memory, now_s=fleet.now_s)

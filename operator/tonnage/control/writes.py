@@ -8,10 +8,10 @@ from tonnage.control.contest import Scaled
 from tonnage.control.happenings import Happening, happenings
 from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.retries import apart_s, waiting_retry
-from tonnage.control.rivals import left_replicas, with_corrections
+from tonnage.control.rivals import drift, left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
-from tonnage.control.template import drift, roll_written
+from tonnage.control.template import roll_written
 from tonnage.manifests.names import Manifest
 from tonnage.values import replace
 
@@ -116,7 +116,7 @@ def _as_written(
         generation = found.state.view.generation
         memory = replace(memory, children_checked_at_s=now_s, children_generation=generation)
     if writes.template is not None:
-        memory = replace(memory, drift_corrected=drift(found.state))
+        memory = replace(memory, drift_corrected=drift(found.state, memory))
     return with_corrections(
         memory,
         found.state,

@@ -95,6 +95,7 @@ def deployment_view(body: Object) -> DeploymentView:
     template_labels = (template.get("metadata") or {}).get("labels") or {}
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
+    others = _template_owners(metadata)
     return DeploymentView(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -117,7 +118,8 @@ def deployment_view(body: Object) -> DeploymentView:
         gpus_per_replica=num_gpus(pod_spec),
         uncounted_gpus=uncounted_gpus(pod_spec),
         replicas_managers=_replicas_managers(metadata),
-        template_managers=_template_managers(metadata),
+        template_managers=frozenset(name for name, _ in others),
+        template_owners=Packed.of(others),
         template_digest=_digest(template),
         problems=tuple(_problems(status)),
         drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
@@ -153,25 +155,38 @@ def _replicas_managers(metadata: Object) -> tuple[str, ...]:
     return tuple(sorted(f"{name} (/{way})" if way else name for name, way in others))
 
 
-def _template_managers(metadata: Object) -> frozenset[str]:
-    """Return the managers, not ours, that own fields of the pods' spec.
+def _template_owners(metadata: Object) -> list[tuple[str, Object]]:
+    """Return (manager, fields) of those, not us, that own fields of the pods' spec.
 
     Annotations and labels of the template are no edit: ``kubectl rollout restart`` writes one.
     """
-    return frozenset(
-        entry.get("manager", "")
+    return [
+        (_named(entry), fields)
         for entry in metadata.get("managedFields") or ()
-        if "f:spec" in (((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {})
-        and entry.get("manager") not in OURS
-    )
+        if "f:spec" in (fields := _template_fields(entry)) and not _is_ours(entry)
+    ]
+
+
+def _template_fields(entry: Object) -> Object:
+    """Return what an entry of managedFields says of the pod template."""
+    return ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {}
+
+
+def _is_ours(entry: Object) -> bool:
+    """Tell whether we wrote that: templates we only ever apply. Anybody can use our name."""
+    return entry.get("manager") == MANAGER and entry.get("operation") == "Apply"
+
+
+def _named(entry: Object) -> str:
+    name = entry.get("manager") or "unknown"
+    return f"somebody as {name}" if name in OURS else name
 
 
 def _own_fields(metadata: Object) -> Object | None:
     """Return the fields of the pod template that our manager owns, if it owns any."""
     for entry in metadata.get("managedFields") or ():
-        fields = (entry.get("fieldsV1") or {}).get("f:spec") or {}
-        if entry.get("manager") == MANAGER and "f:template" in fields:
-            return dict(fields["f:template"])
+        if _is_ours(entry) and (fields := _template_fields(entry)):
+            return dict(fields)
     return None
 
 

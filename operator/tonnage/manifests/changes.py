@@ -2,7 +2,7 @@
 
 Compared is what server-side apply would do. A field that we set and that stands there with another
 value is changed; one that we set before and set no more is taken away; what the API server adds by
-default, and what others set, stays.
+default, and what others set, stays. What others add beside ours is told apart (``additions``).
 """
 
 import json
@@ -35,6 +35,53 @@ QUANTITIES: Final = frozenset({"limits", "requests", "sizeLimit"})
 """Fields whose values, or those below them, are written in another form than they were given."""
 LONGEST: Final = 120
 """Characters of a value that are shown."""
+DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "apiVersion": ("v1",),
+    "defaultMode": (420,),
+    "dnsPolicy": ("ClusterFirst",),
+    "failureThreshold": (3,),
+    "imagePullPolicy": ("Always", "IfNotPresent"),
+    "periodSeconds": (10,),
+    "procMount": ("Default",),
+    "protocol": ("TCP",),
+    "resources": ({},),
+    "restartPolicy": ("Always",),
+    "schedulerName": ("default-scheduler",),
+    "scheme": ("HTTP",),
+    "securityContext": ({},),
+    "successThreshold": (1,),
+    "terminationMessagePath": ("/dev/termination-log",),
+    "terminationMessagePolicy": ("File",),
+    "timeoutSeconds": (1,),
+}
+"""What the API server fills in, by the name of the field: it belongs to whoever made the object."""
+NEVER_DEFAULT: Final = frozenset(
+    {
+        "affinity",
+        "args",
+        "command",
+        "containers",
+        "env",
+        "envFrom",
+        "ephemeralContainers",
+        "hostIPC",
+        "hostNetwork",
+        "hostPID",
+        "initContainers",
+        "lifecycle",
+        "nodeName",
+        "nodeSelector",
+        "runtimeClassName",
+        "securityContext",
+        "serviceAccountName",
+        "shareProcessNamespace",
+        "tolerations",
+        "volumeDevices",
+        "volumeMounts",
+        "volumes",
+    }
+)
+"""What changes what runs, and nobody fills in: somebody's, even where nobody is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +91,10 @@ class Change:
     field: str
     before: str | None
     after: str | None
+    by: tuple[str, ...] = ()
+    """Managers other than ours that own it as it stands."""
+    is_added: bool = False
+    """It stands beside ours, and applying ours leaves it."""
 
     def __str__(self) -> str:
         if self.before is None:
@@ -60,49 +111,91 @@ def template_changes(
 
     ``owned``: what our field manager owns of the live one. By default all of it is ours.
     """
-    return tuple(_in_mapping("", live, wanted, owned))
+    found = _in_mapping("", live, wanted, Hands(ours=owned))
+    return tuple(each for each in found if not each.is_added)
 
 
-def _changes(path: str, live: Any, wanted: Any, owned: Owned) -> Iterator[Change]:
+def departures(
+    live: Mapping[str, Any], wanted: Mapping[str, Any], hands: "Hands"
+) -> tuple[Change, ...]:
+    """Return how the pods' spec that stands departs from ours, with what others added beside it.
+
+    Labels and annotations are no matter of it: ``kubectl rollout restart`` writes one.
+    """
+    found = _in_mapping("", live, wanted, hands)
+    return tuple(each for each in found if not each.is_added or each.field.startswith("spec."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """Who owns what below a path."""
+
+    ours: Owned
+    others: tuple[tuple[str, Owned], ...] = ()
+    """(manager, what it owns there), for those that own something."""
+
+    def below(self, step: str) -> "Hands":
+        """Return who owns what one step further down."""
+        below = ((name, _below(owned, step)) for name, owned in self.others)
+        others = tuple((name, owned) for name, owned in below if owned is not None)
+        return Hands(ours=_below(self.ours, step), others=others)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted({name for name, _ in self.others}))
+
+
+def _changes(path: str, live: Any, wanted: Any, hands: Hands) -> Iterator[Change]:
     name = path.rpartition(".")[2]
     match live, wanted:
         case Mapping(), Mapping():
-            yield from _in_mapping(path, live, wanted, owned)
+            yield from _in_mapping(path, live, wanted, hands)
         case list(), list() if name in KEYS:
-            yield from _in_list(path, live, wanted, owned)
+            yield from _in_list(path, live, wanted, hands)
         case list(), list() if name in ARGUMENTS:
-            yield from _in_arguments(path, live, wanted)
+            yield from _in_arguments(path, live, wanted, hands.names)
         case _ if not _is_same(path, live, wanted):
-            yield Change(field=path, before=_written(live), after=_written(wanted))
+            before, after = _written(live), _written(wanted)
+            yield Change(field=path, before=before, after=after, by=hands.names)
 
 
 def _in_mapping(
-    path: str, live: Mapping[str, Any], wanted: Mapping[str, Any], owned: Owned
+    path: str, live: Mapping[str, Any], wanted: Mapping[str, Any], hands: Hands
 ) -> Iterator[Change]:
     for key in sorted(wanted.keys() | live.keys()):
-        below = f"{path}.{key}" if path else key
-        if key not in wanted:
-            if _below(owned, f"f:{key}") is not None:
-                yield Change(field=below, before=_written(live[key]), after=None)
-        elif key not in live:
+        below, there = f"{path}.{key}" if path else key, hands.below(f"f:{key}")
+        if key in wanted and key in live:
+            yield from _changes(below, live[key], wanted[key], there)
+        elif key in wanted:
             yield Change(field=below, before=None, after=_written(wanted[key]))
-        else:
-            yield from _changes(below, live[key], wanted[key], _below(owned, f"f:{key}"))
+        elif there.ours is not None:
+            yield Change(field=below, before=_written(live[key]), after=None, by=there.names)
+        elif live[key] not in DEFAULTS.get(key, ()):
+            yield from _added(below, live[key], there)
 
 
-def _in_list(path: str, live: list[Any], wanted: list[Any], owned: Owned) -> Iterator[Change]:
+def _in_list(path: str, live: list[Any], wanted: list[Any], hands: Hands) -> Iterator[Change]:
     name = path.rpartition(".")[2]
     before, after = _by_key(name, live), _by_key(name, wanted)
     for key in sorted(before.keys() | after.keys()):
         below = f"{path}[{'/'.join(map(str, json.loads(key).values()))}]"
-        mine = _below(owned, f"k:{key}")
-        if key not in after:
-            if mine is not None:
-                yield Change(field=below, before="there", after=None)
-        elif key not in before:
+        there = hands.below(f"k:{key}")
+        if key in after and key in before:
+            yield from _changes(below, before[key], after[key], there)
+        elif key in after:
             yield Change(field=below, before=None, after=_written(after[key]))
+        elif there.ours is not None:
+            yield Change(field=below, before="there", after=None, by=there.names)
         else:
-            yield from _changes(below, before[key], after[key], mine)
+            yield from _added(below, None, there)
+
+
+def _added(path: str, value: Any, hands: Hands) -> Iterator[Change]:
+    """Yield what others wrote beside ours. Of a value only what can hold no secret is told."""
+    *above, last = (each.partition("[")[0] for each in path.split("."))
+    if hands.names or NEVER_DEFAULT & ({last, *above} - ({"containers"} - {last})):
+        before = _written(value) if isinstance(value, bool | int) else "there"
+        yield Change(field=path, before=before, after=None, by=hands.names, is_added=True)
 
 
 def _by_key(name: str, elements: Sequence[Any]) -> dict[str, Any]:
@@ -114,15 +207,17 @@ def _by_key(name: str, elements: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def _in_arguments(path: str, live: list[Any], wanted: list[Any]) -> Iterator[Change]:
+def _in_arguments(
+    path: str, live: list[Any], wanted: list[Any], by: tuple[str, ...]
+) -> Iterator[Change]:
     """Tell flag by flag what differs; where only the order does, that rolls pods as well."""
     before, after = (_by_flag([str(each) for each in words]) for words in (live, wanted))
     for flag in sorted(before.keys() | after.keys()):
         if before.get(flag) != after.get(flag):
             was, becomes = (_shown(flag, each.get(flag)) for each in (before, after))
-            yield Change(field=f"{path} {flag}", before=was, after=becomes)
+            yield Change(field=f"{path} {flag}", before=was, after=becomes, by=by)
     if live != wanted and before == after:
-        yield Change(field=path, before=_written(live), after=_written(wanted))
+        yield Change(field=path, before=_written(live), after=_written(wanted), by=by)
 
 
 def _shown(flag: str, value: str | None) -> str | None:

@@ -330,16 +330,18 @@ class TestAChangeOfWhatPodsNeed:
 
 
 class TestAForeignEdit:
-    EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
+    def edited(self, flags, image="example.test/other:1"):
+        body = running(flags)
+        body["spec"]["template"]["spec"]["containers"][0]["image"] = image
+        return body
 
     def test_is_undone_once_for_each_template(self):
-        state = a_state(live=running(CHOSEN, managedFields=self.EDITED))
+        state = a_state(live=self.edited(CHOSEN))
         dealt_with = (state.deployment.uid, state.deployment.template_digest)
 
         first = assessed(state)
         again = assessed(state, memory=replace(first.memory, drift_corrected=dealt_with))
-        newer = running(CHOSEN, managedFields=self.EDITED)
-        newer["spec"]["template"]["spec"]["containers"][0]["image"] = "elsewhere/vllm:v0.33.0"
+        newer = self.edited(CHOSEN, "elsewhere/vllm:v0.33.0")
         later = assessed(a_state(live=newer), memory=again.memory)
 
         assert first.template is not None
@@ -349,7 +351,7 @@ class TestAForeignEdit:
     def test_is_undone_to_the_flags_that_ran(self):
         kept = replace(CHOSEN, max_num_seqs=50)
 
-        found = assessed(live=running(kept, managedFields=self.EDITED))
+        found = assessed(live=self.edited(kept))
 
         assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(kept)
 

@@ -11,14 +11,18 @@ from fleet_builders import (
     managed_by,
     with_lengths,
 )
+from tonnage.control.contest import Rivals
 from tonnage.control.draining import drain_reasons
+from tonnage.manifests.names import TEMPLATE_ANNOTATION
 
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
 TARGET = {"engine": None, "scaleTarget": {"name": "llama"}}
 
 
 def with_grace(seconds, **metadata):
+    """Pods with so much, as another version of Tonnage may have written them."""
     live = a_deployment_body(**metadata)
+    live["metadata"]["annotations"][TEMPLATE_ANNOTATION] = "0" * 16
     live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = seconds
     return live
 
@@ -51,7 +55,7 @@ class TestWhatIsSaid:
 
         assert "DrainTooShort" in [reason.code for reason in found.decision.reasons]
 
-    def test_what_was_edited_by_hand_is_what_counts(self):
+    def test_what_the_pods_that_run_have_is_what_counts(self):
         assert len(said(a_state(live=with_grace(75)))) == 1
         assert said(a_state(live=with_grace(300))) == []
 
@@ -84,7 +88,8 @@ def drain_of(found):
 
 class TestWhatRunsStays:
     def test_when_drift_is_corrected_whatever_is_measured_now(self):
-        live = a_deployment_body(managedFields=EDITED)
+        live = a_deployment_body()
+        live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 7
         recorded = int(live["metadata"]["annotations"]["tonnage.dev/drain-seconds"])
         state = with_lengths(a_state(live=live), 4000, 1500)
 
@@ -98,8 +103,10 @@ class TestWhatRunsStays:
         live["metadata"]["annotations"].pop("tonnage.dev/drain-seconds")
         if recorded is not None:
             live["metadata"]["annotations"]["tonnage.dev/drain-seconds"] = recorded
+        state = a_state(live=live)
+        memory = a_memory(state, rivals=Rivals(deployment_uid=state.deployment.uid))
 
-        assert drain_of(assessed(a_state(live=live))) == 45
+        assert drain_of(assessed(state, memory=memory)) == 45
 
     def test_for_a_changed_spec_too_as_long_as_it_is_enough(self):
         live = a_deployment_body()

@@ -55,10 +55,11 @@ class Story:
         """Somebody else sets replicas."""
         self.replicas, self.writers, self.revision = replicas, writers, self.revision + 1
 
-    def edit(self):
+    def edit(self, writers=None):
         """Somebody else changes the image."""
         self.image, self.revision = THEIR_IMAGE, self.revision + 1
-        self.template_writers = managed_by("argocd-controller", "f:template")
+        argo = managed_by("argocd-controller", "f:template")
+        self.template_writers = argo if writers is None else writers
 
     def body(self):
         is_target = "scaleTarget" in self.spec
@@ -197,6 +198,37 @@ class TestTheTemplate:
         assert story.said() == ("False", "ConflictingWriter")
         assert "argocd-controller changed the template from" in story.condition().message
         assert story.events == ["TemplateEdited", "ConflictingWriter"]
+
+    def test_is_left_to_one_whom_the_api_server_does_not_name(self):
+        story, applied = a_story(), []
+        for _ in range(6):
+            story.edit(writers=[])
+            applied.append(story.tick()[1])
+            story.tick()
+
+        assert applied == [True, True, True, False, False, False]
+        assert story.said() == ("False", "ConflictingWriter")
+        assert "somebody changed the template from" in story.condition().message
+
+    def test_that_was_edited_while_nobody_looked_is_put_back(self):
+        story = Story()
+        story.edit()
+
+        assert story.tick() == (None, True)
+        assert story.tick() == (None, False)
+        assert story.said("Drifted") == ("False", "AsWritten")
+
+    def test_that_a_webhook_writes_anew_each_time_is_written_once(self):
+        # Applying ours changes nothing that stands.
+        story = a_story()
+        story.edit(writers=[])
+        applied = []
+        for _ in range(4):
+            applied.append(story.tick()[1])
+            story.image, story.revision = THEIR_IMAGE, 4
+
+        assert applied == [True, False, False, False]
+        assert story.said("Drifted") == ("True", "TemplateEdited")
 
     def test_is_counted_apart_from_replicas(self):
         story = a_story()

@@ -49,6 +49,12 @@ def manifest_in_mode(mode, **spec):
     return a_manifest(scaling={"mode": mode, "minReplicas": 1, "maxReplicas": 8}, **spec)
 
 
+def an_edited_body():
+    body = a_deployment_body(managedFields=EDITED)
+    body["spec"]["template"]["spec"]["containers"][0]["image"] = "example.test/other:1"
+    return body
+
+
 def a_change(manifest):
     """The object asks for another template and another number than runs."""
     return a_state(manifest, load=5, live=a_deployment_body())
@@ -139,7 +145,7 @@ class TestTemplate:
         assert "RollingPods" not in {each.reason for each in made.happenings}
 
     def test_corrects_drift_once(self):
-        state = a_state(live=a_deployment_body(managedFields=EDITED))
+        state = a_state(live=an_edited_body())
 
         first, memory = asked(state)
         second, _ = asked(state, memory=memory)
@@ -149,7 +155,7 @@ class TestTemplate:
 
     def test_corrects_drift_when_the_object_is_let_go_again(self):
         # While it was paused nothing was written: the edit still stands.
-        live = a_deployment_body(managedFields=EDITED)
+        live = an_edited_body()
         _, memory = asked(a_state(manifest_in_mode("Paused"), live=live))
 
         after, _ = asked(a_state(live=live), memory=memory)

@@ -1,5 +1,6 @@
 """What disturbs the loop: writes that fail, bugs, nonsense, namesakes."""
 
+import copy
 import itertools
 import math
 
@@ -98,13 +99,9 @@ class TestTheWorldFails:
 
     def test_a_correction_of_drift_that_failed_is_tried_again(self):
         loop, world = served()
-        edited = world.kube.objects[PLACE]
-        edited["metadata"]["managedFields"] = [
-            {
-                "manager": "kubectl-edit",
-                "fieldsV1": {"f:spec": {"f:template": {"f:spec": {}}}},
-            }
-        ]
+        edited = copy.deepcopy(world.kube.objects[PLACE])
+        edited["spec"]["template"]["spec"]["containers"][0]["image"] = "example.test/other:1"
+        world.kube.put(PLACE, edited)
 
         def denied(verb, path):
             if verb == "apply":

@@ -93,6 +93,14 @@ class TestDeployment:
         assert ours.template_fields.value == {"f:spec": {}}
         assert others.template_fields.value is None
 
+    def test_takes_no_edit_under_our_name_for_ours(self):
+        edit = managed_by("tonnage", "f:template", operation="Update")
+        view = deployment_view(a_deployment_body(managedFields=edit))
+
+        assert view.template_managers == {"somebody as tonnage"}
+        assert view.template_owners.value == [["somebody as tonnage", {"f:spec": {}}]]
+        assert view.template_fields.value is None
+
     def test_of_somebody_who_set_little(self):
         view = deployment_view({"metadata": {"name": "x", "namespace": "y", "uid": "z"}})
 
