@@ -107,6 +107,18 @@ def test_what_was_edited_while_the_operator_was_away_is_put_back(tenant):
     assert template(tenant) == before
 
 
+def test_a_rollout_that_somebody_holds_is_told_until_it_goes_on(tenant):
+    tenant.apply(a_model())
+    tenant.wait_ready()
+    tenant.kubectl("rollout", "pause", f"deployment/{NAME}")
+    tenant.change(contextLength=7000)
+    until(lambda: reason(tenant, "Stalled") == ("True", "RolloutPaused"), "it says so")
+
+    tenant.kubectl("rollout", "resume", f"deployment/{NAME}")
+    until(lambda: tenant.condition("Stalled") == {}, "it goes on")
+    tenant.wait_ready()
+
+
 def test_a_service_of_somebody_else_means_that_nothing_is_reached(tenant):
     theirs = {
         "apiVersion": "v1",

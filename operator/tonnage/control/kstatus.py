@@ -130,5 +130,15 @@ def stalled(found: Assessment) -> Finding:
     if found.memory.write_problem:
         return Finding("Stalled", "True", "WriteRefused", found.memory.write_problem)
     deployment = found.state.deployment
+    if deployment and deployment.is_held and deployment.owner_uid == found.state.view.uid:
+        return Finding("Stalled", "True", "RolloutPaused", _held_written(deployment))
     stuck = dict(deployment.problems).get("Progressing") if deployment else None
     return Finding("Stalled", "True" if stuck else None, "RolloutStuck", stuck or "")
+
+
+def _held_written(live: DeploymentView) -> str:
+    return (
+        f"{live.total - live.updated} of {live.total} pods are not replaced, since somebody set "
+        f"spec.paused of Deployment {live.name}: kubectl rollout resume deployment/{live.name} "
+        f"-n {live.namespace}"
+    )

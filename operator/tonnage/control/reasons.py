@@ -95,6 +95,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "PriorityClassMissing": "the PriorityClass of spec.pods does not exist",
     "RecommendOnly": "mode is Recommend: status only",
     "RollingOut": "the Deployment is being brought to the spec",
+    "RolloutPaused": "somebody paused the Deployment, so no pod is replaced: resume its rollout",
     "RolloutStuck": "the rollout makes no progress",
     "RuntimeClassMissing": "the RuntimeClass of spec.pods does not exist",
     "Scaling": "replicas follow the plan",

@@ -35,11 +35,14 @@ EVERYWHERE = "*"
 def is_rolling(each: Assessment, fleet: Fleet) -> bool:
     """Tell whether the pods of an object are being replaced, and not in vain.
 
-    A rollout of which Kubernetes says that it makes no progress, or of which none was seen in
-    three slow starts, half an hour at least, may never end: it keeps no other one waiting.
+    A rollout that somebody paused, of which Kubernetes says that it makes no progress, or of which
+    none was seen in three slow starts, half an hour at least, may never end: it keeps no other one
+    waiting.
     """
     live, rolling = each.state.deployment, each.memory.rolling
-    if live is None or not live.is_rolling or "Progressing" in dict(live.problems):
+    if live is None or not live.is_rolling or live.is_held:
+        return False
+    if "Progressing" in dict(live.problems):
         return False
     patience_s = max(STALLED_S, STALLED_LEADS * lead_s(each.memory, fleet.settings))
     return rolling is None or fleet.now_s - rolling.at_s < patience_s

@@ -118,10 +118,17 @@ class DeploymentView:
     """Digest of the pod template as we wrote it, as we recorded it."""
     made_from: str | None = None
     """JSON of the part of the spec that its template was made from, as we recorded it."""
+    is_paused: bool = False
+    """Somebody stopped its rollouts: pods are added and taken away, and none is replaced."""
 
     @property
     def is_rolling(self) -> bool:
         return self.observed_generation < self.generation or self.updated < self.total
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether pods are to be replaced, and are not until somebody lets it go on."""
+        return self.is_paused and self.updated < self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

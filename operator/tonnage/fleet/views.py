@@ -106,6 +106,7 @@ def deployment_view(body: Object) -> DeploymentView:
         selector=frozenset(((spec.get("selector") or {}).get("matchLabels") or {}).items()),
         is_opted_in=own and template_labels.get(MANAGED_LABEL) == "true",
         replicas=spec.get("replicas", 1),
+        is_paused=spec.get("paused") is True,
         generation=metadata.get("generation", 0),
         observed_generation=status.get("observedGeneration", 0),
         ready=status.get("readyReplicas", 0),

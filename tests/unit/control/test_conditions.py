@@ -315,6 +315,35 @@ class TestStalled:
         assert said("Stalled", found) == ("True", "RolloutStuck")
         assert shown(found)["Stalled"].message == "deadline exceeded"
 
+    @pytest.mark.parametrize(("updated", "expected"), [(0, ("True", "RolloutPaused")), (2, None)])
+    def test_while_somebody_holds_a_rollout(self, updated, expected):
+        held = a_deployment_body()
+        held["spec"]["paused"] = True
+        held["status"]["updatedReplicas"] = updated
+
+        found = assessed(a_state(live=held))
+
+        assert said("Stalled", found) == expected
+        assert said("Reconciling", found) is None
+
+    def test_what_to_do_for_a_rollout_that_is_held_is_said(self):
+        held = a_deployment_body()
+        held["spec"]["paused"] = True
+        held["status"]["updatedReplicas"] = 0
+
+        assert shown(live=held)["Stalled"].message == (
+            "2 of 2 pods are not replaced, since somebody set spec.paused of Deployment llama: "
+            "kubectl rollout resume deployment/llama -n serving"
+        )
+
+    def test_not_while_the_owner_of_a_scale_target_holds_its_rollout(self):
+        held = a_deployment_body(ownerReferences=[])
+        held["spec"]["paused"] = True
+        held["status"]["updatedReplicas"] = 0
+        target = {"engine": None, "scaleTarget": {"name": "llama"}}
+
+        assert said("Stalled", assessed(a_state(a_manifest(**target), live=held))) is None
+
     def test_while_the_api_server_refuses_our_writes(self):
         state = a_state()
         found = assessed(state, memory=a_memory(state, write_problem="denied by a webhook"))
