@@ -60,8 +60,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         vllm="--speculative-config num_speculative_tokens",
     ),
     "drift": Term(
-        meaning="the Deployment's template differs from what the operator wrote; it is corrected "
-        "once (condition Drifted)",
+        meaning="the Deployment's template differs from what the operator wrote; it is put "
+        "back once for each edit, three times in ten minutes at most (condition Drifted)",
     ),
     "encoder": Term(
         meaning="part of a multimodal model that reads images or sound; its weights are on every "
