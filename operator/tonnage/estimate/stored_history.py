@@ -42,6 +42,8 @@ from tonnage.estimate.ways import WAYS
 
 VERSION: Final = 1
 """Raised when the meaning of a figure changes. States that have no history are of any version."""
+NUM_HELD_BEFORE: Final = 4
+"""Entries of ``held`` before times shorter than three starts were told apart: not taken up."""
 MOST_NOTES: Final = 1.1 * FORGET_NOTES
 """What the weight of notes comes to if none is missed, and a rounding."""
 
@@ -130,7 +132,7 @@ def _rises(entry: Any) -> Rises:
 
 
 def _held(entry: Any) -> Held:
-    check(isinstance(entry, list) and len(entry) == len(NOTHING_HELD))
+    check(isinstance(entry, list) and len(entry) in {len(NOTHING_HELD), NUM_HELD_BEFORE})
     found = tuple((amount(short), amount(over)) for short, over in entry)
     check(all(max(each) <= MOST_NOTES * MOST for each in found))
-    return found
+    return found if len(found) == len(NOTHING_HELD) else NOTHING_HELD
