@@ -50,9 +50,9 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     """Put the loop together."""
     folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
     site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
+    led = kube.fenced(leadership.check)
     writer = Writer(
-        kube=kube,
-        may_write=leadership.is_leader,
+        kube=led,
         site=site,
         limiter=Limiter(per_s=settings.writes_per_s),
     )
@@ -73,9 +73,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         store=store,
         observer=observer,
         writer=writer,
-        calibration=CalibrationConfigMap(
-            kube, namespace=settings.operator_namespace, may_write=leadership.is_leader
-        ),
+        calibration=CalibrationConfigMap(led, namespace=settings.operator_namespace),
         settings=settings,
         lists=Lists(store=store, kube=kube, namespaces=settings.namespaces, work=Aside(beside)),
     )

@@ -120,8 +120,7 @@ class Soak:
     def _with_lead(self):
         writer = self.loop.writer
         return type(writer)(
-            kube=writer.kube,
-            may_write=self.leaderships[0].is_leader,
+            kube=self.world.kube.fenced(self.leaderships[0].check),
             site=writer.site,
             limiter=writer.limiter,
             taken_names=writer.taken_names,

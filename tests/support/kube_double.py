@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tonnage.cluster.errors import ConflictError, KubernetesError
+from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
 
 Object = dict[str, Any]
 DEPLOYMENTS = "apps/v1/namespaces"
@@ -230,9 +230,22 @@ def _defaulted(body: Object) -> Object:
     return body | {"spec": {"replicas": 1} | body["spec"]}
 
 
+def led(kube: KubeDouble, leads: Callable[[], bool] = lambda: True) -> "_Fenced":
+    """The same objects, written to only while we lead."""
+
+    def check() -> None:
+        if not leads():
+            raise HeldBackError("the Lease was lost: nothing is written")
+
+    return kube.fenced(check)
+
+
 class _Fenced:
-    def __init__(self, kube: KubeDouble, fence: Callable[[], None]) -> None:
+    def __init__(self, kube: "KubeDouble | _Fenced", fence: Callable[[], None]) -> None:
         self._kube, self._fence = kube, fence
+
+    def fenced(self, fence: Callable[[], None]) -> "_Fenced":
+        return _Fenced(self, fence)
 
     def __getattr__(self, name: str) -> Any:
         if name in WRITES:

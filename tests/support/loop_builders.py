@@ -10,7 +10,7 @@ from fleet_builders import (
     a_pod_body,
     a_replica_set_body,
 )
-from kube_double import KubeDouble
+from kube_double import KubeDouble, led
 from prometheus_double import asking
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
@@ -131,9 +131,9 @@ def a_loop(world, **settings):
 
 def a_loop_asking(ask, world, **settings):
     known = SETTINGS.model_copy(update=settings)
+    kube = led(world.kube, lambda: world.leads)
     writer = Writer(
-        kube=world.kube,
-        may_write=lambda: world.leads,
+        kube=kube,
         site=SITE,
         limiter=Limiter(per_s=known.writes_per_s, clock=lambda: world.now_s),
     )
@@ -150,9 +150,7 @@ def a_loop_asking(ask, world, **settings):
             clock=lambda: world.now_s,
         ),
         writer=writer,
-        calibration=CalibrationConfigMap(
-            world.kube, namespace="tonnage-system", may_write=lambda: world.leads
-        ),
+        calibration=CalibrationConfigMap(kube, namespace="tonnage-system"),
         settings=known,
         lists=Lists(store=store, kube=world.kube, namespaces=known.namespaces),
         now=lambda: world.now_s,

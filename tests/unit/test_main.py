@@ -103,6 +103,7 @@ class Leading:
     maintain: Script = field(default_factory=lambda: Script([True]))
     is_leader: Script = field(default_factory=lambda: Script([True]))
     release: Script = field(default_factory=lambda: Script([None]))
+    check: Script = field(default_factory=lambda: Script([None]))
 
 
 @dataclass

@@ -116,11 +116,16 @@ class KubeApi:
         self._api, self._sleep, self._chance, self._fence = api, sleep, chance, fence
 
     def fenced(self, fence: Fence) -> "KubeApi":
-        """Return the same connection, on which each attempt at a write asks first.
+        """Return the same connection, on which each attempt at a write asks this first as well.
 
         What held when a write was decided may not hold when it is tried again, seconds later.
         """
-        return KubeApi(self._api, sleep=self._sleep, chance=self._chance, fence=fence)
+
+        def both() -> None:
+            fence()
+            self._fence()
+
+        return KubeApi(self._api, sleep=self._sleep, chance=self._chance, fence=both)
 
     def get(self, path: str) -> Object | None:
         """Return an object, None when there is none of that name."""

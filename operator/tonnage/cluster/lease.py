@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tonnage.cluster.errors import ConflictError, WorldError
+from tonnage.cluster.errors import ConflictError, HeldBackError, WorldError
 from tonnage.cluster.kube import LEASES, KubeApi, Object
 
 DURATION_S = 15
@@ -59,6 +59,15 @@ class Leadership:
     def is_leader(self) -> bool:
         """Tell whether the Lease was renewed recently enough to write now."""
         return self._renewed_at is not None and self._clock() - self._renewed_at < DURATION_S
+
+    def check(self) -> None:
+        """Stop before a write that is not ours to make.
+
+        Raises:
+            HeldBackError: somebody else may lead by now.
+        """
+        if not self.is_leader():
+            raise HeldBackError("the Lease was lost: nothing is written")
 
     def maintain(self) -> bool:
         """Acquire or renew the Lease when that is due; return whether we lead."""

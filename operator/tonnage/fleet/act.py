@@ -63,13 +63,10 @@ class UnannouncedError(HeldBackError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Carries writes out. ``may_write`` is asked right before each attempt at one.
-
-    What replaces or removes pods is asked for too: is it still the object that was decided on?
-    """
+    """Carries writes out. Before each attempt at one: is it still the object decided on?"""
 
     kube: KubeApi
-    may_write: Callable[[], bool]
+    """Fenced by the Lease."""
     site: Site
     limiter: Limiter = field(default_factory=Limiter)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
@@ -114,26 +111,12 @@ class Writer:
             return error
         return None
 
-    def check_lead(self) -> None:
-        """Stop before a write that is not ours to make.
-
-        Raises:
-            WorldError: somebody else may lead by now.
-        """
-        if not self.may_write():
-            raise HeldBackError("the Lease was lost: nothing is written")
-
     def _current(self, writes: Writes) -> KubeApi:
-        """Return the API server to write to while we lead and the spec is the one decided on.
+        """Return the API server to write to while the spec is the one decided on.
 
-        Both are asked before each attempt: what came before it may have taken a minute.
+        That is asked before each attempt: what came before it may have taken a minute.
         """
-
-        def fence() -> None:
-            self._check_current(writes)
-            self.check_lead()
-
-        return self.kube.fenced(fence)
+        return self.kube.fenced(lambda: self._check_current(writes))
 
     def _movable(self, writes: Writes, scale: Scale) -> KubeApi:
         """Return it for replicas: while the Deployment is the object's to scale as well."""
@@ -142,10 +125,8 @@ class Writer:
             live = self.kube.get(DEPLOYMENTS.path(writes.namespace, scale.deployment))
             if live is None or not _may_be_scaled(live, writes):
                 raise StaleError("the Deployment was handed to somebody else: decided anew")
-            self._check_current(writes)
-            self.check_lead()
 
-        return self.kube.fenced(fence)
+        return self._current(writes).fenced(fence)
 
     def _scale(self, writes: Writes) -> None:
         if writes.scale is not None:
@@ -257,11 +238,10 @@ class Writer:
 
         def post(writes: Writes) -> None:
             self._check_current(writes)  # once for all of them: none is tried twice
-            led = self.kube.fenced(self.check_lead)
             for happening in writes.happenings:
                 if not (happening.is_of_write and writes.uid in undone):
                     body = event(writes, happening, now)
-                    led.create(EVENTS.path(writes.namespace), body)
+                    self.kube.create(EVENTS.path(writes.namespace), body)
 
         return post
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tonnage.cluster.errors import HeldBackError
 from tonnage.cluster.kube import KubeApi
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.keeping import (
@@ -46,12 +45,10 @@ class Kept:
 class CalibrationConfigMap:
     """What was learned, in the operator's namespace. No failure of it ends a tick.
 
-    ``may_write`` is asked before each attempt at a write: a lost Lease stops them.
+    ``kube``: fenced by the Lease.
     """
 
-    def __init__(self, kube: KubeApi, *, namespace: str, may_write: Callable[[], bool]) -> None:
-        self._may_write = may_write
-        kube = kube.fenced(self._check_lead)
+    def __init__(self, kube: KubeApi, *, namespace: str) -> None:
         shared = StoredMap(kube, _SHARED, namespace=namespace, name=NAME, aside=f"{NAME}-corrupt-0")
         shards = (
             StoredMap(
@@ -65,10 +62,6 @@ class CalibrationConfigMap:
         )
         self._maps = (shared, *shards)
         self._num_evicted = 0
-
-    def _check_lead(self) -> None:
-        if not self._may_write():
-            raise HeldBackError("the Lease was lost: nothing is written")
 
     def read(self) -> Kept:
         """Return what was learned, as far as it can be read.
@@ -133,7 +126,7 @@ class CalibrationConfigMap:
             return fitting
         if not stored.may_overwrite:
             stored.hold(fitting, now_s)
-        elif not self._may_write() or not stored.write(fitting, now_s):
+        elif not stored.write(fitting, now_s):
             return part
         self._num_evicted += _num_entries(part) - _num_entries(fitting)
         return fitting

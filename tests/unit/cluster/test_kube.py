@@ -397,6 +397,16 @@ class TestFence:
 
         assert server.asked == []
 
+    def test_that_closes_stops_a_write_that_is_fenced_for_another_reason_too(self, connect):
+        asked = []
+        with serving(answering(json_reply(THING))) as server:
+            kube, _ = connect(server.url)
+            with pytest.raises(HeldBackError, match="the Lease was lost"):
+                patch(kube.fenced(fence_of([], last=0)).fenced(fence_of(asked, last=1)))
+
+        assert server.asked == []
+        assert asked == [1]
+
     def test_that_closes_between_two_attempts_leaves_open_what_the_first_came_to(self, failure):
         # A write that nobody answered may have been carried out: it does not count as held back.
         error, requests, _ = failure(

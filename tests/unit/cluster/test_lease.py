@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kube_double import KubeDouble
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.errors import HeldBackError, KubernetesError
 from tonnage.cluster.lease import (
     CLASS_LABEL,
     DURATION_S,
@@ -70,6 +70,7 @@ class TestAcquiring:
 
         assert leadership.maintain()
         assert leadership.is_leader()
+        leadership.check()
         assert holder(kube) == "a"
 
     def test_only_one_of_two_leads(self, elector):
@@ -234,6 +235,8 @@ class TestKeeping:
         clock.pass_s(DURATION_S)
 
         assert not leadership.is_leader()
+        with pytest.raises(HeldBackError, match="the Lease was lost: nothing is written"):
+            leadership.check()
 
     def test_leading_counts_from_before_the_renewal_was_asked_for(self, elector, kube, clock):
         leadership = elector("a")

@@ -13,7 +13,7 @@ from fleet_builders import (
     a_sizing,
     owned_by,
 )
-from kube_double import KubeDouble
+from kube_double import KubeDouble, led
 from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, KubernetesError
 from tonnage.cluster.kube import (
@@ -59,13 +59,13 @@ def a_scale(seen, replicas, *, uid="uid-of-deployment-llama"):
 
 
 def act(kube, *all_writes, leads=True):
-    writer = Writer(kube=kube, may_write=lambda: leads, site=SITE)
+    writer = Writer(kube=led(kube, lambda: leads), site=SITE)
     return frozenset(writer.act(all_writes, now=NOW))
 
 
 def carried(kube, writes, *, leads=True):
     """What became of the writes for one object."""
-    writer = Writer(kube=kube, may_write=lambda: leads, site=SITE)
+    writer = Writer(kube=led(kube, lambda: leads), site=SITE)
     return writer.act([writes], now=NOW).get(writes.uid, Carried())
 
 
@@ -266,7 +266,7 @@ class TestMarkingThePodsToGo:
 
     def test_is_the_last_write_when_the_lease_is_lost_over_it(self):
         kube = a_kube_with_pods()
-        writer = Writer(kube=kube, may_write=lambda: not kube.writes, site=SITE)
+        writer = Writer(kube=led(kube, lambda: not kube.writes), site=SITE)
 
         failed = writer.act([asking(scale=DOWN)], now=NOW)
 
@@ -457,7 +457,7 @@ class TestChildren:
             SERVICE, {"kind": "Service", "metadata": {"name": "llama"}, "spec": {"mine": True}}
         )
 
-        writer = Writer(kube=kube, may_write=lambda: True, site=SITE)
+        writer = Writer(kube=kube, site=SITE)
         failed = writer.act([asking(**CHECKED)], now=NOW)
 
         assert done(kube) == ["apply podmonitors/llama"]
@@ -469,7 +469,7 @@ class TestChildren:
     def test_have_no_pod_monitor_where_there_is_no_such_kind(self):
         kube = a_kube()
         alone = replace(SITE, has_pod_monitors=False)
-        writer = Writer(kube=kube, may_write=lambda: True, site=alone)
+        writer = Writer(kube=kube, site=alone)
 
         writer.act([asking(**CHECKED)], now=NOW)
 
@@ -488,7 +488,7 @@ class TestChildren:
         kube = a_kube()
         act(kube, asking(**CHECKED))
         site = replace(SITE, scrape_interval_s=30, monitor_labels={"release": "prometheus"})
-        writer = Writer(kube=kube, may_write=lambda: True, site=site)
+        writer = Writer(kube=kube, site=site)
 
         writer.act([asking(**CHECKED)], now=NOW)
 
@@ -538,7 +538,7 @@ class TestChildren:
 
         kube.fail = replaced
         site = replace(SITE, scrape_interval_s=30)
-        writer = Writer(kube=kube, may_write=lambda: True, site=site)
+        writer = Writer(kube=kube, site=site)
 
         failed = writer.act([asking(**CHECKED)], now=NOW)
 
@@ -564,7 +564,7 @@ class TestProtection:
     def test_that_somebody_else_stands_in_the_way_of_stops_the_pods(self, path):
         kube = KubeDouble([(OBJECT, a_manifest())])
         kube.put(path, {"metadata": {"name": "llama"}, "spec": {"mine": True}})
-        writer = Writer(kube=kube, may_write=lambda: True, site=SITE)
+        writer = Writer(kube=kube, site=SITE)
 
         failed = writer.act([asking(model=PROTECTED, template=TEMPLATE, **CHECKED)], now=NOW)
 
@@ -750,7 +750,7 @@ class TestAll:
 
     def test_nothing_more_is_written_once_the_lease_is_lost(self):
         kube = a_kube()
-        writer = Writer(kube=kube, may_write=lambda: not kube.writes, site=SITE)
+        writer = Writer(kube=led(kube, lambda: not kube.writes), site=SITE)
 
         writer.act([asking(**EVERYTHING)], now=NOW)
 
