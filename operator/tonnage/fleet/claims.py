@@ -1,14 +1,13 @@
 """How the volumes of caches may be mounted: read from PersistentVolumeClaims, and kept a while."""
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CLAIMS, KubeApi
-from tonnage.fleet.missing import AGE_S, look_again_s
+from tonnage.fleet.missing import Ages
 
 LOG = logging.getLogger("tonnage.claims")
 
@@ -21,19 +20,15 @@ class Claims:
     """What was read, by place; what no object names any more is forgotten."""
 
     kube: KubeApi
-    tick_s: float
+    ages: Ages
     _read: dict[Place, tuple[float, tuple[str, ...] | None]] = field(default_factory=dict)
     """(time, access modes): these never change, but a claim may be made anew."""
-    _num_missing: Mapping[str, int] = field(default_factory=dict)
-    """By namespace."""
 
     def forget(self, models: Iterable[ModelDeployment]) -> None:
         """Keep nothing but what these objects name."""
         named = {claim_of(model) for model in models}
         self._read = {place: each for place, each in self._read.items() if place in named}
-        self._num_missing = Counter(
-            namespace for (namespace, _), (_, modes) in self._read.items() if modes is None
-        )
+        self.ages.count(place[0] for place, (_, modes) in self._read.items() if modes is None)
 
     def modes_of(self, model: ModelDeployment, now_s: float) -> tuple[str, ...] | None:
         """Return how the cache of a spec may be mounted; None: that is not known."""
@@ -41,14 +36,11 @@ class Claims:
         if place is None:
             return None
         known = self._read.get(place)
-        if known is None or not 0 <= now_s - known[0] < self._lasts_s(place, known[1]):
+        if known is None or self.ages.is_due(
+            place[0], now_s - known[0], is_missing=known[1] is None
+        ):
             known = self._read[place] = (now_s, self._look(place, known[1] if known else None))
         return known[1]
-
-    def _lasts_s(self, place: Place, modes: tuple[str, ...] | None) -> float:
-        if modes is not None:
-            return AGE_S
-        return look_again_s(self._num_missing.get(place[0], 0), tick_s=self.tick_s)
 
     def _look(self, place: Place, known: tuple[str, ...] | None) -> tuple[str, ...] | None:
         try:

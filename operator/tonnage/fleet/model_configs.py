@@ -4,8 +4,7 @@ A ConfigMap holds a MiB and any number of objects may name it. So one is read on
 and nothing is kept of its text.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +15,7 @@ from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.control.state import BadConfig, ModelView
-from tonnage.fleet.missing import AGE_S, look_again_s
+from tonnage.fleet.missing import Ages
 from tonnage.units import KIB
 
 MOST_BYTES: Final = 64 * KIB
@@ -45,10 +44,8 @@ class ModelConfigs:
     """What was read, by place; what no object names any more is forgotten."""
 
     kube: KubeApi
-    tick_s: float
+    ages: Ages
     _read: dict[Place, Read] = field(default_factory=dict)
-    _num_missing: Mapping[str, int] = field(default_factory=dict)
-    """By namespace."""
     _asked_for: dict[str, int] = field(default_factory=dict)
     """By UID, the generation of the spec that it was last read for."""
 
@@ -57,9 +54,7 @@ class ModelConfigs:
         known, named = set(uids), set(places)
         self._asked_for = {uid: each for uid, each in self._asked_for.items() if uid in known}
         self._read = {place: each for place, each in self._read.items() if place in named}
-        self._num_missing = Counter(
-            place[0] for place, each in self._read.items() if each.is_missing
-        )
+        self.ages.count(place[0] for place, each in self._read.items() if each.is_missing)
 
     def of(
         self, view: ModelView, model: ModelDeployment, now_s: float
@@ -70,18 +65,14 @@ class ModelConfigs:
             return None, None
         known = self._read.get(place)
         is_news = self._asked_for.get(view.uid) != view.generation
-        is_stale = known is not None and (
-            known.at_s != now_s if is_news else self._is_due(known, place, now_s)
-        )
-        if known is None or is_stale:
+        if known is None or (
+            known.at_s != now_s
+            if is_news
+            else self.ages.is_due(place[0], now_s - known.at_s, is_missing=known.is_missing)
+        ):
             known = self._read[place] = self._look(place, known, now_s)
         self._asked_for[view.uid] = view.generation
         return known.shape, known.problem
-
-    def _is_due(self, known: Read, place: Place, now_s: float) -> bool:
-        """Tell whether it is time to read one again."""
-        again_s = look_again_s(self._num_missing.get(place[0], 0), tick_s=self.tick_s)
-        return now_s - known.at_s >= (again_s if known.is_missing else AGE_S)
 
     def _look(self, place: Place, known: Read | None, now_s: float) -> Read:
         namespace, name, key, model_id = place

@@ -18,6 +18,7 @@ from tonnage.estimate.metrics import FRESH_SCRAPES, queries
 from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.fleet.claims import Claims
 from tonnage.fleet.manifests import Manifests
+from tonnage.fleet.missing import Ages
 from tonnage.fleet.model_configs import ModelConfigs, place_of
 from tonnage.fleet.rounds import Ask, Rounds
 from tonnage.fleet.scrape import Scraper, nothing_decides
@@ -84,8 +85,8 @@ class Observer:
     """Of the last tick, by UID."""
 
     def __post_init__(self) -> None:
-        self._configs = ModelConfigs(kube=self.kube, tick_s=self.settings.tick_s)
-        self._claims = Claims(kube=self.kube, tick_s=self.settings.tick_s)
+        self._configs = ModelConfigs(kube=self.kube, ages=Ages(self.settings.tick_s))
+        self._claims = Claims(kube=self.kube, ages=Ages(self.settings.tick_s))
         self._taken = Taken(kube=self.kube, names=self.taken_names)
         interval_s = self.settings.scrape_interval_s
         rounds = Rounds(

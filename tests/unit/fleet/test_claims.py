@@ -8,7 +8,7 @@ from loop_builders import a_loop, a_world, condition, status_of, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import CLAIMS
 from tonnage.fleet.claims import Claims
-from tonnage.fleet.missing import AGE_S
+from tonnage.fleet.missing import AGE_S, Ages
 
 PLACE = CLAIMS.path("serving", "weights")
 PODS = {"modelCacheClaim": "weights"}
@@ -109,7 +109,7 @@ class TestReading:
         asked = []
         kube = KubeDouble([(PLACE, a_claim("ReadWriteOnce"))])
         kube.fail = lambda verb, path: asked.append(path)
-        claims = Claims(kube=kube, tick_s=15)
+        claims = Claims(kube=kube, ages=Ages(15))
 
         for now_s in (0, 1, AGE_S - 1, AGE_S):
             for name in ("one", "two"):
@@ -120,7 +120,7 @@ class TestReading:
 
     def test_one_that_comes_late_is_seen_in_the_next_tick(self):
         kube = KubeDouble()
-        claims = Claims(kube=kube, tick_s=15)
+        claims = Claims(kube=kube, ages=Ages(15))
         model = a_model(pods=PODS)
         assert claims.modes_of(model, 0) is None
         kube.put(PLACE, a_claim("ReadWriteOnce"))
@@ -130,7 +130,7 @@ class TestReading:
 
     def test_one_that_was_read_holds_while_it_cannot_be_read(self):
         kube = KubeDouble([(PLACE, a_claim("ReadWriteOnce"))])
-        claims = Claims(kube=kube, tick_s=15)
+        claims = Claims(kube=kube, ages=Ages(15))
         model = a_model(pods=PODS)
         claims.modes_of(model, 0)
 
@@ -142,7 +142,7 @@ class TestReading:
         assert claims.modes_of(model, AGE_S) == ("ReadWriteOnce",)
 
     def test_what_nobody_names_any_more_is_forgotten(self):
-        claims = Claims(kube=KubeDouble([(PLACE, a_claim("ReadWriteOnce"))]), tick_s=15)
+        claims = Claims(kube=KubeDouble([(PLACE, a_claim("ReadWriteOnce"))]), ages=Ages(15))
         claims.modes_of(a_model(pods=PODS), 0)
 
         claims.forget([a_model()])

@@ -10,7 +10,7 @@ from kube_double import KubeDouble
 from tonnage.catalog.models import ModelConfigError, read_model_config
 from tonnage.cluster.errors import KubernetesError
 from tonnage.control.state import BadConfig
-from tonnage.fleet.missing import AGE_S
+from tonnage.fleet.missing import AGE_S, Ages
 from tonnage.fleet.model_configs import MOST_BYTES, ModelConfigs, place_of
 from tonnage.fleet.views import model_view
 
@@ -30,7 +30,7 @@ class Reading:
         self.asked_s, self.now_s = [], NOW_S
         self.kube = KubeDouble([] if body is None else [(PLACE, body)])
         self.kube.fail = lambda verb, path: self.asked_s.append(self.now_s - NOW_S)
-        self.configs = ModelConfigs(kube=self.kube, tick_s=TICK_S)
+        self.configs = ModelConfigs(kube=self.kube, ages=Ages(TICK_S))
 
     def at(self, after_s=0, **spec):
         """(shape, problem) so many seconds after the first look."""
@@ -111,7 +111,7 @@ def test_one_that_comes_late_or_is_mended_is_seen_in_the_next_tick(before):
 
 def test_who_names_many_that_are_missing_waits_for_them_and_nobody_else():
     reading = Reading()
-    reading.configs._num_missing = {"serving": 50, "other": 5000}
+    reading.configs.ages.count(["serving"] * 50 + ["other"] * 5000)
     for after_s in range(0, 600, TICK_S):
         reading.at(after_s)
 
