@@ -1,8 +1,10 @@
 """The page of the replay benchmark: a table for each case, and who won, case by case."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 
 from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
@@ -191,20 +193,30 @@ def _covered(jobs: Sequence[Job], runs: Mapping[Job, Run], left_out: Sequence[st
         return ", ".join(dict.fromkeys(map(str, values)))
 
     ended = [run for run in runs.values() if not run.error]
-    sources = {run.sources for run in runs.values()}
+    sources = _sources(runs)
     lines = [
         f"{len(ended)} of {len(jobs)} runs, {sum(run.cpu_s for run in ended) / HOUR_S:.2g} h of "
-        "CPU; sources " + (told(sorted(sources)) or NONE) + ".",
+        "CPU; sources " + (told([*sources]) or NONE) + ".",
         f"Cases: {told([job.draw.case for job in jobs])}. "
         f"Cold starts: {told([f'{job.draw.start_s:g} s' for job in jobs])}. "
         f"Seeds: {told([job.draw.seed for job in jobs])}. "
         f"Policies: {told([job.policy.partition(':')[0] for job in jobs])}.",
     ]
     if len(sources) > 1:
-        lines.append("**Runs of different sources of Tonnage: figures may not belong together.**")
+        lines += [f"By {source}: {told(policies)}." for source, policies in sources.items()]
+    if mixed := [policy for policy, num in Counter(chain(*sources.values())).items() if num > 1]:
+        lines.append(f"**Runs of {told(mixed)} by different sources may not belong together.**")
     if left_out:
         lines.append(f"**Partial: {'; '.join(left_out)}.**")
     return lines
+
+
+def _sources(runs: Mapping[Job, Run]) -> Mapping[str, Sequence[str]]:
+    """Return the policies that ran, by the digest of the sources that they ran by."""
+    found: dict[str, dict[str, None]] = {}
+    for job, run in runs.items():
+        found.setdefault(run.sources, {})[job.policy.partition(":")[0]] = None
+    return {source: tuple(policies) for source, policies in sorted(found.items())}
 
 
 def _wins(found: Sequence[Meeting]) -> Iterator[str]:

@@ -245,9 +245,20 @@ def test_medians_are_of_seeds_and_the_least_stands_beside():
 
 
 def test_figures_of_different_sources_are_told_apart():
-    runs = runs_of(tonnage=a_run(), wva2=a_run(sources="def"))
+    runs = runs_of(tonnage=a_run(), ray=a_run(), wva2=a_run(sources="def"))
 
-    assert "different sources" in report(list(runs), runs, left_out=[])
+    page = report(list(runs), runs, left_out=[])
+
+    assert "By abc: tonnage, ray.\nBy def: wva2." in page
+    assert "may not belong together" not in page
+
+
+def test_figures_of_one_policy_by_different_sources_are_called_in_doubt():
+    runs = {a_job(): a_run(), a_job(seed=1): a_run(sources="def"), a_job("ray"): a_run()}
+
+    page = report(list(runs), runs, left_out=[])
+
+    assert "**Runs of tonnage by different sources may not belong together.**" in page
 
 
 def test_where_nobody_keeps_the_target_the_nearest_is_told():
