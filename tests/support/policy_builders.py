@@ -36,6 +36,7 @@ def a_situation(*, current=4, need=4, recent=None, placed=None, **changes):
         watching_since_s=0,
         lost_at_s=None,
         is_replacing=False,
+        draining=None,
         awaited=None,
         stepped=None,
         window_base=None,

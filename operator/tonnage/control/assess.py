@@ -267,6 +267,11 @@ def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
     return chosen.capacity.replicas(room * expected) if fleet.now_s < until_s else None
 
 
+def _draining(found: Assessment) -> tuple[float, float] | None:
+    demand, until_s = found.traffics.demand, found.memory.drained_by_s
+    return None if demand is None or until_s is None else (demand.waiting, until_s)
+
+
 def _refused(state: ModelState) -> tuple[str, str] | None:
     """Return (reason, what the API server said) when it last refused a pod of the Deployment."""
     problems = dict(state.deployment.problems) if state.deployment else {}
@@ -295,6 +300,7 @@ def _situation(
         lost_at_s=memory.lost_at_s,
         is_replacing=is_replacing(state, memory, fleet),
         blackout=found.blackout,
+        draining=_draining(found),
         awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,
         window_base=window_base(memory, fleet),

@@ -56,14 +56,14 @@ def remembered_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> ObjectMe
 
 
 def _drain_s(found: Assessment, chosen: Chosen) -> float:
-    """Return the time that what waits should take at most, with all replicas that are asked for."""
-    demand, state = found.traffics.demand, found.state
-    if demand is None or state.deployment is None:
+    """Return the time that the longest queue should take at most, beside its share of demand."""
+    demand, live = found.traffics.demand, found.state.deployment
+    if demand is None or live is None:
         return 0.0
-    spare = state.deployment.replicas * chosen.capacity.most_requests_per_s - demand.requests_per_s
+    spare = chosen.capacity.most_requests_per_s - demand.requests_per_s / max(1, live.replicas)
     if spare <= 0:
         return LONGEST_DRAIN_S
-    return min(LONGEST_DRAIN_S, DRAIN_TOLERANCE * demand.waiting / spare)
+    return min(LONGEST_DRAIN_S, DRAIN_TOLERANCE * demand.longest_queue / spare)
 
 
 def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -> ObjectMemory:

@@ -1,6 +1,7 @@
 """Demand from what the engines report, on the arrival side."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class MeasuredDemand:
     window_scrapes: int
     """Of the queries that it was read from."""
     waiting: float
+    longest_queue: float
+    """Of what waits, the most at one pod: behind a plain Service nobody else serves it."""
     running: float
     reporting: frozenset[str]
     """Pods of which every engine gave every figure that demand is made of."""
@@ -98,12 +101,16 @@ def measure_demand(
         each.pod for each in samples if not is_fresh(each, scrape_interval_s=scrape_interval_s)
     }
     reporting = _reporting(fresh, chosen) - stale_pods
+    queues = defaultdict[str, float](float)
+    for each in fresh:
+        queues[each.pod] += each.waiting or 0.0
     return MeasuredDemand(
         requests_per_s=count.per_s,
         standard_error_per_s=math.sqrt(dispersion * max(1.0, count.requests)) / count.seconds,
         window_s=count.seconds,
         window_scrapes=chosen,
-        waiting=sum(each.waiting or 0.0 for each in fresh),
+        waiting=sum(queues.values()),
+        longest_queue=max(queues.values()),
         running=sum(each.running or 0.0 for each in fresh),
         reporting=reporting,
         is_complete=ready_pods <= reporting,

@@ -77,6 +77,11 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
             loads = ", what replaces it still loads" if situation.is_replacing else ""
             message = f"a replica was lost {format_s(lost_s)} ago and its demand with it{loads}"
             return "ReplicaLost", f"{message}: no scale-down"
+    if situation.draining is not None:
+        waiting, until_s = situation.draining
+        left = format_s(until_s - situation.now_s)
+        message = f"{waiting:.0f} still wait after an overload"
+        return "Draining", f"{message}: no scale-down until they are served, for {left} at most"
     return None
 
 

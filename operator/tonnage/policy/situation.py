@@ -67,6 +67,8 @@ class Situation:
     """When a Ready replica was last lost without being scaled away."""
     is_replacing: bool
     """What came in the place of that replica is not Ready yet."""
+    draining: tuple[float, float] | None
+    """(requests that an overload left waiting, time by which they should be served)"""
     awaited: int | None
     """Replicas for spec.demand, while a fleet has had no traffic yet, or only just."""
     stepped: tuple[float, int] | None

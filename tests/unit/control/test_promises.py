@@ -193,6 +193,46 @@ class TestWithTheLearner:
         assert found.posterior.goodput_factor == pytest.approx(0.8 * 0.8)
 
 
+class TestTheQueueOfAnOverload:
+    SPARE = SIZING.most_requests_per_s - 0.5 * GOODPUT
+    """Requests/s that each of two replicas serves beside half a load."""
+
+    def left(self, *queues, load=0.5, **remembered):
+        """What is remembered of two replicas at which so many wait, after an overload."""
+        state = a_busy_state(load=load, late=0.0)
+        pairs = zip(state.engines, queues, strict=True)
+        engines = tuple(replace(each, waiting=waiting) for each, waiting in pairs)
+        known = {"drained_by_s": NOW_S + 1700, "queued_since_s": NOW_S - 240} | remembered
+        return after(replace(state, engines=engines), **known)
+
+    def test_begins_with_it(self):
+        assert self.left(300, 300, load=1.2, drained_by_s=None).drained_by_s > NOW_S
+
+    def test_is_given_twice_the_time_that_the_longest_one_takes_beside_its_share(self):
+        # Nobody else serves what waits at a replica: 400 at one take as long as 400 at each.
+        expected_s = 2 * 400 / self.SPARE
+
+        assert self.left(400, 400).drained_by_s == pytest.approx(NOW_S + expected_s)
+        assert self.left(0, 400).drained_by_s == pytest.approx(NOW_S + expected_s)
+
+    def test_is_none_any_more_once_it_should_be_served_or_is(self):
+        assert self.left(400, 400, drained_by_s=NOW_S).drained_by_s is None
+        assert self.left(0, 1).drained_by_s is None
+
+    def test_without_an_overload_is_another(self):
+        assert self.left(400, 400, drained_by_s=None).drained_by_s is None
+
+    def test_takes_no_replica_away(self):
+        state = a_busy_state(load=0.1, late=0.0, waiting=20)
+        known = replace(a_memory(state), drained_by_s=NOW_S + 60)
+
+        found = assessed(state, memory=known).decision
+
+        assert found.replicas == 2
+        assert found.reasons[-1].code == "Draining"
+        assert "40 still wait after an overload: no scale-down" in found.reasons[-1].message
+
+
 class TestAStandingQueue:
     def queued(self, *, since_s, waiting=3, load=0.5):
         state = a_busy_state(load=load, late=0.0, waiting=waiting)

@@ -104,12 +104,16 @@ class TestArrivals:
         assert measure_demand([an_engine(), lying]).requests_per_s == alone.requests_per_s
 
     def test_are_summed_over_pods_and_over_ranks(self):
-        ranks = [an_engine(engine="0"), an_engine(engine="1"), an_engine("b", waiting=7)]
+        ranks = [
+            an_engine(engine="0", waiting=5),
+            an_engine(engine="1", waiting=4),
+            an_engine("b", waiting=7),
+        ]
 
         demand = measure_demand(ranks, ready_pods=frozenset({"a", "b"}))
 
         assert demand.requests_per_s == pytest.approx(6)
-        assert (demand.running, demand.waiting) == (60, 7)
+        assert (demand.running, demand.waiting, demand.longest_queue) == (60, 16, 9)
 
     @given(st.lists(engines, max_size=5), numbers(0, 2000), numbers(0.25, 16))
     def test_are_finite_and_not_negative_whatever_is_missing(self, samples, longest_s, dispersion):
@@ -119,7 +123,7 @@ class TestArrivals:
             0 <= demand.requests_per_s < INF
             and 0 < demand.standard_error_per_s < INF
             and demand.window_s > 0
-            and demand.waiting >= 0
+            and demand.waiting >= demand.longest_queue >= 0
         )
 
     def test_tell_how_often_requests_were_preempted(self):

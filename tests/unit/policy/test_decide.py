@@ -52,6 +52,9 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=5, need=2, **JUST_STARTED), 5, ["JustStarted"]),
         (a_situation(current=5, need=2, **JUST_LOST), 5, ["ReplicaLost"]),
         (a_situation(current=5, need=2, lost_at_s=NOW_S - WINDOW_S), 3, ["WalkingDown"]),
+        # What an overload left waiting is served by all there are.
+        (a_situation(current=5, need=2, draining=(300, NOW_S + 60)), 5, ["Draining"]),
+        (a_situation(current=5, need=6, draining=(300, NOW_S + 60)), 6, []),
         # At the minimum there is nothing to walk down: no window is told that ends unseen.
         (a_situation(current=5, need=2, minimum=5), 5, ["MinReplicas"]),
         (a_situation(current=5, need=2, minimum=5, **JUST_STARTED), 5, ["MinReplicas"]),
