@@ -7,35 +7,28 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.approval import until_approved, within_cost, without_unapproved
 from tonnage.control.believed import cache_reasons, doubt_reasons
-from tonnage.control.capacity import why_refused
 from tonnage.control.chosen import choose, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
 from tonnage.control.measure import measure_traffic, observe_engines
-from tonnage.control.needed import as_needed_last, needs_told, remember_need
+from tonnage.control.needed import as_needed_last, remember_need
 from tonnage.control.outlook import (
     events_of,
     held_s,
     outlook_of,
     outlook_unseen,
     remembered_demand,
-    scale_down_window_s,
     supply_of,
-    unseen_room,
 )
 from tonnage.control.ownership import own_only
 from tonnage.control.pending import (
-    is_given_up,
-    is_replacing,
-    num_placed,
     remembered_giving_back,
-    retry_at_s,
-    unplaced_reason,
 )
 from tonnage.control.promises import factor_reasons, judge, remembered_load
 from tonnage.control.question import RefusedError
-from tonnage.control.remembered import not_ahead, pace_s, window_base, with_observed
+from tonnage.control.remembered import not_ahead, with_observed
 from tonnage.control.rivals import with_rivals
+from tonnage.control.situated import situation_of
 from tonnage.control.state import (
     Assessment,
     Chosen,
@@ -53,7 +46,7 @@ from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
 from tonnage.policy.need import Traffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raised
-from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
+from tonnage.policy.situation import Metrics, Need
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.values import replace
@@ -173,7 +166,7 @@ def decided(
     found, wanted = weighed(found, chosen, observed, fleet)
     hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
     found = replace(found, memory=remember_need(found, chosen, wanted, fleet, hold_s))
-    situation = _situation(found, chosen, wanted, fleet, free_gpus)
+    situation = situation_of(found, chosen, wanted, fleet, free_gpus)
     situation = replace(situation, uncounted_gpus=uncounted_gpus)
     decision = decide(situation)
     memory = remembered_giving_back(state, found.memory, decision, fleet)
@@ -251,65 +244,3 @@ def _over_budget(
             f"{max(0, free_gpus)}",
         )
     return None
-
-
-def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
-    """Return what spec.demand needs, while its traffic is awaited or has only just come."""
-    expected, served_since_s = requests_per_s_asked(chosen.sizing), memory.served_since_s
-    if chosen.model.spec.demand is None or expected is None:
-        return None
-    until_s = (
-        memory.since_s + fleet.settings.expected_hold_s
-        if served_since_s is None
-        else served_since_s + scale_down_window_s(memory, fleet.settings)
-    )
-    room = 1 + unseen_room(expected, chosen, fleet.settings)
-    return chosen.capacity.replicas(room * expected) if fleet.now_s < until_s else None
-
-
-def _draining(found: Assessment) -> tuple[float, float] | None:
-    demand, until_s = found.traffics.demand, found.memory.drained_by_s
-    return None if demand is None or until_s is None else (demand.waiting, until_s)
-
-
-def _refused(state: ModelState) -> tuple[str, str] | None:
-    """Return (reason, what the API server said) when it last refused a pod of the Deployment."""
-    problems = dict(state.deployment.problems) if state.deployment else {}
-    said = problems.get("ReplicaFailure")
-    return None if said is None else (why_refused(said), said)
-
-
-def _situation(
-    found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, free_gpus: int | None
-) -> Situation:
-    state, memory, scaling = found.state, found.memory, chosen.model.spec.scaling
-    return Situation(
-        now_s=fleet.now_s,
-        current=state.deployment.replicas if state.deployment else 0,
-        given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
-        placed=num_placed(state, fleet),
-        retry_at_s=retry_at_s(memory, fleet.settings),
-        unplaced_reason=unplaced_reason(state, memory, fleet),
-        refused=_refused(state),
-        minimum=scaling.min_replicas,
-        maximum=scaling.max_replicas,
-        need=wanted,
-        metrics=found.traffics.metrics,
-        recent_needs=needs_told(memory.recent_needs, chosen.served),
-        watching_since_s=memory.since_s,
-        lost_at_s=memory.lost_at_s,
-        is_replacing=is_replacing(state, memory, fleet),
-        blackout=found.blackout,
-        draining=_draining(found),
-        awaited=_awaited(chosen, memory, fleet),
-        stepped=memory.stepped,
-        window_base=window_base(memory, fleet),
-        gpus_per_replica=chosen.sizing.flags.parallelism.num_gpus,
-        free_budget_gpus=free_gpus,
-        settings=PolicySettings(
-            scale_down_window_s=scale_down_window_s(memory, fleet.settings),
-            hold_s=held_s(memory, chosen.sizing, fleet.settings),
-            max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
-            pace_s=pace_s(fleet.settings),
-        ),
-    )

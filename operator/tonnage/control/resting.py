@@ -6,8 +6,8 @@ it is not decided anew, and what it was found to be stands. What its engines' pa
 each minute (``looks``), its need when it wakes. Whatever is not sure is decided:
 
 - anything but the very same of what the cluster says of it, or of what failed in Prometheus;
-- any figure of any of its engines that differs by more than ``SAME`` from what was decided on, not
-  from the last tick: nothing creeps. It is the error that a rate is wanted with;
+- any figure of any of its engines that differs (``alike``) from what was decided on, not from the
+  last tick: nothing creeps;
 - figures that are not fresh, or constants learned since that a plan would be asked with;
 - what has come to a time of its own. Each minute what time alone moves is counted (``looks``), and
   where that comes to another need the object is decided; in any case after ``LONGEST_S``. Known
@@ -15,11 +15,11 @@ each minute (``looks``), its need when it wakes. Whatever is not sure is decided
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter
 from typing import Final
 
+from tonnage.control.alike import are_alike, say_the_same
 from tonnage.control.believed import is_still_asked
 from tonnage.control.carried import Carried
 from tonnage.control.learning import Observation
@@ -36,7 +36,7 @@ from tonnage.estimate.calibration import Beliefs, memory_key
 from tonnage.estimate.demand import is_of_late
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
-from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
+from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.ways import NOTE_S
 from tonnage.values import replace
 
@@ -46,12 +46,6 @@ LONGEST_S: Final = 600.0
 """After which an object is decided whatever else: constants age, and gauges waver."""
 MANY_WINDOWS: Final = 10
 """Of evidence, after which another one each ``LONGEST_S`` is enough; before, one each minute."""
-SAME: Final = 0.01
-TIMES: Final = frozenset({"age_s", "held_s", "scraped_at_s", "arrived"})
-"""Of an engine's figures, those that move by themselves."""
-WINDOWED: Final = frozenset({"arrivals", "lengths", "ttft_within", "tpot_within"})
-
-Figures = tuple[str | float | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +249,7 @@ def _is_known(said: Observation | None, speed: SpeedPosterior | None) -> bool:
 def _has_lasted(rest: Rest, memory: ObjectMemory, fleet: Fleet) -> bool:
     """Tell whether no window holds what will leave it: a pod that went, or an odd page."""
     longest_s = WINDOWS[-1] * fleet.settings.scrape_interval_s
-    are_sound = all(map(_say_the_same, rest.found.state.engines, rest.state.engines))
+    are_sound = all(map(say_the_same, rest.found.state.engines, rest.state.engines))
     return are_sound and fleet.windows_end_s - memory.vanished_at_s > longest_s
 
 
@@ -332,7 +326,7 @@ def _is_as_it_was(state: ModelState, rest: Rest, fleet: Fleet) -> bool:
     is_same = state is rest.state or (
         len(state.engines) == len(rest.state.engines)
         and replace(state, engines=()) == replace(rest.state, engines=())
-        and all(map(_are_alike, state.engines, rest.state.engines))
+        and all(map(are_alike, state.engines, rest.state.engines))
     )
     return is_same and all(_is_fresh(each, state, fleet) for each in state.engines)
 
@@ -343,38 +337,3 @@ def _is_fresh(each: EngineSamples, state: ModelState, fleet: Fleet) -> bool:
         held_s(each, fleet),
         scrape_interval_s=fleet.settings.scrape_interval_s,
     )
-
-
-def _say_the_same(one: EngineSamples, other: EngineSamples) -> bool:
-    return _figures(one) == _figures(other)
-
-
-def _are_alike(one: EngineSamples, other: EngineSamples) -> bool:
-    now, then = _figures(one), _figures(other)
-    return now == then or (len(now) == len(then) and all(map(_is_same, now, then)))
-
-
-def _is_same(now: str | float | None, then: str | float | None) -> bool:
-    if isinstance(now, float | int) and isinstance(then, float | int):
-        return abs(now - then) <= SAME * abs(then)
-    return now == then
-
-
-_SINGLE = attrgetter(
-    *(each.name for each in fields(EngineSamples) if each.name not in TIMES | WINDOWED)
-)
-_OF_ARRIVALS = attrgetter(*(each.name for each in fields(ArrivalWindow)))
-_OF_LENGTHS = attrgetter(*(each.name for each in fields(LengthWindow)))
-
-
-def _figures(each: EngineSamples) -> Figures:
-    """Return everything that an engine says but when it said it, flat."""
-    found = list(_SINGLE(each))
-    for arrivals in each.arrivals.values():
-        found += _OF_ARRIVALS(arrivals)
-    for lengths in each.lengths.values():
-        found += _OF_LENGTHS(lengths)
-    for within in (each.ttft_within, each.tpot_within):
-        for bound in within.items():
-            found += bound
-    return tuple(found)
