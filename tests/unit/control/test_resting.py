@@ -22,9 +22,10 @@ from fleet_builders import (
 )
 from measured_builders import steady_lengths
 from tonnage.control import chosen
+from tonnage.control.alike import SAME
 from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
-from tonnage.control.resting import LONGEST_S, LOOK_S, SAME
+from tonnage.control.resting import LONGEST_S, LOOK_S
 from tonnage.control.rollout import STANDS_S
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick, with_carried
