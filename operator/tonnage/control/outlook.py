@@ -23,7 +23,7 @@ from tonnage.estimate.forecast import (
     without_chance,
 )
 from tonnage.estimate.headroom import UNSEEN, headroom
-from tonnage.estimate.holding import USUAL_STARTS, held_starts
+from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.kept_history import is_news, kept, recalled
 from tonnage.policy.need import Outlook, Supply
@@ -54,17 +54,17 @@ def events_of(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> tuple[Event
 
 
 def scale_down_window_s(memory: ObjectMemory, settings: Settings) -> float:
-    """Return for how long is watched before anything is taken away: longer where starts are long.
+    """Return the time for which a lower need must have held: longer where starts are long.
 
     What is taken away too early is missed for a lead, what is kept too long costs a lead or two.
     """
-    return max(settings.scale_down_window_s, USUAL_STARTS * lead_s(memory, settings))
+    return max(settings.scale_down_window_s, STARTS[0] * lead_s(memory, settings))
 
 
 def held_s(memory: ObjectMemory, sizing: Sizing, settings: Settings) -> float:
-    """Return for how long a lower need must have held, by how demand has come back."""
+    """Return the same, or longer where demand is known to come back."""
     starts = held_starts(memory.history.held, quantile=promised_quantile(sizing))
-    return max(settings.scale_down_window_s, starts * lead_s(memory, settings))
+    return max(scale_down_window_s(memory, settings), starts * lead_s(memory, settings))
 
 
 def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:

@@ -244,12 +244,7 @@ def _settled(history: History, note: Note) -> History:
             scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
         rises = _with_rise(rises, history, each, note)
-        held = with_held(
-            held,
-            [max(each.base, value) for value in each.highest],
-            came=note.sure,
-            notes_in_a_start=(each.due_s - each.noted_s) / NOTE_S,
-        )
+        held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
     if not came:
         return history
     oldest = int((note.at_s - DAY_S) // BIN_S)

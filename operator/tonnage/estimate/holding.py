@@ -2,12 +2,11 @@
 
 A replica that is let go and needed again is missed for a whole start; one that is held costs until
 it is needed, or for nothing. Which is dearer hangs on whether demand comes back, and a record tells
-that. At each note it is asked for what a fleet would stand that held its replicas for 1, 2, 3, 6,
-12 or 24 starts: for the highest demand of so long, until a start ago. What came above it would have
-been short, what it exceeds would have been held for nothing. A replica that is short costs as many
-that are held as the promise asks: 99 under p99. Replicas are held for the time that cost least, a
-tenth less than a shorter one. Before there is a record it is three starts, and a shorter time
-counts as having been short once: it is taken when as much was held for nothing beyond it.
+that. At each note it is asked for what a fleet would stand that held its replicas for 3, 6, 12 or
+24 starts: for the highest demand of so long, until a start ago. What came above it would have been
+short, what it exceeds would have been held for nothing. A replica that is short costs as many that
+are held as the promise asks: 99 under p99. Replicas are held for the time that cost least, a tenth
+less than a shorter one; where demand never came back, or holding did not help, for three starts.
 
 What comes a little above is for forecasts and headroom, and no reason to hold.
 """
@@ -20,13 +19,8 @@ from typing import Final
 from tonnage.estimate.headroom import EDGES
 from tonnage.estimate.ways import BIN_S, Pattern, Recent
 
-STARTS: Final = (1.0, 2.0, 3.0, 6.0, 12.0, 24.0)
+STARTS: Final = (3.0, 6.0, 12.0, 24.0)
 """For which replicas may be held."""
-USUAL_STARTS: Final = 3.0
-"""Where nothing is known."""
-DOUBT: Final = 0.1
-"""Of the highest demand that is known at first: by so much times shorter than the usual count as
-having been short once, for a whole start."""
 FORGET_NOTES: Final = 1440
 """In which a note loses all but 1/e of its weight: a day of minutes."""
 CHEAPER: Final = 0.9
@@ -53,18 +47,13 @@ def highest(recent: Recent, pattern: Pattern, *, at_s: float, lead_s: float) -> 
     return tuple(found)
 
 
-def with_held(
-    held: Held, stood_for: Sequence[float], *, came: float, notes_in_a_start: float
-) -> Held:
+def with_held(held: Held, stood_for: Sequence[float], *, came: float) -> Held:
     """Return the record with one more note.
 
     ``stood_for``: the demand that replicas were there for, by the starts they are held.
     """
     if len(stood_for) != len(STARTS):
         return held
-    if not _is_record(held):
-        doubt = DOUBT * notes_in_a_start * max(came, *stood_for)
-        held = [(doubt if starts < USUAL_STARTS else 0.0, 0.0) for starts in STARTS]
     kept = math.exp(-1 / FORGET_NOTES)
 
     def one(known: tuple[float, float], stood: float) -> tuple[float, float]:
@@ -80,14 +69,8 @@ def held_starts(held: Held, *, quantile: float) -> float:
     >>> held_starts(NOTHING_HELD, quantile=0.99)
     3.0
     """
-    if not _is_record(held):
-        return USUAL_STARTS
     price = min(MOST_PRICE, quantile / (1 - quantile)) if quantile < 1 else MOST_PRICE
     costs = [price * short + over for short, over in held]
     return next(
         starts for starts, cost in zip(STARTS, costs, strict=True) if CHEAPER * cost <= min(costs)
     )
-
-
-def _is_record(held: Held) -> bool:
-    return any(map(any, held))

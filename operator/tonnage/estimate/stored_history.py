@@ -42,8 +42,6 @@ from tonnage.estimate.ways import WAYS
 
 VERSION: Final = 1
 """Raised when the meaning of a figure changes. States that have no history are of any version."""
-NUM_HELD_BEFORE: Final = 4
-"""Entries of ``held`` before times shorter than three starts were told apart: not taken up."""
 MOST_NOTES: Final = 1.1 * FORGET_NOTES
 """What the weight of notes comes to if none is missed, and a rounding."""
 
@@ -132,7 +130,7 @@ def _rises(entry: Any) -> Rises:
 
 
 def _held(entry: Any) -> Held:
-    check(isinstance(entry, list) and len(entry) in {len(NOTHING_HELD), NUM_HELD_BEFORE})
+    check(isinstance(entry, list) and len(entry) == len(NOTHING_HELD))
     found = tuple((amount(short), amount(over)) for short, over in entry)
     check(all(max(each) <= MOST_NOTES * MOST for each in found))
-    return found if len(found) == len(NOTHING_HELD) else NOTHING_HELD
+    return found

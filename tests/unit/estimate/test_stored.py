@@ -140,7 +140,7 @@ def a_history(**changes):
         "heights": {"first": 8, "text": "iB"},
         "record": {"trend": [1.5, 30]},
         "rises": [20, 0, 1.5, 0, 0, 4],
-        "held": [[4, 1], [3, 2], [2, 3], [1, 5], [0, 8], [0, 9.5]],
+        "held": [[2, 3], [1, 5], [0, 8], [0, 9.5]],
     }
     return entry | changes
 
@@ -249,7 +249,7 @@ class TestRoundTrip:
             heights=Row(first=8, text="iB"),
             scores={"trend": Score(loss=1.5, weight=30)},
             rises=(20.0, 0.0, 1.5, 0.0, 0.0, 4.0),
-            held=((4.0, 1.0), (3.0, 2.0), (2.0, 3.0), (1.0, 5.0), (0.0, 8.0), (0.0, 9.5)),
+            held=((2.0, 3.0), (1.0, 5.0), (0.0, 8.0), (0.0, 9.5)),
         )
 
         written = json.loads(dump_objects({"u": ObjectPosterior(demand=known)}))
@@ -319,13 +319,6 @@ class TestVersions:
 
         assert loaded.num_dropped == 0
         assert (known.rises, known.held) == (FIRST, NOTHING_HELD)
-
-    def test_a_record_from_before_short_holds_were_told_apart_begins_anew(self):
-        older = a_history(held=[[2, 3], [1, 5], [0, 8], [0, 9.5]])
-        loaded = load_objects(json.dumps({"version": 3, "objects": {"u": an_object(demand=older)}}))
-
-        assert loaded.num_dropped == 0
-        assert loaded.calibrations.objects["u"].demand.held == NOTHING_HELD
 
     def test_a_history_from_before_heights_were_kept_takes_the_highest_that_can_have_been(self):
         older = a_history(peaks={"first": 8, "text": "iB"})
@@ -544,9 +537,9 @@ class TestAHistoryThatIsDropped:
             {"rises": [1585, 0, 0, 0, 0, 0]},  # more than a tenth above a day of minutes
             {"held": None},
             {"held": [[1, 2]] * 3},
-            {"held": [[1, 2, 3]] * 6},
-            {"held": [[1, -2]] * 6},
-            {"held": [[float("nan"), 2]] * 6},
+            {"held": [[1, 2, 3]] * 4},
+            {"held": [[1, -2]] * 4},
+            {"held": [[float("nan"), 2]] * 4},
         ],
     )
     def test_has_rises_or_holding_that_cannot_be(self, changes):
