@@ -80,8 +80,8 @@ def carried_out(
     What failed is due again. A server that is down for a moment is no reason to call for a person.
     """
     memory = with_corrections(
-        replace(memory, rivals=found.memory.rivals),
-        found.state,
+        memory,
+        found,
         scaled=Scaled(writes.scale.replicas, carried.scale) if writes.scale else None,
         applies=writes.template is not None and carried.template is not Fate.UNDONE,
         now_s=now_s,

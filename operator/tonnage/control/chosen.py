@@ -19,7 +19,7 @@ from tonnage.sizing.errors import (
     SLOInfeasibleError,
 )
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo
 from tonnage.units import significant
 from tonnage.values import replace
@@ -40,7 +40,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     """
     model = checked(state)
     question = question_of(model, state, fleet, memory, asker)
-    live = _live_flags(state, model, question.request)
+    live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:
         raise RefusedError(
             "FlagsUnknown",
@@ -74,7 +74,7 @@ def choose_running(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker:
     """
     model = checked(state)
     question = question_of(model, state, fleet, memory, asker)
-    live = _live_flags(state, model, question.request)
+    live = _live_flags(state, model, question)
     if live is None:
         raise RefusedError("FlagsUnknown", "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
@@ -266,20 +266,22 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
         raise RefusedError("NameConflict", conflict_written(state.in_the_way, model.uid))
 
 
-def _live_flags(state: ModelState, model: ModelDeployment, request: SizingRequest) -> Flags | None:
+def _live_flags(state: ModelState, model: ModelDeployment, question: Question) -> Flags | None:
     """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
 
-    The record is what a template is brought back to that somebody else wrote to. Where nobody did,
-    and they differ, it is the record that was changed: engines run with their arguments.
+    The record is what a template is brought back to that somebody else wrote to: where it and the
+    digest of the template belong together, or others own fields of that. Else, where it differs
+    from the arguments, it is the record that was changed: engines run with their arguments.
     """
-    deployment = state.deployment
+    deployment, departed = state.deployment, question.memory.departed
     if deployment is None:
         return None
+    request, is_known = question.request, departed is not None and departed.is_known
     is_ours = model.spec.scale_target is None
     recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
     default = request.engine.constants.gpu_memory_utilization
     told = read_flags(deployment.arguments, default_utilization=default)
-    if recorded is None or told is None or deployment.template_managers:
+    if recorded is None or told is None or is_known or deployment.template_managers:
         return recorded or told
     return recorded if as_told(recorded) == as_told(told) else told
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from tonnage.units import format_s
+from tonnage.units import DAY_S, format_s
 from tonnage.values import replace
 
 CORRECTIONS: Final = 3
@@ -18,7 +18,7 @@ WITHIN_S: Final = 600
 NOBODY: Final = "somebody"
 """Where managedFields name nobody."""
 QUIET_S: Final = 1800
-"""It is tried again when the other has changed nothing for so long."""
+"""It is tried again when the other has changed nothing for so long; twice as long each time."""
 
 
 class Fate(StrEnum):
@@ -84,6 +84,13 @@ class Contest:
     """What a write came to of which no answer tells whether it was carried out."""
     held_at: int | None = None
     """Generation of the ModelDeployment at which Tonnage gave way; None: it writes."""
+    times_held: int = 0
+    """That it gave way at this generation."""
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long nobody else changes it before it is written again."""
+        return min(DAY_S, QUIET_S * 2.0 ** (self.times_held - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +125,15 @@ def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float)
         generation=seen.generation,
         at_s=now_s,
     )
-    gives_way = contest.held_at is None and _is_contest(contest.corrected_at_s, now_s)
-    held_at = spec_generation if gives_way else contest.held_at
-    return replace(contest, change=change, awaited=None, held_at=held_at)
+    contest = replace(contest, change=change, awaited=None)
+    return given_way(contest, spec_generation=spec_generation, now_s=now_s)
+
+
+def given_way(contest: Contest, *, spec_generation: int, now_s: float) -> Contest:
+    """Give way where another correction is due shortly after as many as make a contest."""
+    if contest.held_at is not None or not _is_contest(contest.corrected_at_s, now_s):
+        return contest
+    return replace(contest, held_at=spec_generation, times_held=contest.times_held + 1)
 
 
 def _is_nobodys(contest: Contest, seen: Seen) -> bool:
@@ -145,10 +158,11 @@ def _resumed(contest: Contest, spec_generation: int, now_s: float) -> Contest:
     """Begin anew when the user's spec changed, or the other has been quiet."""
     if contest.held_at is None or contest.change is None:
         return contest
-    is_quiet = now_s - contest.change.at_s >= QUIET_S
-    if contest.held_at == spec_generation and not is_quiet:
+    is_same = contest.held_at == spec_generation
+    if is_same and now_s - contest.change.at_s < contest.quiet_s:
         return contest
-    return Contest(ours=contest.ours, written_at=contest.written_at)
+    times_held = contest.times_held if is_same else 0
+    return Contest(ours=contest.ours, written_at=contest.written_at, times_held=times_held)
 
 
 def _as_ours(contest: Contest, value: str) -> Contest:
@@ -185,6 +199,21 @@ def overwritten(contest: Contest, *, now_s: float) -> Contest:
     )
 
 
+def corrected(contest: Contest, seen: Seen | None, *, now_s: float) -> Contest:
+    """Count a correction, also of what stands there since nobody knows when (``seen``)."""
+    counted = overwritten(contest, now_s=now_s)
+    if counted is not contest or seen is None:
+        return counted
+    change = Change(
+        managers=seen.managers or (NOBODY,),
+        was=contest.ours or "what was written",
+        became=seen.value,
+        generation=seen.generation,
+        at_s=now_s,
+    )
+    return overwritten(replace(contest, change=change), now_s=now_s)
+
+
 def told(contest: Contest, what: str) -> str | None:
     """Say to whom Tonnage gave way, in numbers; None where it did not."""
     change, times = contest.change, contest.corrected_at_s
@@ -194,5 +223,5 @@ def told(contest: Contest, what: str) -> str | None:
     return (
         f"{who} changed the {what} from {change.was} to {change.became} after {len(times)} "
         f"corrections within {format_s(times[-1] - times[0])}: Tonnage does not write the {what} "
-        f"until the spec changes or nobody else changes the {what} for {format_s(QUIET_S)}"
+        f"until the spec changes or nobody else changes the {what} for {format_s(contest.quiet_s)}"
     )

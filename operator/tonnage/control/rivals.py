@@ -7,6 +7,8 @@ from tonnage.control.contest import (
     Rivals,
     Scaled,
     Seen,
+    corrected,
+    given_way,
     overwritten,
     told,
     watched,
@@ -28,14 +30,17 @@ def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> Obj
     is_first = known.deployment_uid is None and not _is_judged(memory)
     if known.deployment_uid != deployment.uid:
         known = Rivals(deployment_uid=deployment.uid)
+    template = watched(
+        known.template, _template(deployment, memory), spec_generation=generation, now_s=now_s
+    )
+    if found not in {None, memory.drift_corrected}:
+        template = given_way(template, spec_generation=generation, now_s=now_s)
     rivals = replace(
         known,
         replicas=watched(
             known.replicas, _replicas(deployment), spec_generation=generation, now_s=now_s
         ),
-        template=watched(
-            known.template, _template(deployment, memory), spec_generation=generation, now_s=now_s
-        ),
+        template=template,
         parked_at=_parked_at(memory, known, deployment, generation),
     )
     # Seen without another's hand in it, the same edit is a new one when it comes back.
@@ -44,15 +49,18 @@ def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> Obj
 
 
 def drift(state: ModelState, memory: ObjectMemory) -> tuple[str, str] | None:
-    """Return (uid, digest of the template) of a Deployment whose pods somebody else wrote to.
+    """Return (uid, what differs) of a Deployment whose pods somebody else wrote to.
 
-    Where it is known what we wrote, what differs tells, whoever wrote that and whenever. Drift is
-    corrected once for each template: what the other left beside our fields stays.
+    Where it is known what we wrote, what differs tells, whoever wrote that and whenever; else the
+    digest of the template. The same is corrected once: what a webhook makes of each write of ours
+    differs from it again.
     """
-    deployment = state.deployment
+    deployment, departed = state.deployment, memory.departed
     if deployment is None or not _editors(deployment, memory):
         return None
-    return deployment.uid, deployment.template_digest
+    is_known = departed is not None and departed.is_known
+    differs = "; ".join(map(str, departed.changes)) if departed and is_known else None
+    return deployment.uid, differs or deployment.template_digest
 
 
 def _is_judged(memory: ObjectMemory) -> bool:
@@ -100,10 +108,11 @@ def _parked_at(
 
 
 def with_corrections(
-    memory: ObjectMemory, state: ModelState, *, scaled: Scaled | None, applies: bool, now_s: float
+    memory: ObjectMemory, found: Assessment, *, scaled: Scaled | None, applies: bool, now_s: float
 ) -> ObjectMemory:
     """Remember what is written over another's change. ``scaled`` None: replicas are not."""
-    rivals, deployment = memory.rivals, state.deployment
+    before, deployment = found.memory, found.state.deployment
+    rivals = before.rivals
     if deployment is None:
         return memory
     written_at = deployment.generation
@@ -113,8 +122,10 @@ def with_corrections(
         rivals = replace(rivals, replicas=replicas)
     if applies:
         awaited = (deployment.template_digest, written_at + 1)
-        template = replace(overwritten(rivals.template, now_s=now_s), awaited=awaited)
-        rivals = replace(rivals, template=template)
+        is_drift = drift(found.state, before) not in {None, before.drift_corrected}
+        seen = _template(deployment, before) if is_drift else None
+        template = corrected(rivals.template, seen, now_s=now_s)
+        rivals = replace(rivals, template=replace(template, awaited=awaited))
     return replace(memory, rivals=rivals)
 
 

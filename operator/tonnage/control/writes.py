@@ -116,10 +116,10 @@ def _as_written(
         generation = found.state.view.generation
         memory = replace(memory, children_checked_at_s=now_s, children_generation=generation)
     if writes.template is not None:
-        memory = replace(memory, drift_corrected=drift(found.state, memory))
+        memory = replace(memory, drift_corrected=drift(found.state, found.memory))
     return with_corrections(
         memory,
-        found.state,
+        found,
         scaled=Scaled(writes.scale.replicas) if writes.scale else None,
         applies=writes.template is not None,
         now_s=now_s,

@@ -27,6 +27,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.answers import Asker
 from tonnage.control.assess import sized
 from tonnage.control.question import question_of
+from tonnage.control.rivals import drift
 from tonnage.control.status import report
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.lengths import MeasuredLengths
@@ -337,9 +338,9 @@ class TestAForeignEdit:
 
     def test_is_undone_once_for_each_template(self):
         state = a_state(live=self.edited(CHOSEN))
-        dealt_with = (state.deployment.uid, state.deployment.template_digest)
-
         first = assessed(state)
+        dealt_with = drift(state, first.memory)
+
         again = assessed(state, memory=replace(first.memory, drift_corrected=dealt_with))
         newer = self.edited(CHOSEN, "elsewhere/vllm:v0.33.0")
         later = assessed(a_state(live=newer), memory=again.memory)

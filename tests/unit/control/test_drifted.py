@@ -9,6 +9,7 @@ from tonnage.control.state import Memory
 from tonnage.control.tick import tick
 from tonnage.manifests.changes import KEYS
 from tonnage.manifests.names import SPEC_ANNOTATION, TEMPLATE_ANNOTATION
+from tonnage.values import replace
 
 
 def container(body):
@@ -41,6 +42,12 @@ def with_field_manager_tonnage(body):
     container(body)["image"] = "example.test/other:1"
     [fields] = managed_by("tonnage", "f:template")
     body["metadata"]["managedFields"].append(fields | {"operation": "Update"})
+
+
+def with_few_slots(body):
+    """As a webhook sets it, or who applies under our name."""
+    arguments = container(body)["args"]
+    arguments[arguments.index("--max-num-seqs") + 1] = "7"
 
 
 def fields_of(value, name=""):
@@ -240,11 +247,24 @@ class TestWhatIsUndone:
     """As soon as it is seen, by a process that has just begun too."""
 
     @pytest.mark.parametrize(
-        "change", [without_probe, with_another_image, with_field_manager_tonnage, by_two]
+        "change",
+        [without_probe, with_another_image, with_field_manager_tonnage, with_few_slots, by_two],
     )
     def test_is_what_we_wrote_and_another_made_something_else_of(self, change):
         written = template_written(change)
 
+        assert written["spec"]["template"] == a_deployment_body()["spec"]["template"]
+
+    def test_is_an_edit_that_could_not_be_judged_at_first(self):
+        body = a_deployment_body()
+        with_another_image(body)
+        fleet = replace(a_fleet(a_state(a_manifest(), live=body)), gpus={})
+        first = tick(fleet, Memory())
+
+        manifest = a_manifest(generation=2)
+        written = template_written(with_another_image, manifest=manifest, memory=first.memory)
+
+        assert first.memory.objects["uid-of-llama"].conditions["Drifted"].status == "Unknown"
         assert written["spec"]["template"] == a_deployment_body()["spec"]["template"]
 
     @pytest.mark.parametrize("change", [untouched, as_stored, with_an_annotation, with_a_miner])

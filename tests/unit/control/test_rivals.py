@@ -103,6 +103,31 @@ class Story:
         return found and (found.status, found.reason)
 
 
+class Webhooked(Story):
+    """A webhook stamps each write of ours, and sets an image of its own."""
+
+    def __init__(self, rewritten="mirror.test/vllm"):
+        super().__init__()
+        self.num_written, self.rewritten = 0, rewritten
+
+    def body(self):
+        body = super().body()
+        template = body["spec"]["template"]
+        stamp = {"example.test/stamp": str(self.num_written)}
+        template["metadata"]["annotations"] = template["metadata"].get("annotations", {}) | stamp
+        template["spec"]["containers"][0]["image"] = self.rewritten.format(self.num_written)
+        return body
+
+    def written(self, *, num_ticks, every_s=15):
+        """In which ticks the template is written."""
+        found = []
+        for number in range(num_ticks):
+            if self.tick(every_s)[1]:
+                self.num_written += 1
+                found.append(number)
+        return found
+
+
 def a_story(**changes):
     """At rest, after a first look."""
     story = Story(**changes)
@@ -229,6 +254,26 @@ class TestTheTemplate:
 
         assert applied == [True, False, False, False]
         assert story.said("Drifted") == ("True", "TemplateEdited")
+
+    def test_that_a_webhook_stamps_and_rewrites_each_time_is_written_once(self):
+        story = Webhooked()
+
+        assert story.written(num_ticks=100) == [0]
+        assert story.said("Drifted") == ("True", "TemplateEdited")
+
+    def test_that_a_webhook_makes_another_each_time_is_left_to_it_after_three(self):
+        story = Webhooked(rewritten="mirror.test/vllm:{}")
+
+        assert story.written(num_ticks=100) == [0, 1, 2]
+        assert story.said() == ("False", "ConflictingWriter")
+
+    def test_that_is_left_is_tried_again_after_twice_the_time_each_time(self):
+        # Half an hour, one, two, four, eight.
+        story = Webhooked(rewritten="mirror.test/vllm:{}")
+
+        written = story.written(num_ticks=16 * 60, every_s=60)
+
+        assert [at for at in written if at - 1 not in written] == [0, 32, 94, 216, 458, 940]
 
     def test_is_counted_apart_from_replicas(self):
         story = a_story()
