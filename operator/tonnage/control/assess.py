@@ -21,9 +21,7 @@ from tonnage.control.outlook import (
     supply_of,
 )
 from tonnage.control.ownership import own_only
-from tonnage.control.pending import (
-    remembered_giving_back,
-)
+from tonnage.control.pending import remembered_giving_back
 from tonnage.control.promises import factor_reasons, judge, remembered_load
 from tonnage.control.question import RefusedError
 from tonnage.control.remembered import not_ahead, with_observed

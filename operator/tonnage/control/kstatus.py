@@ -130,7 +130,7 @@ def stalled(found: Assessment) -> Finding:
     if found.memory.write_problem:
         return Finding("Stalled", "True", "WriteRefused", found.memory.write_problem)
     deployment = found.state.deployment
-    if deployment and deployment.is_held and deployment.owner_uid == found.state.view.uid:
+    if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
         return Finding("Stalled", "True", "RolloutPaused", _held_written(deployment))
     stuck = dict(deployment.problems).get("Progressing") if deployment else None
     return Finding("Stalled", "True" if stuck else None, "RolloutStuck", stuck or "")

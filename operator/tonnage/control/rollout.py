@@ -40,7 +40,7 @@ def is_rolling(each: Assessment, fleet: Fleet) -> bool:
     waiting.
     """
     live, rolling = each.state.deployment, each.memory.rolling
-    if live is None or not live.is_rolling or live.is_held:
+    if live is None or not live.is_rolling or live.is_rollout_held:
         return False
     if "Progressing" in dict(live.problems):
         return False

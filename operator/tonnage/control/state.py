@@ -126,7 +126,7 @@ class DeploymentView:
         return self.observed_generation < self.generation or self.updated < self.total
 
     @property
-    def is_held(self) -> bool:
+    def is_rollout_held(self) -> bool:
         """Tell whether pods are to be replaced, and are not until somebody lets it go on."""
         return self.is_paused and self.updated < self.total
 

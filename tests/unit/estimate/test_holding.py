@@ -27,10 +27,11 @@ class TestTheRecord:
         assert after(((4.0, 4.0, 4.0, 4.0), 4.7))[0][0] == pytest.approx(0.7)
 
     def test_forgets_within_days(self):
-        once = after(((4.0, 8.0, 8.0, 8.0), 8.0))
+        once = after(((4.0, 8.0, 8.0, 9.0), 8.0))
         later = after(((8.0, 8.0, 8.0, 8.0), 8.0), held=once, times=1440)
 
         assert later[0][0] == pytest.approx(4.0 / 2.71828, rel=0.01)
+        assert later[3][1] == pytest.approx(1.0 / 2.71828, rel=0.01)
 
     def test_takes_no_note_that_was_planned_before_there_was_any(self):
         assert with_held(NOTHING_HELD, (), came=3.0) == NOTHING_HELD
@@ -50,6 +51,12 @@ class TestHowLongReplicasAreHeld:
 
         assert held_starts(after(*hour), quantile=0.99) == 6
         assert held_starts(after(*hour), quantile=0.9) == 3  # 9 x 8 are less than 200
+
+    def test_is_no_longer_under_a_promise_that_is_higher_still(self):
+        # 0.1 short cost 9.9 at most, by a price of 99; 20 are held.
+        held = ((0.1, 0.0), *((0.0, 20.0),) * 3)
+
+        assert held_starts(held, quantile=0.9999) == held_starts(held, quantile=1.0) == 3
 
     def test_is_no_longer_for_a_jump_that_no_holding_helps(self):
         jump = ((4.0, 4.0, 4.0, 4.0), 8.0)
