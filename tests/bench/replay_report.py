@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
 
@@ -68,6 +68,8 @@ class Fared:
     policy: str
     runs: Mapping[int, Run]
     """Those with figures."""
+    judged: Callable[[Sequence[float]], float] = median
+    """Which of the seeds' shares has to keep the target."""
 
     def values(self, name: str) -> list[float]:
         return [run.figures[name] for run in self.runs.values() if run.figures]
@@ -77,8 +79,7 @@ class Fared:
 
     @property
     def keeps(self) -> bool:
-        """Whether the target is kept, in the median of the seeds."""
-        return bool(self.runs) and self.middle("attainment") >= TARGET
+        return bool(self.runs) and self.judged(self.values("attainment")) >= TARGET
 
     @property
     def actions_per_day(self) -> float:
@@ -140,6 +141,12 @@ class Meeting:
         """Return others of them that keep the target, the cheapest first."""
         found = [each for each in self.blind if each.keeps and each.policy != TONNAGE]
         return sorted(found, key=lambda each: each.middle("gpu_hours"))
+
+    @property
+    def in_each_seed(self) -> "Meeting":
+        """Return it with the target to be kept in each of the seeds, not in their median."""
+        fared = {name: replace(each, judged=min) for name, each in self.fared.items()}
+        return replace(self, fared=fared)
 
     def gap_closed(self, each: Fared) -> float | None:
         peak, stairs = self.fared.get(STATIC_PEAK), self.fared.get(STAIRCASE)
@@ -221,12 +228,9 @@ def _sources(runs: Mapping[Job, Run]) -> Mapping[str, Sequence[str]]:
 
 def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     """Yield who won where; nothing is averaged over cases."""
-    verdicts = [(each, verdict(each)) for each in found]
-    groups: dict[str, int] = {}
-    for _, (kind, _) in verdicts:
-        groups[kind] = groups.get(kind, 0) + 1
-    counts = ", ".join(f"{kind} in {number}" for kind, number in groups.items())
-    yield f"Of {len(found)} cases with figures Tonnage {counts or NONE}."
+    yield f"Of {len(found)} cases with figures Tonnage {_counted(found)}."
+    strict = _counted([each.in_each_seed for each in found])
+    yield f"With the target kept in each of the seeds, not in their median, it {strict}."
     yield (
         "Compared are policies that keep the target and know no more than Tonnage does, with the "
         "knobs that their projects ship: others are under Frontiers. "
@@ -236,16 +240,28 @@ def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     first = "cheapest that keeps the target, or who kept most"
     yield f"| case | {first} | Tonnage | {STATIC_PEAK} | {KNOWS_TRUTH} |"
     yield "|---|---|---|---|---|"
-    for each, (_, words) in verdicts:
+    for each in found:
         beside = " | ".join(_beside(each.fared.get(name)) for name in (STATIC_PEAK, KNOWS_TRUTH))
+        words = verdict(each)[1] + (_worst_seed(each.own) if each.own else "")
         yield f"| {each.place} | {_first(each)} | {words} | {beside} |"
+
+
+def _counted(found: Iterable[Meeting]) -> str:
+    groups = Counter(verdict(each)[0] for each in found)
+    return ", ".join(f"{kind} in {number}" for kind, number in groups.items()) or NONE
+
+
+def _worst_seed(each: Fared) -> str:
+    """Say how much the worst seed keeps, where that is too little but the median is not."""
+    least = min(each.values("attainment"))
+    return f"; {least:.2%} in the worst seed" if each.keeps and least < TARGET else ""
 
 
 def _first(found: Meeting) -> str:
     """Return the cheapest that keeps the target; without one, who came nearest."""
     if kept := [each for each in found.blind if each.keeps]:
         best = min(kept, key=lambda each: each.middle("gpu_hours"))
-        return f"{best.policy}, {_hours(best)} GPU-h"
+        return f"{best.policy}, {_hours(best)} GPU-h{_worst_seed(best)}"
     if not found.blind:
         return NONE
     nearest = max(found.blind, key=lambda each: each.middle("attainment"))
