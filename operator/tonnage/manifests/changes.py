@@ -48,7 +48,6 @@ DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
     "restartPolicy": ("Always",),
     "schedulerName": ("default-scheduler",),
     "scheme": ("HTTP",),
-    "securityContext": ({},),
     "successThreshold": (1,),
     "terminationMessagePath": ("/dev/termination-log",),
     "terminationMessagePolicy": ("File",),
@@ -61,17 +60,23 @@ NEVER_DEFAULT: Final = frozenset(
         "args",
         "command",
         "containers",
+        "dnsConfig",
+        "dnsPolicy",
         "env",
         "envFrom",
         "ephemeralContainers",
+        "hostAliases",
         "hostIPC",
         "hostNetwork",
         "hostPID",
+        "hostUsers",
         "initContainers",
         "lifecycle",
         "nodeName",
         "nodeSelector",
+        "priorityClassName",
         "runtimeClassName",
+        "schedulerName",
         "securityContext",
         "serviceAccountName",
         "shareProcessNamespace",
@@ -81,7 +86,7 @@ NEVER_DEFAULT: Final = frozenset(
         "volumes",
     }
 )
-"""What changes what runs, and nobody fills in: somebody's, even where nobody is named."""
+"""What changes what runs, and is filled in as above or by nobody: somebody's, even of no name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

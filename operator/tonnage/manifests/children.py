@@ -109,11 +109,11 @@ def deployment(
             "template": pod_template(model.name, model.spec, figures),
         },
     }
-    annotations[TEMPLATE_ANNOTATION] = template_digest(made)
+    annotations[TEMPLATE_ANNOTATION] = _template_digest(made)
     return made
 
 
-def template_digest(made: Manifest) -> str:
+def _template_digest(made: Manifest) -> str:
     """Return a digest of the pod template of a Deployment as we write it, without defaults."""
     text = json.dumps(made["spec"]["template"], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]

@@ -192,6 +192,28 @@ def test_names_what_was_added_and_by_whom():
     )
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dnsConfig", {"nameservers": ["203.0.113.7"]}),
+        ("dnsPolicy", "None"),
+        ("hostAliases", [{"ip": "203.0.113.7", "hostnames": ["models.test"]}]),
+        ("hostUsers", False),
+        ("priorityClassName", "system-node-critical"),
+        ("schedulerName", "theirs"),
+    ],
+)
+def test_names_what_no_api_server_fills_in_though_nobody_owns_it(field, value):
+    def with_it(body):
+        as_stored(body)
+        body["spec"]["template"]["spec"][field] = value
+
+    condition, _ = told(with_it)
+
+    assert condition.status == "True"
+    assert f"somebody added spec.{field}" in condition.message
+
+
 def test_names_for_each_field_only_who_wrote_that():
     condition, _ = told(by_two)
 
