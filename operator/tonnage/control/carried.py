@@ -83,7 +83,7 @@ def carried_out(
         memory,
         found,
         scaled=Scaled(writes.scale.replicas, carried.scale) if writes.scale else None,
-        applies=writes.template is not None and carried.template is not Fate.UNDONE,
+        template=carried.template if writes.template is not None else None,
         now_s=now_s,
     )
     if carried.is_held:
@@ -109,7 +109,6 @@ def carried_out(
         return replace(memory, write_problem=None) if is_over else memory
     return replace(
         memory,
-        drift_corrected=None if carried.template is Fate.UNDONE else memory.drift_corrected,
         children_checked_at_s=None,
         children_generation=None,
         write_problem=carried.refused or memory.write_problem,
@@ -122,7 +121,6 @@ def _as_before(memory: ObjectMemory, before: ObjectMemory) -> ObjectMemory:
         _untold(memory, before),
         told=before.told,
         posted=before.posted,
-        drift_corrected=before.drift_corrected,
         children_checked_at_s=before.children_checked_at_s,
         children_generation=before.children_generation,
         gauges_written_at_s=before.gauges_written_at_s,

@@ -8,7 +8,15 @@ from tonnage.control.answers import Asker
 from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
-from tonnage.control.state import BetterAsked, Chosen, Fleet, ModelState, ObjectMemory
+from tonnage.control.rivals import is_drift_due, is_judged, leaves_template
+from tonnage.control.state import (
+    BetterAsked,
+    Chosen,
+    DeploymentView,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+)
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
@@ -269,21 +277,25 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
 def _live_flags(state: ModelState, model: ModelDeployment, question: Question) -> Flags | None:
     """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
 
-    The record is what a template is brought back to that somebody else wrote to: where it and the
-    digest of the template belong together, or others own fields of that. Else, where it differs
-    from the arguments, it is the record that was changed: engines run with their arguments.
+    Where these differ, the record is what a template is brought back to that somebody else wrote
+    to, if it is. Else engines run with their arguments, whether these were changed or the record.
     """
-    deployment, departed = state.deployment, question.memory.departed
+    deployment, request = state.deployment, question.request
     if deployment is None:
         return None
-    request, is_known = question.request, departed is not None and departed.is_known
     is_ours = model.spec.scale_target is None
     recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
     default = request.engine.constants.gpu_memory_utilization
     told = read_flags(deployment.arguments, default_utilization=default)
-    if recorded is None or told is None or is_known or deployment.template_managers:
+    if recorded is None or told is None or as_told(recorded) == as_told(told):
         return recorded or told
-    return recorded if as_told(recorded) == as_told(told) else told
+    return recorded if _is_put_back(state, deployment, question.memory) else told
+
+
+def _is_put_back(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> bool:
+    if not is_judged(memory):
+        return bool(deployment.template_managers)
+    return is_drift_due(state, memory) and not leaves_template(memory)
 
 
 def _freely(question: Question, live: Flags | None) -> Sizing:

@@ -5,7 +5,7 @@ once by hand is corrected. Who undoes that again and again is given way to: two 
 each other restart engines for ever.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -17,8 +17,10 @@ WITHIN_S: Final = 600
 """So many corrections in this time are a contest: the next change by another is left standing."""
 NOBODY: Final = "somebody"
 """Where managedFields name nobody."""
+Differences = frozenset[str]
+"""Of a pod template from ours, each as it is told."""
 QUIET_S: Final = 1800
-"""It is tried again when the other has changed nothing for so long; twice as long each time."""
+"""It is tried again when the other has changed nothing for so long."""
 
 
 class Fate(StrEnum):
@@ -86,11 +88,12 @@ class Contest:
     """Generation of the ModelDeployment at which Tonnage gave way; None: it writes."""
     times_held: int = 0
     """That it gave way at this generation."""
+    longest_quiet_s: float = QUIET_S
 
     @property
     def quiet_s(self) -> float:
         """For how long nobody else changes it before it is written again."""
-        return min(DAY_S, QUIET_S * 2.0 ** (self.times_held - 1))
+        return min(self.longest_quiet_s, QUIET_S * 2.0 ** (self.times_held - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +101,15 @@ class Rivals:
     """What is remembered of other writers of one Deployment."""
 
     deployment_uid: str | None = None
-    replicas: Contest = field(default_factory=Contest)
-    template: Contest = field(default_factory=Contest)
+    replicas: Contest = Contest()
+    template: Contest = Contest(longest_quiet_s=DAY_S)
+    """It is tried again after twice as long each time: each write of it replaces pods."""
+    stood_for: str | None = None
+    """Digest of the spec that the Deployment was made for when it last stood as we wrote it."""
+    dealt_with: Differences = frozenset()
+    """Of the template, written over once or left: the same ones are no reason to write again."""
+    template_written_at: int | None = None
+    """Generation of the Deployment that our last write of it comes to, until that is seen."""
     parked_at: int | None = None
     """Generation of the ModelDeployment at which another asked for no replica, and still does."""
 
@@ -111,6 +121,8 @@ def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float)
         return contest  # what we wrote is not seen yet
     if contest.tried is not None and seen.value == contest.tried:
         return _as_ours(overwritten(contest, now_s=now_s), seen.value)
+    if not seen.managers and not seen.is_owned_whole:
+        return _as_ours(replace(contest, held_at=None), seen.value)  # the other gave in
     if seen.value == contest.ours or not (seen.managers or _is_nobodys(contest, seen)):
         return _as_ours(contest, seen.value)
     if contest.awaited and seen.generation <= contest.awaited[1]:
@@ -161,8 +173,12 @@ def _resumed(contest: Contest, spec_generation: int, now_s: float) -> Contest:
     is_same = contest.held_at == spec_generation
     if is_same and now_s - contest.change.at_s < contest.quiet_s:
         return contest
-    times_held = contest.times_held if is_same else 0
-    return Contest(ours=contest.ours, written_at=contest.written_at, times_held=times_held)
+    return Contest(
+        ours=contest.ours,
+        written_at=contest.written_at,
+        times_held=contest.times_held if is_same else 0,
+        longest_quiet_s=contest.longest_quiet_s,
+    )
 
 
 def _as_ours(contest: Contest, value: str) -> Contest:

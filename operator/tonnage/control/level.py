@@ -96,12 +96,11 @@ def _is_quiet(memory: ObjectMemory) -> bool:
         memory.no_path,
         memory.rivals.parked_at,
     )
-    is_at_odds = memory.departed is not None and bool(memory.departed.changes)
     contests = (memory.rivals.replicas, memory.rivals.template)
     is_settled = all(map(_is_over, contests)) and not UNDER_WAY & memory.conditions.keys()
-    return is_settled and not is_at_odds and all(each is None for each in waits)
+    return is_settled and all(each is None for each in waits)
 
 
 def _is_over(contest: Contest) -> bool:
-    is_waiting = {contest.held_at, contest.awaited, contest.tried} != {None}
-    return not is_waiting and (contest.change is None or contest.change.is_over)
+    change, is_waiting = contest.change, {contest.held_at, contest.tried} != {None}
+    return not is_waiting and (change is None or change.is_over or change.is_overwritten)

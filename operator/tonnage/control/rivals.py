@@ -1,8 +1,14 @@
 """Other writers of an object's Deployment: what they own, and what Tonnage leaves to them. Pure."""
 
+import hashlib
+import json
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
 from tonnage.control.contest import (
     NOBODY,
     Contest,
+    Differences,
     Fate,
     Rivals,
     Scaled,
@@ -14,7 +20,11 @@ from tonnage.control.contest import (
     watched,
 )
 from tonnage.control.state import Assessment, DeploymentView, ModelState, ObjectMemory
+from tonnage.manifests.children import spec_digest
 from tonnage.values import replace
+
+REVERTED: Final = "the record of the spec"
+"""A difference: the Deployment says that it was made for another spec than it stood for."""
 
 
 def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> ObjectMemory:
@@ -26,14 +36,18 @@ def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> Obj
     deployment, generation = state.deployment, state.view.generation
     if deployment is None:
         return replace(memory, rivals=Rivals())
-    known, found = memory.rivals, drift(state, memory)
-    is_first = known.deployment_uid is None and not _is_judged(memory)
-    if known.deployment_uid != deployment.uid:
-        known = Rivals(deployment_uid=deployment.uid)
+    is_first = memory.rivals.deployment_uid is None and not is_judged(memory)
+    memory = replace(memory, rivals=_standing(memory.rivals, state, deployment))
+    found = drift(state, memory)
+    known = _looked_at(memory.rivals, found, deployment)
+    known = replace(known, dealt_with=found) if is_first else known
     template = watched(
-        known.template, _template(deployment, memory), spec_generation=generation, now_s=now_s
+        known.template,
+        _template(state, deployment, memory),
+        spec_generation=generation,
+        now_s=now_s,
     )
-    if found not in {None, memory.drift_corrected}:
+    if found - known.dealt_with:
         template = given_way(template, spec_generation=generation, now_s=now_s)
     rivals = replace(
         known,
@@ -43,35 +57,86 @@ def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> Obj
         template=template,
         parked_at=_parked_at(memory, known, deployment, generation),
     )
-    # Seen without another's hand in it, the same edit is a new one when it comes back.
-    dealt_with = found if is_first else memory.drift_corrected if found else None
-    return replace(memory, rivals=rivals, drift_corrected=dealt_with)
+    return replace(memory, rivals=rivals)
 
 
-def drift(state: ModelState, memory: ObjectMemory) -> tuple[str, str] | None:
-    """Return (uid, what differs) of a Deployment whose pods somebody else wrote to.
+def _standing(known: Rivals, state: ModelState, deployment: DeploymentView) -> Rivals:
+    """Return what is remembered of this Deployment, which may stand for the spec by now."""
+    if known.deployment_uid != deployment.uid:
+        known = Rivals(deployment_uid=deployment.uid)
+    wanted = _wanted(state)
+    is_for_spec = wanted is not None and deployment.digest == wanted
+    return replace(known, stood_for=wanted) if is_for_spec else known
 
-    Where it is known what we wrote, what differs tells, whoever wrote that and whenever; else the
-    digest of the template. The same is corrected once: what a webhook makes of each write of ours
-    differs from it again.
+
+def _wanted(state: ModelState) -> str | None:
+    """Return the digest of the spec that our template is to be made from."""
+    model = state.model
+    if not isinstance(model, ModelDeployment) or model.spec.scale_target:
+        return None
+    return spec_digest(model)
+
+
+def _looked_at(known: Rivals, found: Differences, deployment: DeploymentView) -> Rivals:
+    """Return it with the differences that stand although we wrote over them.
+
+    A webhook makes the same of each write of ours. What was made after our write is an edit again,
+    and so is what comes back after it was gone.
+    """
+    written_at, seen_at = known.template_written_at, deployment.generation
+    if written_at is not None and seen_at > written_at:
+        return replace(known, dealt_with=frozenset(), template_written_at=None)
+    awaited = written_at if written_at is not None and seen_at < written_at else None
+    return replace(known, dealt_with=known.dealt_with & found, template_written_at=awaited)
+
+
+def drift(state: ModelState, memory: ObjectMemory) -> Differences:
+    """Return what another made of the pod template that we wrote, if anything.
+
+    Where it is known what we wrote, what differs tells, whoever wrote that and whenever; else a
+    digest of the pods' spec. A whole Deployment of before that was put back differs in its record.
     """
     deployment, departed = state.deployment, memory.departed
-    if deployment is None or not _editors(deployment, memory):
-        return None
-    is_known = departed is not None and departed.is_known
-    differs = "; ".join(map(str, departed.changes)) if departed and is_known else None
-    return deployment.uid, differs or deployment.template_digest
+    if deployment is None:
+        return frozenset()
+    others = {_pod_spec_digest(deployment)} if deployment.template_managers else set[str]()
+    if departed is not None and departed.is_known:
+        others = set(map(str, departed.changes))
+    return frozenset(others | ({REVERTED} if is_reverted(state, memory) else set()))
 
 
-def _is_judged(memory: ObjectMemory) -> bool:
+def is_drift_due(state: ModelState, memory: ObjectMemory) -> bool:
+    """Tell whether the template is to be written over what another made of it."""
+    return bool(drift(state, memory) - memory.rivals.dealt_with)
+
+
+def is_reverted(state: ModelState, memory: ObjectMemory) -> bool:
+    """Tell whether the Deployment stood for this spec, and is seen to stand for another again."""
+    deployment, wanted, known = state.deployment, _wanted(state), memory.rivals
+    if deployment is None or wanted is None or deployment.owner_uid != state.view.uid:
+        return False
+    is_seen = deployment.generation >= (known.template_written_at or 0)
+    return is_seen and known.stood_for == wanted != deployment.digest
+
+
+def is_judged(memory: ObjectMemory) -> bool:
+    """Tell whether it is known what we wrote."""
     return memory.departed is not None and memory.departed.is_known
 
 
-def _editors(deployment: DeploymentView, memory: ObjectMemory) -> frozenset[str]:
+def _pod_spec_digest(deployment: DeploymentView) -> str:
+    """Return a digest without labels and annotations: ``kubectl rollout restart`` writes one."""
+    text = json.dumps(deployment.template.value.get("spec"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _editors(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> frozenset[str]:
     """Return who made the template another than ours; who only added to it did not."""
-    departed = memory.departed
+    departed, managers = memory.departed, deployment.template_managers
+    if is_reverted(state, memory):
+        return managers or frozenset({NOBODY})
     if departed is None or not departed.is_known:
-        return deployment.template_managers
+        return managers
     return frozenset(name for each in departed.changes for name in each.by or (NOBODY,))
 
 
@@ -84,10 +149,10 @@ def _replicas(deployment: DeploymentView) -> Seen:
     )
 
 
-def _template(deployment: DeploymentView, memory: ObjectMemory) -> Seen:
+def _template(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> Seen:
     return Seen(
         value=deployment.template_digest,
-        managers=tuple(sorted(_editors(deployment, memory))),
+        managers=tuple(sorted(_editors(state, deployment, memory))),
         generation=deployment.generation,
         is_owned_whole=False,
     )
@@ -108,9 +173,17 @@ def _parked_at(
 
 
 def with_corrections(
-    memory: ObjectMemory, found: Assessment, *, scaled: Scaled | None, applies: bool, now_s: float
+    memory: ObjectMemory,
+    found: Assessment,
+    *,
+    scaled: Scaled | None,
+    template: Fate | None,
+    now_s: float,
 ) -> ObjectMemory:
-    """Remember what is written over another's change. ``scaled`` None: replicas are not."""
+    """Remember what is written over another's change.
+
+    ``scaled`` None: replicas are not; ``template``: what became of its write, None if none is made.
+    """
     before, deployment = found.memory, found.state.deployment
     rivals = before.rivals
     if deployment is None:
@@ -120,13 +193,25 @@ def with_corrections(
         written_at += 1
         replicas = _with_scaled(rivals.replicas, scaled, written_at, now_s)
         rivals = replace(rivals, replicas=replicas)
-    if applies:
-        awaited = (deployment.template_digest, written_at + 1)
-        is_drift = drift(found.state, before) not in {None, before.drift_corrected}
-        seen = _template(deployment, before) if is_drift else None
-        template = corrected(rivals.template, seen, now_s=now_s)
-        rivals = replace(rivals, template=replace(template, awaited=awaited))
+    if template not in {None, Fate.UNDONE}:
+        rivals = _with_template(rivals, found, deployment, written_at + 1, now_s)
+    if template is Fate.DONE:  # else it may stand for the last spec still
+        rivals = replace(rivals, stood_for=_wanted(found.state))
     return replace(memory, rivals=rivals)
+
+
+def _with_template(
+    rivals: Rivals, found: Assessment, deployment: DeploymentView, written_at: int, now_s: float
+) -> Rivals:
+    state, before = found.state, found.memory
+    seen = _template(state, deployment, before) if is_drift_due(state, before) else None
+    template = corrected(rivals.template, seen, now_s=now_s)
+    return replace(
+        rivals,
+        template=replace(template, awaited=(deployment.template_digest, written_at)),
+        template_written_at=written_at,
+        dealt_with=drift(state, before) | {REVERTED},
+    )
 
 
 def _with_scaled(contest: Contest, scaled: Scaled, written_at: int, now_s: float) -> Contest:

@@ -12,6 +12,7 @@ from tonnage.api.status import Reason
 from tonnage.control.approval import is_roll_approved, roll_proposal
 from tonnage.control.chosen import moved_flags
 from tonnage.control.outlook import lead_s
+from tonnage.control.rivals import is_judged
 from tonnage.control.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
 from tonnage.control.template import roll_changes, template_of
 from tonnage.policy.situation import Metrics
@@ -111,19 +112,29 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
 def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool) -> str | None:
     """Return what the rollout waits for; None: nothing."""
     stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
-    num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
     if stood_s < STANDS_S:
         return f"the gain has to stand for {format_s(STANDS_S)}"
     if _has_moved_lately(found, fleet):
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
+    if is_judged(found.memory) and found.memory.rivals.dealt_with:
+        return "what another made of the template came back with our last write"
     if is_rolling:
         return "another rollout is under way, in the namespace or for such a gain"
-    if _surges(found):
-        if free_gpus < num_gpus:
-            return f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
-    elif found.state.deployment and found.state.deployment.replicas <= 1:
-        return "pods.maxSurge 0 takes the only replica away before its successor starts"
+    if lacks := _lacks(found, free_gpus):
+        return lacks
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
+
+
+def _lacks(found: Assessment, free_gpus: int) -> str | None:
+    """Return what there is no room for while a pod is replaced; None: there is."""
+    num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
+    if _surges(found):
+        is_room = free_gpus >= num_gpus
+        left = f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
+        return None if is_room else left
+    if found.state.deployment and found.state.deployment.replicas <= 1:
+        return "pods.maxSurge 0 takes the only replica away before its successor starts"
+    return None
 
 
 def _surges(found: Assessment) -> bool:

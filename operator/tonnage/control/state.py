@@ -438,8 +438,6 @@ class ObjectMemory:
     """While pods are being replaced."""
     seen_template: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when its controller last knew all of it."""
-    drift_corrected: tuple[str, str] | None = None
-    """(uid, template digest) of the Deployment when a foreign edit was last undone, or left."""
     departed: Departed | None = None
     """From the template that we wrote; None: there is none of ours."""
     rivals: Rivals = field(default_factory=Rivals)

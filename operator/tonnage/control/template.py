@@ -2,7 +2,7 @@
 
 from tonnage.control.draining import drain_to_write_s
 from tonnage.control.ownership import is_adopted
-from tonnage.control.rivals import drift, leaves_template
+from tonnage.control.rivals import is_drift_due, is_reverted, leaves_template
 from tonnage.control.state import Chosen, DeploymentView, Fleet, ModelState, ObjectMemory
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import deployment, site_of
@@ -16,11 +16,10 @@ def template_of(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
     """Return the Deployment to apply; None: the live one stays."""
-    has_drifted = drift(state, memory) not in {None, memory.drift_corrected}
-    if leaves_template(memory):
+    if leaves_template(memory) or chosen.model.spec.scale_target:
         return None
-    is_due = chosen.must_apply or has_drifted or is_adopted(state, state.deployment)
-    if chosen.model.spec.scale_target or not is_due:
+    is_new = chosen.must_apply and not is_reverted(state, memory)
+    if not (is_new or is_drift_due(state, memory) or is_adopted(state, state.deployment)):
         return None
     site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
     return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
-from tonnage.control.contest import Scaled
+from tonnage.control.contest import Fate, Scaled
 from tonnage.control.happenings import Happening, happenings
 from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.retries import apart_s, waiting_retry
-from tonnage.control.rivals import drift, left_replicas, with_corrections
+from tonnage.control.rivals import left_replicas, with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
 from tonnage.control.template import roll_written
@@ -115,13 +115,11 @@ def _as_written(
     if writes.check_children:
         generation = found.state.view.generation
         memory = replace(memory, children_checked_at_s=now_s, children_generation=generation)
-    if writes.template is not None:
-        memory = replace(memory, drift_corrected=drift(found.state, found.memory))
     return with_corrections(
         memory,
         found,
         scaled=Scaled(writes.scale.replicas) if writes.scale else None,
-        applies=writes.template is not None,
+        template=Fate.DONE if writes.template is not None else None,
         now_s=now_s,
     )
 
@@ -193,7 +191,8 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
     is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
-    if is_down and not is_stuck and (found.changes or deployment.is_rolling):
+    is_to_roll = found.changes and not found.memory.write_problem
+    if is_down and not is_stuck and (is_to_roll or deployment.is_rolling):
         return None  # no scale-down during a rollout
     if _owns_children(found) and deployment.owner_uid != found.state.view.uid:
         return None  # adopted first

@@ -336,12 +336,13 @@ class TestAForeignEdit:
         body["spec"]["template"]["spec"]["containers"][0]["image"] = image
         return body
 
-    def test_is_undone_once_for_each_template(self):
+    def test_is_undone_once_for_each_difference(self):
         state = a_state(live=self.edited(CHOSEN))
         first = assessed(state)
         dealt_with = drift(state, first.memory)
 
-        again = assessed(state, memory=replace(first.memory, drift_corrected=dealt_with))
+        written = replace(first.memory.rivals, dealt_with=dealt_with)
+        again = assessed(state, memory=replace(first.memory, rivals=written))
         newer = self.edited(CHOSEN, "elsewhere/vllm:v0.33.0")
         later = assessed(a_state(live=newer), memory=again.memory)
 

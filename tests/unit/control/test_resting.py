@@ -173,6 +173,17 @@ def test_it_is_decided_every_ten_minutes_whatever_else(played):
     assert len(decided_at_s) <= 2 * 160 * TICK_S / LONGEST_S
 
 
+def test_an_object_whose_template_a_webhook_rewrites_rests_too():
+    mine = Object()
+    mine.live["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror.test/vllm:v0.33.0"
+    played = Played(mine)
+    for _ in range(80):
+        played.tick()
+
+    assert sum(played.tick().num_decided for _ in range(40)) <= 1
+    assert played.memory.objects["uid-of-llama"].conditions["Drifted"].status == "True"
+
+
 def test_at_rest_demand_is_noted_and_arrivals_are_counted_every_minute(played):
     rests = 0
     for _ in range(80):

@@ -18,6 +18,7 @@ from tonnage.control.carried import Carried
 from tonnage.control.contest import QUIET_S, Fate
 from tonnage.control.state import Memory
 from tonnage.control.tick import tick, with_carried
+from tonnage.manifests.names import DIGEST_ANNOTATION, TEMPLATE_ANNOTATION
 
 ARGO = managed_by("argocd-controller", "f:replicas")
 KUBECTL = managed_by("kubectl", "f:replicas", subresource="scale")
@@ -26,6 +27,8 @@ TARGET = {"engine": None, "scaleTarget": {"name": "llama"}}
 SIZING = a_sizing()
 OUR_IMAGE, THEIR_IMAGE = "vllm/vllm-openai:v0.33.0", "theirs/vllm:v0.33.0"
 UID = "uid-of-llama"
+ARGO_EDIT = managed_by("argocd-controller", "f:template")
+OF_BEFORE = {"contextLength": 16_384}
 ALL = Carried()
 STALE = Carried(scale=Fate.UNDONE)
 NO_ANSWER = Carried(scale=Fate.UNKNOWN, has_failed=True)
@@ -58,8 +61,7 @@ class Story:
     def edit(self, writers=None):
         """Somebody else changes the image."""
         self.image, self.revision = THEIR_IMAGE, self.revision + 1
-        argo = managed_by("argocd-controller", "f:template")
-        self.template_writers = argo if writers is None else writers
+        self.template_writers = ARGO_EDIT if writers is None else writers
 
     def body(self):
         is_target = "scaleTarget" in self.spec
@@ -108,14 +110,17 @@ class Webhooked(Story):
 
     def __init__(self, rewritten="mirror.test/vllm"):
         super().__init__()
-        self.num_written, self.rewritten = 0, rewritten
+        self.num_written, self.rewritten, self.has_probe = 0, rewritten, True
 
     def body(self):
         body = super().body()
         template = body["spec"]["template"]
         stamp = {"example.test/stamp": str(self.num_written)}
         template["metadata"]["annotations"] = template["metadata"].get("annotations", {}) | stamp
-        template["spec"]["containers"][0]["image"] = self.rewritten.format(self.num_written)
+        container = template["spec"]["containers"][0]
+        container["image"] = self.rewritten.format(self.num_written)
+        if not self.has_probe:
+            del container["readinessProbe"]
         return body
 
     def written(self, *, num_ticks, every_s=15):
@@ -123,9 +128,41 @@ class Webhooked(Story):
         found = []
         for number in range(num_ticks):
             if self.tick(every_s)[1]:
-                self.num_written += 1
+                self.num_written, self.has_probe = self.num_written + 1, True
                 found.append(number)
         return found
+
+
+class Reverted(Story):
+    """Another keeps our whole Deployment of an earlier spec, with what we recorded on it."""
+
+    def __init__(self):
+        super().__init__(spec=OF_BEFORE, template_writers=ARGO_EDIT)
+        self.stands = OF_BEFORE
+
+    def body(self):
+        asked, self.spec = self.spec, self.stands
+        body, self.spec = super().body(), asked
+        return body
+
+    def tick(self, *arguments, **changes):
+        asked = super().tick(*arguments, **changes)
+        if asked[1]:
+            self.stands = self.spec
+        return asked
+
+    def revert(self):
+        self.stands, self.template_writers = OF_BEFORE, ARGO_EDIT
+        self.revision += 1
+
+
+class Unrecorded(Webhooked):
+    """The webhook takes away what tells for which spec our write was."""
+
+    def body(self):
+        body = super().body()
+        del body["metadata"]["annotations"][DIGEST_ANNOTATION]
+        return body
 
 
 def a_story(**changes):
@@ -188,6 +225,14 @@ class TestReplicas:
 
         assert story.tick(QUIET_S - 60) == (None, False)
         assert story.tick(60) == (2, False)
+
+    def test_are_tried_again_after_no_longer_the_third_time(self):
+        story = fought()
+        for _ in range(2):
+            for _ in range(4):
+                story.set(1)
+                story.tick()
+            assert story.tick(QUIET_S) == (2, False)
 
     def test_are_not_wanted_and_not_decided_while_they_are_left(self):
         story = fought()
@@ -274,6 +319,95 @@ class TestTheTemplate:
         written = story.written(num_ticks=16 * 60, every_s=60)
 
         assert [at for at in written if at - 1 not in written] == [0, 32, 94, 216, 458, 940]
+
+    def test_that_a_webhook_rewrites_is_written_once_for_another_edit(self):
+        story = Webhooked()
+        story.written(num_ticks=3)
+        story.has_probe, story.revision = False, story.revision + 1
+
+        assert story.written(num_ticks=10) == [0]
+
+    def test_that_was_edited_again_before_anybody_looked_is_put_back_again(self):
+        story, applied = a_story(), []
+        for _ in range(5):
+            story.edit()
+            applied.append(story.tick(15)[1])
+
+        assert applied == [True, True, True, False, False]
+        assert story.said() == ("False", "ConflictingWriter")
+
+    def test_of_before_that_is_put_back_whole_is_an_edit(self):
+        story, applied = Reverted(), []
+        story.tick()
+        story.spec, story.generation = {}, 2
+        applied.append(story.tick()[1])
+        for _ in range(6):
+            story.tick()
+            story.revert()
+            applied.append(story.tick()[1])
+
+        assert applied == [True, True, True, True, False, False, False]
+        assert story.said() == ("False", "ConflictingWriter")
+        assert "argocd-controller changed the template" in story.condition().message
+
+    def test_whose_record_a_webhook_takes_away_is_written_once(self):
+        assert Unrecorded().written(num_ticks=50) == [0]
+
+    def test_of_another_version_is_no_other_where_its_pods_are_restarted(self):
+        story = Story(template_writers=managed_by("istio", "f:template"))
+        found = {}
+
+        def body():
+            body = Story.body(story)
+            body["metadata"]["annotations"][TEMPLATE_ANNOTATION] = "0" * 16
+            body["spec"]["template"]["metadata"]["annotations"] = dict(found)
+            return body
+
+        story.body = body
+        before = story.tick()
+        found["kubectl.kubernetes.io/restartedAt"] = "2026-11-23T00:00:00Z"
+        story.revision += 1
+
+        assert [before, story.tick()] == [(None, False)] * 2
+        assert story.said("Drifted") == ("Unknown", "WrittenOtherwise")
+
+    def test_that_stands_again_is_nobodys_to_fight_for(self):
+        story = a_story()
+        for _ in range(4):
+            story.edit()
+            story.tick()
+            story.tick()
+        held = story.said()
+        story.image, story.template_writers, story.revision = OUR_IMAGE, [], story.revision + 1
+        story.tick()
+
+        assert held == ("False", "ConflictingWriter")
+        assert story.said() == ("True", "Scaling")
+
+    def test_that_may_not_be_put_back_holds_no_replicas(self):
+        story = a_story(load=4.5, replicas=6)
+        story.load = 0.5
+        story.edit()
+        asked = [story.tick(carried=REFUSED) for _ in range(60)]
+
+        assert asked[0] == (None, True)
+        assert story.replicas < 6
+
+    def test_that_came_back_with_our_write_is_what_the_fleet_is_sized_by(self):
+        slots = "--max-num-seqs"
+
+        class Slots(Story):
+            def body(self):
+                body = super().body()
+                arguments = body["spec"]["template"]["spec"]["containers"][0]["args"]
+                arguments[arguments.index(slots) + 1] = "7"
+                return body
+
+        story, ours = Slots(), a_story()
+        written = [story.tick(15)[1] for _ in range(20)]
+
+        assert written == [True] + [False] * 19
+        assert story.replicas > 2 * ours.replicas
 
     def test_is_counted_apart_from_replicas(self):
         story = a_story()
