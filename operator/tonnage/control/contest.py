@@ -116,13 +116,12 @@ class Rivals:
 
 def watched(contest: Contest, seen: Seen, *, spec_generation: int, now_s: float) -> Contest:
     """Take in what stands there: it is ours, as it was, or another's new change."""
-    contest = _resumed(_not_ahead(contest, now_s), spec_generation, now_s)
+    contest = _not_ahead(_let_go(contest, seen), now_s)
+    contest = _resumed(contest, spec_generation, now_s)
     if contest.written_at is not None and seen.generation < contest.written_at:
         return contest  # what we wrote is not seen yet
     if contest.tried is not None and seen.value == contest.tried:
         return _as_ours(overwritten(contest, now_s=now_s), seen.value)
-    if not seen.managers and not seen.is_owned_whole:
-        return _as_ours(replace(contest, held_at=None), seen.value)  # the other gave in
     if seen.value == contest.ours or not (seen.managers or _is_nobodys(contest, seen)):
         return _as_ours(contest, seen.value)
     if contest.awaited and seen.generation <= contest.awaited[1]:
@@ -154,6 +153,12 @@ def _is_nobodys(contest: Contest, seen: Seen) -> bool:
     It keeps no owner of replicas where the first writer gave none, as ours does.
     """
     return seen.is_owned_whole and contest.written_at is not None and contest.ours is not None
+
+
+def _let_go(contest: Contest, seen: Seen) -> Contest:
+    """Hold nothing where the other gave in: no part of it is another's any more."""
+    is_ours = not (seen.managers or seen.is_owned_whole)
+    return replace(contest, held_at=None) if is_ours else contest
 
 
 def _not_ahead(contest: Contest, now_s: float) -> Contest:
