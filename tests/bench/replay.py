@@ -68,11 +68,15 @@ def swept(names: Sequence[str]) -> list[str]:
 
 
 def draws_of(
-    cases: Sequence[Case], starts_s: Sequence[float], *, seeds: int, speed: float | None
+    cases: Sequence[Case],
+    starts_s: Sequence[float],
+    *,
+    seeds: int,
+    speeds: Sequence[float | None],
 ) -> list[Draw]:
     return [
         Draw(case=case, start_s=start_s, speed=speed, seed=seed)
-        for case, start_s, seed in product(cases, starts_s, range(seeds))
+        for case, start_s, speed, seed in product(cases, starts_s, speeds, range(seeds))
         if seed == SWEPT_SEED or not _is_long(case)
     ]
 
@@ -143,8 +147,8 @@ def _numbers(_: click.Context, parameter: click.Parameter, value: str) -> tuple[
     return found
 
 
-def _speed(_: click.Context, parameter: click.Parameter, value: str) -> float | None:
-    return None if value == DRAWN else _numbers(_, parameter, value)[0]
+def _speeds(_: click.Context, parameter: click.Parameter, value: str) -> tuple[float | None, ...]:
+    return (None,) if value == DRAWN else _numbers(_, parameter, value)
 
 
 @click.command()
@@ -174,10 +178,11 @@ def _speed(_: click.Context, parameter: click.Parameter, value: str) -> float | 
 )
 @click.option(
     "--speed",
+    "speeds",
     default="1",
-    callback=_speed,
+    callback=_speeds,
     show_default=True,
-    help="Of engines, against what is believed; 'drawn': constants by seed.",
+    help="SPEED,... of engines against what is believed; 'drawn': constants by seed.",
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=SEEDS, show_default=True)
 @click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
@@ -192,7 +197,7 @@ def main(  # noqa: PLR0913
     names: tuple[str, ...],
     sweep: bool,
     starts_s: tuple[float, ...],
-    speed: float | None,
+    speeds: tuple[float | None, ...],
     seeds: int,
     processes: int,
     page_only: bool,
@@ -201,7 +206,7 @@ def main(  # noqa: PLR0913
     try:
         known = traces_in(trace_folder) if trace_folder else ()
         cases = chosen_cases((*traces, *known), only)
-        draws = draws_of(cases, starts_s, seeds=seeds, speed=speed)
+        draws = draws_of(cases, starts_s, seeds=seeds, speeds=speeds)
         jobs = jobs_of(draws, names or POLICIES, sweep=sweep)
     except (NoCaseError, UnknownPolicyError) as error:
         raise click.UsageError(str(error)) from error

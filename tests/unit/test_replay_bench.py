@@ -98,7 +98,7 @@ def test_a_sweep_takes_every_value_of_a_knob():
 
 def test_other_knobs_are_run_at_one_cold_start_and_a_day_with_one_seed():
     cases = [case for case in shape_cases() if case.name in {"step", "diurnal"}]
-    draws = draws_of(cases, (60.0, 240.0), seeds=2, speed=1.0)
+    draws = draws_of(cases, (60.0, 240.0), seeds=2, speeds=(1.0,))
     jobs = jobs_of(draws, ["tonnage", "wva2", "wva2:0.4"], sweep=True)
 
     swept_in = {job.draw for job in jobs if job.policy == "wva2:0.7"}
