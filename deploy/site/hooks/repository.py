@@ -22,6 +22,7 @@ PAGES: Final = {
     "accuracy/capacity.md": "tests/bench/capacity.md",
     "accuracy/step-costs.md": "tests/bench/step_costs.md",
     "accuracy/replay.md": "tests/bench/replay.md",
+    "accuracy/replay-truth.md": "tests/bench/replay_truth.md",
     "accuracy/mutation.md": "tests/bench/mutation.md",
     "accuracy/fleet.md": "tests/bench/fleet.md",
     "accuracy/fleet-real.md": "tests/bench/fleet_real.md",
