@@ -8,7 +8,7 @@ from tonnage.control.answers import Asker
 from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
-from tonnage.control.rivals import is_drift_due, is_judged, leaves_template
+from tonnage.control.rivals import is_drift_due, judged, leaves_template
 from tonnage.control.state import (
     BetterAsked,
     Chosen,
@@ -293,7 +293,7 @@ def _live_flags(state: ModelState, model: ModelDeployment, question: Question) -
 
 
 def _is_put_back(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> bool:
-    if not is_judged(memory):
+    if judged(memory) is None:
         return bool(deployment.template_managers)
     return is_drift_due(state, memory) and not leaves_template(memory)
 

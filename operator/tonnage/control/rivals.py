@@ -1,7 +1,5 @@
 """Other writers of an object's Deployment: what they own, and what Tonnage leaves to them. Pure."""
 
-import hashlib
-import json
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -19,7 +17,7 @@ from tonnage.control.contest import (
     told,
     watched,
 )
-from tonnage.control.state import Assessment, DeploymentView, ModelState, ObjectMemory
+from tonnage.control.state import Assessment, Departed, DeploymentView, ModelState, ObjectMemory
 from tonnage.manifests.children import spec_digest
 from tonnage.values import replace
 
@@ -36,7 +34,7 @@ def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> Obj
     deployment, generation = state.deployment, state.view.generation
     if deployment is None:
         return replace(memory, rivals=Rivals())
-    is_first = memory.rivals.deployment_uid is None and not is_judged(memory)
+    is_first = memory.rivals.deployment_uid is None and judged(memory) is None
     memory = replace(memory, rivals=_standing(memory.rivals, state, deployment))
     found = drift(state, memory)
     known = _looked_at(memory.rivals, found, deployment)
@@ -96,11 +94,11 @@ def drift(state: ModelState, memory: ObjectMemory) -> Differences:
     Where it is known what we wrote, what differs tells, whoever wrote that and whenever; else a
     digest of the pods' spec. A whole Deployment of before that was put back differs in its record.
     """
-    deployment, departed = state.deployment, memory.departed
+    deployment, departed = state.deployment, judged(memory)
     if deployment is None:
         return frozenset()
-    others = {_pod_spec_digest(deployment)} if deployment.template_managers else set[str]()
-    if departed is not None and departed.is_known:
+    others = {deployment.pod_spec_digest} if deployment.template_managers else set[str]()
+    if departed is not None:
         others = set(map(str, departed.changes))
     return frozenset(others | ({REVERTED} if is_reverted(state, memory) else set()))
 
@@ -119,23 +117,18 @@ def is_reverted(state: ModelState, memory: ObjectMemory) -> bool:
     return is_seen and known.stood_for == wanted != deployment.digest
 
 
-def is_judged(memory: ObjectMemory) -> bool:
-    """Tell whether it is known what we wrote."""
-    return memory.departed is not None and memory.departed.is_known
-
-
-def _pod_spec_digest(deployment: DeploymentView) -> str:
-    """Return a digest without labels and annotations: ``kubectl rollout restart`` writes one."""
-    text = json.dumps(deployment.template.value.get("spec"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def judged(memory: ObjectMemory) -> Departed | None:
+    """Return how the template departs from what we wrote, where that is known."""
+    departed = memory.departed
+    return departed if departed is not None and departed.is_known else None
 
 
 def _editors(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> frozenset[str]:
     """Return who made the template another than ours; who only added to it did not."""
-    departed, managers = memory.departed, deployment.template_managers
+    departed, managers = judged(memory), deployment.template_managers
     if is_reverted(state, memory):
         return managers or frozenset({NOBODY})
-    if departed is None or not departed.is_known:
+    if departed is None:
         return managers
     return frozenset(name for each in departed.changes for name in each.by or (NOBODY,))
 

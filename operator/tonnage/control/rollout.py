@@ -12,7 +12,7 @@ from tonnage.api.status import Reason
 from tonnage.control.approval import is_roll_approved, roll_proposal
 from tonnage.control.chosen import moved_flags
 from tonnage.control.outlook import lead_s
-from tonnage.control.rivals import is_judged
+from tonnage.control.rivals import judged
 from tonnage.control.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
 from tonnage.control.template import roll_changes, template_of
 from tonnage.policy.situation import Metrics
@@ -116,7 +116,7 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool
         return f"the gain has to stand for {format_s(STANDS_S)}"
     if _has_moved_lately(found, fleet):
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
-    if is_judged(found.memory) and found.memory.rivals.dealt_with:
+    if judged(found.memory) and found.memory.rivals.dealt_with:
         return "what another made of the template came back with our last write"
     if is_rolling:
         return "another rollout is under way, in the namespace or for such a gain"

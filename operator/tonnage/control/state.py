@@ -92,6 +92,8 @@ class DeploymentView:
     """Field managers other than ours with fields in the pod template's spec."""
     template_digest: str
     """Of the pod template as it stands."""
+    pod_spec_digest: str
+    """Without labels and annotations: ``kubectl rollout restart`` writes one."""
     problems: tuple[tuple[str, str], ...]
     """(type, message) of conditions that say what is wrong."""
     drain_s: int | None = None

@@ -122,6 +122,7 @@ def deployment_view(body: Object) -> DeploymentView:
         template_managers=frozenset(name for name, _ in others),
         template_owners=Packed.of(others),
         template_digest=_digest(template),
+        pod_spec_digest=_digest(pod_spec),
         problems=tuple(_problems(status)),
         drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
         grace_s=(template.get("spec") or {}).get("terminationGracePeriodSeconds"),

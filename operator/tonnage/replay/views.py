@@ -49,6 +49,7 @@ def deployment_view(cluster: Cluster, at_s: float) -> DeploymentView | None:
         gpus_per_replica=template.machine.num_gpus,
         template_managers=frozenset(),
         template_digest=template.flags_text,
+        pod_spec_digest=template.flags_text,
         problems=(),
     )
 

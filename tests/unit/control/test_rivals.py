@@ -181,6 +181,16 @@ def fought():
     return story
 
 
+def fought_for_the_template():
+    """Argo CD has undone three corrections of the template, each seen to stand before."""
+    story = a_story()
+    for _ in range(4):
+        story.edit()
+        story.tick()
+        story.tick()
+    return story
+
+
 class TestReplicas:
     def test_that_a_person_set_once_are_corrected_without_a_word(self):
         story = a_story()
@@ -372,11 +382,7 @@ class TestTheTemplate:
         assert story.said("Drifted") == ("Unknown", "WrittenOtherwise")
 
     def test_that_stands_again_is_nobodys_to_fight_for(self):
-        story = a_story()
-        for _ in range(4):
-            story.edit()
-            story.tick()
-            story.tick()
+        story = fought_for_the_template()
         held = story.said()
         story.image, story.template_writers, story.revision = OUR_IMAGE, [], story.revision + 1
         story.tick()
@@ -422,22 +428,14 @@ class TestTheTemplate:
         assert story.said() == ("True", "Scaling")
 
     def test_that_is_left_holds_back_no_replicas(self):
-        story = a_story()
-        for _ in range(4):
-            story.edit()
-            story.tick()
-            story.tick()
+        story = fought_for_the_template()
         story.load = 2.5
 
         assert story.tick() == (3, False)
         assert story.said() == ("False", "ConflictingWriter")
 
     def test_is_written_again_for_a_new_spec(self):
-        story = a_story()
-        for _ in range(4):
-            story.edit()
-            story.tick()
-            story.tick()
+        story = fought_for_the_template()
         story.generation = 2
 
         assert story.tick() == (None, True)
