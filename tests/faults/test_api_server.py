@@ -605,3 +605,26 @@ class TestRow65TheSettingsBecomeWrong:
         assert "tonnage_settings_valid 0.0" in world.operator.page("/metrics").text
         assert world.operator.probe("/readyz") == 200
         assert world.operator.num_starts == 1
+
+
+class TestASpecThatCannotBePlanned:
+    def test_leaves_what_runs_to_be_scaled_and_says_so(self, world):
+        world.begin()
+        ran = world.get(DEPLOYMENTS)["spec"]["template"]
+        world.change(hardware={"gpu": "H900"})
+        world.until(
+            lambda: world.condition("PlanValid").get("reason") == "UnknownGpu", "it is refused"
+        )
+        world.ask_for(3)
+        world.until_replicas(3)
+
+        assert world.get(DEPLOYMENTS)["spec"]["template"] == ran
+        world.until(
+            lambda: world.condition("ScalingActive").get("reason") == "ScalingWhatRuns",
+            "the status says what is scaled",
+        )
+
+        world.change(hardware={"gpu": "H200"})
+        world.until(
+            lambda: world.condition("ScalingActive").get("reason") == "Scaling", "it is planned"
+        )

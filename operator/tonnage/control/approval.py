@@ -24,6 +24,7 @@ from tonnage.control.chosen import choose_running
 from tonnage.control.finding import Finding
 from tonnage.control.needed import needs_told
 from tonnage.control.question import RefusedError
+from tonnage.control.running import as_it_runs
 from tonnage.control.state import (
     APPROVE,
     Assessment,
@@ -36,7 +37,7 @@ from tonnage.control.state import (
 from tonnage.control.template import roll_changes, roll_written, template_of
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
-from tonnage.manifests.children import running_model, spec_digest, write_flags
+from tonnage.manifests.children import spec_digest, write_flags
 from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
@@ -97,31 +98,19 @@ def until_approved(
     if not changes or is_roll_approved(state, chosen.model, chosen.sizing):
         return chosen, None
     proposal = roll_proposal(state, chosen.model, chosen.sizing, changes)
-    running = _running(state, chosen.model, proposal)
-    own_config = state.model_config if running.spec.model.config else None
-    as_it_runs = replace(state, model=running, model_config=own_config)
-    return choose_running(as_it_runs, fleet, memory, asker), proposal
+    running = as_it_runs(state)
+    if running is None:
+        raise _not_recorded(proposal)
+    return choose_running(running, fleet, memory, asker), proposal
 
 
-def _running(state: ModelState, wanted: ModelDeployment, proposal: Proposal) -> ModelDeployment:
-    """Return the model that runs.
-
-    Raises:
-        RefusedError: it is not known.
-    """
-    made_from = state.deployment.made_from if state.deployment else None
-    running = running_model(wanted, made_from)
-    is_known = running is not None and (
-        running.spec.model.config == wanted.spec.model.config or not running.spec.model.config
+def _not_recorded(proposal: Proposal) -> RefusedError:
+    return RefusedError(
+        "RunningSpecUnknown",
+        "what the replicas that run were made from is not recorded, or cannot be read with "
+        "today's SLO and bounds: they stay as they are, until the plan is approved: "
+        f"{how_to_approve(proposal, None)[1]}",
     )
-    if running is None or not is_known:
-        raise RefusedError(
-            "RunningSpecUnknown",
-            "what the replicas that run were made from is not recorded, or cannot be read with "
-            "today's SLO and bounds: they stay as they are, until the plan is approved: "
-            f"{how_to_approve(proposal, None)[1]}",
-        )
-    return running
 
 
 def is_roll_approved(

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.answers import Asker
 from tonnage.control.approval import until_approved, within_cost, without_unapproved
 from tonnage.control.believed import cache_reasons, doubt_reasons
-from tonnage.control.chosen import choose, slots_reasons
+from tonnage.control.budget import Left, over_budget
+from tonnage.control.chosen import choose, choose_running, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
 from tonnage.control.measure import measure_traffic, observe_engines
@@ -26,6 +26,7 @@ from tonnage.control.promises import factor_reasons, judge, remembered_load
 from tonnage.control.question import RefusedError
 from tonnage.control.remembered import not_ahead, with_observed
 from tonnage.control.rivals import with_rivals
+from tonnage.control.running import as_it_runs, is_spec_ahead
 from tonnage.control.situated import situation_of
 from tonnage.control.state import (
     Assessment,
@@ -39,7 +40,7 @@ from tonnage.control.state import (
 )
 from tonnage.control.template import roll_changes, template_of
 from tonnage.control.tracks import watched
-from tonnage.manifests.children import NotServableError, spec_digest
+from tonnage.manifests.children import NotServableError
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
 from tonnage.policy.need import Traffic, need, need_without_demand
@@ -64,8 +65,8 @@ def assess(
     asker: Asker | None = None,
 ) -> Assessment:
     """Assess one object. An object that cannot be planned leaves what runs alone."""
-    state = own_only(state, may_adopt=fleet.settings.mode == "full")
-    return decided(sized(state, fleet, memory, asker or Asker()), fleet, free_gpus=free_gpus)
+    state, asker = own_only(state, may_adopt=fleet.settings.mode == "full"), asker or Asker()
+    return decided(sized(state, fleet, memory, asker), fleet, asker, Left(gpus=free_gpus))
 
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
@@ -85,14 +86,32 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     except SearchAbandonedError as abandoned:
         return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
-        return replace(_answered(found), refusal=_refusal(refused))
-    found = _answered(found)
+        return _refused(_answered(found), refused, fleet, asker)
+    found = with_chosen(_answered(found), chosen)
+    found = replace(found, proposals=(proposal,) if proposal else ())
+    return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
+
+
+def with_chosen(found: Assessment, chosen: Chosen) -> Assessment:
     memory = replace(
         found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
     )
-    proposals = (proposal,) if proposal else ()
-    found = replace(found, memory=memory, chosen=chosen, proposals=proposals)
-    return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
+    return replace(found, memory=memory, chosen=chosen)
+
+
+def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> Assessment:
+    """Say why the spec is not carried out. What runs is sized on by the one that it was made from.
+
+    Else a spec that cannot be had would leave the replicas of before it to any load.
+    """
+    found = replace(found, chosen=None, refusal=_refusal(why))
+    running = as_it_runs(found.state) if is_spec_ahead(found.state) else None
+    if running is None:
+        return found
+    try:
+        return with_chosen(found, choose_running(running, fleet, found.memory, asker))
+    except (SearchAbandonedError, *REFUSALS):
+        return found
 
 
 def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
@@ -129,46 +148,45 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     )
 
 
-def is_spec_ahead(state: ModelState) -> bool:
-    """Tell whether our Deployment was made for another spec, or is yet to be made."""
-    model, deployment = state.model, state.deployment
-    if not isinstance(model, ModelDeployment) or model.spec.scale_target:
-        return False
-    return deployment is None or deployment.digest != spec_digest(model)
-
-
-def decided(
-    found: Assessment, fleet: Fleet, *, free_gpus: int | None, uncounted_gpus: str | None = None
-) -> Assessment:
-    """Say what is to be done with an object that was sized; any other is left as it is.
-
-    ``uncounted_gpus``: what of the fleet the budget cannot count, if there is any.
-    """
-    state, memory, chosen = found.state, found.memory, found.chosen
+def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
+    """Say what is to be done with an object that was sized; any other is left as it is."""
+    try:
+        found = _with_template(found, fleet, left)
+    except REFUSALS as refused:
+        found = _refused(found, refused, fleet, asker)
+    chosen = found.chosen
     if chosen is None:
         return found
-    try:
-        template = template_of(state, fleet, chosen, memory)
-        over = _over_budget(state, chosen, free_gpus, uncounted_gpus) if template else None
-        if over and chosen.must_apply:
-            raise over
-        template = None if over else template  # an edit that the budget keeps is told all the same
-    except REFUSALS as refused:
-        return replace(found, chosen=None, refusal=_refusal(refused))
     held = chosen.belief
     believed = held.constants_at(held.posterior)
-    observed = observe_engines(state, fleet, chosen.sizing, held.constants, believed=believed)
-    changes = roll_changes(state.deployment, template)
-    found = replace(found, memory=memory, template=template, changes=changes, observed=observed)
+    observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
+    found = replace(found, observed=observed)
     found = without_unapproved(found, chosen)
     found, wanted = weighed(found, chosen, observed, fleet)
     hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
     found = replace(found, memory=remember_need(found, chosen, wanted, fleet, hold_s))
-    situation = situation_of(found, chosen, wanted, fleet, free_gpus)
-    situation = replace(situation, uncounted_gpus=uncounted_gpus)
-    decision = decide(situation)
-    memory = remembered_giving_back(state, found.memory, decision, fleet)
+    situation = situation_of(found, chosen, wanted, fleet, left.gpus)
+    decision = decide(replace(situation, uncounted_gpus=left.uncounted))
+    memory = remembered_giving_back(found.state, found.memory, decision, fleet)
     return within_cost(replace(found, memory=memory, need=wanted), chosen, decision)
+
+
+def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
+    """Return the assessment with the Deployment to apply, if one is; of a refused spec none is.
+
+    Raises:
+        RefusedError, NotServableError: it cannot be.
+    """
+    state, chosen = found.state, found.chosen
+    if chosen is None or found.refusal:
+        return found
+    template = template_of(state, fleet, chosen, found.memory)
+    over = over_budget(state, chosen, left) if template else None
+    if over and chosen.must_apply:
+        raise over
+    if template is None or over:  # an edit that the budget keeps is told all the same
+        return found
+    return replace(found, template=template, changes=roll_changes(state.deployment, template))
 
 
 def weighed(
@@ -219,26 +237,3 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     begins = found.traffics.metrics is Metrics.NEVER
     outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None
     return needed(traffic, outlook=outlook)
-
-
-def _over_budget(
-    state: ModelState, chosen: Chosen, free_gpus: int | None, uncounted_gpus: str | None
-) -> RefusedError | None:
-    """Return why the fleet's budget does not leave the GPUs that replicas would take, if so."""
-    live = state.deployment
-    if free_gpus is None or live is None:
-        return None
-    grown = live.replicas * (chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica)
-    if grown > 0 and uncounted_gpus:
-        return RefusedError(
-            "GPUsUncounted",
-            f"{live.replicas} replicas would take {grown} more GPUs, and the fleet's budget "
-            f"cannot count {uncounted_gpus}",
-        )
-    if grown > max(0, free_gpus):
-        return RefusedError(
-            "GPUBudget",
-            f"{live.replicas} replicas would take {grown} more GPUs, the fleet's budget leaves "
-            f"{max(0, free_gpus)}",
-        )
-    return None

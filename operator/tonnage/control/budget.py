@@ -2,26 +2,39 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.control.permission import may_scale
+from tonnage.control.question import RefusedError
 from tonnage.control.state import (
     ACTING,
     Assessment,
+    Chosen,
     DeploymentView,
     Fleet,
     ModelState,
     ObjectMemory,
     PodView,
 )
-from tonnage.control.writes import may_scale
 from tonnage.values import replace
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
 """Codes of the limits that keep an object from what it needs for the budget's sake."""
 MOST_GPUS_OF_POD: Final = 64
 """A template may ask for any number, which no node has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What the fleet's budget leaves to one object."""
+
+    gpus: int | None
+    """None: there is no budget. Negative: the fleet has more than it."""
+    uncounted: str | None = None
+    """What the budget cannot count, if there is any: then nothing grows."""
 
 
 def free_gpus(fleet: Fleet) -> int | None:
@@ -81,12 +94,35 @@ def in_turn(
     return sorted(models, key=turn)
 
 
+def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError | None:
+    """Return why the fleet's budget does not leave the GPUs that replicas would take, if so."""
+    live = state.deployment
+    if left.gpus is None or live is None:
+        return None
+    grown = live.replicas * (chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica)
+    if grown > 0 and left.uncounted:
+        return RefusedError(
+            "GPUsUncounted",
+            f"{live.replicas} replicas would take {grown} more GPUs, and the fleet's budget "
+            f"cannot count {left.uncounted}",
+        )
+    if grown > max(0, left.gpus):
+        return RefusedError(
+            "GPUBudget",
+            f"{live.replicas} replicas would take {grown} more GPUs, the fleet's budget leaves "
+            f"{max(0, left.gpus)}",
+        )
+    return None
+
+
 def with_shortage(found: Assessment, fleet: Fleet) -> Assessment:
     """Remember since when the budget keeps an object short; without a decision nothing is new."""
     decision, since_s = found.decision, found.memory.short_since_s
     if decision is None:
         return found
     codes = {reason.code for reason in decision.reasons}
+    if found.refusal:
+        codes.add(found.refusal.reason)
     is_short = bool(codes & BUDGET_LIMITS) and may_scale(found, fleet)
     now_s = fleet.now_s if since_s is None else since_s
     return replace(found, memory=replace(found.memory, short_since_s=now_s if is_short else None))

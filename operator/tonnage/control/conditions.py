@@ -121,7 +121,7 @@ def capacity_available(found: Assessment) -> Finding:
 
 
 def scaling_active(found: Assessment) -> Finding:
-    if found.refusal:
+    if found.refusal and not found.is_of_before:
         state: tuple[State, str, str] = ("False", "PlanInvalid", "nothing is scaled without a plan")
     elif found.state.conflicting_autoscaler:
         other = found.state.conflicting_autoscaler
@@ -131,6 +131,9 @@ def scaling_active(found: Assessment) -> Finding:
         state = ("False", *left)
     elif found.is_acting and found.blackout:
         state = ("False", "FleetBlind", found.blackout)
+    elif found.is_acting and found.refusal:
+        message = "replicas follow a plan for what runs, until the spec can be carried out"
+        state = ("True", "ScalingWhatRuns", message)
     elif found.is_acting:
         state = ("True", "Scaling", "replicas follow the plan")
     else:

@@ -1,9 +1,10 @@
 """Whether an object is there, on its way or stuck, as kstatus reads it: Argo CD, Flux, kubectl."""
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.assess import UNREADABLE, is_spec_ahead
+from tonnage.control.assess import UNREADABLE
 from tonnage.control.finding import PENDING, Finding, State
 from tonnage.control.rivals import left_replicas
+from tonnage.control.running import is_spec_ahead
 from tonnage.control.state import APPROVE, Assessment, DeploymentView
 from tonnage.control.template import roll_written
 

@@ -100,6 +100,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "RolloutStuck": "the rollout makes no progress",
     "RuntimeClassMissing": "the RuntimeClass of spec.pods does not exist",
     "Scaling": "replicas follow the plan",
+    "ScalingWhatRuns": "replicas follow a plan for what runs, while the spec is refused",
     "Scheduled": "no pod waits for a GPU",
     "ScrapedInPart": "queries without which decisions can be made lack an answer",
     "SlowPod": "one pod takes much longer than the others for the same step: look at its node",

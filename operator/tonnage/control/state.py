@@ -634,6 +634,12 @@ class Assessment:
         return model.spec.scaling.mode if isinstance(model, ModelDeployment) else "Paused"
 
     @property
+    def is_of_before(self) -> bool:
+        """Tell whether the spec is refused, and what runs is sized by the one of before."""
+        chosen = self.chosen
+        return bool(self.refusal and chosen and chosen.model is not self.state.model)
+
+    @property
     def is_acting(self) -> bool:
         """Tell whether its mode lets Tonnage write more than status."""
         return self.mode in ACTING

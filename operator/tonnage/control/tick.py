@@ -11,6 +11,7 @@ from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
 from tonnage.control.blackout import blackouts
 from tonnage.control.budget import (
+    Left,
     free_gpus,
     growth_gpus,
     in_turn,
@@ -23,6 +24,7 @@ from tonnage.control.learning import Observation, learn_from, observation
 from tonnage.control.outlook import with_recalled
 from tonnage.control.ownership import as_owned
 from tonnage.control.pages import with_rounds
+from tonnage.control.permission import may_act
 from tonnage.control.resting import (
     Rest,
     checks_at_rest,
@@ -45,7 +47,7 @@ from tonnage.control.state import (
 )
 from tonnage.control.status import recalled, report
 from tonnage.control.turns import searched_in_turn
-from tonnage.control.writes import Writes, may_act, writes_for
+from tonnage.control.writes import Writes, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
@@ -234,7 +236,8 @@ def assess_fleet(
         uid = state.view.uid
         not_counted = uncounted or uncounted_by(state, fleet)
         has_to_wait = not rolling.isdisjoint({EVERYWHERE, state.view.namespace})
-        each = _decided(sizings[uid], fleet, free, not_counted, is_rolling=has_to_wait)
+        left = Left(gpus=free, uncounted=not_counted)
+        each = _decided(sizings[uid], fleet, asker, left, is_rolling=has_to_wait)
         if _begins_to_roll(each, fleet):
             rolling.add(reach(each, fleet))
         if free is not None:
@@ -269,13 +272,13 @@ def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -
 
 
 def _decided(
-    found: Assessment, fleet: Fleet, free: int | None, uncounted: str | None, *, is_rolling: bool
+    found: Assessment, fleet: Fleet, asker: Asker, left: Left, *, is_rolling: bool
 ) -> Assessment:
     """Decide one object; a bug in that must not stop the others."""
     try:
-        each = decided(found, fleet, free_gpus=free, uncounted_gpus=uncounted)
+        each = decided(found, fleet, asker, left)
         each = with_shortage(each, fleet)
-        return with_rollout(each, fleet, free_gpus=free, is_rolling=is_rolling)
+        return with_rollout(each, fleet, free_gpus=left.gpus, is_rolling=is_rolling)
     except Exception as error:
         return _broken(found.state, found.memory, error)
 

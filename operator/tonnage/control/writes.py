@@ -7,8 +7,9 @@ from tonnage.api.status import Status
 from tonnage.control.contest import Fate, Scaled
 from tonnage.control.happenings import Happening, happenings
 from tonnage.control.leaving import PodCost, costs_to_go
+from tonnage.control.permission import may_act, may_scale, owns_children
 from tonnage.control.retries import apart_s, waiting_retry
-from tonnage.control.rivals import left_replicas, with_corrections
+from tonnage.control.rivals import with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
 from tonnage.control.template import roll_written
@@ -77,7 +78,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     waits_for = waiting_retry(memory, view.generation, now_s=fleet.now_s)
     may_apply = acts and not (waits_for and waits_for.is_of_template)
     template = _template(found, fleet) if may_apply else None
-    checks = acts and waits_for is None and _owns_children(found)
+    checks = acts and waits_for is None and owns_children(found)
     checks = checks and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
     scaling = next(iter(memory.decisions), None) if is_scaling else None
@@ -144,7 +145,7 @@ def check_of_children(
     is_due = memory.children_checked_at_s is not None and _is_check_due(found, memory, fleet)
     if not is_due or not isinstance(model, ModelDeployment):
         return None
-    if not may_act(found, fleet) or not _owns_children(found):
+    if not may_act(found, fleet) or not owns_children(found):
         return None
     writes = Writes(
         namespace=view.namespace,
@@ -169,23 +170,6 @@ def _is_spec_new(found: Assessment, memory: ObjectMemory) -> bool:
     return memory.children_generation != found.state.view.generation
 
 
-def may_act(found: Assessment, fleet: Fleet) -> bool:
-    """Tell whether the Deployment of this object may be touched at all."""
-    is_wanted = found.is_acting and found.refusal is None
-    is_ours_alone = found.state.conflicting_autoscaler is None and not found.state.view.is_deleting
-    has_right = fleet.settings.mode == "full" or not _owns_children(found)
-    return is_wanted and is_ours_alone and has_right
-
-
-def may_scale(found: Assessment, fleet: Fleet) -> bool:
-    """Tell whether its replicas may be written: nobody else is given way to."""
-    return may_act(found, fleet) and left_replicas(found) is None
-
-
-def _owns_children(found: Assessment) -> bool:
-    return found.chosen is not None and found.chosen.model.spec.scale_target is None
-
-
 def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     deployment, decision = found.state.deployment, found.decision
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
@@ -194,14 +178,14 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     is_to_roll = found.changes and not found.memory.write_problem
     if is_down and not is_stuck and (is_to_roll or deployment.is_rolling):
         return None  # no scale-down during a rollout
-    if _owns_children(found) and deployment.owner_uid != found.state.view.uid:
+    if owns_children(found) and deployment.owner_uid != found.state.view.uid:
         return None  # adopted first
     return Scale(
         deployment=deployment.name,
         uid=deployment.uid,
         seen=deployment.replicas,
         replicas=decision.replicas,
-        costs=_costs(found, fleet) if is_down and _owns_children(found) else (),
+        costs=_costs(found, fleet) if is_down and owns_children(found) else (),
     )
 
 

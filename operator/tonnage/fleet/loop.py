@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
+from tonnage.control.permission import may_scale
 from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.state import Assessment, Fleet, Memory, ModelState
 from tonnage.control.status import newest_decision
 from tonnage.control.tick import Outcome, tick, with_carried
 from tonnage.control.times import rfc3339
-from tonnage.control.writes import may_scale
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.limiter import BURST_S

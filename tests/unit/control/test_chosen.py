@@ -462,11 +462,16 @@ class TestRefusals:
             ({"slo": {"timePerOutputToken": {"p95": "1ms"}}}, "1.00 ms"),
         ],
     )
-    def test_name_what_cannot_be_planned_and_leave_what_runs(self, spec, word):
+    def test_name_what_cannot_be_planned_and_leave_the_template_that_runs(self, spec, word):
         found = assessed(a_state(a_manifest(**spec), live=a_deployment_body()))
 
         assert word in found.refusal.message
-        assert (found.template, found.decision) == (None, None)
+        assert found.template is None
+
+    def test_of_what_nothing_runs_for_ask_for_nothing(self):
+        found = assessed(a_state(a_manifest(hardware={"gpu": "H900"}), replicas=None))
+
+        assert (found.template, found.chosen, found.decision) == (None, None, None)
 
 
 class TestMeasuredLengths:
