@@ -30,7 +30,9 @@ RETRY_S = 0.5
 JITTER = 0.5
 """Most of a pause that chance adds to it."""
 LONGEST_RETRY_AFTER_S = 5.0
-CHUNK = 500
+CHUNK = 100
+"""Objects in one answer to a list. As it is parsed, one of Kubernetes' takes ten times the memory
+of what is kept of it, and what a list leaves free is never given back whole."""
 RETRIED = frozenset({429, 500, 502, 503, 504})
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"

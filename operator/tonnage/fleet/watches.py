@@ -15,7 +15,7 @@ import aiohttp
 import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
-from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi
+from tonnage.cluster.kube import CHUNK, MODEL_DEPLOYMENTS, KubeApi
 from tonnage.fleet.lists import RELISTED
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
@@ -26,6 +26,9 @@ LOG = logging.getLogger("tonnage.watches")
 Answer = TypeVar("Answer")
 LOOK_S = 1.0
 """How often it is asked whether something has changed of which nobody tells."""
+IDLE_S = 0.1
+"""For how long Kopf keeps the whole of an object after an event. With its five seconds all that the
+first lists tell of was held at once."""
 END_S = 30.0
 """In which Kopf ends once one of its tasks has; some of them may wait for one that is gone."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -128,7 +131,8 @@ async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.watching.client_timeout = 600
     settings.watching.inactivity_timeout = 70
     settings.watching.reconnect_backoff = 1.0
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = CHUNK
+    settings.queueing.idle_timeout = IDLE_S
     for plural in SELECTED:
         settings.watching.label_selectors[plural] = f"{MANAGED_LABEL}=true"
 
