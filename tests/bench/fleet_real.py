@@ -1,12 +1,13 @@
 """A crowd on a real API server: start-up herd, fixed point, restart, changes, and a page of that.
 
-    python tests/bench/fleet_real.py [--objects 1000] [--distinct] [--page]
+    python tests/bench/fleet_real.py [--objects 1000] [--replicas 3] [--distinct] [--made] [--page]
 
 The operator's process runs with the settings of the chart on the lab's control plane; KWOK plays
 nodes and kubelets. A query API answers for every pod that is Ready: all pods do the same, far from
 what they serve. Of ``--distinct`` objects each asks another question (model, context, SLO), else
-there are 100 questions. Control plane, KWOK, the query API and this script share the machine with
-the operator: its CPU is its own, wall time is what all of them leave it.
+there are 100 questions. With ``--made`` their Deployments stand there when it starts: there is no
+herd, and a large fleet is there in minutes. Control plane, KWOK, the query API and this script
+share the machine with the operator: its CPU is its own, wall time is what all of them leave it.
 
 ``--page`` puts the rows of this size into fleet_real.md, and leaves the others there.
 """
@@ -65,6 +66,8 @@ class Story:
 
     crowd: Crowd
     url: str
+    is_made: bool = False
+    """Their Deployments stand there from the beginning."""
     figures: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -83,17 +86,19 @@ class Story:
             made, told = self._made(began_s), self._told(began_s)
             if len(crowd.looks) % 20 == 0:
                 self.say(f"Deployments {len(made)}, statuses {len(told)} of {self.number}")
-            return len(made) >= self.number and len(told) >= self.number
+            is_made = self.is_made or len(made) >= self.number
+            return is_made and len(told) >= self.number
 
         crowd.until(done, "every Deployment and status is written", timeout_s=LONG_S)
         made, told = self._made(began_s), self._told(began_s)
+        if made:
+            self.figures["deployments"] = max(made.values()) - began_s
         asked, writes = crowd.requests(began_s), crowd.writes(began_s)
         per_s = [sum(w.at_s // 1 == s for w in writes) for s in {w.at_s // 1 for w in writes}]
         first_s, last_s = min(w.at_s for w in writes), max(w.at_s for w in writes)
         pending = map(int, WAITING.findall(crowd.operator.log()))
         self.figures |= {
             "first": first_s - began_s,
-            "deployments": max(made.values()) - began_s,
             "picture": max(told.values()) - began_s,
             "writes_per_s": len(writes) / (last_s - first_s),
             "most_per_s": max(per_s),
@@ -126,7 +131,7 @@ class Story:
     def settle(self) -> None:
         """Wait for all pods, and until nothing was written for a while."""
         crowd, began_s = self.crowd, time.time()
-        wanted = self.number * REPLICAS
+        wanted = self.number * crowd.replicas
 
         def there() -> bool:
             if len(crowd.looks) % 20 == 0:
@@ -266,13 +271,15 @@ def rounded(figures: Mapping[str, float]) -> Mapping[str, float]:
 @click.option("--objects", type=int, default=1000, show_default=True)
 @click.option("--distinct", is_flag=True, help="As many questions as objects, not 100.")
 @click.option("--page", is_flag=True, help="Put the rows into fleet_real.md.")
-def main(objects: int, distinct: bool, page: bool) -> None:
+@click.option("--replicas", type=int, default=REPLICAS, show_default=True, help="Of each object.")
+@click.option("--made", is_flag=True, help="The Deployments stand there when the operator starts.")
+def main(objects: int, distinct: bool, page: bool, replicas: int, made: bool) -> None:
     questions = objects if distinct else min(objects, NUM_QUESTIONS)
-    with a_crowd(objects, questions) as (crowd, url):
-        story = Story(crowd=crowd, url=url)
+    with a_crowd(objects, questions, replicas=replicas, is_made=made) as (crowd, url):
+        story = Story(crowd=crowd, url=url, is_made=made)
         story.figures |= {
             "objects": objects,
-            "pods": objects * REPLICAS,
+            "pods": objects * replicas,
             "questions": questions,
         }
         for part in (story.herd, story.settle, story.fixed, story.restart, story.change):

@@ -15,14 +15,16 @@ whoever else used the machine. Empty: a run did not come so far.
 
 With more than 1,000 pods Prometheus is asked in parts of about as many, 4 with 3,000: 220 answers
 in a round. The query API is a process of Python on the same cores; a change does not wait for it.
-Rows of other sizes than the last run are of earlier versions: by namespace, and JSON with blanks.
+Rows of other sizes than the last run are of earlier versions: RSS before pages of lists were of 100
+objects; of 200 and 500 objects by namespace, and JSON with blanks.
 """
 SAME = {"objects": "{:.0f}", "pods": "{:.0f}", "questions": "{:.0f}"}
 TABLES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
     "Start-up herd": (
-        "The operator starts; all objects stand there, and nothing was made for any. Deployments,\n"
-        "picture: until every object has its Deployment, and a status. Held, searching: most\n"
-        "objects that waited for their turn to be written, and for a search.",
+        "The operator starts; all objects stand there, and nothing was made for any, or (where no\n"
+        "time of Deployments is told) their Deployments without a status. Deployments, picture:\n"
+        "until every object has its Deployment, and a status. Held, searching: most objects that\n"
+        "waited for their turn to be written, and for a search.",
         {
             "first": ("first write", "{:.0f}"),
             "deployments": ("Deployments", "{:.0f}"),

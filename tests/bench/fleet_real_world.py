@@ -23,15 +23,25 @@ from http_double import serving
 from operator_process import OperatorProcess, an_operator
 from site_lab import CRDS, WRITE_VERBS, Object, Request, a_model
 from tonnage.api.objects import parse_model_deployment
-from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS, KubeApi, load_client
+from tonnage.cluster.kube import (
+    DEPLOYMENTS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    SERVICES,
+    KubeApi,
+    load_client,
+)
 from tonnage.lab import assets, controlplane, kwok
 from tonnage.lab.controlplane import ControlPlane
+from tonnage.manifests.children import Site, deployment, service
+from tonnage.manifests.names import MANAGER
 from tonnage.sizing.plan import Sizing, size
 from tonnage.units import KIB, MIB
 
 OWN = "tonnage-system"
 USER = f"system:serviceaccount:{OWN}:tonnage"
 TICK_S = 15
+SCRAPE_S = 15.0
 NUM_NAMESPACES = 20
 NUM_QUESTIONS = 100
 REPLICAS, MOST_REPLICAS = 3, 8
@@ -55,20 +65,22 @@ MODELS = (
 )
 
 
-def a_question(number: int) -> Object:
+def a_question(number: int, replicas: int = REPLICAS) -> Object:
     """Return model, context and SLO of an object; no two numbers give the same."""
     ttft_ms = 1500 + number
     return {
         "model": MODELS[number % len(MODELS)],
         "contextLength": 4096 * (2 + number % 5),
         "slo": {"timeToFirstToken": {"p95": f"{ttft_ms}ms"}, "timePerOutputToken": {"p95": "50ms"}},
-        "scaling": {"minReplicas": REPLICAS, "maxReplicas": MOST_REPLICAS},
+        "scaling": {"minReplicas": replicas, "maxReplicas": MOST_REPLICAS},
     }
 
 
-def a_manifest_of(number: int, key: tuple[str, str], num_questions: int) -> Object:
+def a_manifest_of(
+    number: int, key: tuple[str, str], num_questions: int, replicas: int = REPLICAS
+) -> Object:
     namespace, name = key
-    body = a_model(name, **a_question(number % num_questions))
+    body = a_model(name, **a_question(number % num_questions, replicas))
     body["metadata"]["namespace"] = namespace
     return body
 
@@ -109,6 +121,8 @@ class Crowd:
     stack: ExitStack
     names: Sequence[tuple[str, str]]
     """(namespace, name) of each object."""
+    replicas: int = REPLICAS
+    """Of each object, at least."""
     operator: OperatorProcess | None = None
     asked: list[Request] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
@@ -231,10 +245,13 @@ def is_ready(pod: Object) -> bool:
 
 
 @contextmanager
-def a_crowd(number: int, num_questions: int) -> Iterator[tuple[Crowd, str]]:
+def a_crowd(
+    number: int, num_questions: int, *, replicas: int = REPLICAS, is_made: bool = False
+) -> Iterator[tuple[Crowd, str]]:
     """Make so many objects on a control plane of their own; nobody has seen them yet.
 
-    Yields them with the address of the query API.
+    Yields them with the address of the query API. ``is_made``: their Deployments and Services stand
+    there too, as an operator of before left them.
     """
     names = [(f"team-{each % NUM_NAMESPACES:02}", f"m{each:05}") for each in range(number)]
     with ExitStack() as stack:
@@ -249,9 +266,17 @@ def a_crowd(number: int, num_questions: int) -> Iterator[tuple[Crowd, str]]:
         )
         server = stack.enter_context(serving(prometheus, keeps_alive=True))
         made = Crowd(
-            plane=plane, api=api, prometheus=prometheus, folder=folder, stack=stack, names=names
+            plane=plane,
+            api=api,
+            prometheus=prometheus,
+            folder=folder,
+            stack=stack,
+            names=names,
+            replicas=replicas,
         )
         _lay_out(made, num_questions)
+        if is_made:
+            _make_children(made, num_questions)
         stopping = threading.Event()
         stack.callback(stopping.set)
         threading.Thread(target=_keep_showing, args=(made, server, stopping), daemon=True).start()
@@ -266,7 +291,7 @@ def _lay_out(crowd: Crowd, num_questions: int) -> None:
     kubectl(
         "create", "clusterrolebinding", "tonnage", "--clusterrole=cluster-admin", f"--user={USER}"
     )
-    num_nodes = 1 + int(SPARE * len(crowd.names) * REPLICAS / PODS_OF_NODE)
+    num_nodes = 1 + int(SPARE * len(crowd.names) * crowd.replicas / PODS_OF_NODE)
     kubectl.apply(
         kwok.gpu_node(f"gpu-{each:03}", num_gpus=PODS_OF_NODE, gpu_product="NVIDIA-H200")
         for each in range(num_nodes)
@@ -274,11 +299,27 @@ def _lay_out(crowd: Crowd, num_questions: int) -> None:
 
     def make(numbered: tuple[int, tuple[str, str]]) -> None:
         number, key = numbered
-        body = a_manifest_of(number, key, num_questions)
+        body = a_manifest_of(number, key, num_questions, crowd.replicas)
         crowd.api.create(MODEL_DEPLOYMENTS.path(key[0]), body)
 
     with ThreadPoolExecutor(NUM_HANDS) as hands:
         list(hands.map(make, enumerate(crowd.names)))
+
+
+def _make_children(crowd: Crowd, num_questions: int) -> None:
+    """Make what an operator makes of each object; replicas beyond one are left to it."""
+    site = Site(has_pod_monitors=False, scrape_interval_s=SCRAPE_S)
+    sizings = {number: a_sizing_of(number) for number in range(num_questions)}
+    numbers = {key: number % num_questions for number, key in enumerate(crowd.names)}
+
+    def make(body: Object) -> None:
+        model = parse_model_deployment(body)
+        made = deployment(model, sizings[numbers[model.key]], site)
+        for kind, each in ((DEPLOYMENTS, made), (SERVICES, service(model))):
+            crowd.api.apply(kind.path(*model.key), each, manager=MANAGER, force=False)
+
+    with ThreadPoolExecutor(NUM_HANDS) as hands:
+        list(hands.map(make, crowd.objects()))
 
 
 def _keep_showing(crowd: Crowd, server: object, stopping: threading.Event) -> None:
