@@ -86,32 +86,32 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     except SearchAbandonedError as abandoned:
         return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
-        return _refused(_answered(found), refused, fleet, asker)
-    found = with_chosen(_answered(found), chosen)
-    found = replace(found, proposals=(proposal,) if proposal else ())
+        return _refused(found, refused, fleet, asker)
+    found = _answered(found)
+    found = replace(found, chosen=chosen, proposals=(proposal,) if proposal else ())
     return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
-
-
-def with_chosen(found: Assessment, chosen: Chosen) -> Assessment:
-    memory = replace(
-        found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
-    )
-    return replace(found, memory=memory, chosen=chosen)
 
 
 def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> Assessment:
     """Say why the spec is not carried out. What runs is sized on by the one that it was made from.
 
-    Else a spec that cannot be had would leave the replicas of before it to any load.
+    Else a spec that cannot be had would leave the replicas of before it to any load. Where that
+    waits for a search it keeps its turn, and scales nothing until then.
     """
     found = replace(found, chosen=None, refusal=_refusal(why))
-    running = as_it_runs(found.state) if is_spec_ahead(found.state) else None
+    may_scale = found.is_acting and fleet.settings.mode == "full" and is_spec_ahead(found.state)
+    running = as_it_runs(found.state) if may_scale else None
     if running is None:
-        return found
+        return _answered(found)
     try:
-        return with_chosen(found, choose_running(running, fleet, found.memory, asker))
-    except (SearchAbandonedError, *REFUSALS):
-        return found
+        chosen = choose_running(running, fleet, found.memory, asker, is_put_back=False)
+    except SearchAbandonedError:
+        waiting = as_needed_last(found.memory, fleet.now_s)
+        since_s = fleet.now_s if waiting.waiting_since_s is None else waiting.waiting_since_s
+        return replace(found, memory=replace(waiting, waiting_since_s=since_s))
+    except REFUSALS:
+        return _answered(found)
+    return replace(_answered(found), chosen=chosen, is_of_before=True)
 
 
 def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
@@ -157,7 +157,10 @@ def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assess
     chosen = found.chosen
     if chosen is None:
         return found
-    held = chosen.belief
+    memory = replace(
+        found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
+    )
+    found, held = replace(found, memory=memory), chosen.belief
     believed = held.constants_at(held.posterior)
     observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
     found = replace(found, observed=observed)
@@ -165,8 +168,7 @@ def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assess
     found, wanted = weighed(found, chosen, observed, fleet)
     hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
     found = replace(found, memory=remember_need(found, chosen, wanted, fleet, hold_s))
-    situation = situation_of(found, chosen, wanted, fleet, left.gpus)
-    decision = decide(replace(situation, uncounted_gpus=left.uncounted))
+    decision = decide(situation_of(found, chosen, wanted, fleet, left))
     memory = remembered_giving_back(found.state, found.memory, decision, fleet)
     return within_cost(replace(found, memory=memory, need=wanted), chosen, decision)
 

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
-from tonnage.control.permission import may_scale
+from tonnage.control.permission import may_act, may_scale
 from tonnage.control.question import RefusedError
 from tonnage.control.state import (
     ACTING,
@@ -68,12 +68,30 @@ def _most_of_ours(model: ModelDeployment | InvalidSpecError, live: DeploymentVie
 
 
 def growth_gpus(found: Assessment, fleet: Fleet) -> int:
-    """Return what an object is about to grow by."""
-    if found.decision is None or found.sizing is None or not may_scale(found, fleet):
-        return 0
+    """Return what an object is about to grow by, in replicas and in each of them."""
+    if found.decision is None or found.chosen is None or not may_scale(found, fleet):
+        return template_gpus(found, fleet)
     current = found.state.deployment.replicas if found.state.deployment else 0
     grown = max(0, found.decision.replicas - current)
-    return grown * found.sizing.flags.parallelism.num_gpus
+    return grown * gpus_of_replica(found, found.chosen) + template_gpus(found, fleet)
+
+
+def gpus_of_replica(found: Assessment, chosen: Chosen) -> int:
+    """Return what one more replica takes: by the template that stands, where none is applied."""
+    live, asked = found.state.deployment, chosen.sizing.flags.parallelism.num_gpus
+    return asked if live is None or found.template else max(asked, live.gpus_per_replica)
+
+
+def template_gpus(found: Assessment, fleet: Fleet) -> int:
+    """Return what the replicas that run grow by, with the template that is to be applied."""
+    live, chosen = found.state.deployment, found.chosen
+    if live is None or chosen is None or found.template is None or not may_act(found, fleet):
+        return 0
+    return live.replicas * max(0, _grown_each(live, chosen))
+
+
+def _grown_each(live: DeploymentView, chosen: Chosen) -> int:
+    return chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica
 
 
 def in_turn(
@@ -99,7 +117,7 @@ def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError |
     live = state.deployment
     if left.gpus is None or live is None:
         return None
-    grown = live.replicas * (chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica)
+    grown = live.replicas * _grown_each(live, chosen)
     if grown > 0 and left.uncounted:
         return RefusedError(
             "GPUsUncounted",
@@ -121,8 +139,6 @@ def with_shortage(found: Assessment, fleet: Fleet) -> Assessment:
     if decision is None:
         return found
     codes = {reason.code for reason in decision.reasons}
-    if found.refusal:
-        codes.add(found.refusal.reason)
     is_short = bool(codes & BUDGET_LIMITS) and may_scale(found, fleet)
     now_s = fleet.now_s if since_s is None else since_s
     return replace(found, memory=replace(found.memory, short_since_s=now_s if is_short else None))

@@ -74,15 +74,24 @@ def _asks_the_same(state: ModelState, model: ModelDeployment) -> bool:
     return live is not None and differs_in_pods(model, live.made_from)
 
 
-def choose_running(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
+def choose_running(
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+    asker: Asker,
+    *,
+    is_put_back: bool = True,
+) -> Chosen:
     """Size what runs; the state's model is the one that its pods were made for.
+
+    ``is_put_back``: what somebody made of its template is about to be, where it would be else.
 
     Raises:
         RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
     """
     model = checked(state)
     question = question_of(model, state, fleet, memory, asker)
-    live = _live_flags(state, model, question)
+    live = _live_flags(state, model, question, may_put_back=is_put_back)
     if live is None:
         raise RefusedError("FlagsUnknown", "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
@@ -274,7 +283,9 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
         raise RefusedError("NameConflict", conflict_written(state.in_the_way, model.uid))
 
 
-def _live_flags(state: ModelState, model: ModelDeployment, question: Question) -> Flags | None:
+def _live_flags(
+    state: ModelState, model: ModelDeployment, question: Question, *, may_put_back: bool = True
+) -> Flags | None:
     """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
 
     Where these differ, the record is what a template is brought back to that somebody else wrote
@@ -289,7 +300,8 @@ def _live_flags(state: ModelState, model: ModelDeployment, question: Question) -
     told = read_flags(deployment.arguments, default_utilization=default)
     if recorded is None or told is None or as_told(recorded) == as_told(told):
         return recorded or told
-    return recorded if _is_put_back(state, deployment, question.memory) else told
+    is_put_back = may_put_back and _is_put_back(state, deployment, question.memory)
+    return recorded if is_put_back else told
 
 
 def _is_put_back(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> bool:

@@ -42,11 +42,12 @@ class Observation:
 def observation(found: Assessment, now_s: float) -> Observation | None:
     """Return what an object's engines say now.
 
-    None while its pods do not run what the sizing is about: their figures belong to another key.
+    None while its pods do not run what the sizing is about: their figures belong to another key;
+    and where that is known by a record alone, which others can write.
     """
     chosen, namespace = found.chosen, found.state.view.namespace
     observed = found.observed
-    if chosen is None or observed is None or not is_settled(found):
+    if chosen is None or observed is None or found.is_of_before or not is_settled(found):
         return None
     request, flags = chosen.sizing.request, chosen.sizing.flags
     return Observation(

@@ -17,7 +17,8 @@ def is_spec_ahead(state: ModelState) -> bool:
 def as_it_runs(state: ModelState) -> ModelState | None:
     """Return the state with the model that its pods were made for, and today's SLO and bounds.
 
-    None: nothing of ours runs, or nobody recorded what it was made from so that it can be read.
+    None: nothing of ours runs, or nobody recorded what it was made from so that it can be read. Or
+    that names a ConfigMap or a claim that today's spec does not, so that nobody has read it.
     """
     wanted, live = state.model, state.deployment
     if not isinstance(wanted, ModelDeployment) or wanted.spec.scale_target:
@@ -27,16 +28,15 @@ def as_it_runs(state: ModelState) -> ModelState | None:
     running = running_model(wanted, live.made_from)
     if running is None:
         return None
-    config = running.spec.model.config
-    if config and config != wanted.spec.model.config:
-        return None  # what stands in it is not known
-    is_same_claim = _claim_of(running) == _claim_of(wanted)
+    config, claim = running.spec.model.config, _claim_of(running)
+    if config not in {None, wanted.spec.model.config} or claim not in {None, _claim_of(wanted)}:
+        return None
     return replace(
         state,
         model=running,
         model_config=state.model_config if config else None,
         config_problem=state.config_problem if config else None,
-        claim_modes=state.claim_modes if is_same_claim else None,
+        claim_modes=state.claim_modes if claim else None,
     )
 
 

@@ -1,5 +1,6 @@
 """What a decision on replicas may depend on, gathered from an assessment. Pure."""
 
+from tonnage.control.budget import Left, gpus_of_replica, template_gpus
 from tonnage.control.capacity import why_refused
 from tonnage.control.needed import needs_told
 from tonnage.control.outlook import held_s, scale_down_window_s, unseen_room
@@ -17,9 +18,9 @@ from tonnage.sizing.plan import requests_per_s_asked
 
 
 def situation_of(
-    found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, free_gpus: int | None
+    found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, left: Left
 ) -> Situation:
-    """Return what the replicas of an object are decided on; ``free_gpus``: of the budget."""
+    """Return what the replicas of an object are decided on."""
     state, memory, scaling = found.state, found.memory, chosen.model.spec.scaling
     return Situation(
         now_s=fleet.now_s,
@@ -42,8 +43,9 @@ def situation_of(
         awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,
         window_base=window_base(memory, fleet),
-        gpus_per_replica=chosen.sizing.flags.parallelism.num_gpus,
-        free_budget_gpus=free_gpus,
+        gpus_per_replica=gpus_of_replica(found, chosen),
+        free_budget_gpus=None if left.gpus is None else left.gpus - template_gpus(found, fleet),
+        uncounted_gpus=left.uncounted,
         settings=PolicySettings(
             scale_down_window_s=scale_down_window_s(memory, fleet.settings),
             hold_s=held_s(memory, chosen.sizing, fleet.settings),

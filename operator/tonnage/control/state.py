@@ -618,6 +618,8 @@ class Assessment:
     """What waits for somebody to agree to it."""
     blackout: str | None = None
     """What much of the fleet lost at once: then nothing is scaled."""
+    is_of_before: bool = False
+    """The spec is refused, and ``chosen`` is what runs, sized by the spec that it was made from."""
 
     @property
     def is_due(self) -> bool:
@@ -632,12 +634,6 @@ class Assessment:
     def mode(self) -> str:
         model = self.state.model
         return model.spec.scaling.mode if isinstance(model, ModelDeployment) else "Paused"
-
-    @property
-    def is_of_before(self) -> bool:
-        """Tell whether the spec is refused, and what runs is sized by the one of before."""
-        chosen = self.chosen
-        return bool(self.refusal and chosen and chosen.model is not self.state.model)
 
     @property
     def is_acting(self) -> bool:

@@ -102,7 +102,7 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
         replicas=replicas_status(found),
         plan=_plan(found, memory),
         estimate=None
-        if found.sizing is None
+        if found.sizing is None or found.is_of_before
         else estimate_status(found.sizing, replicas=_planned(found)),
         measured=measured,
         calibration=calibration_status(found, fleet),
@@ -145,10 +145,10 @@ def _planned(found: Assessment) -> int | None:
 
 
 def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
-    """Return the plan; a paused object keeps the one that it was paused with."""
+    """Return the plan for the spec; a paused object keeps the one that it was paused with."""
     if found.mode == "Paused" and (frozen := _frozen_plan(found, memory)):
         return frozen
-    if found.sizing is None or found.decision is None:
+    if found.sizing is None or found.decision is None or found.is_of_before:
         return None
     own = (*batch_reasons(found.sizing), *memory_reasons(found.sizing))
     reasons = (*own, *found.decision.reasons)

@@ -20,6 +20,7 @@ from tonnage.control.tick import tick
 
 SIZING = a_sizing()
 """Two GPUs for each replica."""
+WIDE = {"hardware": {"gpu": "H200", "gpusPerReplica": 4}}
 
 
 def running(name, *, replicas=1, load=2.3, priority=0, more=(), **scaling):
@@ -107,6 +108,28 @@ class TestTurns:
         assert outcome.memory.objects["uid-of-a"].short_since_s is None
 
 
+class TestATemplateOfMoreGpus:
+    def growing(self, name, *, replicas=2, load=0.5):
+        """An object whose spec asks four GPUs of each replica, where two are taken."""
+        scaling = {"minReplicas": 1, "maxReplicas": 8}
+        body = a_deployment_body(a_model(name), sizing=SIZING, replicas=replicas)
+        manifest = a_manifest(name, generation=2, scaling=scaling, **WIDE)
+        return a_state(manifest, live=body, replicas=replicas, load=load)
+
+    def test_leaves_the_next_in_turn_what_it_does_not_take(self):
+        found, outcome = decided(self.growing("a"), self.growing("b"), max_gpus=12)
+
+        assert [each.template is not None for each in outcome.writes] == [True, False]
+        assert said(outcome, "b", "PlanValid")[:2] == ("False", "GPUBudget")
+        assert found == {"a": 2, "b": 2}
+
+    def test_leaves_its_own_replicas_no_more_than_the_rest(self):
+        found, outcome = decided(self.growing("a", load=9), max_gpus=12)
+
+        assert outcome.writes[0].template is not None
+        assert found["a"] == 3  # two of four take eight
+
+
 class TestWhatIsNotCounted:
     def test_lets_nothing_grow_and_is_named(self):
         mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
@@ -169,8 +192,7 @@ class TestWhatIsNotCounted:
         )
 
     def test_refuses_a_template_of_more_gpus(self):
-        wide = {"gpu": "H200", "gpusPerReplica": 4}
-        changed = a_manifest("z", hardware=wide, generation=2)
+        changed = a_manifest("z", generation=2, **WIDE)
         live = a_deployment_body(a_model("z"), sizing=SIZING)
         mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
         fleet = a_fleet(mig, a_state(changed, live=live), settings={"max_gpus": 1000})

@@ -3,25 +3,35 @@
 import pytest
 
 from fleet_builders import (
+    NOW_S,
     a_deployment_body,
     a_fleet,
     a_manifest,
+    a_memory,
     a_model,
     a_sizing,
     a_state,
     assessed,
+    managed_by,
 )
+from tonnage.control.answers import Asker
+from tonnage.control.assess import assess
+from tonnage.control.budget import growth_gpus
 from tonnage.control.conditions import conditions
+from tonnage.control.learning import observation
 from tonnage.control.running import as_it_runs
 from tonnage.control.state import Memory
 from tonnage.control.status import report
 from tonnage.control.tick import tick, with_carried
 from tonnage.control.writes import writes_for
+from tonnage.sizing.errors import SearchAbandonedError
 
 UNKNOWN_GPU = {"hardware": {"gpu": "H900"}}
 WIDER = {"hardware": {"gpu": "H200", "gpusPerReplica": 4}}
 SIZING = a_sizing()
 """Two GPUs for each replica."""
+CLAIMED = {"pods": {"modelCacheClaim": "weights"}}
+MADE_WITH = a_deployment_body(a_model(**CLAIMED), sizing=SIZING)
 SHARED, OF_A_NODE = ("ReadWriteMany",), ("ReadWriteOnce",)
 
 
@@ -66,13 +76,21 @@ class TestASpecThatIsRefused:
         writes, told = carried_out(a_refused({**UNKNOWN_GPU, "scaling": {"mode": "Recommend"}}))
 
         assert writes.scale is None
-        assert told["ScalingActive"] == ("False", "RecommendOnly")
+        assert told["ScalingActive"] == ("False", "PlanInvalid")
 
     def test_scales_nothing_that_the_chart_gives_no_right_to(self):
         writes, told = carried_out(a_refused(), mode="scaleOnly")
 
         assert writes.scale is None
         assert told["PlanValid"] == ("False", "UnknownGpu")
+        assert told["ScalingActive"] == ("False", "PlanInvalid")
+
+    def test_shows_no_plan_and_teaches_nothing(self):
+        found = assessed(a_refused())
+
+        assert report(found, a_fleet(found.state)).status.plan is None
+        assert found.observed.pods
+        assert observation(found, NOW_S) is None
 
     @pytest.mark.parametrize("made_from", [None, "", "{}", "[]", '{"model": 3}'])
     def test_scales_nothing_of_which_nobody_wrote_down_what_it_is(self, made_from):
@@ -101,6 +119,42 @@ class TestASpecThatIsRefused:
         assert told["PlanValid"] == ("False", "NameConflict")
 
 
+class TestWhatSomebodyMadeOfTheTemplate:
+    def test_are_flags_that_what_runs_is_sized_by(self):
+        body = a_deployment_body(sizing=SIZING, managedFields=managed_by("kubectl", "f:template"))
+        arguments = body["spec"]["template"]["spec"]["containers"][0]["args"]
+        arguments[arguments.index("--max-num-seqs") + 1] = "4"
+
+        found = assessed(a_refused(live=body))
+
+        assert found.template is None
+        assert found.sizing.flags.max_num_seqs == 4
+
+    def test_are_gpus_that_its_replicas_take_of_the_budget(self):
+        body = a_deployment_body(sizing=SIZING)
+        container = body["spec"]["template"]["spec"]["containers"][0]
+        container["resources"]["limits"]["nvidia.com/gpu"] = "8"
+
+        found = assessed(a_refused(live=body, load=5), free_gpus=8)
+
+        assert (found.decision.replicas, found.decision.limited_by) == (3, "GPUBudget")
+        assert growth_gpus(found, a_fleet(found.state)) == 8
+
+
+class TestASearchForWhatRuns:
+    def test_keeps_the_refusal_and_its_turn(self):
+        def spent():
+            raise SearchAbandonedError("no time is left")
+
+        asker = Asker(between=spent)
+        state = a_refused()
+
+        found = assess(state, a_fleet(state), a_memory(state), free_gpus=None, asker=asker)
+
+        assert (found.refusal.reason, found.decision) == ("UnknownGpu", None)
+        assert found.memory.waiting_since_s == NOW_S
+
+
 class TestAsItRuns:
     def test_is_the_model_of_before_with_what_is_asked_of_it_today(self):
         slo = {"timePerOutputToken": {"p95": "70ms"}}
@@ -119,19 +173,21 @@ class TestAsItRuns:
         assert (running.config_problem, running.claim_modes) == (None, None)
 
     def test_has_the_claim_that_stays(self):
-        pods = {"pods": {"modelCacheClaim": "weights"}}
-        live = a_deployment_body(a_model(**pods), sizing=SIZING)
-
-        running = as_it_runs(a_refused(pods | UNKNOWN_GPU, live=live, claim_modes=SHARED))
+        running = as_it_runs(a_refused(CLAIMED | UNKNOWN_GPU, live=MADE_WITH, claim_modes=SHARED))
 
         assert running.claim_modes == SHARED
+
+    def test_is_not_known_of_a_claim_that_the_spec_of_today_does_not_name(self):
+        other = {"pods": {"modelCacheClaim": "shared"}} | UNKNOWN_GPU
+
+        assert as_it_runs(a_refused(other, live=MADE_WITH, claim_modes=SHARED)) is None
 
 
 class Waiting:
     """Six replicas of two GPUs each; the spec asks for four each, of the twelve that there are."""
 
     def __init__(self, load):
-        self.load, self.replicas, self.memory, self.gpus = load, 6, Memory(), 2
+        self.load, self.replicas, self.memory = load, 6, Memory()
         self.now_s, self.revision = a_fleet().now_s, 3
 
     def tick(self):
@@ -173,9 +229,11 @@ class TestASpecThatTheBudgetHasNoRoomFor:
         assert story.said("PlanValid") == ("False", "GPUBudget")
         assert story.said("ScalingActive") == ("True", "ScalingWhatRuns")
 
-    def test_comes_before_those_that_were_not_kept_short(self):
+    def test_asks_with_the_same_speed_from_tick_to_tick(self):
         story = Waiting(load=5.5)
 
         story.tick()
+        since_s = story.memory.objects["uid-of-llama"].asked_speed.since_s
+        story.tick()
 
-        assert story.memory.objects["uid-of-llama"].short_since_s == story.now_s
+        assert story.memory.objects["uid-of-llama"].asked_speed.since_s == since_s
