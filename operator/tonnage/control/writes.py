@@ -69,6 +69,11 @@ class Writes:
         told = len(self.happenings) + (self.status is not None)
         return templates + self.check_children + told
 
+    @property
+    def is_routine(self) -> bool:
+        """Tell whether children are looked at, and nothing else is wanted."""
+        return self.num_limited == self.check_children
+
 
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
     """Return what is to be written for one object, and the memory of it once it is carried out."""

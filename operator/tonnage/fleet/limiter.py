@@ -16,6 +16,9 @@ from tonnage.control.writes import Writes
 
 BURST_S: Final = 5.0
 """So much time's writes may be made at once; where some are left, the next tick comes so soon."""
+PATIENT_TICKS: Final = 20
+"""For which looks at children that stand let through what somebody waits for. A process that begins
+has all of them to make: 5,000 took two minutes, and a change of spec waited behind them."""
 SLOWEST: Final = 1 / 64
 """Of the rate, to which failures that come again and again bring it."""
 
@@ -44,12 +47,13 @@ class Limiter:
     def admitted(self, wanted: Iterable[Writes]) -> Sequence[Writes]:
         """Return the objects whose writes are made now, each with all of them.
 
-        Those whose replicas change come first. Then namespaces take turns, and within one, who was
-        left longest: who makes many objects waits for them, and nobody else does.
+        Those whose replicas change come first. Then namespaces take turns: who makes many objects
+        waits for them, and nobody else does. Within one, what is routine comes after the rest, and
+        else who was left longest before others.
         """
         self._refill()
         known = list(wanted)
-        ordered = sorted(known, key=lambda each: -self._held.get(each.uid, 0))
+        ordered = sorted(known, key=self._place)
         ordered = by_turns(ordered, namespace=lambda each: each.namespace)
         ordered.sort(key=lambda each: each.scale is None)
         found = []
@@ -61,6 +65,10 @@ class Limiter:
         left = ordered[len(found) :]
         self._held = {each.uid: self._held.get(each.uid, 0) + 1 for each in left}
         return found
+
+    def _place(self, wanted: Writes) -> tuple[bool, int]:
+        held = self._held.get(wanted.uid, 0)
+        return wanted.is_routine and held < PATIENT_TICKS, -held
 
     def _refill(self) -> None:
         now_s, rate = self.clock(), self.per_s * self.share

@@ -10,7 +10,7 @@ from loop_builders import a_loop, a_world, replicas_of, served, tick
 from tonnage.api.status import Status
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
 from tonnage.control.writes import Scale, Writes
-from tonnage.fleet.limiter import BURST_S, SLOWEST, Limiter
+from tonnage.fleet.limiter import BURST_S, PATIENT_TICKS, SLOWEST, Limiter
 
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = first_replicas()
@@ -28,6 +28,10 @@ def a_status(name, namespace="a", **more):
     return Writes(
         namespace=namespace, name=name, uid=f"{namespace}/{name}", status=Status(), **more
     )
+
+
+def a_look(name, namespace="a"):
+    return Writes(namespace=namespace, name=name, uid=f"{namespace}/{name}", check_children=True)
 
 
 def a_limiter(per_s=2.0):
@@ -76,6 +80,26 @@ class TestAdmission:
 
         assert first == ["crowd/0", "alone/x", "crowd/1", "crowd/2", "crowd/3"]
         assert second == ["crowd/4", "alone/x", "crowd/5", "crowd/6"]
+
+    def test_a_look_at_children_lets_through_what_somebody_waits_for(self):
+        limiter, clock = a_limiter(per_s=1)
+        looks = [a_look(str(number)) for number in range(50)]
+        changed = a_status("changed", template={})
+
+        assert admitted(limiter, *looks) == ["a/0", "a/1", "a/2", "a/3", "a/4"]
+        clock.now_s += 3
+        assert admitted(limiter, *looks[5:], changed)[0] == "a/changed"
+
+    def test_a_look_at_children_does_not_wait_for_ever(self):
+        limiter, clock = a_limiter(per_s=1)
+        look, others = a_look("look"), [a_status(str(number)) for number in range(9)]
+
+        made = []
+        for _ in range(2 * PATIENT_TICKS):
+            clock.now_s += 1
+            made += admitted(limiter, look, *others)
+
+        assert "a/look" in made
 
     def test_who_scales_comes_first(self):
         limiter, _ = a_limiter(per_s=0.2)
