@@ -26,6 +26,7 @@ PAGES: Final = {
     "accuracy/mutation.md": "tests/bench/mutation.md",
     "accuracy/fleet.md": "tests/bench/fleet.md",
     "accuracy/fleet-real.md": "tests/bench/fleet_real.md",
+    "accuracy/fleet-distinct.md": "tests/bench/fleet_distinct.md",
     "accuracy/faults.md": "tests/faults/README.md",
 }
 DECISIONS: Final = "operator/decisions"

@@ -229,7 +229,7 @@ def approved(found: Assessment) -> Finding:
     kind, given = "Approved", found.state.view.approve
     if found.mode != APPROVE:
         return Finding(kind, None, "", "")
-    if found.refusal and not found.proposals:
+    if found.refusal and not (found.is_of_before and found.proposals):
         return Finding(kind, "Unknown", "PlanInvalid", found.refusal.message)
     if found.proposals:
         said = [how_to_approve(each, given) for each in found.proposals]

@@ -87,7 +87,6 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
         return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
         return _refused(found, refused, fleet, asker)
-    found = _answered(found)
     found = replace(found, chosen=chosen, proposals=(proposal,) if proposal else ())
     return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
 
@@ -111,7 +110,7 @@ def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> A
         return replace(found, memory=replace(waiting, waiting_since_s=since_s))
     except REFUSALS:
         return _answered(found)
-    return replace(_answered(found), chosen=chosen, is_of_before=True)
+    return replace(found, chosen=chosen, is_of_before=True)
 
 
 def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
@@ -158,7 +157,10 @@ def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assess
     if chosen is None:
         return found
     memory = replace(
-        found.memory, asked_speed=chosen.belief.asked, better_asked=chosen.better_asked
+        found.memory,
+        asked_speed=chosen.belief.asked,
+        better_asked=chosen.better_asked,
+        waiting_since_s=None,
     )
     found, held = replace(found, memory=memory), chosen.belief
     believed = held.constants_at(held.posterior)

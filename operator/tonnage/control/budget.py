@@ -77,9 +77,12 @@ def growth_gpus(found: Assessment, fleet: Fleet) -> int:
 
 
 def gpus_of_replica(found: Assessment, chosen: Chosen) -> int:
-    """Return what one more replica takes: by the template that stands, where none is applied."""
+    """Return what one more replica takes: at least what the template that stands asks for.
+
+    Replicas are written before a template, which may be refused or have to wait.
+    """
     live, asked = found.state.deployment, chosen.sizing.flags.parallelism.num_gpus
-    return asked if live is None or found.template else max(asked, live.gpus_per_replica)
+    return asked if live is None else max(asked, live.gpus_per_replica)
 
 
 def template_gpus(found: Assessment, fleet: Fleet) -> int:
@@ -87,11 +90,13 @@ def template_gpus(found: Assessment, fleet: Fleet) -> int:
     live, chosen = found.state.deployment, found.chosen
     if live is None or chosen is None or found.template is None or not may_act(found, fleet):
         return 0
-    return live.replicas * max(0, _grown_each(live, chosen))
+    return replaced_gpus(live, chosen)
 
 
-def _grown_each(live: DeploymentView, chosen: Chosen) -> int:
-    return chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica
+def replaced_gpus(live: DeploymentView, chosen: Chosen) -> int:
+    """Return how many more GPUs the replicas that run take once they are replaced."""
+    grown = chosen.sizing.flags.parallelism.num_gpus - live.gpus_per_replica
+    return live.replicas * max(0, grown)
 
 
 def in_turn(
@@ -117,7 +122,7 @@ def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError |
     live = state.deployment
     if left.gpus is None or live is None:
         return None
-    grown = live.replicas * _grown_each(live, chosen)
+    grown = replaced_gpus(live, chosen)
     if grown > 0 and left.uncounted:
         return RefusedError(
             "GPUsUncounted",

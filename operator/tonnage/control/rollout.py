@@ -10,6 +10,7 @@ import math
 from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
 from tonnage.control.approval import is_roll_approved, roll_proposal
+from tonnage.control.budget import replaced_gpus
 from tonnage.control.chosen import moved_flags
 from tonnage.control.outlook import lead_s
 from tonnage.control.rivals import judged
@@ -91,8 +92,7 @@ def with_rollout(
         return found
     if found.mode == APPROVE and not _is_approved(found, chosen, better):
         return _proposed(found, chosen, better, fleet)
-    needed = chosen.sizing.flags.parallelism.num_gpus
-    waits = _waits_for(found, fleet, needed if free_gpus is None else free_gpus, is_rolling)
+    waits = _waits_for(found, fleet, math.inf if free_gpus is None else free_gpus, is_rolling)
     return _told(found, chosen, better, waits) if waits else _moved(found, chosen, better, fleet)
 
 
@@ -109,7 +109,7 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
     return is_ours and found.is_acting and found.template is None
 
 
-def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool) -> str | None:
+def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bool) -> str | None:
     """Return what the rollout waits for; None: nothing."""
     stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
     if stood_s < STANDS_S:
@@ -125,9 +125,13 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: int, is_rolling: bool
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
 
 
-def _lacks(found: Assessment, free_gpus: int) -> str | None:
+def _lacks(found: Assessment, free_gpus: float) -> str | None:
     """Return what there is no room for while a pod is replaced; None: there is."""
     num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
+    live, chosen = found.state.deployment, found.chosen
+    grown = replaced_gpus(live, chosen) if live and chosen else 0
+    if free_gpus < grown:
+        return f"the pods of today's plan take {grown} GPUs more than the budget leaves"
     if _surges(found):
         is_room = free_gpus >= num_gpus
         left = f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"

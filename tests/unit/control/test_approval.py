@@ -67,6 +67,16 @@ def said(kind, found):
     return condition and (condition.status, condition.reason)
 
 
+def test_nothing_is_asked_for_where_the_chart_only_scales():
+    state = a_state(a_waiting_manifest(**LONGER), live=a_deployment_body())
+    fleet = a_fleet(state, settings={"mode": "scaleOnly"})
+
+    found = assessed(state, fleet=fleet)
+
+    assert found.refusal.reason == "ScaleOnly"
+    assert said("Approved", found) == ("Unknown", "PlanInvalid")
+
+
 def the_digest(found):
     [proposal] = found.proposals
     return proposal.digest

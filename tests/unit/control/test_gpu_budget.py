@@ -129,6 +129,16 @@ class TestATemplateOfMoreGpus:
         assert outcome.writes[0].template is not None
         assert found["a"] == 3  # two of four take eight
 
+    def test_of_fewer_counts_as_it_stands_until_it_is_written(self):
+        scaling = {"minReplicas": 1, "maxReplicas": 8}
+        wide = a_deployment_body(a_model("a", **WIDE), sizing=a_sizing(**WIDE))
+        state = a_state(a_manifest("a", generation=2, scaling=scaling), live=wide, load=9)
+
+        found, outcome = decided(state, max_gpus=10)
+
+        assert outcome.writes[0].template is not None
+        assert found["a"] == 2  # a third one of four GPUs would take twelve
+
 
 class TestWhatIsNotCounted:
     def test_lets_nothing_grow_and_is_named(self):

@@ -192,6 +192,16 @@ class TestARollout:
         assert (found.template is not None) is goes
         assert ("pods.maxSurge 0 takes the only replica" in said(found)) is not goes
 
+    def test_needs_the_gpus_that_somebody_took_off_the_pods_that_run(self):
+        live = a_deployment_body(replicas=2)
+        container = live["spec"]["template"]["spec"]["containers"][0]
+        container["resources"]["limits"]["nvidia.com/gpu"] = "1"
+        kept = replace(an_object(live=live), template=None, changes=())  # by the budget
+        found = rolled(kept, free_gpus=1)
+
+        assert found.template is None
+        assert "take 2 GPUs more than the budget leaves" in said(found)
+
     def test_needs_no_gpus_where_a_pod_goes_before_its_successor_comes(self):
         found = an_object()
         spec = found.chosen.model.spec.model_copy(update={"pods": Pods(max_surge=0)})

@@ -1,5 +1,7 @@
 """What runs is scaled on by the spec that it was made from, where the spec of today is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from fleet_builders import (
@@ -141,11 +143,12 @@ class TestWhatSomebodyMadeOfTheTemplate:
         assert growth_gpus(found, a_fleet(found.state)) == 8
 
 
+def spent():
+    raise SearchAbandonedError("no time is left")
+
+
 class TestASearchForWhatRuns:
     def test_keeps_the_refusal_and_its_turn(self):
-        def spent():
-            raise SearchAbandonedError("no time is left")
-
         asker = Asker(between=spent)
         state = a_refused()
 
@@ -153,6 +156,18 @@ class TestASearchForWhatRuns:
 
         assert (found.refusal.reason, found.decision) == ("UnknownGpu", None)
         assert found.memory.waiting_since_s == NOW_S
+
+    def test_keeps_its_turn_while_the_budget_refuses(self):
+        state = a_refused(WIDER)
+        fleet, known = a_fleet(state), Asker()
+        waited = replace(a_memory(state), waiting_since_s=NOW_S - 60)
+        assert assess(state, fleet, waited, free_gpus=99, asker=known).template
+
+        asker = Asker(known.remembered, between=spent)
+        found = assess(state, fleet, waited, free_gpus=0, asker=asker)
+
+        assert (found.refusal.reason, found.decision) == ("GPUBudget", None)
+        assert found.memory.waiting_since_s == NOW_S - 60
 
 
 class TestAsItRuns:

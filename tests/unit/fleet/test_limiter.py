@@ -10,7 +10,7 @@ from loop_builders import a_loop, a_world, replicas_of, served, tick
 from tonnage.api.status import Status
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
 from tonnage.control.writes import Scale, Writes
-from tonnage.fleet.limiter import BURST_S, PATIENT_TICKS, SLOWEST, Limiter
+from tonnage.fleet.limiter import BURST_S, ROUTINE_EVERY, SLOWEST, Limiter
 
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = first_replicas()
@@ -87,15 +87,24 @@ class TestAdmission:
         changed = a_status("changed", template={})
 
         assert admitted(limiter, *looks) == ["a/0", "a/1", "a/2", "a/3", "a/4"]
+        for _ in range(30):
+            admitted(limiter, *looks[5:])
         clock.now_s += 3
         assert admitted(limiter, *looks[5:], changed)[0] == "a/changed"
+
+    def test_changes_of_one_namespace_come_before_looks_of_all_others(self):
+        limiter, _ = a_limiter(per_s=1)
+        looks = [a_look("look", namespace=f"team-{number}") for number in range(50)]
+        changed = [a_status(str(number), template={}) for number in range(2)]
+
+        assert admitted(limiter, *looks, *changed)[:2] == ["a/0", "a/1"]
 
     def test_a_look_at_children_does_not_wait_for_ever(self):
         limiter, clock = a_limiter(per_s=1)
         look, others = a_look("look"), [a_status(str(number)) for number in range(9)]
 
         made = []
-        for _ in range(2 * PATIENT_TICKS):
+        for _ in range(2 * ROUTINE_EVERY):
             clock.now_s += 1
             made += admitted(limiter, look, *others)
 
