@@ -144,8 +144,8 @@ class TestVerbs:
 
         assert found == [{"n": 1}, {"n": 2}, {"n": 3}]
         assert [request.query for request in requests] == [
-            {"limit": "500", "labelSelector": "a=b"},
-            {"limit": "500", "labelSelector": "a=b", "continue": "more"},
+            {"limit": "100", "labelSelector": "a=b"},
+            {"limit": "100", "labelSelector": "a=b", "continue": "more"},
         ]
 
     @pytest.mark.parametrize("empty", [{"items": None, "metadata": {}}, {"items": []}])
