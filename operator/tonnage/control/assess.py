@@ -105,9 +105,7 @@ def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> A
     try:
         chosen = choose_running(running, fleet, found.memory, asker, is_put_back=False)
     except SearchAbandonedError:
-        waiting = as_needed_last(found.memory, fleet.now_s)
-        since_s = fleet.now_s if waiting.waiting_since_s is None else waiting.waiting_since_s
-        return replace(found, memory=replace(waiting, waiting_since_s=since_s))
+        return replace(found, memory=_in_turn(found.memory, fleet.now_s))
     except REFUSALS:
         return _answered(found)
     return replace(found, chosen=chosen, is_of_before=True)
@@ -131,13 +129,13 @@ def _answered(found: Assessment) -> Assessment:
 
 def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     """Leave everything as it is, in words too until the wait lasts as long as gauges may."""
-    before, deployment = found.memory.waiting_since_s, found.state.deployment
-    since_s = fleet.now_s if before is None else before
-    waited_s = fleet.now_s - since_s
+    memory, deployment = _in_turn(found.memory, fleet.now_s), found.state.deployment
+    since_s = memory.waiting_since_s
+    waited_s = 0.0 if since_s is None else fleet.now_s - since_s
     runs = f"{deployment.replicas} replicas stay as they are" if deployment else "nothing runs yet"
     return replace(
         found,
-        memory=replace(as_needed_last(found.memory, fleet.now_s), waiting_since_s=since_s),
+        memory=memory,
         pending=Pending(
             message=f"the capacity search has waited for {waited_s:.0f} s: {why}; {runs}",
             is_told="PlanValid" not in found.memory.conditions
@@ -145,6 +143,13 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
             or waited_s >= fleet.settings.status_interval_s,
         ),
     )
+
+
+def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
+    """Remember since when a search is awaited, and to need what was needed last."""
+    since_s = memory.waiting_since_s
+    since_s = now_s if since_s is None else since_s
+    return replace(as_needed_last(memory, now_s), waiting_since_s=since_s)
 
 
 def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:

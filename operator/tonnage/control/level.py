@@ -18,8 +18,7 @@ UNDER_WAY: Final = frozenset({"Reconciling", "Stalled"})
 def is_at_rest(found: Assessment, writes: Writes, memory: ObjectMemory, fleet: Fleet) -> bool:
     """Tell whether a decision left nothing to do, and nothing that time alone brings about."""
     return (
-        writes.scale is None
-        and writes.num_limited == writes.check_children  # of which none need differ
+        writes.is_routine  # no child need differ
         and _is_decided(found)
         and _is_steady(found.state, fleet)
         and _is_quiet(memory)

@@ -71,8 +71,8 @@ class Writes:
 
     @property
     def is_routine(self) -> bool:
-        """Tell whether children are looked at, and nothing else is wanted."""
-        return self.num_limited == self.check_children
+        """Tell whether nothing is wanted, but at most that children are looked at."""
+        return self.scale is None and self.num_limited == self.check_children
 
 
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
