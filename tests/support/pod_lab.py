@@ -47,10 +47,15 @@ class Lab:
                     "image": "vllm/vllm-openai:v0\\.33\\..*",
                     "command": [python, "-m", "tonnage.lab.emulator", "serve"],
                     "environment": environment,
+                    "probe_period_scale": 0.1,
                 },
-                {"image": SHELL, "command": ["/bin/sh", "-c"], "programs": {"py": [python]}},
+                {
+                    "image": SHELL,
+                    "command": ["/bin/sh", "-c"],
+                    "programs": {"py": [python]},
+                    "probe_period_scale": 0.1,
+                },
             ],
-            "probe_period_scale": 0.1,
             "restart_delay_scale": 0.05,
             "pre_stop_limit_s": 0.5,
         }

@@ -4,6 +4,7 @@ A step is a context: entered when the work begins, left when it is done. Who cal
 decides what a step looks like; the default says nothing.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,6 +12,8 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tonnage.units import MINUTE_S
 
 Step = Callable[[str], AbstractContextManager[object]]
 
@@ -22,13 +25,13 @@ def silent(_: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def on_console(console: Console) -> Step:
-    """Return a step that shows a running clock on a terminal, and lines in a log."""
+def on_console(console: Console, *, reminder_s: float = MINUTE_S) -> Step:
+    """Return a step that shows a running clock on a terminal, and a line a minute in a log."""
 
     @contextmanager
     def step(what: str) -> Iterator[None]:
         began_s = time.monotonic()
-        with _clock(what, console) if console.is_terminal else _line(what, console):
+        with _clock(what, console) if console.is_terminal else _lines(what, console, reminder_s):
             yield
         elapsed_s = time.monotonic() - began_s
         if elapsed_s >= WORTH_TELLING_S:
@@ -45,6 +48,20 @@ def _clock(what: str, console: Console) -> Iterator[None]:
         yield
 
 
-def _line(what: str, console: Console) -> AbstractContextManager[None]:
+@contextmanager
+def _lines(what: str, console: Console, reminder_s: float) -> Iterator[None]:
     console.print(f"{what} ...", highlight=False)
-    return nullcontext()
+    ended = threading.Event()
+
+    def remind() -> None:
+        began_s = time.monotonic()
+        while not ended.wait(reminder_s):
+            console.print(f"{what}: {time.monotonic() - began_s:.0f} s so far", highlight=False)
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reminder.join()

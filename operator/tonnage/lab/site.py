@@ -47,7 +47,8 @@ class EngineProgram:
     environment: Mapping[str, str]
     """In place of the image's own."""
     probe_period_scale: float = 0.1
-    """Multiplies periods of probes: an engine that starts slowly needs a larger budget."""
+    """Multiplies periods of its probes: an engine that starts slowly needs a larger budget. Of
+    engines only: at a tenth of its period, liveness would end an operator that waits for a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,7 @@ def _runner_config(folder: Path, engine: EngineProgram, config: SiteConfig) -> d
                 "image": VLLM_IMAGE,
                 "command": list(engine.command),
                 "environment": dict(engine.environment),
+                "probe_period_scale": engine.probe_period_scale,
             },
             *(
                 _operator(f"{OPERATOR_REPOSITORY}:{re.escape(tag)}", python)
@@ -131,7 +133,6 @@ def _runner_config(folder: Path, engine: EngineProgram, config: SiteConfig) -> d
             ),
             _operator(f"{OPERATOR_REPOSITORY}:.*", sys.executable),
         ],
-        "probe_period_scale": engine.probe_period_scale,
         "restart_delay_scale": 0.1,
         "pre_stop_limit_s": 1.0,
     }

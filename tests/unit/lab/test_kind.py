@@ -107,6 +107,35 @@ def test_a_policy_that_was_turned_is_a_difference():
     ]
 
 
+def test_every_setting_of_the_machine_is_compared_and_those_of_passing_links_are_not(
+    tmp_path: Path,
+):
+    for name, value in {
+        "fs/file-max": "100", "fs/protected_fifos": "0", "kernel/ns_last_pid": "7",
+        "net/ipv4/conf/eth0/forwarding": "0", "net/ipv4/conf/br-12ab/forwarding": "1",
+        "net/ipv6/conf/tonnage0/forwarding": "1",
+    }.items():  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+    (tmp_path / "fs/file-nr").write_text("1\n")
+    (tmp_path / "fs/file-nr").chmod(0o444)
+
+    assert dict(machine._sysctls(tmp_path)) == {
+        "fs/file-max": "100", "fs/protected_fifos": "0", "net/ipv4/conf/eth0/forwarding": "0",
+    }  # fmt: skip
+
+
+def test_what_systemd_of_a_node_sets_is_a_difference_and_what_a_module_brings_is_none():
+    before = replace(NOTHING, sysctls={"fs/file-max": "100"})
+    after = replace(NOTHING, sysctls={"fs/file-max": "9000", "net/bridge/tables": "1"})
+
+    assert machine.differences(before, after) == [
+        "sysctls: fs/file-max = 100 is gone",
+        "sysctls: fs/file-max = 9000 is new",
+    ]
+
+
 def test_a_record_outlives_the_lane_until_it_is_undone(tmp_path: Path):
     before = replace(NOTHING, sysctls={"vm/overcommit_memory": "0"})
     machine.save(before, tmp_path)

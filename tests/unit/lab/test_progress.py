@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from tonnage.lab.processes import wait_until
 from tonnage.lab.progress import on_console, silent
 
 
@@ -14,6 +15,16 @@ def test_a_log_gets_one_line_when_a_short_step_begins():
         pass
 
     assert log.getvalue() == "starting KWOK ...\n"
+
+
+def test_a_log_says_of_a_long_step_that_it_still_goes_on():
+    log = io.StringIO()
+    with on_console(Console(file=log), reminder_s=0.001)("building kubelet"):
+        wait_until(
+            lambda: log.getvalue().count("\n") >= 3, what="reminders", timeout_s=30, needs={}
+        )
+
+    assert log.getvalue().startswith("building kubelet ...\nbuilding kubelet: 0 s so far\n")
 
 
 def test_a_terminal_is_left_clean_after_a_short_step():

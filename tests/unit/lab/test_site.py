@@ -25,4 +25,6 @@ def test_a_tag_of_the_operators_image_may_stand_for_another_version(tmp_path, ta
     image = written.image_for(f"registry.test/tonnage/operator:{tag}")
 
     assert image.command == [python, "-m", "tonnage"]
+    assert image.probe_period_scale == 1  # a busy machine does not end it by its own liveness
+    assert written.image_for("vllm/vllm-openai:v0.33.0").probe_period_scale == 0.1
     assert image.programs == {"tonnage": [python, "-m", "tonnage"]}

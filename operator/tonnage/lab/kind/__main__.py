@@ -1,19 +1,24 @@
 """``python -m tonnage.lab.kind build``: make a node image where none can be pulled.
 
-``undo`` puts back what a lane that was killed has left changed on this machine.
+``up`` starts a cluster with Prometheus, engines and the operator, which runs until Ctrl-C.
+``undo`` restores what a lane that was killed has left changed on this machine.
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
-from tonnage.lab import site
+from tonnage.lab import assets, site
 from tonnage.lab.kind import docker, images, lane, machine, node_image, programs
+from tonnage.lab.kind import site as kind_site
 from tonnage.lab.processes import LabError
 from tonnage.lab.progress import on_console
+from tonnage.termination import termination_raises
 
 PACKAGES = "docker.io containerd runc iptables nftables mmdebstrap"
 
@@ -31,6 +36,18 @@ def build(folder: Path) -> None:
     lane.mark(folder)
 
 
+def up(_: Path) -> None:
+    """Run a cluster until somebody ends this process; then nothing of it is left."""
+    step = on_console(Console(stderr=True))
+    crds = assets.packaged("crds", "crds")
+    with termination_raises(), kind_site.opened(site.STANDARD, crds, step=step) as (made, url):
+        sys.stdout.write(f"export KUBECONFIG={made.plane.kubeconfig}\nprometheus   {url}\n")
+        sys.stdout.flush()
+        sys.stderr.write("Ctrl-C takes the cluster down\n")
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
 def undo(folder: Path) -> None:
     """Open a lane once more, and let it end as it should have."""
     if machine.load(folder) is None:
@@ -41,11 +58,11 @@ def undo(folder: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tonnage.lab.kind", description=__doc__)
-    parser.add_argument("what", choices=["build", "undo"])
+    parser.add_argument("what", choices=["build", "up", "undo"])
     arguments = parser.parse_args(argv)
     folder = programs.lane_folder()
     try:
-        {"build": build, "undo": undo}[arguments.what](folder)
+        {"build": build, "up": up, "undo": undo}[arguments.what](folder)
     except LabError as error:
         sys.stderr.write(f"{error}\n")
         return 1

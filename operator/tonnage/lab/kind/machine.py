@@ -7,7 +7,8 @@ killed: ``python -m tonnage.lab.kind undo``.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,19 +19,12 @@ from pydantic import TypeAdapter
 from tonnage.lab.kind.docker import CGROUP
 from tonnage.lab.processes import LabError, run
 
-SYSCTLS: Final = (
-    "kernel/keys/root_maxbytes",
-    "kernel/keys/root_maxkeys",
-    "kernel/panic",
-    "kernel/panic_on_oops",
-    "net/ipv4/ip_forward",
-    "net/ipv6/conf/all/forwarding",
-    "net/netfilter/nf_conntrack_max",
-    "net/bridge/bridge-nf-call-iptables",
-    "vm/overcommit_memory",
-    "vm/panic_on_oom",
-)
-"""What a kubelet, kube-proxy and Docker write, and every container of the machine then shares."""
+SYSCTLS: Final = Path("/proc/sys")
+"""All of it is compared, since a kubelet, kube-proxy, Docker and the systemd of a node each write
+some of it, and every container of the machine then shares what they wrote."""
+MOVING: Final = frozenset({"kernel/ns_last_pid"})
+"""Settings that the kernel itself moves."""
+READ_AND_WRITE: Final = stat.S_IRUSR | stat.S_IWUSR
 PROGRAMS: Final = frozenset(
     {"dockerd", "containerd", "containerd-shim-runc-v2", "docker-proxy", "kubelet", "kube-proxy",
      "coredns", "kind"}
@@ -76,10 +70,21 @@ def _own(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if not any(part in name for part in FOREIGN)}))
 
 
-def _sysctls() -> Iterator[tuple[str, str]]:
-    for name in SYSCTLS:
-        with suppress(OSError):
-            yield name, (Path("/proc/sys") / name).read_text().strip()
+def _sysctls(root: Path = SYSCTLS) -> Iterator[tuple[str, str]]:
+    """Yield what can be read and written, without the settings of links that come and go."""
+    for path in root.rglob("*"):
+        name = path.relative_to(root)
+        if name.as_posix() not in MOVING and not _is_of_a_passing_link(name):
+            with suppress(OSError):
+                found = path.stat().st_mode
+                if stat.S_ISREG(found) and found & READ_AND_WRITE == READ_AND_WRITE:
+                    yield name.as_posix(), path.read_text(errors="replace").strip()
+
+
+def _is_of_a_passing_link(name: Path) -> bool:
+    return name.parts[0] == "net" and any(
+        part.startswith((RUNNER, *BRIDGES)) for part in name.parts
+    )
 
 
 def _links() -> Iterator[str]:
@@ -126,6 +131,8 @@ def _processes() -> Iterator[str]:
 def differences(before: Machine, after: Machine) -> list[str]:
     """Say what is there now and was not, and what was there and is not.
 
+    Settings that came with a kernel module, which stays loaded, do not count: nobody set them.
+
     >>> from dataclasses import replace
     >>> nothing = Machine(sysctls={"kernel/panic": "1"}, rules=(), links=(), routes=(), mounts=(),
     ...                   cgroups=(), processes=())
@@ -134,21 +141,24 @@ def differences(before: Machine, after: Machine) -> list[str]:
     """
     found: list[str] = []
     for each in fields(Machine):
-        was, now = (_as_lines(getattr(machine, each.name)) for machine in (before, after))
+        known = getattr(before, each.name)
+        was, now = (_as_lines(getattr(machine, each.name), known) for machine in (before, after))
         found += [f"{each.name}: {line} is gone" for line in was if line not in now]
         found += [f"{each.name}: {line} is new" for line in now if line not in was]
     return found
 
 
-def _as_lines(part: Mapping[str, str] | tuple[str, ...]) -> list[str]:
-    return [f"{k} = {v}" for k, v in part.items()] if isinstance(part, Mapping) else list(part)
+def _as_lines(part: Mapping[str, str] | tuple[str, ...], known: Container[str]) -> list[str]:
+    if isinstance(part, Mapping):
+        return [f"{name} = {value}" for name, value in part.items() if name in known]
+    return list(part)
 
 
 def undo(before: Machine, lane: Path) -> None:
     """Put back what the lane changed, and nothing of anybody else's."""
     now = look()
     for name, value in before.sysctls.items() - now.sysctls.items():
-        _write(Path("/proc/sys") / name, value)
+        _write(SYSCTLS / name, value)
     for link in _new(now.links, before.links):
         if link.startswith(BRIDGES):
             _lines(["ip", "link", "delete", link])

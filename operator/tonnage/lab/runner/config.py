@@ -35,6 +35,8 @@ class ImageConfig(_Frozen):
     """Programs of the image that a container's own command may name, and what runs instead."""
     environment: dict[str, str] = {}
     """In place of the image's own environment; the container's env goes over it."""
+    probe_period_scale: float = Field(default=1.0, gt=0)
+    """Multiplies periods and initial delays of its containers' probes: 0.1 makes 10 s 1 s."""
 
 
 def _fit_for_mount_options(path: Path) -> Path:
@@ -50,8 +52,6 @@ class RunnerConfig(_Frozen):
     """Volumes, claims and logs; logs are under logs/NAMESPACE/POD/CONTAINER.log."""
     nodes: list[NodeConfig] = Field(min_length=1)
     images: list[ImageConfig] = []
-    probe_period_scale: float = Field(default=1.0, gt=0)
-    """Multiplies periods and initial delays of probes: 0.1 makes a 10 s period 1 s."""
     restart_delay_scale: float = Field(default=1.0, gt=0)
     """Multiplies the waits between restarts of a crashing container."""
     pre_stop_limit_s: float | None = Field(default=None, ge=0)

@@ -79,7 +79,7 @@ class ContainerWorker:
         while not self._stop.is_set():
             try:
                 image = self._sandbox.image_of(self._container)
-                wanted = self._probes()
+                wanted = self._probes(image.probe_period_scale)
                 launch = await self._sandbox.launch(self._container, image)
                 process = self._start(launch)
             except NotStartableError as error:
@@ -106,7 +106,7 @@ class ContainerWorker:
         except TimeoutError:
             return
 
-    def _probes(self) -> _Probes:
+    def _probes(self, period_scale: float) -> _Probes:
         def parsed(name: str) -> Probe | None:
             probe = self._container.get(name)
             if not probe:
@@ -115,7 +115,7 @@ class ContainerWorker:
                 probe,
                 self._container,
                 host=self._sandbox.probe_host,
-                period_scale=self._sandbox.runtime.config.probe_period_scale,
+                period_scale=period_scale,
             )
 
         return _Probes(
