@@ -53,7 +53,10 @@ class KubeDouble:
 
     def fenced(self, fence: Callable[[], None]) -> "_Fenced":
         """The same objects, on which each write asks first."""
-        return _Fenced(self, fence)
+        return _Fenced(self, (fence,))
+
+    def check(self) -> None:
+        """Nothing is asked."""
 
     def put(self, path: str, body: Object) -> Object:
         """Somebody else creates or changes an object."""
@@ -241,15 +244,19 @@ def led(kube: KubeDouble, leads: Callable[[], bool] = lambda: True) -> "_Fenced"
 
 
 class _Fenced:
-    def __init__(self, kube: "KubeDouble | _Fenced", fence: Callable[[], None]) -> None:
-        self._kube, self._fence = kube, fence
+    def __init__(self, kube: KubeDouble, fences: tuple[Callable[[], None], ...]) -> None:
+        self._kube, self._fences = kube, fences
 
     def fenced(self, fence: Callable[[], None]) -> "_Fenced":
-        return _Fenced(self, fence)
+        return _Fenced(self._kube, (*self._fences, fence))
+
+    def check(self) -> None:
+        for fence in (*self._fences, self._fences[0]):
+            fence()
 
     def __getattr__(self, name: str) -> Any:
         if name in WRITES:
-            self._fence()
+            self.check()
         return getattr(self._kube, name)
 
 

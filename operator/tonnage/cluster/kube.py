@@ -100,10 +100,6 @@ Fence = Callable[[], None]
 """Asked before each attempt at a write; raises where it is not to be made."""
 
 
-def unfenced() -> None:
-    """Let every write through."""
-
-
 class KubeApi:
     """One long-lived connection to the API server."""
 
@@ -113,21 +109,26 @@ class KubeApi:
         *,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
-        fence: Fence = unfenced,
+        fences: tuple[Fence, ...] = (),
     ) -> None:
-        self._api, self._sleep, self._chance, self._fence = api, sleep, chance, fence
+        self._api, self._sleep, self._chance, self._fences = api, sleep, chance, fences
 
     def fenced(self, fence: Fence) -> "KubeApi":
-        """Return the same connection, on which each attempt at a write asks this first as well.
+        """Return the same connection, on which each attempt at a write asks this as well.
 
         What held when a write was decided may not hold when it is tried again, seconds later.
         """
+        fences = (*self._fences, fence)
+        return KubeApi(self._api, sleep=self._sleep, chance=self._chance, fences=fences)
 
-        def both() -> None:
+    def check(self) -> None:
+        """Ask every fence, as before a write; the first, which is the Lease, once more at the end.
+
+        The others read from the API server, and the Lease may be lost while they wait for it.
+        """
+        again = self._fences[:1] if len(self._fences) > 1 else ()
+        for fence in (*self._fences, *again):
             fence()
-            self._fence()
-
-        return KubeApi(self._api, sleep=self._sleep, chance=self._chance, fence=both)
 
     def get(self, path: str) -> Object | None:
         """Return an object, None when there is none of that name."""
@@ -240,7 +241,7 @@ class KubeApi:
 
     def _ask_fence(self, call: "_Call") -> None:
         if call.method != "GET":
-            self._fence()
+            self.check()
 
     def _ask_again(self, call: "_Call", error: KubernetesError) -> None:
         """Ask before another attempt; what the last one came to is all that is known then."""

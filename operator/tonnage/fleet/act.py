@@ -100,8 +100,12 @@ class Writer:
         return {uid: each for uid, each in carried.items() if each != Carried()}
 
     def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
-        """Run one object's phase; return the world's failure, which stays with that object."""
+        """Run one object's phase; return the world's failure, which stays with that object.
+
+        Without the Lease nothing is read for it either: a server that hangs holds up each read.
+        """
         try:
+            self.kube.check()
             phase(writes)
         except StaleError as error:
             LOG.info("object=%s %s", writes.label, error)

@@ -405,7 +405,21 @@ class TestFence:
                 patch(kube.fenced(fence_of([], last=0)).fenced(fence_of(asked, last=1)))
 
         assert server.asked == []
-        assert asked == [1]
+        assert asked == []
+
+    def test_is_the_lease_first_and_the_lease_again_after_what_was_read(self, exchange):
+        asked = []
+
+        exchange(
+            lambda kube: patch(
+                kube.fenced(lambda: asked.append("Lease"))
+                .fenced(lambda: asked.append("object"))
+                .fenced(lambda: asked.append("Deployment"))
+            ),
+            json_reply(THING),
+        )
+
+        assert asked == ["Lease", "object", "Deployment", "Lease"]
 
     def test_that_closes_between_two_attempts_leaves_open_what_the_first_came_to(self, failure):
         # A write that nobody answered may have been carried out: it does not count as held back.

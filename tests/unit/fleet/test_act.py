@@ -388,6 +388,27 @@ class TestUpdating:
         assert PLACE not in kube.objects
 
 
+class TestWithoutTheLease:
+    @pytest.mark.parametrize(
+        "part",
+        [
+            {"scale": a_scale(2, 3)},
+            {"template": TEMPLATE},
+            {"template": TEMPLATE, "rolls": True, "status": A_STATUS},
+            {"check_children": True},
+            {"status": A_STATUS},
+            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False),)},
+        ],
+    )
+    def test_nothing_is_read_either_so_that_a_server_that_hangs_costs_no_time(self, part):
+        kube, asked = a_kube(), []
+        kube.fail = lambda verb, path: asked.append((verb, path))
+
+        act(kube, asking(generation=1, **part), leads=False)
+
+        assert asked == []
+
+
 class TestASpecThatChangedMeanwhile:
     """Somebody set the object to Paused while the tick decided."""
 
