@@ -1,5 +1,6 @@
 """How the world fails: one base class, so that a tick or an object can hold and try again."""
 
+import re
 from http import HTTPStatus
 
 PASSING = frozenset(
@@ -11,6 +12,20 @@ PASSING = frozenset(
     }
 )
 """Refusals of a moment."""
+NO_SERVER = frozenset(
+    {
+        0,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+"""No answer, or one of what stands before a server that is not there."""
+DENIED = re.compile('admission webhook ".*" denied the request')
+"""A webhook names any status with that, a busy server's too."""
+TOO_LARGE = "request is too large"
+"""Of etcd, which the API server answers as its own failure: 500."""
+WORDS_LENGTH = 200
 
 
 class WorldError(Exception):
@@ -26,6 +41,21 @@ class WorldError(Exception):
         """Tell whether what was asked is certainly not done: without an answer it may be."""
         return False
 
+    @property
+    def is_overload(self) -> bool:
+        """Tell whether the whole server is busy or away, whatever it is asked."""
+        return False
+
+    @property
+    def is_of_object(self) -> bool:
+        """Tell whether it lies in what was asked: others are answered, and it alone backs off."""
+        return self.is_refusal
+
+    @property
+    def words(self) -> str:
+        """Return what a person reads of it, in one short line."""
+        return str(self)[:WORDS_LENGTH]
+
 
 class HeldBackError(WorldError):
     """A write that we did not send: it is not ours to make."""
@@ -38,17 +68,45 @@ class HeldBackError(WorldError):
 class KubernetesError(WorldError):
     """The API server refused or failed."""
 
-    def __init__(self, message: str, *, status: int) -> None:
+    def __init__(
+        self, message: str, *, status: int, said: str = "", is_alone: bool = False
+    ) -> None:
+        """``said``: by the server itself. ``is_alone``: it answered others meanwhile."""
         super().__init__(message)
-        self.status = status
+        self.status, self.said, self.is_alone = status, said, is_alone
 
     @property
     def is_refusal(self) -> bool:
-        return self.is_undone and self.status not in PASSING
+        if self._is_refused_by_name:
+            return True
+        return self._is_told_no and self.status not in PASSING
 
     @property
     def is_undone(self) -> bool:
+        return self._is_told_no or self._is_refused_by_name
+
+    @property
+    def is_overload(self) -> bool:
+        is_away = self.status in NO_SERVER and not self.is_alone
+        is_busy = self.status == HTTPStatus.TOO_MANY_REQUESTS or is_away
+        return is_busy and not self._is_refused_by_name
+
+    @property
+    def is_of_object(self) -> bool:
+        return self.is_refusal or not (self.is_undone or self.is_overload)
+
+    @property
+    def words(self) -> str:
+        return self.said[:WORDS_LENGTH] or super().words
+
+    @property
+    def _is_told_no(self) -> bool:
         return HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
+
+    @property
+    def _is_refused_by_name(self) -> bool:
+        told = self.said or str(self)
+        return TOO_LARGE in told or DENIED.search(told) is not None
 
 
 class ConflictError(KubernetesError):

@@ -9,16 +9,17 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from kubernetes import client, config
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
-from tonnage.cluster.errors import ConflictError, KubernetesError, WorldError
+from tonnage.cluster.errors import NO_SERVER, ConflictError, KubernetesError, WorldError
 
 Object = dict[str, Any]
 
@@ -30,6 +31,8 @@ RETRY_S = 0.5
 JITTER = 0.5
 """Most of a pause that chance adds to it."""
 LONGEST_RETRY_AFTER_S = 5.0
+MOST_CONNECTIONS = 40
+"""That are kept: more than there are threads that write and read at once."""
 CHUNK = 100
 """Objects in one answer to a list. As it is parsed, one of Kubernetes' takes ten times the memory
 of what is kept of it, and what a list leaves free is never given back whole."""
@@ -83,6 +86,7 @@ def load_client(kubeconfig: str | None = None, context: str | None = None) -> cl
     # Tries are ours: the connection pool would follow redirects, and would wait as long as a
     # Retry-After says.
     settings.retries = Retry(0)
+    settings.connection_pool_maxsize = MOST_CONNECTIONS
     is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and kubeconfig is None and context is None
     try:
         if is_in_pod:
@@ -100,6 +104,13 @@ Fence = Callable[[], None]
 """Asked before each attempt at a write; raises where it is not to be made."""
 
 
+@dataclass(slots=True)
+class Heard:
+    """When the API server last answered anything: it is there, whoever waits for it in vain."""
+
+    at_s: float = -1.0
+
+
 class KubeApi:
     """One long-lived connection to the API server."""
 
@@ -109,17 +120,20 @@ class KubeApi:
         *,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
-        fences: tuple[Fence, ...] = (),
+        timeout_s: tuple[float, float] = TIMEOUT_S,
     ) -> None:
-        self._api, self._sleep, self._chance, self._fences = api, sleep, chance, fences
+        self._api, self._sleep, self._chance, self._timeout_s = api, sleep, chance, timeout_s
+        self._fences: tuple[Fence, ...] = ()
+        self._heard = Heard()
 
     def fenced(self, fence: Fence) -> "KubeApi":
         """Return the same connection, on which each attempt at a write asks this as well.
 
         What held when a write was decided may not hold when it is tried again, seconds later.
         """
-        fences = (*self._fences, fence)
-        return KubeApi(self._api, sleep=self._sleep, chance=self._chance, fences=fences)
+        same = copy(self)
+        same._fences = (*self._fences, fence)
+        return same
 
     def check(self) -> None:
         """Ask every fence, as before a write; the first, which is the Lease, once more at the end.
@@ -249,7 +263,8 @@ class KubeApi:
             self._ask_fence(call)
         except WorldError as held:
             message = f"{error}; not tried again: {held}"[:MESSAGE_LENGTH]
-            raise KubernetesError(message, status=error.status) from held
+            is_alone = error.is_alone
+            raise KubernetesError(message, status=error.status, is_alone=is_alone) from held
 
     def _pause_s(self, failure: "_RetryableError", attempt: int) -> float:
         """Return for how long to wait: a herd that was refused at once must not return at once."""
@@ -264,17 +279,30 @@ class KubeApi:
             headers, [], ["BearerToken"], call.path, call.method, call.body
         )
         headers["User-Agent"] = self._api.user_agent
+        asked_at_s = time.monotonic()
         try:
             answer = self._api.call_api(
-                call.method, url, headers, call.body, _request_timeout=TIMEOUT_S
+                call.method, url, headers, call.body, _request_timeout=self._timeout_s
             )
             data: bytes = answer.read()  # type: ignore[no-untyped-call]
         except HTTPError as error:
-            message = f"{call.method} {call.path}: {type(error).__name__}"
-            raise _RetryableError(KubernetesError(message, status=0)) from error
+            raise self._unanswered(call, error, asked_at_s) from error
+        if answer.status not in NO_SERVER:
+            self._heard.at_s = time.monotonic()
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise _refusal(call, answer.status, data, answer.headers)
+            is_alone = self._heard.at_s > asked_at_s
+            raise _refusal(call, answer.status, data, answer.headers, is_alone=is_alone)
         return data
+
+    def _unanswered(self, call: "_Call", error: HTTPError, asked_at_s: float) -> Exception:
+        """Return what that comes to. A write that hung for seconds will hang again: a webhook's."""
+        reason = getattr(error, "reason", None) or error
+        message = f"{call.method} {call.path}: {type(reason).__name__}"
+        is_alone = self._heard.at_s > asked_at_s
+        unanswered = KubernetesError(message, status=0, is_alone=is_alone)
+        if isinstance(reason, ReadTimeoutError) and call.method != "GET":
+            return unanswered
+        return _RetryableError(unanswered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +323,14 @@ class _RetryableError(Exception):
         self.retry_after_s = retry_after_s
 
 
-def _refusal(call: _Call, status: int, data: bytes, headers: Any) -> Exception:
-    message = f"{call.method} {call.path}: {status} {_message(data)}"[:MESSAGE_LENGTH]
+def _refusal(call: _Call, status: int, data: bytes, headers: Any, *, is_alone: bool) -> Exception:
+    said = _message(data)
+    message = f"{call.method} {call.path}: {status} {said}"[:MESSAGE_LENGTH]
     if status == HTTPStatus.CONFLICT:
-        return ConflictError(message, status=status)
-    refused = KubernetesError(message, status=status)
-    return _RetryableError(refused, _retry_after_s(headers)) if status in RETRIED else refused
+        return ConflictError(message, status=status, said=said)
+    refused = KubernetesError(message, status=status, said=said, is_alone=is_alone)
+    is_retried = status in RETRIED and not refused.is_refusal
+    return _RetryableError(refused, _retry_after_s(headers)) if is_retried else refused
 
 
 def _parsed(call: _Call, data: bytes) -> Object:
@@ -314,10 +344,12 @@ def _parsed(call: _Call, data: bytes) -> Object:
 
 
 def _message(body: Any) -> str:
+    """Return what the server says, in one line: a webhook's words are anybody's."""
     try:
-        return str(json.loads(body)["message"])
+        said = str(json.loads(body)["message"])[: 10 * MESSAGE_LENGTH]
     except (TypeError, ValueError, KeyError):
         return ""
+    return " ".join("".join(each if each.isprintable() else " " for each in said).split())
 
 
 def _retry_after_s(headers: Any) -> float:

@@ -6,12 +6,11 @@ so that replicas decided then are not behind it.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from itertools import islice
 from time import monotonic
 from typing import Final
 
-from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.cluster.errors import WorldError
 from tonnage.control.turns import by_turns
 from tonnage.control.writes import Writes
 
@@ -31,7 +30,7 @@ class Limiter:
     per_s: float = 50.0
     clock: Callable[[], float] = monotonic
     share: float = 1.0
-    """Of the rate: halved by a tick in which the API server failed, doubled by any other."""
+    """Of the rate: halved by a tick in which the API server was busy or away, doubled by others."""
     _tokens: float = field(init=False)
     _at_s: float = field(init=False)
     _held: dict[str, int] = field(default_factory=dict)
@@ -88,15 +87,8 @@ class Limiter:
         self._at_s = now_s
 
     def note(self, failures: Iterable[WorldError]) -> None:
-        """Slow down where the API server failed, else pick up again."""
-        if any(map(is_overload, failures)):
+        """Slow down where the API server is busy or away, else pick up again."""
+        if any(error.is_overload for error in failures):
             self.share = max(SLOWEST, self.share / 2)
         else:
             self.share = min(1.0, self.share * 2)
-
-
-def is_overload(error: WorldError) -> bool:
-    """Tell whether a write failed for the state that the API server is in, not for what it asks."""
-    if not isinstance(error, KubernetesError):
-        return False
-    return error.status == HTTPStatus.TOO_MANY_REQUESTS or not error.is_undone

@@ -318,6 +318,75 @@ class TestRefusals:
         assert "secret" not in str(error)
 
 
+DENIAL = 'admission webhook "quota.example.test" denied the request: not today'
+
+
+class TestWhatFailsForOneAloneIsNoOverload:
+    """Of the server, which is asked for the whole fleet's sake."""
+
+    @pytest.mark.parametrize(
+        ("status", "message", "is_overload", "is_refusal"),
+        [
+            (429, "too many requests", True, False),
+            (503, "", True, False),
+            (500, "failed calling webhook: context deadline exceeded", False, False),
+            (500, "etcdserver: request is too large", False, True),
+            (413, "Request entity too large: limit is 3145728", False, True),
+            (422, "status.plan: Invalid value", False, True),
+            (403, DENIAL, False, True),
+            (429, DENIAL, False, True),
+            (503, DENIAL, False, True),
+        ],
+    )
+    def test_by_what_it_says(self, failure, status, message, is_overload, is_refusal):
+        error, requests, _ = failure(patch, json_reply({"message": message}, status=status))
+
+        assert (error.is_overload, error.is_refusal) == (is_overload, is_refusal)
+        assert len(requests) == (1 if is_refusal else 3)
+        assert error.is_of_object is not is_overload
+
+    @pytest.mark.parametrize("others_are_answered", [False, True])
+    def test_where_no_answer_comes_by_whether_another_gets_one_meanwhile(
+        self, connect, others_are_answered
+    ):
+        def answer(asked):
+            if asked.method == "PATCH":
+                if others_are_answered:
+                    kube.get(PATH)
+                raise ConnectionAbortedError
+            return json_reply(THING)
+
+        with serving(answer) as server:
+            kube, _ = connect(server.url)
+            with pytest.raises(KubernetesError) as caught:
+                patch(kube)
+
+        assert caught.value.is_overload is not others_are_answered
+        assert not caught.value.is_undone
+
+    def test_a_write_that_hangs_is_left_to_the_next_tick(self, tmp_path):
+        kubeconfig = tmp_path / "kubeconfig"
+
+        def hang(_):
+            server.stopping.wait()
+            return json_reply(THING)
+
+        with serving(hang) as server:
+            kubeconfig.write_text(a_kubeconfig(server.url))
+            kube = KubeApi(load_client(str(kubeconfig)), timeout_s=(5, 0.1))
+            with pytest.raises(KubernetesError, match="ReadTimeoutError"):
+                patch(kube)
+            assert len(server.asked) == 1
+            server.stopping.set()
+
+    def test_its_words_are_one_short_line(self, failure):
+        said = "no\n\x1b[31m  more " + "x" * 500
+
+        error, _, _ = failure(patch, json_reply({"message": said}, status=403))
+
+        assert error.words == ("no [31m more " + "x" * 500)[:200]
+
+
 def fence_of(asked, *, last):
     """A fence that lets through attempts up to this one."""
 

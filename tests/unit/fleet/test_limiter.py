@@ -132,7 +132,10 @@ class TestAdmission:
         ("failure", "share"),
         [
             (KubernetesError("no answer", status=0), 0.5),
-            (KubernetesError("fails", status=503), 0.5),
+            (KubernetesError("nobody there", status=503), 0.5),
+            (KubernetesError("no answer", status=0, is_alone=True), 1),
+            (KubernetesError("failed calling webhook", status=500), 1),
+            (KubernetesError("etcdserver: request is too large", status=500), 1),
             (KubernetesError("denied", status=403), 1),
             (ConflictError("changed", status=409), 1),
             (HeldBackError("the Lease was lost"), 1),
