@@ -154,3 +154,12 @@ def significant(value: float, digits: int = 3) -> str:
         return f"{value:g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:.{decimals}f}"
+
+
+def counted(number: float, noun: str, nouns: str = "") -> str:
+    """Write so many of something; ``nouns``: the plural, where it is not made by an s.
+
+    >>> counted(1, "pod"), counted(0, "pod"), counted(2, "query", "queries")
+    ('1 pod', '0 pods', '2 queries')
+    """
+    return f"{number:,g} {noun}" if number == 1 else f"{number:,.0f} {nouns or noun + 's'}"

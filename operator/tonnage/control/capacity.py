@@ -25,7 +25,33 @@ REFUSED: Final = (
 )
 """The same of the API server's word on a pod that a ReplicaSet wants to make."""
 NO_NODE, NOT_MADE = "NoNodeFits", "PodsRefused"
-WHY_NO_POD: Final = frozenset({NO_NODE, NOT_MADE, *(why for _, why in (*UNSCHEDULABLE, *REFUSED))})
+CRASHES: Final = "CrashLoopBackOff"
+IMAGE: Final = "ImagePullBackOff"
+NOT_STARTED: Final = {
+    "ErrImagePull": IMAGE,
+    "RunContainerError": CRASHES,
+    **{
+        each: each
+        for each in (
+            IMAGE,
+            CRASHES,
+            "ErrImageNeverPull",
+            "InvalidImageName",
+            "CreateContainerConfigError",
+            "CreateContainerError",
+        )
+    },
+}
+"""What the kubelet says of a container that waits, and the reason: two that take turns are one."""
+WHY_NO_POD: Final = frozenset(
+    {
+        NO_NODE,
+        NOT_MADE,
+        "PodsFailing",
+        *(why for _, why in (*UNSCHEDULABLE, *REFUSED)),
+        *NOT_STARTED.values(),
+    }
+)
 
 
 def why_unschedulable(message: str) -> str:
@@ -48,6 +74,15 @@ def why_refused(message: str) -> str:
     'PodSecurityRefused'
     """
     return _first(REFUSED, message, NOT_MADE)
+
+
+def why_not_started(said: str) -> str:
+    """Return the reason why a container does not start, by the kubelet's.
+
+    >>> why_not_started("ErrImagePull"), why_not_started("PostStartHookError")
+    ('ImagePullBackOff', 'PodsFailing')
+    """
+    return NOT_STARTED.get(said, "PodsFailing")
 
 
 def _first(marks: tuple[tuple[str, str], ...], message: str, other: str) -> str:

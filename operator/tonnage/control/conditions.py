@@ -7,7 +7,7 @@ from statistics import median_low
 from tonnage.api.status import Condition
 from tonnage.control.approval import NEEDED, approved
 from tonnage.control.assess import UNREADABLE
-from tonnage.control.capacity import WHY_NO_POD, why_refused, why_unschedulable
+from tonnage.control.capacity import WHY_NO_POD, why_refused
 from tonnage.control.drifted import drifted
 from tonnage.control.finding import PENDING, Finding, State
 from tonnage.control.kstatus import ready, reconciling, stalled
@@ -19,6 +19,7 @@ from tonnage.control.learning import (
 )
 from tonnage.control.plausible import speed_plausible
 from tonnage.control.rivals import left_to_others
+from tonnage.control.starting import held_up
 from tonnage.control.state import Assessment, Fleet
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
@@ -96,15 +97,13 @@ def _failed(found: Assessment, fleet: Fleet) -> Iterator[str]:
 
 
 def capacity_available(found: Assessment) -> Finding:
-    stuck = [pod for pod in found.state.pods if pod.unschedulable is not None]
     deployment = found.state.deployment
     problems = dict(deployment.problems) if deployment else {}
     decision, refusal = found.decision, found.refusal
     if refusal and refusal.reason == UNREADABLE:
         return Finding("CapacityAvailable", "Unknown", refusal.reason, refusal.message)
-    if stuck:
-        said = str(stuck[0].unschedulable)
-        reason, message = why_unschedulable(said), f"{len(stuck)} pods wait: {said}"
+    if why := held_up(found.state):
+        reason, message = why
     elif "ReplicaFailure" in problems:
         message = problems["ReplicaFailure"]
         reason = why_refused(message)
@@ -115,7 +114,7 @@ def capacity_available(found: Assessment) -> Finding:
             "CapacityAvailable",
             "True",
             "Scheduled",
-            "no pod waits for a GPU",
+            "no pod waits for a GPU, and none fails",
         )
     return Finding("CapacityAvailable", "False", reason, message)
 

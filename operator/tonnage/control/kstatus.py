@@ -5,8 +5,10 @@ from tonnage.control.assess import UNREADABLE
 from tonnage.control.finding import PENDING, Finding, State
 from tonnage.control.rivals import left_replicas
 from tonnage.control.running import is_spec_ahead
+from tonnage.control.starting import held_up
 from tonnage.control.state import APPROVE, Assessment, DeploymentView
 from tonnage.control.template import roll_written
+from tonnage.units import counted
 
 NO_PATH = "NoTrafficPath"
 
@@ -33,7 +35,7 @@ def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
     """Return (state, reason, message) by the pods that are of the template that stands there."""
     model = found.state.model
     minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
-    counts = f"{live.ready} replicas ready, minReplicas {minimum}"
+    counts = f"{counted(live.ready, 'replica')} ready, minReplicas {minimum}"
     if _is_template_unseen(found):
         seen = f"generation {live.observed_generation} of {live.generation}"
         message = f"{counts}, of an earlier template: its controller has seen {seen}"
@@ -41,9 +43,9 @@ def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
     up_to_date = live.ready - max(0, live.total - live.updated)
     if up_to_date >= minimum:
         return "True", "MinimumReady", counts
-    trouble = sorted({pod.trouble for pod in found.state.pods if pod.trouble})
-    if trouble:
-        return "False", "PodsFailing", f"{counts}; containers: {', '.join(trouble)}"
+    if why := held_up(found.state):
+        is_failing = any(pod.trouble for pod in found.state.pods)
+        return "False", "PodsFailing" if is_failing else "WaitingForReplicas", f"{counts}; {why[1]}"
     return "False", "WaitingForReplicas", counts
 
 

@@ -15,7 +15,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "Stalled": "present while nothing goes on without a person",
     "PlanValid": "the spec can be planned, and its SLO kept",
     "MetricsAvailable": "Prometheus answers what decisions need",
-    "CapacityAvailable": "no pod waits for a GPU, and no budget stops growth",
+    "CapacityAvailable": "no pod waits for a node or fails to start, and no budget stops growth",
     "ScalingActive": "Tonnage writes the number of replicas",
     "ScalingLimited": "a bound keeps the number of replicas from the need",
     "SLOMet": "the share of requests within their limits is what the SLO promises",
@@ -101,7 +101,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "RuntimeClassMissing": "the RuntimeClass of spec.pods does not exist",
     "Scaling": "replicas follow the plan",
     "ScalingWhatRuns": "replicas follow a plan for what runs, while the spec is refused",
-    "Scheduled": "no pod waits for a GPU",
+    "Scheduled": "no pod waits for a GPU, and none fails",
     "ScrapedInPart": "queries without which decisions can be made lack an answer",
     "SlowPod": "one pod takes much longer than the others for the same step: look at its node",
     "SlowerThanPublished": "slower than is published of such engines",
@@ -114,6 +114,14 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "WithinBounds": "the need is within every bound",
     "WriteRefused": "the API server refuses what Tonnage writes",
     "WrittenOtherwise": "another version or other settings of Tonnage wrote the template",
+}
+_PODS: Final[Mapping[str, str]] = {
+    "CrashLoopBackOff": "a container ends again and again: the message has its exit code and words",
+    "CreateContainerConfigError": "a Secret or ConfigMap that a container names is not there",
+    "CreateContainerError": "the node's runtime cannot make a container",
+    "ErrImageNeverPull": "the image is not on the node, and may not be pulled",
+    "ImagePullBackOff": "the image cannot be pulled",
+    "InvalidImageName": "the image's name cannot be read",
 }
 _STORAGE: Final[Mapping[str, str]] = {
     "Corrupted": "what was kept cannot be read; a copy was put aside",
@@ -171,6 +179,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
 MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "Decisions": _DECISIONS,
     "Conditions": _OF_CONDITIONS,
+    "Pods": _PODS,
     "Refusals": _REFUSALS,
     "Metrics": _METRICS,
     "Storage": _STORAGE,

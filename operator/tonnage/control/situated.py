@@ -12,6 +12,7 @@ from tonnage.control.pending import (
     unplaced_reason,
 )
 from tonnage.control.remembered import pace_s, window_base
+from tonnage.control.starting import no_more_start
 from tonnage.control.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory
 from tonnage.policy.situation import Need, PolicySettings, Situation
 from tonnage.sizing.plan import requests_per_s_asked
@@ -29,7 +30,7 @@ def situation_of(
         placed=num_placed(state, fleet),
         retry_at_s=retry_at_s(memory, fleet.settings),
         unplaced_reason=unplaced_reason(state, memory, fleet),
-        refused=_refused(state),
+        refused=_refused(state) or no_more_start(state, memory),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,
         need=wanted,
@@ -75,7 +76,7 @@ def _draining(found: Assessment) -> tuple[float, float] | None:
 
 
 def _refused(state: ModelState) -> tuple[str, str] | None:
-    """Return (reason, what the API server said) when it last refused a pod of the Deployment."""
+    """Return (reason, message) when the API server last refused a pod of the Deployment."""
     problems = dict(state.deployment.problems) if state.deployment else {}
     said = problems.get("ReplicaFailure")
-    return None if said is None else (why_refused(said), said)
+    return None if said is None else (why_refused(said), f"pods are refused: {said}")

@@ -133,6 +133,14 @@ class DeploymentView:
         return self.is_paused and self.updated < self.total
 
 
+class Trouble(NamedTuple):
+    """Why a pod does not start."""
+
+    reason: str
+    words: str
+    """Of the kubelet, or of the container that ended; short, and steady."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
     """One pod with the managed label."""
@@ -147,13 +155,15 @@ class PodView:
     ready_at_s: float | None
     unschedulable: str | None
     """The scheduler's message, if no node can take it."""
-    trouble: str | None
-    """Reason why its container does not run: CrashLoopBackOff, ImagePullBackOff, ..."""
+    trouble: Trouble | None
+    """Why its containers do not start; None: they run, or are about to."""
     node_name: str | None = None
     deletion_cost: int = 0
     """Of pods that are as Ready as each other, those with the lowest go first."""
     uncounted_gpus: tuple[str, ...] = ()
     """What it takes GPUs by that no budget can count."""
+    is_over: bool = False
+    """Its containers ended for good, as an evicted pod's do: its ReplicaSet makes another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,14 +72,15 @@ def by_deployment(
 ) -> Mapping[Owner, tuple[PodView, ...]]:
     """Join pods to Deployments through the ReplicaSets that own them, once for the whole fleet.
 
-    Owners are of the same namespace. Who writes an owner elsewhere names any uid: the API server
-    checks none, and the garbage collector leaves what a finalizer holds.
+    Pods that are over count no more, as for their ReplicaSet. Owners are of the same namespace.
+    Who writes an owner elsewhere names any uid: the API server checks none, and the garbage
+    collector leaves what a finalizer holds.
     """
     owners = owners_of(replica_sets)
     found: dict[Owner, list[PodView]] = defaultdict(list)
     for pod in sorted(pods, key=lambda pod: pod.name):
         owner = owners.get((pod.namespace, pod.replica_set_uid or ""))
-        if owner:
+        if owner and not pod.is_over:
             found[pod.namespace, owner].append(pod)
     return {owner: tuple(each) for owner, each in found.items()}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.devices import num_gpus, uncounted_gpus
+from tonnage.fleet.trouble import trouble_of
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
@@ -27,8 +28,6 @@ from tonnage.packed import Packed
 Object = Mapping[str, Any]
 
 OURS = frozenset({MANAGER, SCALE_MANAGER})
-CRASH_REASONS = frozenset({"CrashLoopBackOff", "OOMKilled", "Error", "RunContainerError"})
-IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,31 +219,23 @@ def pod_view(body: Object) -> PodView:
     scheduled = conditions.get("PodScheduled", {})
     annotations = metadata.get("annotations") or {}
     is_stuck = scheduled.get("reason") == "Unschedulable" and scheduled.get("status") == "False"
-    is_ready = ready.get("status") == "True"
+    is_ready, is_deleting = ready.get("status") == "True", "deletionTimestamp" in metadata
     return PodView(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
         replica_set_uid=_controller_uid(metadata),
         is_ready=is_ready,
-        is_deleting="deletionTimestamp" in metadata,
+        is_deleting=is_deleting,
         created_at_s=unix_s(metadata.get("creationTimestamp")) or 0.0,
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
-        trouble=_trouble(status),
+        trouble=None if is_deleting else trouble_of(status),
         node_name=spec.get("nodeName"),
         uncounted_gpus=uncounted_gpus(spec),
         deletion_cost=_integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,
+        is_over=status.get("phase") in {"Failed", "Succeeded"},
     )
-
-
-def _trouble(status: Object) -> str | None:
-    for container in status.get("containerStatuses") or ():
-        state = container.get("state") or {}
-        reason = (state.get("waiting") or state.get("terminated") or {}).get("reason")
-        if reason in CRASH_REASONS | IMAGE_REASONS:
-            return str(reason)
-    return None
 
 
 def replica_set_view(body: Object) -> ReplicaSetView:

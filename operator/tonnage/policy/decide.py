@@ -125,12 +125,12 @@ def give_back_what_finds_no_node(decision: Decision, situation: Situation) -> De
     return decision.limited_to(current, situation.unplaced_reason, message)
 
 
-def no_growth_where_pods_are_refused(decision: Decision, situation: Situation) -> Decision:
-    """Wait with growth while the API server refuses pods; going down stays possible."""
+def no_growth_where_no_pod_would_run(decision: Decision, situation: Situation) -> Decision:
+    """Wait with growth while pods are refused or do not start; going down stays possible."""
     if situation.refused is None or decision.replicas <= situation.current:
         return decision
     code, said = situation.refused
-    message = f"pods are refused: {situation.current} stay: {said}"
+    message = f"{situation.current} stay: {said}"
     return decision.limited_to(situation.current, code, message[:MESSAGE_LENGTH])
 
 
@@ -170,7 +170,7 @@ LIMITS: Sequence[Limit] = (
     await_traffic,
     cap_step_up,
     give_back_what_finds_no_node,
-    no_growth_where_pods_are_refused,
+    no_growth_where_no_pod_would_run,
     keep_within_bounds,
     keep_gpu_budget,
 )

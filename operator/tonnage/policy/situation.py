@@ -82,7 +82,8 @@ class Situation:
     unplaced_reason: str = "InsufficientGPU"
     """Why no node takes those pods, or took them when they were given back."""
     refused: tuple[str, str] | None = None
-    """(reason, what the API server said) when it refused a pod, as long as pods are missing."""
+    """(reason, message) why more pods would not run: they are refused, or those that are do not
+    start."""
     uncounted_gpus: str | None = None
     """What of the fleet the budget cannot count."""
     blackout: str | None = None

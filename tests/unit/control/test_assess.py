@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import (
+    CRASH_LOOPING,
     NOW_S,
+    SPEC,
     UNSCHEDULABLE,
     a_deployment_body,
     a_fleet,
@@ -377,6 +379,50 @@ class TestGrowth:
         found = assessed(live=live, pods=[a_pod_body("a")], engines=(self.BUSY,))
 
         assert (found.decision.replicas, found.decision.limited_by) == (1, reason)
+
+    @pytest.mark.parametrize(
+        ("num_ready", "num_failing", "grows"),
+        [(0, 1, False), (1, 1, True), (1, 2, False), (8, 2, True), (8, 3, False)],
+    )
+    def test_grows_beside_few_pods_that_do_not_start_and_not_beside_many(
+        self, num_ready, num_failing, grows
+    ):
+        names = [f"a{number}" for number in range(num_ready + num_failing)]
+        pods = [
+            *(a_pod_body(name) for name in names[:num_ready]),
+            *(a_pod_body(name, **CRASH_LOOPING) for name in names[num_ready:]),
+        ]
+        current = len(pods)
+        need = 2 * current
+        demand = SPEC["demand"] | {"requestsPerSecond": f"{EACH * need:.2f}"}
+        manifest = a_manifest(demand=demand, scaling={"maxReplicas": 40})
+        state = a_state(
+            manifest,
+            live=a_deployment_body(replicas=current, ready=num_ready),
+            pods=pods,
+            engines=tuple(
+                an_engine(name, completions_per_s=EACH * need / num_ready)
+                for name in names[:num_ready]
+            ),
+        )
+
+        found = assessed(state, memory=a_memory(state, loading_pods=frozenset(names[num_ready:])))
+
+        assert (found.decision.replicas > current) is grows
+        assert (found.decision.limited_by == "CrashLoopBackOff") is not grows
+
+    def test_pods_that_fail_after_they_were_ready_hold_back_no_growth(self):
+        pods = [a_pod_body("a"), *(a_pod_body(name, **CRASH_LOOPING) for name in "bcd")]
+        known = a_memory(
+            a_state(pods=pods),
+            present_pods=frozenset("abcd"),
+            loading_pods=frozenset(),
+            ready_pods=frozenset("abcd"),
+        )
+
+        found = assessed(replicas=4, pods=pods, engines=(self.BUSY,), memory=known)
+
+        assert found.decision.limited_by != "CrashLoopBackOff"
 
     def test_counts_as_found_again_what_a_node_takes(self):
         pods = [a_pod_body("a"), a_pod_body("b")]

@@ -30,6 +30,11 @@ NOW, BEFORE = rfc3339(NOW_S), rfc3339(NOW_S - 1000)
 INF = float("inf")
 
 
+def waiting(reason, message):
+    """A container, as the kubelet writes of it, that does not start."""
+    return {"name": "vllm", "state": {"waiting": {"reason": reason, "message": message}}}
+
+
 def a_condition(kind, status, reason="Before"):
     return Condition(
         type=kind, status=status, reason=reason, message="", last_transition_time=BEFORE
@@ -181,7 +186,15 @@ class TestReady:
         found = assessed(a_state(live=live, pods=[a_pod_body("a", **CRASH_LOOPING)], engines=()))
 
         assert said("Ready", found) == ("False", "PodsFailing")
-        assert "CrashLoopBackOff" in shown(found)["Ready"].message
+        message = "0 replicas ready, minReplicas 1; pod a does not start: CrashLoopBackOff"
+        assert shown(found)["Ready"].message == message
+
+    def test_names_the_pod_that_has_no_node(self):
+        live = a_deployment_body(replicas=1, ready=0)
+        found = assessed(a_state(live=live, pods=[a_pod_body("a", **UNSCHEDULABLE)], engines=()))
+
+        assert said("Ready", found) == ("False", "WaitingForReplicas")
+        assert "; pod a waits for a node: 0/4 nodes" in shown(found)["Ready"].message
 
     def test_without_a_deployment_waits_for_it_unless_none_is_wanted(self):
         assert said("Ready", replicas=None) == ("False", "NotDeployed")
@@ -448,7 +461,48 @@ class TestCapacityAvailable:
         found = assessed(pods=[a_pod_body("a"), a_pod_body("b", **UNSCHEDULABLE)])
 
         assert said("CapacityAvailable", found) == ("False", "InsufficientGPU")
-        assert "1 pods wait: 0/4 nodes" in shown(found)["CapacityAvailable"].message
+        message = shown(found)["CapacityAvailable"].message
+        assert message.startswith("pod b waits for a node: 0/4 nodes are available: 4 Insuff")
+
+    def test_counts_the_pods_that_find_no_node(self):
+        found = assessed(pods=[a_pod_body(name, **UNSCHEDULABLE) for name in "bcd"])
+
+        message = shown(found)["CapacityAvailable"].message
+        assert message.startswith("pod b and 2 more wait for nodes: 0/4 nodes")
+
+    @pytest.mark.parametrize(
+        ("container", "reason", "told"),
+        [
+            (
+                waiting("CreateContainerConfigError", 'secret "hugging-face" not found'),
+                "CreateContainerConfigError",
+                'CreateContainerConfigError: secret "hugging-face" not found',
+            ),
+            (
+                waiting("ErrImagePull", "docker.io/vllm/vllm-openai:v9: not found"),
+                "ImagePullBackOff",
+                "ImagePullBackOff: docker.io/vllm/vllm-openai:v9: not found",
+            ),
+            (
+                waiting("PostStartHookError", "sleep: not found"),
+                "PodsFailing",
+                "PodsFailing: PostStartHookError: sleep: not found",
+            ),
+        ],
+    )
+    def test_says_with_the_kubelets_words_why_a_pod_does_not_start(self, container, reason, told):
+        failing = a_pod_body("b", ready_for_s=None, containerStatuses=[container])
+
+        found = assessed(pods=[a_pod_body("a"), failing])
+
+        assert said("CapacityAvailable", found) == ("False", reason)
+        assert shown(found)["CapacityAvailable"].message == f"pod b does not start: {told}"
+        assert said("Ready", found) == ("True", "MinimumReady")
+
+    def test_of_what_has_no_node_and_what_does_not_start_it_tells_the_latter(self):
+        pods = [a_pod_body("a", **UNSCHEDULABLE), a_pod_body("b", **CRASH_LOOPING)]
+
+        assert said("CapacityAvailable", pods=pods) == ("False", "CrashLoopBackOff")
 
     def test_names_a_quota(self):
         refused = a_deployment_body()

@@ -21,10 +21,11 @@ SOURCES = [
 NO_REASONS = {
     "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
     "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Drifted",
-    "Error", "False", "KVCache", "KVCapacityAsPlanned", "MetricsAvailable", "Missing", "Never",
+    "ErrImagePull", "Error", "False", "KVCache", "KVCapacityAsPlanned", "MetricsAvailable",
+    "Missing", "Never",
     "OverheadFactor", "PlanValid", "PrefillEfficiency", "PriorityClass", "Progressing", "Ready",
     "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "Recommend", "Reconciling",
-    "ReplicaFailure", "RollingPods", "RuntimeClass", "SLOMet", "Scaled",
+    "ReplicaFailure", "RollingPods", "RunContainerError", "RuntimeClass", "SLOMet", "Scaled",
     "ScalingActive", "ScalingLimited", "SpeedPlausible", "Stalled", "StepTime", "True", "Unknown",
 }  # fmt: skip
 """Words that look like one: types of conditions, modes, headers, other enums."""

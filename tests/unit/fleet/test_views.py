@@ -245,16 +245,20 @@ class TestPod:
     def test_that_crashes_again_and_again_is_in_trouble(self):
         view = pod_view(a_pod_body("a", **CRASH_LOOPING))
 
-        assert view.trouble == "CrashLoopBackOff"
+        assert view.trouble == ("CrashLoopBackOff", "")
         assert not view.is_ready
 
     @pytest.mark.parametrize(
         ("state", "trouble"),
         [
-            ({"waiting": {"reason": "ImagePullBackOff"}}, "ImagePullBackOff"),
+            ({"waiting": {"reason": "ImagePullBackOff"}}, ("ImagePullBackOff", "")),
             ({"waiting": {"reason": "ContainerCreating"}}, None),
-            ({"terminated": {"reason": "OOMKilled"}}, "OOMKilled"),
-            ({"terminated": {"reason": "Completed"}}, None),
+            ({"waiting": {"reason": "PodInitializing"}}, None),
+            (
+                {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+                ("CrashLoopBackOff", "OOMKilled, exit code 137"),
+            ),
+            ({"terminated": {"reason": "Completed", "exitCode": 0}}, None),
             ({}, None),
             (None, None),
         ],
@@ -263,6 +267,18 @@ class TestPod:
         view = pod_view(a_pod_body("a", containerStatuses=[{"name": "vllm", "state": state}]))
 
         assert view.trouble == trouble
+
+    def test_that_leaves_is_in_no_trouble(self):
+        ended = {"terminated": {"reason": "Error", "exitCode": 143}}
+        body = a_pod_body("a", containerStatuses=[{"name": "vllm", "state": ended}])
+        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+        assert pod_view(body).trouble is None
+
+    @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+    def test_that_is_over(self, phase):
+        assert pod_view(a_pod_body("a", phase=phase)).is_over
+        assert not pod_view(a_pod_body("a", phase="Running")).is_over
 
     def test_that_has_no_status_yet(self):
         view = pod_view(a_pod_body("a") | {"status": None})

@@ -19,14 +19,14 @@ from tonnage.policy.decide import (
     keep_gpu_budget,
     keep_within_bounds,
     never_lower_on_missing_data,
-    no_growth_where_pods_are_refused,
+    no_growth_where_no_pod_would_run,
     walk_down,
 )
 from tonnage.policy.situation import Decision, Metrics
 
 JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
 JUST_LOST = {"lost_at_s": NOW_S - 60}
-QUOTA = ("QuotaExceeded", "exceeded quota: gpus, used: 8, limited: 8")
+QUOTA = ("QuotaExceeded", "pods are refused: exceeded quota: gpus, used: 8, limited: 8")
 REFUSED = {"refused": QUOTA}
 BLIND = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
@@ -153,7 +153,7 @@ def test_the_limits_speak_in_this_order():
         await_traffic,
         cap_step_up,
         give_back_what_finds_no_node,
-        no_growth_where_pods_are_refused,
+        no_growth_where_no_pod_would_run,
         keep_within_bounds,
         keep_gpu_budget,
     )
@@ -179,7 +179,7 @@ def test_a_limit_that_changes_nothing_says_nothing():
         (a_situation(current=6, need=9, maximum=8), "9 exceed maxReplicas 8"),
         (
             a_situation(current=4, need=6, **REFUSED),
-            "pods are refused: 4 stay: exceeded quota: gpus, used: 8, limited: 8",
+            "4 stay: pods are refused: exceeded quota: gpus, used: 8, limited: 8",
         ),
         (
             a_situation(current=4, need=6, **UNCOUNTED),

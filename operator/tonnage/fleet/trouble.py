@@ -1,0 +1,81 @@
+"""Why a container of a pod does not start, by the kubelet's words.
+
+Short, printable, and the same for as long as nothing else is wrong: the time of a back-off is left
+out, and what alternates while a container is tried again and again has one name.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tonnage.control.capacity import CRASHES, why_not_started
+from tonnage.control.state import Trouble
+
+Object = Mapping[str, Any]
+ON_ITS_WAY: Final = frozenset({None, "", "ContainerCreating", "PodInitializing"})
+"""What a container waits for that is about to start.
+
+Sources: kubernetes pkg/kubelet/kubelet_pods.go; the other reasons are those of
+pkg/kubelet/images/types.go and pkg/kubelet/container/sync_result.go.
+"""
+MOST_RESTARTS: Final = 1
+"""After which a container that runs and is not Ready counts as on its way: it may be the last."""
+MOST_WORDS: Final = 200
+"""Characters of what the kubelet says."""
+BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
+"""Before the cause, from Kubernetes 1.32 on: with it, and without, it is the same cause."""
+
+
+def trouble_of(status: Object) -> Trouble | None:
+    """Return what keeps the first container of a pod that does not start from it."""
+    for key, kind in (("initContainerStatuses", "init container "), ("containerStatuses", "")):
+        for each in status.get(key) or ():
+            if found := _found(each):
+                reason, words = found
+                told = f"{kind}{each.get('name')}: {words}" if kind else words
+                return Trouble(reason, printable(told))
+    return None
+
+
+def _found(container: Object) -> tuple[str, str] | None:
+    """Return (reason, words) of a container that does not start."""
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting"), state.get("terminated")
+    last = ended or (container.get("lastState") or {}).get("terminated") or {}
+    if waiting:
+        said = waiting.get("reason")
+        return None if said in ON_ITS_WAY else _waits(why_not_started(said), waiting, last)
+    is_ended = bool(ended) and last.get("reason") != "Completed"
+    return (CRASHES, _ended(last)) if is_ended or _is_in_a_loop(container, last) else None
+
+
+def _waits(reason: str, waiting: Object, last: Object) -> tuple[str, str]:
+    if reason == CRASHES:
+        return reason, _ended(last)
+    said = BACK_OFF.sub("", str(waiting.get("message") or ""))
+    if reason == "PodsFailing":
+        said = f"{waiting.get('reason')}: {said}"
+    return reason, said
+
+
+def _is_in_a_loop(container: Object, last: Object) -> bool:
+    """Tell whether a container that runs has ended so often that it is not expected to stay."""
+    has_ended = bool(last) and container.get("restartCount", 0) > MOST_RESTARTS
+    return has_ended and not container.get("ready")
+
+
+def _ended(last: Object) -> str:
+    """Say how a container ended, and its last line where it left one."""
+    if not last:
+        return ""
+    why = last.get("reason") or "Error"
+    code = f"exit code {last.get('exitCode')}"
+    how = code if why in {"Error", "Completed"} else f"{why}, {code}"
+    lines = str(last.get("message") or "").strip().splitlines()
+    return f"{how}: {lines[-1].strip()}" if lines else how
+
+
+def printable(text: str) -> str:
+    """Return a text of somebody else in one short line, without what moves a cursor."""
+    line = "".join(each for each in " ".join(text.split()) if each.isprintable())
+    return line if len(line) <= MOST_WORDS else f"{line[: MOST_WORDS - 3]}..."
