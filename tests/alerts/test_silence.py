@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import yaml
 
-import promtool
+import debian_programs
 from alerting import rules_of_chart
 from fleet_builders import example
 from helm import NAMESPACE
@@ -25,7 +25,7 @@ from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.units import HOUR_S
 
-PROGRAM = promtool.find()
+PROGRAM = debian_programs.find("promtool")
 pytestmark = [
     pytest.mark.alerts,
     pytest.mark.lab,

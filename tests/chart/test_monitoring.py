@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-import promtool
+import debian_programs
 from helm import CHART
 from own_metrics import (
     FAULTS,
@@ -200,7 +200,7 @@ class TestRendered:
         assert [end["honorLabels"] for end in ends] == [True, True]
 
     def test_promtool_takes_the_rules(self, helm, tmp_path):
-        program = promtool.find()
+        program = debian_programs.find("promtool")
         if program is None:
             pytest.skip("promtool is neither on the PATH nor to be had from Debian")
         rules = tmp_path / "rules.yaml"

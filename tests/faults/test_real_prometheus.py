@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import yaml
 
+import debian_programs
 from http_double import Reply, serving
 from tonnage.cluster.answer import Kept
 from tonnage.cluster.prometheus import Limits, Prometheus
@@ -22,6 +23,7 @@ from tonnage.lab.processes import ProcessGroup, answers, free_ports
 from tonnage.settings import Settings
 
 PROGRAM = assets.find("prometheus", assets.asset_paths())
+VICTORIA_METRICS = debian_programs.find("victoria-metrics")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it")
 SCRAPE_S = 1
 PODS = (("blue", "llama-0"), ("green", "mixtral-0"))
@@ -38,7 +40,7 @@ vllm:cache_config_info{{engine="0",kv_cache_size_tokens="100000",num_gpu_blocks=
 
 
 @contextmanager
-def prometheus_of(tmp_path, engines):
+def prometheus_of(tmp_path, engines, command=None):
     """A Prometheus with one target for each pod; yields its address and its process group."""
     (port,) = free_ports(1)
     targets = [
@@ -55,9 +57,8 @@ def prometheus_of(tmp_path, engines):
     configuration.write_text(yaml.safe_dump({"global": scraping, "scrape_configs": jobs}))
     url = f"http://127.0.0.1:{port}"
     group = ProcessGroup(logs=tmp_path)
-    flags = [f"--config.file={configuration}", f"--storage.tsdb.path={tmp_path / 'data'}"]
-    listen = [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
-    group.start("prometheus", [PROGRAM, *flags, *listen])
+    asked = (command or of_prometheus)(configuration, tmp_path / "data", f"127.0.0.1:{port}")
+    group.start("prometheus", asked)
     try:
         group.wait_until(
             answers(f"{url}/-/ready"), what="Prometheus", timeout_s=60, needs=("prometheus",)
@@ -65,6 +66,16 @@ def prometheus_of(tmp_path, engines):
         yield url, group
     finally:
         group.stop_all()
+
+
+def of_prometheus(configuration, data, address):
+    flags = [f"--config.file={configuration}", f"--storage.tsdb.path={data}"]
+    return [PROGRAM, *flags, f"--web.listen-address={address}", "--log.level=warn"]
+
+
+def of_victoria_metrics(configuration, data, address):
+    flags = [f"-promscrape.config={configuration}", f"-storageDataPath={data}"]
+    return [VICTORIA_METRICS, *flags, f"-httpListenAddr={address}", "-loggerLevel=WARN"]
 
 
 def expressions(settings, namespaces=()):
@@ -140,6 +151,34 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
         assert {reason for reason, _ in ask(settings).problems.values()} == {
             "PrometheusUnreachable"
         }
+
+
+@pytest.mark.skipif(VICTORIA_METRICS is None, reason="needs Debian's victoria-metrics")
+def test_victoria_metrics_answers_of_now_and_not_of_its_latency_offset(tmp_path):
+    """It answers of 30 s ago where nobody asks for more: ten times what is fresh here."""
+
+    def metrics(_):
+        text = PAGE.format(waiting="2", seconds=time.time())
+        return Reply(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    with (
+        serving(metrics) as blue,
+        serving(metrics) as green,
+        prometheus_of(tmp_path, {PODS[0]: blue.url, PODS[1]: green.url}, of_victoria_metrics) as (
+            url,
+            _,
+        ),
+    ):
+        settings = Settings(prometheus_url=url, scrape_interval_s=SCRAPE_S)
+
+        found = until(settings, is_complete, timeout_s=20)
+
+    assert (found.problems, found.partial, found.num_dropped) == ({}, frozenset(), 0)
+    assert abs(found.clock_skew_s) < 5
+    for engine in engines(settings, found):
+        assert is_fresh(engine, scrape_interval_s=SCRAPE_S)
+        assert 0 < rate_of(engine) < 2
+        assert (engine.waiting, engine.running, engine.kv_tokens) == (2, 3, 100_000)
 
 
 def page(*lines):

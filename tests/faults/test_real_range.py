@@ -7,12 +7,12 @@ import time
 import pytest
 import yaml
 
-import promtool
+import debian_programs
 from cli_builders import SMALL, run
 from tonnage.lab import assets
 from tonnage.lab.processes import ProcessGroup, answers, free_ports
 
-PROGRAM, TOOL = assets.find("prometheus", assets.asset_paths()), promtool.find()
+PROGRAM, TOOL = assets.find("prometheus", assets.asset_paths()), debian_programs.find("promtool")
 pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it"),
     pytest.mark.skipif(TOOL is None, reason="promtool is neither here nor to be had"),

@@ -106,7 +106,11 @@ class Prometheus:
             asking = Asking(
                 post=lambda text: session.post(
                     self._url,
-                    data={"query": text, "limit": str(self._limits.asked_series)},
+                    data={
+                        "query": text,
+                        "limit": str(self._limits.asked_series),
+                        "nocache": "1",  # VictoriaMetrics answers of now, not of 30 s ago
+                    },
                     allow_redirects=False,
                 ),
                 labels=self._labels,

@@ -142,7 +142,7 @@ class TestQuestions:
 
         [request] = server.asked
         assert (request.method, request.path) == ("POST", "/api/v1/query")
-        assert request.form == {"query": 'up{pod="a&b"}', "limit": "200001"}
+        assert request.form == {"query": 'up{pod="a&b"}', "limit": "200001", "nocache": "1"}
         assert "Authorization" not in request.headers
 
     def test_carry_the_token_that_stands_in_the_file_now(self, tmp_path):
