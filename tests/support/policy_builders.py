@@ -10,11 +10,12 @@ WINDOW_S = 300.0
 PACE_S = 60.0
 
 
-def a_need(replicas=4, *, with_margin=None):
+def a_need(replicas=4, *, with_margin=None, floor=0):
     return Need(
         replicas=replicas,
         replicas_with_margin=replicas if with_margin is None else with_margin,
         reasons=(Reason(code="Demand", message=f"{replicas} are needed"),),
+        floor=floor,
     )
 
 

@@ -17,6 +17,7 @@ from tonnage.control.learning import (
     fits_memory,
     is_settled,
 )
+from tonnage.control.measure import is_blind
 from tonnage.control.plausible import speed_plausible
 from tonnage.control.rivals import left_to_others
 from tonnage.control.starting import held_up
@@ -129,7 +130,7 @@ def scaling_active(found: Assessment) -> Finding:
     elif found.is_acting and (left := left_to_others(found)):
         state = ("False", *left)
     elif found.is_acting and found.blackout:
-        state = ("False", "FleetBlind", found.blackout)
+        state = ("False" if is_blind(found.traffics) else "True", "FleetBlind", found.blackout)
     elif found.is_acting and found.refusal:
         message = "replicas follow a plan for what runs, until the spec can be carried out"
         state = ("True", "ScalingWhatRuns", message)

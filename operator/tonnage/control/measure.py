@@ -90,6 +90,18 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     )
 
 
+def is_blind(traffics: Traffics) -> bool:
+    """Tell whether an object's own pods lack series that they should have.
+
+    One that waits for its first replica lacks none, nor does one of which all pods told
+    everything, whatever else a query left out.
+    """
+    demand = traffics.demand
+    is_whole = demand is not None and demand.is_complete
+    lacks = traffics.metrics is Metrics.MISSING and traffics.reason != NO_REPLICA
+    return lacks and not is_whole
+
+
 def _by_track(engines: Iterable[EngineSamples]) -> str:
     """Name the pods whose arrivals were not taken from what Prometheus makes of their scrapes."""
     pods = {each.pod for each in engines if any(w.is_by_track for w in each.arrivals.values())}

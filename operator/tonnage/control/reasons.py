@@ -32,7 +32,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "Demand": "the measured, else the expected, demand asks for so many replicas",
     "DrainTooShort": "the longest answers take longer than a leaving replica has: they are cut off",
     "Draining": "what an overload left waiting is being served, so no replica is taken away",
-    "FleetBlind": "what a decision needs is not seen: replicas stay",
+    "FleetBlind": "many objects lost their metrics at once: nothing is taken away for a while",
     "Forecast": "so much demand is expected when a replica that is asked for now is Ready",
     "GPUBudget": "the fleet's GPU budget leaves no more",
     "GPUsUncounted": "the fleet's GPUs cannot be counted, so nothing grows",

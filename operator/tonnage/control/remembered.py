@@ -1,7 +1,7 @@
 """What is remembered of one object from tick to tick, as far as it is only observed."""
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.measure import NO_REPLICA
+from tonnage.control.measure import is_blind
 from tonnage.control.state import Fleet, ModelState, ObjectMemory, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
@@ -86,6 +86,7 @@ def with_observed(
         window_began=_window_began(memory, asked, fleet),
         lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
         served_since_s=_served_since_s(memory, demand, fleet),
+        was_whole=memory.was_whole or traffics.metrics is Metrics.COMPLETE,
         blind_since_s=_blind_since_s(memory, traffics, fleet),
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
@@ -207,7 +208,7 @@ def _served_since_s(
 
 
 def _blind_since_s(memory: ObjectMemory, traffics: Traffics, fleet: Fleet) -> float | None:
-    """Return since when metrics are lost: an object without a replica to scrape lost none."""
-    if traffics.metrics is not Metrics.MISSING or traffics.reason == NO_REPLICA:
+    """Return since when metrics are lost: who never had them in this process lost none."""
+    if not (memory.was_whole and is_blind(traffics)):
         return None
     return fleet.now_s if memory.blind_since_s is None else memory.blind_since_s

@@ -2,6 +2,7 @@
 
 from tonnage.control.budget import Left, gpus_of_replica, template_gpus
 from tonnage.control.capacity import why_refused
+from tonnage.control.measure import is_blind
 from tonnage.control.needed import needs_told
 from tonnage.control.outlook import held_s, scale_down_window_s, unseen_room
 from tonnage.control.pending import (
@@ -40,6 +41,7 @@ def situation_of(
         lost_at_s=memory.lost_at_s,
         is_replacing=is_replacing(state, memory, fleet),
         blackout=found.blackout,
+        is_blind=is_blind(found.traffics),
         draining=_draining(found),
         awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,

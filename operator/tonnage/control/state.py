@@ -393,8 +393,10 @@ class ObjectMemory:
     """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
     traffic: Traffic | None = None
     """Last measured demand."""
+    was_whole: bool = False
+    """All its Ready pods told all of it at once, since this process watches it."""
     blind_since_s: float | None = None
-    """Since when pods that are Ready do not tell all of it; None: they do, or there are none."""
+    """Since when they do not any more; None: they do, never did, or there are none."""
     lengths: MeasuredLengths | None = None
     """Last measured."""
     asked_lengths: MeasuredLengths | None = None
@@ -627,7 +629,7 @@ class Assessment:
     proposals: tuple[Proposal, ...] = ()
     """What waits for somebody to agree to it."""
     blackout: str | None = None
-    """What much of the fleet lost at once: then nothing is scaled."""
+    """What much of the fleet lost at once: then nothing is taken away."""
     is_of_before: bool = False
     """The spec is refused, and ``chosen`` is what runs, sized by the spec that it was made from."""
 

@@ -224,7 +224,7 @@ def assess_fleet(
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
         for state in searched_in_turn(awake, known)
     }
-    dark = blackouts((*sizings.values(), *at_rest.values()))
+    dark = blackouts((*sizings.values(), *at_rest.values()), fleet.now_s)
     sizings = {
         uid: replace(each, blackout=dark.get(each.state.view.namespace))
         for uid, each in sizings.items()

@@ -30,10 +30,18 @@ def never_lower_on_missing_data(decision: Decision, situation: Situation) -> Dec
 
 
 def hold_in_a_blackout(decision: Decision, situation: Situation) -> Decision:
-    """Keep what runs while much of the fleet is blind at once; a first fleet is brought up."""
-    if situation.blackout is None or situation.current == 0:
+    """Take nothing away while much of the fleet is blind at once, and trust no blind one's need.
+
+    Who sees is raised by its own series, a first fleet is brought up, and what known events ask
+    for stands on no figures.
+    """
+    current, floor = situation.current, situation.need.floor
+    if situation.blackout is None or current == 0:
         return decision
-    return decision.limited_to(situation.current, "FleetBlind", situation.blackout)
+    most = max(current, floor) if situation.is_blind else decision.replicas
+    replicas = max(current, min(decision.replicas, most))
+    message = f"{replicas} of {decision.replicas}: {situation.blackout}"
+    return decision.limited_to(replicas, "FleetBlind", message[:MESSAGE_LENGTH])
 
 
 def walk_down(decision: Decision, situation: Situation) -> Decision:

@@ -7,7 +7,7 @@ long as neither minute nor hour is given with a star. Its duration is time that 
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -96,9 +96,11 @@ def raised(wanted: Need, capacity: Capacity, events: Iterable[Event]) -> Need:
     """Return the need with the highest floor of the events; a floor below it changes nothing."""
     floors = [(_floor(event, capacity), event) for event in events]
     replicas, event = max(floors, key=lambda each: each[0], default=(0, None))
+    wanted = replace(wanted, floor=replicas)
     if event is None or replicas <= wanted.replicas:
         return wanted
-    return Need(
+    return replace(
+        wanted,
         replicas=replicas,
         replicas_with_margin=max(replicas, wanted.replicas_with_margin),
         reasons=(*wanted.reasons, _reason(event, capacity, replicas)),

@@ -27,6 +27,8 @@ class Need:
     replicas_with_margin: int
     """For somewhat more than the demand: what scaling down must leave."""
     reasons: tuple[Reason, ...]
+    floor: int = 0
+    """Of known events, whatever is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ class Situation:
     """What of the fleet the budget cannot count."""
     blackout: str | None = None
     """What much of the fleet lost at once, if it did."""
+    is_blind: bool = False
+    """The object's own pods lack series that they should have."""
 
     @property
     def is_pacing(self) -> bool:

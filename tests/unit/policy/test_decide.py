@@ -28,7 +28,8 @@ JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
 JUST_LOST = {"lost_at_s": NOW_S - 60}
 QUOTA = ("QuotaExceeded", "pods are refused: exceeded quota: gpus, used: 8, limited: 8")
 REFUSED = {"refused": QUOTA}
-BLIND = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
+DARK = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
+BLIND = DARK | {"is_blind": True}
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
 
@@ -124,10 +125,14 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=4, need=2, **UNCOUNTED), 3, ["WalkingDown"]),
         (a_situation(current=4, need=6, **UNCOUNTED | {"free_budget_gpus": None}), 6, []),
         # Much of the fleet is blind: what there is stays, but for what the user allows.
+        (a_situation(current=4, need=6, **DARK), 6, []),
+        (a_situation(current=4, need=2, **DARK), 4, ["FleetBlind"]),
         (a_situation(current=4, need=6, **BLIND), 4, ["FleetBlind"]),
         (a_situation(current=4, need=2, **BLIND), 4, ["FleetBlind"]),
         (a_situation(current=4, need=4, **BLIND), 4, []),
         (a_situation(current=0, need=3, **BLIND), 3, []),
+        (a_situation(current=2, need=a_need(6, floor=5), **BLIND), 5, ["FleetBlind"]),
+        (a_situation(current=2, need=a_need(5, floor=5), **BLIND), 5, []),
         (a_situation(current=2, need=6, minimum=3, **BLIND), 3, ["FleetBlind", "MinReplicas"]),
         (a_situation(current=9, need=6, maximum=8, **BLIND), 8, ["FleetBlind", "MaxReplicas"]),
         # Several at once, each in its order.

@@ -202,7 +202,7 @@ class TestFloor:
 
     @pytest.mark.parametrize("need", [4, 7])
     def test_lowers_nothing_and_says_nothing_where_as_much_is_needed(self, need):
-        assert self.raised(need, a_schedule()) == a_need(need)
+        assert self.raised(need, a_schedule()) == a_need(need, floor=4)
 
     def test_keeps_a_margin_above_it(self):
         answer = raised(a_need(3, with_margin=5), CAPACITY, events(a_schedule(), at=self.AT))
