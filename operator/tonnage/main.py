@@ -26,6 +26,7 @@ from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
+from tonnage.fleet.lanes import lanes
 from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line, log_as
@@ -55,6 +56,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         kube=led,
         site=site,
         limiter=Limiter(per_s=settings.writes_per_s),
+        lanes=lanes(beside),
     )
     observer = Observer(
         kube=kube,

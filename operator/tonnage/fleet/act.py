@@ -7,7 +7,6 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Scale, Writes
 from tonnage.fleet.children import Children, NoPathError, controller_uid
 from tonnage.fleet.events import event
+from tonnage.fleet.lanes import Failures, Lane, Lanes, lanes
 from tonnage.fleet.limiter import Limiter
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
@@ -39,10 +39,7 @@ from tonnage.manifests.names import (
 )
 
 LOG = logging.getLogger("tonnage.act")
-NUM_WRITERS = 4
 SCALE_ATTEMPTS = 3
-Failures = Mapping[str, WorldError]
-"""Of one phase, by UID of the object."""
 
 
 class StaleError(HeldBackError):
@@ -69,27 +66,30 @@ class Writer:
     """Fenced by the Lease."""
     site: Site
     limiter: Limiter = field(default_factory=Limiter)
+    lanes: Lanes = field(default_factory=lanes)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
     def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
         asked = [writes for writes in all_writes if writes.scale or writes.num_limited]
-        with ThreadPoolExecutor(NUM_WRITERS) as pool:
+        scaling, templates, telling = self.lanes
 
-            def run(phase: Callable[[Writes], None], some: Iterable[Writes]) -> Failures:
-                todo = list(some)
-                said = pool.map(lambda writes: self._guarded(phase, writes), todo)
-                return {each.uid: error for each, error in zip(todo, said, strict=True) if error}
+        def run(lane: Lane, phase: Callable[[Writes], None], some: Iterable[Writes]) -> Failures:
+            return lane.run(lambda writes: self._guarded(phase, writes), some)
 
-            scaled = run(self._scale, (writes for writes in asked if writes.scale))
-            todo = self.limiter.admitted(asked)
-            announced = run(self._announce, (writes for writes in todo if writes.rolls))
-            applied = run(self._templating(announced), todo)
-            published = run(self._publish, (each for each in todo if each.uid not in applied))
-            told = run(self._status, todo)
-            undone = scaled.keys() | applied.keys()
-            run(self._posting(undone, now), (writes for writes in todo if writes.happenings))
+        scaled = run(scaling, self._scale, (writes for writes in asked if writes.scale))
+        todo = self.limiter.admitted(asked)
+        said = [each for each in todo if each.status is not None]
+        # Before the first pod is replaced.
+        announced = run(telling, self._write_status, (each for each in said if each.rolls))
+        made = [each for each in todo if each.template is not None or each.check_children]
+        applied = run(templates, self._templating(announced), made)
+        looked_at = (each for each in made if each.check_children and each.uid not in applied)
+        published = run(templates, self._publish, looked_at)
+        told = run(telling, self._write_status, (each for each in said if not each.rolls))
+        undone = scaled.keys() | applied.keys()
+        run(telling, self._posting(undone, now), (each for each in todo if each.happenings))
         phases = (scaled, announced, applied, published, told)
         self.limiter.note(error for phase in phases for error in phase.values())
         tried = {writes.uid for writes in todo}
@@ -233,10 +233,6 @@ class Writer:
             with suppress(StaleError):
                 self._move(writes, first)
 
-    def _announce(self, writes: Writes) -> None:
-        """Say that pods are about to be replaced before the first of them is."""
-        self._write_status(writes)
-
     def _posting(self, undone: Container[str], now: str) -> Callable[[Writes], None]:
         """Return the phase that tells Events: not of replicas or pods that stay as they were."""
 
@@ -248,10 +244,6 @@ class Writer:
                     self.kube.create(EVENTS.path(writes.namespace), body)
 
         return post
-
-    def _status(self, writes: Writes) -> None:
-        if not writes.rolls:
-            self._write_status(writes)
 
     def _write_status(self, writes: Writes) -> None:
         if writes.status is None:
@@ -307,7 +299,7 @@ def _carried(*said: WorldError | None, is_held: bool) -> Carried:
         template=Fate.UNDONE if is_held else _fate(template),
         status=_fate(announced or told),
         has_failed=bool(failed),
-        refused=str(failed[-1]) if failed and failed[-1].is_refusal else None,
+        refused=failed[-1].words if failed and failed[-1].is_refusal else None,
         no_path=str(published) if is_unheard else None,
         is_pointless=any(each is not None and each.is_refusal for each in (template, published)),
         is_template_refused=template is not None and template.is_refusal,

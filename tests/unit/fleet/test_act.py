@@ -1,5 +1,6 @@
 """The writes themselves, against an API server in memory."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -30,6 +31,8 @@ from tonnage.control.contest import Fate
 from tonnage.control.happenings import Happening
 from tonnage.control.leaving import PodCost
 from tonnage.fleet.act import Scale, Writer, Writes
+from tonnage.fleet.aside import beside
+from tonnage.fleet.lanes import lanes
 from tonnage.manifests.children import deployment
 
 NOW = "2026-01-02T00:00:00Z"
@@ -386,6 +389,55 @@ class TestUpdating:
 
         assert act(kube, asking(template=TEMPLATE)) == {"uid-of-llama"}
         assert PLACE not in kube.objects
+
+
+class TestAStatusThatHangs:
+    """A webhook on the status of 200 objects of one namespace gives no answer."""
+
+    @pytest.fixture
+    def hung(self):
+        over, kube = threading.Event(), a_kube(replicas=2)
+
+        def hang(verb, path):
+            if path.startswith("/apis/tonnage.dev/v1alpha1/namespaces/evil/") and verb != "get":
+                over.wait(30)
+
+        for number in range(200):
+            body = a_manifest(f"m{number}", namespace="evil")
+            kube.put(MODEL_DEPLOYMENTS.path("evil", f"m{number}"), body)
+        kube.fail = hang
+        writer = Writer(kube=led(kube), site=SITE, lanes=lanes(beside))
+        yield kube, writer
+        over.set()
+        for begun in list(writer.lanes.telling._begun.values()):
+            begun.work.wait()
+
+    def statuses(self):
+        return [
+            asking(name=f"m{number}", namespace="evil", status=A_STATUS) for number in range(200)
+        ]
+
+    def test_holds_up_neither_its_tick_nor_replicas_templates_and_status_of_others(self, hung):
+        kube, writer = hung
+
+        first = writer.act(self.statuses(), now=NOW)
+        others = asking(scale=a_scale(2, 5), template=TEMPLATE, status=A_STATUS)
+        second = writer.act([*self.statuses(), others], now=NOW)
+
+        assert len(first) == 200
+        assert others.uid not in second
+        assert done(kube) == [
+            SCALED,
+            "apply deployments/llama",
+            "apply modeldeployments/llama/status",
+        ]
+
+    def test_is_no_overload_of_the_server(self, hung):
+        _, writer = hung
+
+        writer.act(self.statuses(), now=NOW)
+
+        assert writer.limiter.share == 1
 
 
 class TestWithoutTheLease:

@@ -1,0 +1,141 @@
+"""Writes side by side, of which none waits long behind another that gets no answer.
+
+A call to the API server cannot be broken off. One that gets no answer goes on beside the loop; its
+object is offered again when that is over.
+"""
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+from tonnage.cluster.errors import HeldBackError, WorldError
+from tonnage.control.writes import Writes
+from tonnage.fleet.aside import Aside, Start, at_once
+from tonnage.units import format_s
+
+NUM_WRITERS: Final = 8
+NAMESPACE_WRITERS: Final = 4
+"""Of them, for one namespace; one, where its last answer was late."""
+PATIENCE_S: Final = 2.0
+"""For an answer. A phase in which all that is still waited for is later than that is over."""
+PHASE_S: Final = 10.0
+"""After which a phase begins no more, though answers come."""
+Phase = Callable[[Writes], WorldError | None]
+"""Writes something of an object; returns what failed."""
+Failures = Mapping[str, WorldError]
+"""Of one phase, by UID of the object."""
+
+
+class LeftError(HeldBackError):
+    """There was no time or no writer for it: the next tick offers it again."""
+
+
+class LateError(WorldError):
+    """No answer came in time: it may still be carried out."""
+
+    @property
+    def is_of_object(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The writes of one object for which an answer is awaited, or there and not yet taken over."""
+
+    namespace: str
+    at_s: float
+    work: Aside[tuple[WorldError | None, float]]
+    """Comes to what failed, and when it was over."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lane:
+    """Threads for one kind of writes: those that hang hold up no other kind."""
+
+    start: Start = at_once
+    patience_s: float = PATIENCE_S
+    clock: Callable[[], float] = time.monotonic
+    _begun: dict[str, Begun] = field(default_factory=dict)
+    """By UID."""
+    _slow: set[str] = field(default_factory=set)
+    """Namespaces whose last answer was late: nobody waits for theirs."""
+    _news: threading.Event = field(default_factory=threading.Event)
+    """Something has ended."""
+
+    def run(self, phase: Phase, todo: Iterable[Writes]) -> Failures:
+        """Do it for each, as far as answers come; return what failed."""
+        waiting = {each.uid: each for each in todo}
+        awaited, failed = set[str](), dict[str, WorldError]()
+        end_s = self.clock() + PHASE_S
+        while True:
+            self._news.clear()
+            failed |= self._ended(awaited)
+            if self.clock() < end_s:
+                awaited |= self._begin(phase, waiting)
+            if all(self._begun[uid].work.is_under_way for uid in awaited):
+                rest_s = self._rest_s(awaited)
+                if rest_s <= 0:
+                    break
+                self._news.wait(rest_s)
+        late_s = format_s(self.patience_s)
+        late = LateError(f"no answer of the API server within {late_s}: it may still be done")
+        left = LeftError("other writes waited for the API server: left to the next tick")
+        self._slow |= {self._begun[uid].namespace for uid in awaited}
+        return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, left)
+
+    def _begin(self, phase: Phase, waiting: dict[str, Writes]) -> set[str]:
+        """Begin as many as there are free writers for; return them."""
+        busy = Counter(each.namespace for each in self._begun.values())
+        begun = set[str]()
+        for each in list(waiting.values()):
+            if len(self._begun) >= NUM_WRITERS:
+                break
+            most = 1 if each.namespace in self._slow else NAMESPACE_WRITERS
+            if each.uid in self._begun or busy[each.namespace] >= most:
+                continue
+            busy[each.namespace] += 1
+            begun.add(each.uid)
+            made = Begun(namespace=each.namespace, at_s=self.clock(), work=Aside(self.start))
+            self._begun[each.uid] = made
+            made.work.begin(partial(self._timed, phase, waiting.pop(each.uid)), self._news)
+        return begun
+
+    def _timed(self, phase: Phase, writes: Writes) -> tuple[WorldError | None, float]:
+        return phase(writes), self.clock()
+
+    def _ended(self, awaited: set[str]) -> Failures:
+        """Take over what has ended; return what failed of what is awaited, which it is no more."""
+        failed = dict[str, WorldError]()
+        for uid in [uid for uid, each in self._begun.items() if not each.work.is_under_way]:
+            begun = self._begun.pop(uid)
+            error, ended_at_s = begun.work.take() or (None, begun.at_s)
+            is_late = ended_at_s - begun.at_s > self.patience_s
+            (self._slow.add if is_late else self._slow.discard)(begun.namespace)
+            if error and uid in awaited:
+                failed[uid] = error
+            awaited.discard(uid)
+        return failed
+
+    def _rest_s(self, awaited: Iterable[str]) -> float:
+        """Return for how long an answer may yet come in time; 0 or less: none may."""
+        known = (self._begun[uid] for uid in awaited)
+        begun_at_s = (each.at_s for each in known if each.namespace not in self._slow)
+        return max(begun_at_s, default=-math.inf) + self.patience_s - self.clock()
+
+
+class Lanes(NamedTuple):
+    """One for each kind of writes."""
+
+    scaling: Lane
+    templates: Lane
+    telling: Lane
+
+
+def lanes(start: Start = at_once) -> Lanes:
+    """Return them. ``start``: runs a write here and now, or beside."""
+    return Lanes(Lane(start=start), Lane(start=start), Lane(start=start))
