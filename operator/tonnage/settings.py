@@ -17,6 +17,13 @@ LabelValue = Annotated[
 DnsLabel = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
 
 
+ServiceAccountName = Annotated[
+    str, Field(pattern="^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", max_length=253)
+]
+_REPOSITORY = "^[a-z0-9][a-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*$"
+"""Without tag and digest, the registry's port apart."""
+
+
 class FixedLabels(dict[str, str]):
     """Labels that nobody changes: settings are asked for by value."""
 
@@ -126,6 +133,21 @@ class Settings(BaseModel):
     """
     mode: Literal["full", "scaleOnly"] = "full"
     """scaleOnly: no right to create or change a pod template; only scaleTarget works."""
+    engine_images: Annotated[
+        tuple[Annotated[str, Field(pattern=_REPOSITORY, max_length=255)], ...],
+        Field(max_length=32, json_schema_extra=_DISTINCT),
+        AfterValidator(_checked_distinct),
+    ] = ("vllm/vllm-openai",)
+    """Repositories that engines may run from: itself, what is below it, or a whole registry.
+
+    A spec that names another image is refused, and what runs is scaled on.
+    """
+    service_account_names: Annotated[
+        tuple[ServiceAccountName, ...],
+        Field(max_length=32, json_schema_extra=_DISTINCT),
+        AfterValidator(_checked_distinct),
+    ] = ()
+    """ServiceAccounts of their own namespaces that engines may run as, besides ``default``."""
     catalog_folder: str | None = None
     """Folder with TOML files of GPU classes that are added or overridden."""
     calibration_folder: str | None = None

@@ -94,11 +94,12 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
 def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> Assessment:
     """Say why the spec is not carried out. What runs is sized on by the one that it was made from.
 
-    Else a spec that cannot be had would leave the replicas of before it to any load. Where that
-    waits for a search it keeps its turn, and scales nothing until then.
+    Else a spec that cannot be had would leave the replicas of before it to any load: so would one
+    that runs, and that later settings refuse. Where that waits for a search it keeps its turn, and
+    scales nothing until then.
     """
     found = replace(found, chosen=None, refusal=_refusal(why))
-    may_scale = found.is_acting and fleet.settings.mode == "full" and is_spec_ahead(found.state)
+    may_scale = found.is_acting and fleet.settings.mode == "full"
     running = as_it_runs(found.state) if may_scale else None
     if running is None:
         return _answered(found)

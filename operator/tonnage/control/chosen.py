@@ -4,6 +4,7 @@ import math
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
+from tonnage.control.allowed import check_allowed
 from tonnage.control.answers import Asker
 from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
@@ -47,6 +48,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
     model = checked(state)
+    check_allowed(model, fleet.settings)
     question = question_of(model, state, fleet, memory, asker)
     live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:

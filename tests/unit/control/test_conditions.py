@@ -13,6 +13,7 @@ from fleet_builders import (
     a_fleet,
     a_manifest,
     a_memory,
+    a_model,
     a_pod_body,
     a_sizing,
     a_state,
@@ -301,12 +302,22 @@ class TestReconciling:
         assert said("Reconciling", assessed(beside)) is None
 
 
+OF_A_CONFIG_MAP = a_deployment_body(
+    a_model(
+        model={
+            "id": "meta-llama/Llama-3.3-70B-Instruct",
+            "config": {"configMapKeyRef": {"name": "config", "key": "config.json"}},
+        }
+    )
+)
+
+
 class TestStalled:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
             ({"live": a_deployment_body(ownerReferences=[])}, "NameConflict"),
-            ({"config_problem": "no such key"}, "ModelConfigMissing"),
+            ({"config_problem": "no such key", "live": OF_A_CONFIG_MAP}, "ModelConfigMissing"),
             ({"model": InvalidSpecError("spec.hardware: missing")}, "InvalidSpec"),
         ],
     )
