@@ -17,7 +17,7 @@ PARTS := cluster faults unit
 # These measure times under load, and have the machine to themselves.
 ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py)
 
-.PHONY: help demo test lint unit crds site clean $(PARTS:%=tests-%) tests-alone
+.PHONY: help demo test lint unit crds site pins clean $(PARTS:%=tests-%) tests-alone
 
 help:  ## Show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -54,6 +54,14 @@ crds: $(VENV)/.dev  ## Write the CRD anew from the types
 
 site: $(VENV)/.dev  ## Build the documentation into build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f deploy/site/mkdocs.yml
+
+HASHED = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11
+
+pins: $(VENV)/.pip  ## Write the hashes of what the image and a release are made of, at the versions of constraints.txt
+	$(BIN)/pip install --quiet uv
+	$(HASHED) --constraint constraints.txt --output-file deploy/requirements.txt pyproject.toml
+	printf 'pip>=25.3\ncython\nhatchling\nsetuptools\n' | $(HASHED) --constraint constraints.txt --output-file deploy/requirements-build.txt -
+	printf 'cyclonedx-bom\npip-audit\n' | $(HASHED) --output-file deploy/release/tools.txt -
 
 clean:  ## Remove the virtual environment, and what was compiled for it
 	rm -rf $(VENV) operator/tonnage/engine/*.so

@@ -3,7 +3,7 @@
     python deploy/release/release.py --base python:3.11-slim@sha256:... --to release/
 
 Needs the tools for tests (`make unit` installs them) and an index of packages. The SBOM and the
-audit are of an environment made anew, with the wheel and the versions of constraints.txt in it.
+audit are of a fresh environment, with the wheel and what deploy/requirements.txt lists by hash.
 Nothing is left in the folder unless all went well.
 """
 
@@ -24,6 +24,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CRD = "crds/modeldeployments.tonnage.dev.yaml"
+PINS = "deploy/requirements.txt"
+TOOL_PINS = "deploy/release/tools.txt"
 DIGEST = re.compile(r".+@sha256:[0-9a-f]{64}")
 SPEC_VERSION = "1.6"
 """Of CycloneDX."""
@@ -109,12 +111,14 @@ def chart(to: Path) -> None:
     shutil.copy(ROOT / CRD, to)
 
 
-def environment(folder: Path, *packages: str | Path, pins: str) -> Path:
-    """Make an environment with packages at pinned versions; return its interpreter."""
+def environment(folder: Path, pins: str, *wheels: Path) -> Path:
+    """Make an environment of packages with these hashes, and of wheels; return its interpreter."""
     run(sys.executable, "-m", "venv", folder)
-    python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / pins, *packages)
-    return python
+    install = (folder / "bin" / "python", "-m", "pip", "install", "--quiet")
+    run(*install, "--require-hashes", "--requirement", ROOT / pins)
+    if wheels:
+        run(*install, "--no-deps", "--no-index", *wheels)
+    return install[0]
 
 
 def sbom(python: Path, tools: Path, to: Path) -> Path:
@@ -169,10 +173,8 @@ def release(asked: Asked) -> None:
     with TemporaryDirectory(prefix="tonnage-release-") as folder:
         scratch, made = Path(folder), Path(folder) / "made"
         made.mkdir()
-        pinned = environment(scratch / "pinned", wheel(made), pins="constraints.txt")
-        tools = environment(
-            scratch / "tools", "cyclonedx-bom", "pip-audit", pins="deploy/release/tools.txt"
-        )
+        pinned = environment(scratch / "pinned", PINS, wheel(made))
+        tools = environment(scratch / "tools", TOOL_PINS)
         audit(pinned, [tools.with_name("pip-audit")], asked.service, made)
         chart(made)
         sbom(pinned, tools, made)

@@ -175,10 +175,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("release")
     (out := folder / "made").mkdir()
     built = release.wheel(out)
-    pinned = release.environment(folder / "pinned", built, pins="constraints.txt")
-    tools = release.environment(
-        folder / "tools", "cyclonedx-bom", "pip-audit", pins="deploy/release/tools.txt"
-    )
+    pinned = release.environment(folder / "pinned", release.PINS, built)
+    tools = release.environment(folder / "tools", release.TOOL_PINS)
     release.chart(out)
     release.sbom(pinned, tools, out)
     release.checksums(out)

@@ -138,7 +138,8 @@ def operator(docker: Docker, *, step: Step = silent) -> str:
         with step("building the operator's image"):
             docker.build(
                 root, OPERATOR, "--file", root / "deploy/Dockerfile",
-                f"--build-arg=BASE={base}", f"--label={DIGEST_LABEL}={wanted}",
+                f"--build-arg=BASE={base}", "--build-arg=UNPINNED=yes",
+                f"--label={DIGEST_LABEL}={wanted}",
             )  # fmt: skip
     return OPERATOR
 
@@ -147,7 +148,7 @@ def sources_digest(root: Path, base: str) -> str:
     """Return a name for what the operator's image is built from."""
     listed = run(["git", "-C", root, "ls-files", "-z", "--cached", "--others",
                   "--exclude-standard", "operator", "deploy", "crds", "charts", "pyproject.toml",
-                  "constraints.txt", ":!*.md", ":!*.png"])  # fmt: skip
+                  ":!*.md", ":!*.png"])  # fmt: skip
     return digest(base, *(root / name for name in sorted(listed.split("\0")) if name))
 
 
