@@ -123,7 +123,7 @@ def keep_deciding(
             heartbeat.is_ready = False
             heartbeat.failed_ticks.inc()
             heartbeat.beat()
-            LOG.warning("tick failed, the next one tries again: %s", error)
+            LOG.warning(Line("tick failed, the next one tries again", message=str(error)))
         except Exception:
             heartbeat.is_ready = False
             heartbeat.failed_ticks.inc()
@@ -168,7 +168,7 @@ def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
     try:
         leadership.release()
     except WorldError as error:
-        LOG.warning("the Lease was not released: %s", error)
+        LOG.warning(Line("the Lease was not released", message=str(error)))
 
 
 def run(settings_path: str) -> int:
@@ -182,7 +182,7 @@ def run(settings_path: str) -> int:
         log_as(settings.log_format)
         kube = KubeApi(load_client())
     except (ValueError, WorldError) as error:
-        LOG.critical("cannot start: %s", error)
+        LOG.critical(Line("cannot start", message=str(error)))
         return 2
     # Releases in several namespaces may contend for one Lease.
     process = f"{os.environ.get('POD_NAME', socket.gethostname())}_{os.getpid()}"
@@ -204,7 +204,8 @@ def run(settings_path: str) -> int:
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
     loop.gather = lambda: stop.wait(GATHER_S)
     known = {"version": metadata.version("tonnage"), "identity": identity}
-    LOG.info(Line("started", **known, settings=settings.model_dump_json(exclude_defaults=True)))
+    told = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    LOG.info(Line("started", **known, settings=told))
     has_ended = threading.Event()
     deciding = threading.Thread(
         target=keep_deciding, args=(loop, leadership, heartbeat, stop, edited.look), name=LOOP

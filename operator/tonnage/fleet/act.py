@@ -27,6 +27,7 @@ from tonnage.fleet.children import Children, NoPathError, controller_uid
 from tonnage.fleet.events import event
 from tonnage.fleet.lanes import Failures, Lane, Lanes, lanes
 from tonnage.fleet.limiter import Limiter
+from tonnage.fleet.logs import Line
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
     ADOPT_LABEL,
@@ -108,10 +109,10 @@ class Writer:
             self.kube.check()
             phase(writes)
         except StaleError as error:
-            LOG.info("object=%s %s", writes.label, error)
+            LOG.info(Line("left as it is", object=writes.label, message=str(error)))
             return error
         except WorldError as error:
-            LOG.warning("object=%s write failed: %s", writes.label, error)
+            LOG.warning(Line("write failed", object=writes.label, message=str(error)))
             return error
         return None
 
@@ -156,7 +157,9 @@ class Writer:
                 self._movable(writes, scale).merge_patch(path, body, manager=SCALE_MANAGER)
             except ConflictError:
                 continue
-            LOG.info("object=%s replicas=%d->%d", writes.label, scale.seen, scale.replicas)
+            LOG.info(
+                Line("scaled", object=writes.label, before=scale.seen, replicas=scale.replicas)
+            )
             return
         raise StaleError(f"changed {SCALE_ATTEMPTS} times while replicas were written")
 
@@ -168,7 +171,9 @@ class Writer:
             path = PODS.path(writes.namespace, cost.pod)
             self._current(writes).merge_patch(path, body, manager=MANAGER)
         except KubernetesError as error:
-            LOG.warning("object=%s pod=%s not marked to go: %s", writes.label, cost.pod, error)
+            LOG.warning(
+                Line("not marked to go", object=writes.label, pod=cost.pod, message=str(error))
+            )
 
     def _check_current(self, writes: Writes) -> None:
         """Ask whether the object is still the one that was decided on.
@@ -212,7 +217,7 @@ class Writer:
         kube = self._current(writes)
         if live is None:
             made = kube.apply(path, template, manager=MANAGER, force=False)
-            LOG.info("object=%s created Deployment", writes.label)
+            LOG.info(Line("created", object=writes.label, kind="Deployment"))
             self._move_first(writes, made["metadata"]["uid"])
             return
         if controller_uid(live) != writes.uid and not _is_handed_over(live, writes):
@@ -223,7 +228,7 @@ class Writer:
             return
         pinned = template | {"metadata": template["metadata"] | {"uid": live["metadata"]["uid"]}}
         kube.apply(path, pinned, manager=MANAGER, force=True)
-        LOG.info("object=%s applied template", writes.label)
+        LOG.info(Line("applied template", object=writes.label))
 
     def _move_first(self, writes: Writes, uid: str) -> None:
         """Bring a Deployment up that was just made: it asks for one replica."""

@@ -13,6 +13,7 @@ from tonnage.estimate.calibration_file import (
     load,
     load_test_of,
 )
+from tonnage.fleet.logs import Line
 from tonnage.units import MIB
 
 LOG = logging.getLogger("tonnage.calibrations")
@@ -26,7 +27,7 @@ def read_calibrations(folder: Path) -> Mapping[Identity, LoadTest]:
     Of two files about the same engine the one measured last counts.
     """
     if not folder.is_dir():
-        LOG.error("folder=%s calibrations are not used: no such folder", folder)
+        LOG.error(Line("calibrations not used", folder=str(folder), message="no such folder"))
         return {}
     found: dict[Identity, tuple[Path, CalibrationFile]] = {}
     for path, file in _readable(sorted(folder.glob("*.json"))):
@@ -35,10 +36,16 @@ def read_calibrations(folder: Path) -> Mapping[Identity, LoadTest]:
             found[file.key.identity] = path, file
             continue
         older, newer = sorted((other, (path, file)), key=lambda each: each[1].measured_at_s)
-        LOG.warning("file=%s not used: %s is newer, for the same engine", older[0], newer[0])
+        LOG.warning(
+            Line(
+                "calibration not used",
+                file=str(older[0]),
+                message=f"{newer[0]} is newer, for the same engine",
+            )
+        )
         found[file.key.identity] = newer
     for path, file in found.values():
-        LOG.info("file=%s measured=%s is the prior of %s", path, file.date, file.key)
+        LOG.info(Line("prior", file=str(path), measured=str(file.date), of=str(file.key)))
     return {identity: load_test_of(file) for identity, (_, file) in found.items()}
 
 
@@ -47,7 +54,8 @@ def _readable(paths: Iterable[Path]) -> Iterable[tuple[Path, CalibrationFile]]:
         try:
             yield path, _read(path)
         except (OSError, UnicodeDecodeError, CalibrationFileError) as error:
-            LOG.error("file=%s not used: %s", path, error)  # noqa: TRY400 -- no traceback helps
+            line = Line("calibration not used", file=str(path), message=str(error))
+            LOG.error(line)  # noqa: TRY400 -- no traceback helps
 
 
 def _read(path: Path) -> CalibrationFile:

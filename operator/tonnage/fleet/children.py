@@ -25,6 +25,7 @@ from tonnage.control.happenings import Happening
 from tonnage.control.times import rfc3339
 from tonnage.control.writes import Writes
 from tonnage.fleet.events import event
+from tonnage.fleet.logs import Line
 from tonnage.manifests.children import Site, pod_monitor, service
 from tonnage.manifests.difference import differs, edits, without_rivals
 from tonnage.manifests.names import MANAGER, Manifest
@@ -86,7 +87,7 @@ class Children:
         is_reached = self._bring(service(writes.model), writes)
         monitor = pod_monitor(writes.model, self.site) if self.site.has_pod_monitors else None
         if monitor and not self._bring(monitor, writes):
-            LOG.warning("object=%s PodMonitor of that name is not ours: left alone", writes.label)
+            LOG.warning(Line("not ours: left alone", object=writes.label, kind="PodMonitor"))
         if not is_reached:
             raise NoPathError(f"Service {writes.label} is not ours: it is left alone")
 
@@ -103,20 +104,20 @@ class Children:
             return False
         if differs(wanted, live, manager=MANAGER):
             self._correct(path, wanted, live)
-            LOG.info("object=%s applied %s", writes.label, wanted["kind"])
+            LOG.info(Line("applied", object=writes.label, kind=wanted["kind"]))
             if undone := _undone(wanted, live, writes):
                 self._tell(writes, undone)
         return True
 
     def _tell(self, writes: Writes, message: str) -> None:
         """Tell of what somebody did to a child; what is put back stays so where that fails."""
-        LOG.warning("object=%s %s", writes.label, message)
+        LOG.warning(Line("child restored", object=writes.label, message=message))
         happening = Happening(reason="ChildRestored", message=message, is_warning=True)
         body = event(writes, happening, rfc3339(self.clock()))
         try:
             self.kube.create(EVENTS.path(writes.namespace), body)
         except WorldError as error:
-            LOG.warning("object=%s no Event: %s", writes.label, error)
+            LOG.warning(Line("no Event", object=writes.label, message=str(error)))
 
     def _correct(self, path: str, wanted: Manifest, live: Manifest) -> None:
         """Apply what is wanted over what stands there, once what may not stand beside it is gone.
@@ -144,7 +145,7 @@ class Children:
         if live is None or controller_uid(live) != writes.uid:
             return
         self.kube.delete(path, uid=live["metadata"]["uid"])
-        LOG.info("object=%s deleted %s", writes.label, kind)
+        LOG.info(Line("deleted", object=writes.label, kind=kind))
 
 
 def _is_known(writes: Writes) -> bool:

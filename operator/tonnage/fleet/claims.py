@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tonnage.api.objects import ModelDeployment
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CLAIMS, KubeApi
+from tonnage.fleet.logs import Line
 from tonnage.fleet.missing import Ages
 
 LOG = logging.getLogger("tonnage.claims")
@@ -46,7 +47,7 @@ class Claims:
         try:
             found = self.kube.get(CLAIMS.path(*place))
         except WorldError as error:
-            LOG.warning("claim=%s/%s not read: %s", *place, error)
+            LOG.warning(Line("not read", claim="/".join(place), message=str(error)))
             return known  # what was read last holds until it can be read again
         modes = ((found or {}).get("spec") or {}).get("accessModes")
         return tuple(modes) if modes else None

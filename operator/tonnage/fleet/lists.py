@@ -101,7 +101,7 @@ class Lists:
         for kind, resource, selector in RELISTED:
             listed = self._listed(resource, selector, refused)
             if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
-                LOG.warning("kind=%s ghosts=%d removed from the store", kind, ghosts)
+                LOG.warning(Line("ghosts removed from the store", kind=kind, ghosts=ghosts))
                 self.store.changed.set()
         for namespace in self.namespaces or (None,):
             self._check_rights(namespace, refused)

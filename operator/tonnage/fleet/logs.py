@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -19,7 +19,7 @@ class Line:
 
     __slots__ = ("event", "fields")
 
-    def __init__(self, event: str, **fields: str | float | bool) -> None:
+    def __init__(self, event: str, **fields: str | float | bool | Mapping[str, object]) -> None:
         self.event, self.fields = event, fields
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.control.state import DeploymentView
 from tonnage.control.turns import by_turns
+from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Key
 from tonnage.fleet.views import deployment_view
 
@@ -45,10 +46,10 @@ class Taken:
                 body = self.kube.get(DEPLOYMENTS.path(*key))
                 found = deployment_view(body) if body else None
             except WorldError as error:
-                LOG.warning("object=%s/%s: %s", *key, error)
+                LOG.warning(Line("not read", object="/".join(key), message=str(error)))
                 break  # the others fare no better, and each is tried for a while
             except Exception:  # anybody may make one: it must not stop the others
-                LOG.exception("object=%s/%s: its Deployment cannot be read", *key)
+                LOG.exception(Line("its Deployment cannot be read", object="/".join(key)))
             finally:
                 self._read[key] = (now_s, found)
             if found is None:

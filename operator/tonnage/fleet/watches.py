@@ -234,7 +234,7 @@ def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
             for _, resource, selector in RELISTED:
                 next(iter(kube.list(resource.path(namespace), label_selector=selector)), None)
         except KubernetesError as error:
-            LOG.warning("namespace=%s is not watched: %s", namespace, error)
+            LOG.warning(Line("not watched", namespace=namespace, message=str(error)))
             return error.status == HTTPStatus.FORBIDDEN
         return False
 

@@ -56,7 +56,7 @@ def test_an_edit_is_told_with_its_fields_and_who_made_it(kube, is_new, caplog):
 
     said = "Service llama: kubectl and mallory edited spec.selector, spec.externalIPs"
     assert told(kube) == [f"{said}, which is put back"]
-    assert f"object=serving/llama {said}" in caplog.text
+    assert f'object=serving/llama message="{said}' in caplog.text
     [event] = [call.body for call in kube.writes if call.verb == "create"]
     assert (event["reason"], event["type"]) == ("ChildRestored", "Warning")
     assert event["eventTime"] == "2026-01-02T00:00:00.000000Z"

@@ -1,11 +1,14 @@
 """One line for each event, whatever is in it, in both forms."""
 
+import ast
 import io
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
+import tonnage
 from tonnage.fleet.logs import JsonFormatter, Line, TextFormatter
 
 DECISION = Line("decision", object="serving/llama", wanted=4, acts=True, message='"4" are\nneeded')
@@ -43,6 +46,35 @@ def test_json_keeps_numbers_and_flags_as_they_are(log):
     assert (said["event"], said["wanted"], said["acts"]) == ("decision", 4, True)
     assert said["message"] == '"4" are\nneeded'
     assert (said["level"], said["logger"]) == ("INFO", "tonnage.test")
+
+
+def test_json_has_the_fields_of_a_field_and_text_has_them_as_json(log):
+    started = Line("started", settings={"tickS": 5.0, "namespaces": ["team-a"]})
+
+    text = log(TextFormatter(), lambda logger: logger.info(started))
+    said = json.loads(log(JsonFormatter(), lambda logger: logger.info(started))[len(text) :])
+
+    assert said["settings"] == {"tickS": 5.0, "namespaces": ["team-a"]}
+    assert text.endswith('settings="{\\"tickS\\": 5.0, \\"namespaces\\": [\\"team-a\\"]}"\n')
+
+
+def test_what_is_known_by_name_is_a_field_of_every_line():
+    """So that a log that is JSON can be asked for an object, and no line has key=value as text."""
+    sources = Path(tonnage.__file__).parent.rglob("*.py")
+    formats = {
+        f"{path.name}:{call.lineno}"
+        for path in sources
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id == "LOG"
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+        and "=%" in call.args[0].value
+    }
+
+    assert formats == set()
 
 
 def test_a_field_cannot_pass_for_the_level_or_the_time(log):
