@@ -46,6 +46,7 @@ class Lab:
                 {
                     "image": "vllm/vllm-openai:v0\\.33\\..*",
                     "command": [python, "-m", "tonnage.lab.emulator", "serve"],
+                    "programs": {"vllm": [python, "-m", "tonnage.lab.emulator"]},
                     "environment": environment,
                     "probe_period_scale": 0.1,
                 },

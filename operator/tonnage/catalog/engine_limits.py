@@ -28,6 +28,8 @@ class Use:
     weights_name: str
     """Of the format: a key of ``[weights]``, or one that has no limit."""
     has_fp8_cache: bool
+    checkpoint_has_fp8_cache: bool = False
+    """Which ``auto`` means, and is not asked for."""
 
 
 def refusals(use: Use) -> Iterator[str]:
@@ -51,7 +53,7 @@ def _of_kind(use: Use) -> Iterator[str]:
     last = _limits()["last_version"].get(use.model_type)
     if last and asked > parse_version(last):
         yield f"vLLM serves models of the kind {use.model_type} up to {last} only"
-    if not use.gpu.has_bf16 and use.model_type in _limits()["float16"]["refused"]:
+    if not use.gpu.has_bf16 and needs_bf16(use.model_type):
         yield (
             f"models of the kind {use.model_type} do not run in float16, and {use.gpu.name} has "
             "no bf16"
@@ -70,6 +72,29 @@ def adapter_kinds(group: str) -> frozenset[str]:
     return frozenset(_limits()["adapters"][group])
 
 
+def needs_bf16(model_type: str) -> bool:
+    """Tell whether vLLM refuses to compute a kind of model in float16."""
+    return model_type in _limits()["float16"]["refused"]
+
+
+def auto_means_fp8(use: Use) -> bool:
+    """Tell whether ``--kv-cache-dtype auto`` is a cache in fp8.
+
+    Sources:
+        [vllm-source] utils/torch_utils.py resolve_kv_cache_dtype_string: what the checkpoint says;
+        models/config.py: what a kind of model has.
+    """
+    asked, rules = parse_version(use.engine_minor), _limits()["cache"]
+    if use.checkpoint_has_fp8_cache and asked >= parse_version(rules["of_checkpoint_since"]):
+        return True
+    return any(
+        rule["kind"] == use.model_type
+        and parse_version(rule["since"]) <= asked <= parse_version(rule["until"])
+        and use.gpu.generation in rule.get("generations", (use.gpu.generation,))
+        for rule in rules["defaults"]
+    )
+
+
 def board_refusals(engine_minor: str, gpu: Gpu) -> Iterator[str]:
     """Yield why a version does not run on a board at all, and up to which version one does.
 
@@ -85,12 +110,33 @@ def board_refusals(engine_minor: str, gpu: Gpu) -> Iterator[str]:
 
 
 def cache_refusal(use: Use) -> str | None:
-    """Say why the board has no kernels for a cache in fp8; None: it has, or it is not asked for."""
+    """Say why there are no kernels for such a cache; None: there are."""
+    if not use.has_fp8_cache:
+        return _refusal_of_16_bits(use)
     capability = _limits()["generations"].get(use.gpu.generation)
     least = _limits()["cache"]["fp8"]
-    if not use.has_fp8_cache or capability is None or capability >= least:
+    if capability is None or capability >= least:
         return None
     return _lack("a cache in fp8", least, use.gpu, capability)
+
+
+def _refusal_of_16_bits(use: Use) -> str | None:
+    """Say why the cache of a checkpoint that has one in fp8 would be that, whatever is asked.
+
+    Sources:
+        [vllm-source] layers/attention/attention.py Attention: kv_cache_scheme went before what was
+        asked for; csrc quant_utils.cuh: until 0.19 no 16-bit type was known by its name.
+    """
+    rules = _limits()["cache"]
+    first, named = rules["of_checkpoint_since"], rules["of_checkpoint_yields_since"]
+    if not use.checkpoint_has_fp8_cache:
+        return None
+    if not parse_version(first) <= parse_version(use.engine_minor) < parse_version(named):
+        return None
+    return (
+        f"the checkpoint has a cache in fp8, and vLLM {use.engine_minor} takes no 16 bits in its "
+        f"place; {named} and later do"
+    )
 
 
 def _lack(what: str, least: int, gpu: Gpu, capability: int) -> str:

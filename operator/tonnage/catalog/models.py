@@ -132,8 +132,12 @@ def _renamed_shape(model_id: str, other: Renamed) -> ModelShape:
         stored = f"weights in {other.weight_format}, as the name says"
     shape = shape_from_config(config, name=model_id)
     note = f"counted with the shape of {other.name}, {stored}: give its config.json to be sure"
-    longest = None if other.is_tuned else shape.max_position_tokens
-    return replace(shape, max_position_tokens=longest, notes=(*shape.notes, note))
+    return replace(
+        shape,
+        max_position_tokens=None if other.is_tuned else shape.max_position_tokens,
+        dtype="float16" if other.weight_format == "int4" else shape.dtype,  # as AWQ's recipes write
+        notes=(*shape.notes, note),
+    )
 
 
 def model_names() -> tuple[str, ...]:

@@ -197,6 +197,7 @@ class LayerGroup:
     other streams beside attention and feed-forward."""
 
 
+HalfType = Literal["bfloat16", "float16"]
 QUANTIZED_PARTS = frozenset(
     {"attention", "state_attention", "dense_ffn", "experts", "shared_experts"}
 )
@@ -247,6 +248,8 @@ class ModelShape:
     """As the checkpoint has it; ``spec.model.weights`` may ask for another."""
     max_position_tokens: int | None
     """The longest context that the model was made for; None: the config does not say."""
+    dtype: HalfType = "bfloat16"
+    """The 16-bit type of what is not quantized, and of the activations."""
     kv_cache_format: str = "bf16"
     """What vLLM's ``auto`` means for this checkpoint: bf16 or fp8."""
     model_type: str = ""

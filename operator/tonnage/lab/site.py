@@ -43,7 +43,7 @@ class EngineProgram:
     """What runs in place of vLLM's image."""
 
     command: tuple[str, ...]
-    """The container's args follow."""
+    """That stands for ``vllm``."""
     environment: Mapping[str, str]
     """In place of the image's own."""
     probe_period_scale: float = 0.1
@@ -103,7 +103,7 @@ def _emulator(folder: Path, hidden: Mapping[str, Any]) -> EngineProgram:
     truth = folder / "truth.json"
     truth.write_text(json.dumps(dict(hidden)))
     return EngineProgram(
-        command=(sys.executable, "-m", "tonnage.lab.emulator", "serve"),
+        command=(sys.executable, "-m", "tonnage.lab.emulator"),
         environment={"TONNAGE_LAB_TRUTH": str(truth)},
     )
 
@@ -123,7 +123,8 @@ def _runner_config(folder: Path, engine: EngineProgram, config: SiteConfig) -> d
         "images": [
             {
                 "image": VLLM_IMAGE,
-                "command": list(engine.command),
+                "command": [*engine.command, "serve"],
+                "programs": {"vllm": list(engine.command)},
                 "environment": dict(engine.environment),
                 "probe_period_scale": engine.probe_period_scale,
             },

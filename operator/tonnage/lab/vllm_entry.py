@@ -1,4 +1,4 @@
-"""What runs in a container of the lab in place of vLLM's image: ``vllm_entry.py MODEL [flags]``.
+"""What runs in a container of the lab in place of vLLM: ``vllm_entry.py serve MODEL [flags]``.
 
 A program for the Python that vLLM is installed for: it knows nothing of Tonnage's packages. The
 container's arguments are those that a GPU cluster would be given, and vLLM for CPU takes them all;
@@ -56,9 +56,11 @@ def launch(
     Raises:
         EntryError: no model, or not one GPU that stands for a core there is.
     """
-    if not arguments or arguments[0].startswith("-"):
-        raise EntryError("the first argument must be the model")
-    model, *flags = arguments
+    match arguments:
+        case ["serve", model, *flags] if not model.startswith("-"):
+            pass
+        case _:
+            raise EntryError("the first arguments must be serve and the model")
     folder = scratch / model
     chosen = environment.get(CORES)
     core = core_of(environment.get(GPUS, ""), cores_in(chosen) if chosen else cores)

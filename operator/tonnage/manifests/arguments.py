@@ -33,8 +33,6 @@ FLAGS_NEEDED = (
     f"of them, and {MOST_READ_GPUS} GPUs a replica"
 )
 """Of a scale target: said where ``read_flags`` finds no flags."""
-HALF_TYPES = {True: "bfloat16", False: "float16"}
-"""By whether the GPU has bf16 units."""
 BUCKETS = {"time_to_first_token": LATENCY_BOUNDS_S, "inter_token_latency": LATENCY_BOUNDS_S}
 """By vLLM's bucket families; TPOT uses the inter-token family."""
 
@@ -43,8 +41,10 @@ BUCKETS = {"time_to_first_token": LATENCY_BOUNDS_S, "inter_token_latency": LATEN
 class Serving:
     """What the arguments say beside the capacity flags."""
 
-    kv_format: str
-    has_bf16: bool
+    dtype: str
+    """For ``--dtype``: bfloat16 or float16. A 16-bit cache has it too."""
+    kv_cache_dtype: str
+    """For ``--kv-cache-dtype``: auto, which means 16 bits, or a type by name."""
     constants: EngineVersion
     has_whole_experts: bool
     drain_s: int
@@ -66,8 +66,7 @@ def _model(spec: Spec, serving: Serving) -> Iterator[str]:
         yield from ("--served-model-name", spec.model.id)
     if spec.model.revision:
         yield from ("--revision", spec.model.revision)
-    if not serving.has_bf16:
-        yield from ("--dtype", HALF_TYPES[False])
+    yield from ("--dtype", serving.dtype)
     if serving.quantization:
         yield from ("--quantization", serving.quantization)
 
@@ -82,7 +81,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield from ("--kv-cache-memory-bytes", str(flags.kv_cache_bytes))
     if flags.num_gpu_blocks is not None:
         yield from ("--num-gpu-blocks-override", str(flags.num_gpu_blocks))
-    yield from ("--kv-cache-dtype", _kv_cache_dtype(spec, serving))
+    yield from ("--kv-cache-dtype", serving.kv_cache_dtype)
     yield from ("--tensor-parallel-size", str(split.tensor))
     if split.pipeline > 1:
         yield from ("--pipeline-parallel-size", str(split.pipeline))
@@ -106,13 +105,6 @@ def _adapters(given: Adapters | None) -> Iterator[str]:
 def _speculative_config(given: Speculative) -> str:
     config = {"method": given.method, "num_speculative_tokens": given.tokens}
     return json.dumps(config, separators=(",", ":"))
-
-
-def _kv_cache_dtype(spec: Spec, serving: Serving) -> str:
-    """Return the format in force; both 16-bit ones cost the same, so only the spec tells them."""
-    if spec.model.kv_cache == "float16":
-        return "float16"
-    return "fp8" if serving.kv_format == "fp8" else HALF_TYPES[serving.has_bf16]
 
 
 def _operation(serving: Serving) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import Pods
 from tonnage.api.spec import Spec
+from tonnage.catalog.engine_limits import auto_means_fp8
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.kept import kept
 from tonnage.manifests.arguments import Serving, is_runnable
@@ -27,9 +28,10 @@ from tonnage.manifests.names import (
 )
 from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template, startup_budget_s
 from tonnage.settings import Settings
+from tonnage.sizing.checks import use_of
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import Flags
+from tonnage.sizing.request import HALF_TYPES, Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
 
 DIGEST_LENGTH = 16
@@ -178,8 +180,8 @@ def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     return PodFigures(
         flags=sizing.flags,
         serving=Serving(
-            kv_format=request.kv_format,
-            has_bf16=request.gpu.has_bf16,
+            dtype=request.dtype,
+            kv_cache_dtype=_kv_cache_dtype(request),
             constants=request.engine.constants,
             has_whole_experts=has_whole_experts(request.shape, request.weights, split),
             drain_s=drain_s,
@@ -191,6 +193,18 @@ def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     )
 
 
+def _kv_cache_dtype(request: SizingRequest) -> str:
+    """Return ``--kv-cache-dtype``: by name only what the engine does not take from ``--dtype``.
+
+    Sources:
+        [vllm-source] csrc quant_utils.cuh DISPATCH_BY_KV_CACHE_DTYPE: until 0.19 the kernels that
+        write the cache know auto and fp8, and no 16-bit type by its name.
+    """
+    if request.kv_format == "fp8":
+        return "fp8"
+    return request.dtype if auto_means_fp8(use_of(request)) else "auto"
+
+
 def _quantization(sizing: Sizing) -> str | None:
     """Return ``--quantization`` for weights that the checkpoint does not already have.
 
@@ -199,7 +213,9 @@ def _quantization(sizing: Sizing) -> str | None:
     asked, stored = sizing.request.weights.name, sizing.request.shape.weight_format.name
     if asked == stored:
         return None
-    if asked == "fp8" and stored in {"bf16", "fp16"}:
+    if asked in HALF_TYPES and stored in HALF_TYPES:
+        return None
+    if asked == "fp8" and stored in HALF_TYPES:
         return "fp8"
     raise NotServableError(
         f"model.weights {asked}: {sizing.request.shape.name} is a {stored} checkpoint, and the "

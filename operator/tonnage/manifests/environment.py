@@ -5,7 +5,8 @@ from tonnage.api.references import SecretKey, SecretKeyRef
 from tonnage.manifests.names import Manifest
 
 NAME_OF_ANY_USER = "vllm"
-"""Libraries ask for the user's name; an id that is given need not have one in the image."""
+"""torch asks for the user's name while it is imported, and fails where there is none: vLLM's images
+have had a user 2000 since 0.22, and an id that is given need not be in any."""
 
 
 def environment(pods: Pods) -> list[Manifest]:
@@ -19,16 +20,16 @@ def environment(pods: Pods) -> list[Manifest]:
         "HOME": "/cache/home",
         "HF_HOME": "/cache/huggingface",
         "VLLM_CACHE_ROOT": "/cache/vllm",
+        "USER": NAME_OF_ANY_USER,
+        "LOGNAME": NAME_OF_ANY_USER,
     }
-    if pods.user is not None:
-        plain["USER"] = NAME_OF_ANY_USER
     secrets = {
         "HF_TOKEN": pods.hugging_face_token_secret,
         "VLLM_API_KEY": pods.api_key_secret,
         **{each.name: each.secret_key_ref for each in pods.env},
     }
     return [
-        *({"name": name, "value": value} for name, value in plain.items()),
+        *({"name": name, "value": value} for name, value in plain.items() if name not in secrets),
         *(_from_secret(name, source) for name, source in secrets.items() if source),
     ]
 

@@ -18,6 +18,9 @@ from tonnage.units import GB, MINUTE_S
 HTTP_PORT = 8000
 USER_ID = 2000
 """The user of vLLM's non-root images."""
+COMMAND = ["vllm", "serve"]
+"""Said for every image: the entrypoint of 0.11.0 is another server, which takes no model by its
+place and would serve its own default."""
 PROBE_S = 10
 SLOW_LOAD_BYTES_PER_S = 0.5 * GB
 MIN_STARTUP_S = 30 * MINUTE_S
@@ -106,6 +109,7 @@ def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
     return {
         "name": CONTAINER,
         "image": image,
+        "command": list(COMMAND),
         "args": engine_arguments(spec, figures.flags, figures.serving),
         "ports": [{"name": "http", "containerPort": HTTP_PORT}],
         "env": environment(pods),

@@ -63,18 +63,24 @@ def check_engine(request: SizingRequest) -> None:
     """
     if request.is_textbook:
         return
-    use = Use(
-        engine_minor=request.engine.minor,
-        gpu=request.gpu,
-        model_type=request.shape.model_type,
-        weights_name=request.weights.name,
-        has_fp8_cache=request.kv_format == "fp8",
-    )
+    use = use_of(request)
     for reason in refusals(use):
         raise UnsupportedEngineError(f"engine.version {request.engine.minor}: {reason}")
     reason_of_cache = cache_refusal(use)
     if reason_of_cache:
         raise InvalidKvCacheError(f"model.kvCache: {reason_of_cache}")
+
+
+def use_of(request: SizingRequest) -> Use:
+    """Return what the engine would run."""
+    return Use(
+        engine_minor=request.engine.minor,
+        gpu=request.gpu,
+        model_type=request.shape.model_type,
+        weights_name=request.weights.name,
+        has_fp8_cache=request.kv_format == "fp8",
+        checkpoint_has_fp8_cache=request.shape.kv_cache_format == "fp8",
+    )
 
 
 def check_cache(request: SizingRequest) -> None:

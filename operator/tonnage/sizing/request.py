@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
-from tonnage.catalog.engine_limits import board_refusals
+from tonnage.catalog.engine_limits import board_refusals, needs_bf16
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, Run, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.gpu_names import boards_named
@@ -42,6 +42,8 @@ from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_i
 from tonnage.sizing.workload import Demand, Routing, Slo, Workload
 
 KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
+HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
+"""As the engine calls them, by the format of weights."""
 DIGEST_LENGTH = 12
 
 
@@ -101,6 +103,11 @@ class SizingRequest:
         return KV_ELEMENT_BYTES[self.kv_format]
 
     @property
+    def dtype(self) -> str:
+        """The 16-bit type that the engine computes in, ``--dtype``; a 16-bit cache has it too."""
+        return dtype_of(self.shape, self.weights, self.gpu)
+
+    @property
     def cache_rules(self) -> CacheRules:
         """How the engine cuts the cache; layers with a state keep one for each draft token."""
         rules = self.switches.rules(self.engine.constants.cache)
@@ -144,12 +151,15 @@ def look_up(
     _refuse_boards(spec.hardware.gpu, gpus, version or "")
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     _refuse_bf16(spec, gpu)
-    return Known(
+    known = Known(
         shape=shape,
         gpu=gpu,
         engine=find_engine(version or ""),
         weights=shape.weight_format if weights == "auto" else WEIGHT_FORMATS[weights],
     )
+    if spec.scale_target is None:
+        _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
+    return known
 
 
 def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
@@ -172,6 +182,33 @@ def _refuse_bf16(spec: Spec, gpu: Gpu) -> None:
             raise UnsupportedEngineError(
                 f"{key}: bfloat16 needs compute capability 8.0, which {gpu.name} has not; leave it "
                 "out for float16"
+            )
+
+
+def dtype_of(shape: ModelShape, weights: WeightFormat, gpu: Gpu) -> str:
+    """Return the 16-bit type to compute in: of the board, the kind of model, the weights asked for.
+
+    Else the checkpoint's own.
+
+    Sources:
+        [vllm-source] config/model.py _get_and_verify_dtype: any checkpoint is cast to what
+        ``--dtype`` says; _FLOAT16_NOT_SUPPORTED_MODELS.
+    """
+    if not gpu.has_bf16:
+        return "float16"
+    if needs_bf16(shape.model_type):
+        return "bfloat16"
+    return HALF_TYPES.get(weights.name, shape.dtype)
+
+
+def _refuse_other_half(spec: Spec, dtype: str) -> None:
+    """Refuse a 16-bit type that is asked for by name where the engine computes in the other."""
+    asked = {"model.weights": spec.model.weights, "model.kvCache": spec.model.kv_cache}
+    for key, value in asked.items():
+        if value in HALF_TYPES.values() and value != dtype:
+            raise UnsupportedEngineError(
+                f"{key}: {value} is not the type that {spec.model.id} is computed in, which is "
+                f"{dtype}, and 16-bit weights and caches have that type; leave it out"
             )
 
 

@@ -35,7 +35,7 @@ def real():
 
 def a_launch(*arguments, **environment):
     return vllm_entry.launch(
-        arguments,
+        ("serve", *arguments),
         POD | environment,
         vllm="/venv/bin/vllm",
         cores={0, 1},
@@ -97,7 +97,7 @@ def test_a_container_without_a_core_of_its_own_is_refused(gpus, message):
 
 @pytest.mark.parametrize("arguments", [(), ("--max-num-seqs", "8")])
 def test_a_container_without_a_model_is_refused(arguments):
-    with pytest.raises(EntryError, match="the first argument must be the model"):
+    with pytest.raises(EntryError, match="the first arguments must be serve and the model"):
         a_launch(*arguments)
 
 
@@ -202,7 +202,8 @@ def test_the_runner_starts_real_engines_and_the_chart_gets_the_class(real, tmp_p
     values = site._chart_values("http://127.0.0.1:9090", real.config)
 
     engine = RunnerConfig.model_validate(written).image_for("vllm/vllm-openai:v0.32.0")
-    assert engine.command == [str(PYTHON), "-P", vllm_entry.__file__]
+    assert engine.command == [str(PYTHON), "-P", vllm_entry.__file__, "serve"]
+    assert engine.programs == {"vllm": [str(PYTHON), "-P", vllm_entry.__file__]}
     assert engine.environment["TONNAGE_LAB_KV_SPACE_GIB"] == "1"
     assert written["nodes"][0]["labels"]["nvidia.com/gpu.product"] == "tonnage-lab-cpu-core"
     assert written["nodes"][0]["gpus"] == 2
@@ -215,7 +216,7 @@ def test_without_being_asked_engines_are_emulated(tmp_path):
 
     assert stage.config.engine is None
     assert stage.hidden_efficiency == site.HIDDEN_EFFICIENCY
-    assert engine.command[1:] == ("-m", "tonnage.lab.emulator", "serve")
+    assert engine.command[1:] == ("-m", "tonnage.lab.emulator")
     assert Path(engine.environment["TONNAGE_LAB_TRUTH"]).read_text().startswith("{")
 
 

@@ -49,8 +49,8 @@ SOME = Flags(
 def a_serving(**changes):
     constants = find_engine("0.33").constants
     serving = Serving(
-        kv_format="fp8",
-        has_bf16=True,
+        dtype="bfloat16",
+        kv_cache_dtype="fp8",
         constants=constants,
         has_whole_experts=False,
         drain_s=120,
@@ -89,22 +89,12 @@ class TestWriting:
 
         assert as_read(container["args"]).model == model.spec.model.id
 
-    @pytest.mark.parametrize(
-        ("kv_cache", "kv_format", "written"),
-        [
-            ("auto", "bf16", "bfloat16"),
-            ("auto", "fp8", "fp8"),
-            ("bfloat16", "bf16", "bfloat16"),
-            ("float16", "bf16", "float16"),
-            ("fp8", "fp8", "fp8"),
-        ],
-    )
-    def test_the_format_of_the_cache_is_never_left_to_the_engine(
-        self, kv_cache, kv_format, written
-    ):
-        model = a_model(model={"id": "meta-llama/Llama-3.3-70B-Instruct", "kvCache": kv_cache})
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+    @pytest.mark.parametrize("cache", ["auto", "fp8", "bfloat16"])
+    def test_the_types_of_figures_and_cache_are_always_said(self, dtype, cache):
+        read = as_read(arguments(dtype=dtype, kv_cache_dtype=cache))
 
-        assert as_read(arguments(model, kv_format=kv_format)).kv_cache_dtype == written
+        assert (read.dtype, read.kv_cache_dtype) == (dtype, cache)
 
     def test_what_is_to_be_drafted_is_said_in_the_engines_own_words(self):
         drafts = {"method": "mtp", "tokens": 2, "acceptedPercent": 80}

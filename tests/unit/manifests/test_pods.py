@@ -95,7 +95,6 @@ class TestUser:
         security = pod()["securityContext"]
 
         assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (2000,) * 3
-        assert "USER" not in environment()
 
     def test_is_the_one_given_and_never_root(self):
         security = pod(user={"id": 1_000_680_000, "group": 0})["securityContext"]
@@ -110,9 +109,18 @@ class TestUser:
 
         assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
-    @pytest.mark.parametrize("user", [{}, {"id": 5000}])
+    @pytest.mark.parametrize("user", [None, {}, {"id": 5000}])
     def test_that_the_image_need_not_know_has_a_name(self, user):
-        assert environment(user=user)["USER"]["value"] == "vllm"
+        given = environment(user=user)
+
+        assert (given["USER"]["value"], given["LOGNAME"]["value"]) == ("vllm", "vllm")
+
+    def test_may_have_another_name_for_logging_in(self):
+        env = pod(env=[{"name": "LOGNAME", "secretKeyRef": STORE}])["containers"][0]["env"]
+
+        assert [each for each in env if each["name"] == "LOGNAME"] == [
+            {"name": "LOGNAME", "valueFrom": {"secretKeyRef": STORE}}
+        ]
 
 
 class TestNodes:

@@ -28,6 +28,7 @@ from tonnage.catalog.config.formats.quantization import (
     BF16,
     FP16,
     cache_format,
+    dtype_beside,
     read_quantization,
     stored_weights,
 )
@@ -50,6 +51,7 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.shape import (
     Attention,
     GroupedAttention,
+    HalfType,
     LayerGroup,
     ModelShape,
     WeightFormat,
@@ -89,7 +91,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
             default_fraction=architecture.rotary_fraction,
             differs_by_window=architecture.turns_by_window,
         )
-    weights, cache = _formats(config, block, architecture, layers)
+    weights, cache, dtype = _formats(config, block, architecture, layers)
     encoders = read_encoders(config, text_path=_wrapper_path(config), text_width=keys.hidden_size)
     return ModelShape(
         name=name,
@@ -100,6 +102,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         weight_format=weights,
         max_position_tokens=_max_position_tokens(keys, block),
         kv_cache_format=cache,
+        dtype=dtype,
         model_type=str(config.get("model_type", "")),
         digest=digest(config),
         vector_parameters=outer_vectors,
@@ -228,24 +231,28 @@ def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Arch
 
 def _formats(
     config: Mapping[str, object], block: _TextBlock, architecture: Architecture, layers: list[Layer]
-) -> tuple[WeightFormat, str]:
+) -> tuple[WeightFormat, str, HalfType]:
+    """Return the formats of weights and cache, and the 16-bit type beside them."""
+    dtype = _declared_dtype(config, block)
     outer, inner = config.get("quantization_config"), block.values.get("quantization_config")
     quantization = inner if outer is None else outer
     if quantization is None:
-        return _plain_format(config, block), "bf16"
+        dtype = dtype or "bfloat16"
+        return FP16 if dtype == "float16" else BF16, "bf16", dtype
     keys = read_quantization(quantization)
     read = mixed_weights if is_mixed(keys) else stored_weights
     weights = read(keys, layers, architecture.module_names)
     if "expert_dtype" in architecture.understands:
         weights = with_expert_format(weights, keys, block.values.get("expert_dtype", "fp4"))
-    return weights, cache_format(keys)
+    return weights, cache_format(keys), dtype_beside(keys, dtype)
 
 
-def _plain_format(config: Mapping[str, object], block: _TextBlock) -> WeightFormat:
-    """Return two bytes: vLLM serves float32 and undeclared checkpoints in 16 bits as well."""
+def _declared_dtype(config: Mapping[str, object], block: _TextBlock) -> HalfType | None:
+    """Return the 16-bit type that is named: float32 and unnamed ones are served in 16 bits too."""
     blocks = (block.values, config)
     dtypes = [values.get(key) for values in blocks for key in ("torch_dtype", "dtype")]
-    return FP16 if "float16" in dtypes and "bfloat16" not in dtypes else BF16
+    names: tuple[HalfType, ...] = ("bfloat16", "float16")
+    return next((name for name in names if name in dtypes), None)
 
 
 def _max_position_tokens(keys: DecoderKeys, block: _TextBlock) -> int | None:

@@ -53,7 +53,7 @@ def serve_line(planned: Planned, site: Site) -> str | None:
     if planned.deployment.spec.scale_target:
         return None
     [container] = template_manifest(planned, site)["spec"]["template"]["spec"]["containers"]
-    return shlex.join(["vllm", "serve", *container["args"]])
+    return shlex.join([*container["command"], *container["args"]])
 
 
 def servable(answer: Planned | Refused, site: Site) -> Planned | Refused:

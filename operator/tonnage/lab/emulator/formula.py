@@ -28,7 +28,8 @@ ENGINE_VERSION = "0.33"
 
 def _request(gpu: str, arguments: Arguments, acceptance_rate: float) -> SizingRequest:
     """Return the request that these arguments answer."""
-    kv_cache = "fp8" if arguments.kv_cache_dtype.startswith("fp8") else "bfloat16"
+    is_fp8 = arguments.kv_cache_dtype.startswith("fp8")
+    kv_cache = "fp8" if is_fp8 else arguments.kv_cache_dtype
     manifest = {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -25,6 +25,8 @@ PUBLISHED_PYTHON: Final = "python:3.11-slim"
 OPERATOR: Final = "tonnage/operator:lab"
 ENGINE: Final = "vllm/vllm-openai:v0.33.0"
 """The name that manifests ask for; an emulator answers to it."""
+EMULATOR: Final = '#!/bin/sh\nexec python -m tonnage.lab.emulator "$@"\n'
+"""What pods start as ``vllm``."""
 PROMETHEUS: Final = "tonnage-kind/prometheus:lab"
 DIGEST_LABEL: Final = "dev.tonnage.lane.digest"
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -175,7 +177,8 @@ def digest_of(docker: Docker, image: str) -> str | None:
 
 def engine(docker: Docker, truth: Mapping[str, Any]) -> str:
     """Put the emulator's hidden constants on top of the operator's image."""
-    with context(**{"truth.json": json.dumps(dict(truth))}) as folder:
+    with context(**{"truth.json": json.dumps(dict(truth)), "vllm": EMULATOR}) as folder:
+        (folder / "vllm").chmod(0o755)
         build(docker, folder, "engine", ENGINE, given={"OPERATOR": OPERATOR})
     return ENGINE
 

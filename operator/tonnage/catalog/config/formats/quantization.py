@@ -13,7 +13,7 @@ from tonnage.catalog.config.keys.decoder import (
     UnknownArchitectureError,
     first_problem,
 )
-from tonnage.catalog.shape import WeightFormat
+from tonnage.catalog.shape import HalfType, WeightFormat
 
 SCALE_BYTES: Final = 2
 """Of a group of int4 or int8 weights: one fp16 number."""
@@ -23,6 +23,8 @@ MXFP4_GROUP: Final = 32
 NVFP4_GROUP: Final = 16
 """Weights that share a scale of one byte, as both 4-bit float formats define it."""
 DEFAULT_GROUP: Final = 128
+MARLIN_METHODS: Final = frozenset({"awq", "awq_marlin", "gptq", "gptq_marlin"})
+MARLIN_GROUPS: Final = frozenset({-1, 32, 64, 128})
 
 BF16: Final = WeightFormat(name="bf16", bytes_per_parameter=2.0, compute="bf16")
 FP16: Final = WeightFormat(name="fp16", bytes_per_parameter=2.0, compute="bf16")
@@ -105,6 +107,7 @@ class QuantizationKeys(_Block):
     bits: Annotated[int, Field(ge=1, le=16)] | None = None
     group_size: Annotated[int, Field(ge=-1, le=100_000)] | None = None
     zero_point: bool = True
+    sym: bool = True
     weight_block_size: (
         Annotated[list[Annotated[int, Field(gt=0, le=100_000)]], Field(min_length=2, max_length=2)]
         | None
@@ -285,6 +288,22 @@ def cache_format(keys: QuantizationKeys) -> str:
             return "fp8"
         case _:
             raise _unknown("kv_cache_scheme", algorithm or f"{bits} bits")
+
+
+def dtype_beside(keys: QuantizationKeys, declared: HalfType | None) -> HalfType:
+    """Return the 16-bit type to compute in: the one declared, where the kernels take it.
+
+    AWQ and GPTQ have kernels that take float16 only, and others (Marlin) for the usual layouts.
+
+    Sources:
+        [vllm-source] layers/quantization: get_supported_act_dtypes, is_awq_marlin_compatible,
+        is_gptq_marlin_compatible; utils/marlin_utils.py MARLIN_SUPPORTED_GROUP_SIZES.
+    """
+    if keys.method not in MARLIN_METHODS:
+        return declared or "bfloat16"
+    is_usual = keys.zero_point if keys.method.startswith("awq") else keys.sym
+    has_marlin = is_usual and keys.group_size in MARLIN_GROUPS
+    return declared if declared and has_marlin else "float16"
 
 
 def _unknown(key: str, value: object) -> UnknownArchitectureError:
