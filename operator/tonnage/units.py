@@ -163,3 +163,13 @@ def counted(number: float, noun: str, nouns: str = "") -> str:
     ('1 pod', '0 pods', '2 queries')
     """
     return f"{number:,g} {noun}" if number == 1 else f"{number:,.0f} {nouns or noun + 's'}"
+
+
+def one_line(text: str, most: int) -> str:
+    r"""Write words of somebody else in one line of so many characters, without control characters.
+
+    >>> one_line("no\n such\x1b[31m secret", most=15)
+    'no such[31m ...'
+    """
+    line = " ".join("".join(c for c in text if c.isprintable() or c.isspace()).split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."

@@ -219,6 +219,12 @@ def test_a_status_that_is_none_is_refused(kubectl: Kubectl, namespace: str):
             patch(kubectl, namespace, {"status": wrong}, "--subresource=status")
 
 
+WRONG = {
+    "reason": "CreateContainerConfigError",
+    "problem": 'pod a does not start: CreateContainerConfigError: secret "hf" not found',
+}
+
+
 def test_kubectl_get_shows_what_matters(kubectl: Kubectl, namespace: str):
     create(kubectl, namespace)
     patch(kubectl, namespace, {"status": FULL_STATUS}, "--subresource=status")
@@ -227,11 +233,14 @@ def test_kubectl_get_shows_what_matters(kubectl: Kubectl, namespace: str):
 
     assert header.split() == [
         "NAME", "MODEL", "GPU", "MODE", "REPLICAS", "MAX-SEQS", "MBU", "QUEUE", "SLO", "REASON",
-        "AGE",
+        "AGE", "PROBLEM",
     ]  # fmt: skip
     assert " ".join(row.split()[:-1]) == (
         "llama meta-llama/Llama-3.3-70B-Instruct H200 Auto 3/4 71 62 % 0 99 % Steady"
     )
+    patch(kubectl, namespace, {"status": {"display": WRONG}}, "--subresource=status")
+    [_, told] = kubectl("get", "mdep", "-n", namespace).splitlines()
+    assert told.endswith(f"  {WRONG['problem']}")
     wide = kubectl("get", "mdep", "-n", namespace, "-o", "wide")
     assert "TimePerOutputToken" in wide
     assert "llama" in kubectl("get", "tonnage", "-n", namespace)

@@ -16,6 +16,7 @@ local function is(condition, status)
   return condition ~= nil and condition.status == status
 end
 
+local left_to_others = { ConflictingWriter = true, ConflictingScaler = true, ParkedAtZero = true }
 local status = obj.status or {}
 local generation = obj.metadata.generation or 0
 local scaling = (obj.spec or {}).scaling or {}
@@ -28,8 +29,9 @@ end
 if is(by_type.Stalled, "True") then
   return { status = "Degraded", message = told(by_type.Stalled) }
 end
+local capacity = is(by_type.CapacityAvailable, "False") and by_type.CapacityAvailable
 if ready.reason == "PodsFailing" then
-  return { status = "Degraded", message = told(ready) }
+  return { status = "Degraded", message = told(capacity or ready) }
 end
 if scaling.mode == "Paused" then
   return { status = "Suspended", message = "paused: nothing is written but status" }
@@ -37,17 +39,20 @@ end
 if is(by_type.Approved, "False") then
   return { status = "Suspended", message = told(by_type.Approved) }
 end
+local active = by_type.ScalingActive
+if is(active, "False") and left_to_others[active.reason] then
+  return { status = "Degraded", message = told(active) }
+end
 if is(by_type.Reconciling, "True") then
-  return { status = "Progressing", message = told(by_type.Reconciling) }
+  return { status = "Progressing", message = told(capacity or by_type.Reconciling) }
 end
 if is(by_type.PlanValid, "False") then
   return { status = "Degraded", message = told(by_type.PlanValid) }
 end
-if is(by_type.ScalingActive, "False") and scaling.mode ~= "Recommend" then
-  return { status = "Degraded", message = told(by_type.ScalingActive) }
+if is(active, "False") and scaling.mode ~= "Recommend" then
+  return { status = "Degraded", message = told(active) }
 end
 if not is(ready, "True") then
-  local why = is(by_type.CapacityAvailable, "False") and by_type.CapacityAvailable or ready
-  return { status = "Progressing", message = told(why) }
+  return { status = "Progressing", message = told(capacity or ready) }
 end
 return { status = "Healthy", message = told(ready) }

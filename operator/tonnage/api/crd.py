@@ -29,6 +29,7 @@ COLUMNS: tuple[tuple[str, str, str, int], ...] = (
     ("SLO", "string", ".status.display.slo", 0),
     ("Reason", "string", ".status.display.reason", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Problem", "string", ".status.display.problem", 0),
     ("Limited-By", "string", ".status.plan.limitedBy", 1),
     ("GPUs/Replica", "integer", ".status.plan.gpusPerReplica", 1),
 )

@@ -217,6 +217,8 @@ class Display(ApiModel):
     queue: Name = ""
     slo: Name = ""
     reason: Name = ""
+    problem: Name = ""
+    """Message of the first condition that says what is wrong; empty: none does."""
 
 
 class Status(ApiModel):

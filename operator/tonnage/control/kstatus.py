@@ -3,7 +3,7 @@
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.assess import UNREADABLE
 from tonnage.control.finding import PENDING, Finding, State
-from tonnage.control.rivals import left_replicas
+from tonnage.control.rivals import leaves_template, left_replicas
 from tonnage.control.running import is_spec_ahead
 from tonnage.control.starting import held_up
 from tonnage.control.state import APPROVE, Assessment, DeploymentView
@@ -77,7 +77,8 @@ def reconciling(found: Assessment) -> Finding:
     """Present only while a change of spec is carried out; autoscaling never sets it."""
     deployment = found.state.deployment
     is_alone = found.state.conflicting_autoscaler is None
-    is_waiting = found.is_acting and found.refusal is None and is_alone
+    is_ours = is_alone and not leaves_template(found.memory)
+    is_waiting = found.is_acting and found.refusal is None and is_ours
     is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
     is_going_on = is_waiting and stalled(found).state is None
     state: State | None = "True" if is_going_on and is_changing else None

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from tonnage.api.status import (
     MAX_DECISIONS,
+    Condition,
     DecisionStatus,
     Display,
     Figure,
@@ -25,6 +26,7 @@ from tonnage.control.finding import PENDING
 from tonnage.control.happenings import told_of
 from tonnage.control.kstatus import NO_PATH
 from tonnage.control.plausible import remembered_speeds
+from tonnage.control.problem import CAUSES, problem_of, shown
 from tonnage.control.rivals import left_replicas
 from tonnage.control.state import Assessment, Fleet, ModelView, ObjectMemory, ShownFigure
 from tonnage.control.times import rfc3339
@@ -97,6 +99,7 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
     found = replace(found, memory=remembered_speeds(found, fleet.now_s))
     memory = _remember_decision(found, now)
     memory, measured = _measured(found, memory, now)
+    known = conditions(found, fleet, now=now)
     status = Status(
         observed_generation=found.state.view.generation,
         replicas=replicas_status(found),
@@ -107,8 +110,8 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
         measured=measured,
         calibration=calibration_status(found, fleet),
         decisions=memory.decisions,
-        conditions=conditions(found, fleet, now=now),
-        display=_display(found, memory),
+        conditions=known,
+        display=_display(found, memory, known),
         proposals=tuple(
             ProposalStatus(digest=each.digest, reason=each.reason, message=each.message[:1024])
             for each in found.proposals
@@ -120,14 +123,15 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
 def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
     """Return the status that stands there, with what is known without the plan."""
     before, pending = _standing(found.state.view), found.pending
-    display = before.display or Display()
+    known = conditions(found, fleet, now=rfc3339(fleet.now_s))
+    display = {"problem": shown(problem_of(known))}
     if pending and pending.is_told:
-        display = display.model_copy(update={"reason": PENDING})
+        display |= {"reason": PENDING}
     changes = {
         "observed_generation": found.state.view.generation,
         "replicas": replicas_status(found),
-        "conditions": conditions(found, fleet, now=rfc3339(fleet.now_s)),
-        "display": display,
+        "conditions": known,
+        "display": (before.display or Display()).model_copy(update=display),
     }
     return before.model_copy(update=changes), found.memory
 
@@ -256,16 +260,20 @@ def _measured(
     return replace(memory, gauges=gauges, shown=shown), measured
 
 
-def _display(found: Assessment, memory: ObjectMemory) -> Display:
+def _display(found: Assessment, memory: ObjectMemory, known: tuple[Condition, ...]) -> Display:
     mbu, queue = memory.shown.get("memoryBandwidthUtilization"), memory.shown.get("queueDepth")
-    known = found.observed.attainments if found.observed else ()
-    missed = [f"{each.name} {each.fraction:.0%}" for each in known if each.fraction < each.quantile]
-    reason = found.refusal.reason if found.refusal else ""
+    shares = found.observed.attainments if found.observed else ()
+    missed = [
+        f"{each.name} {each.fraction:.0%}" for each in shares if each.fraction < each.quantile
+    ]
+    problem = problem_of(known)
+    reason = problem.reason if problem and problem.type in CAUSES else ""
     if found.decision and not reason:
         reason = NEEDED if found.proposals else found.decision.reasons[-1].code
     return Display(
         mbu=f"{min(mbu.value, MOST_SHOWN):.0%}" if mbu else "",
         queue=f"{min(queue.value, MOST_SHOWN):.0f}" if queue else "",
-        slo=", ".join(missed) or ("met" if known else ""),
+        slo=", ".join(missed) or ("met" if shares else ""),
         reason=reason,
+        problem=shown(problem),
     )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tonnage.control.capacity import CRASHES, why_not_started
 from tonnage.control.state import Trouble
+from tonnage.units import one_line
 
 Object = Mapping[str, Any]
 ON_ITS_WAY: Final = frozenset({None, "", "ContainerCreating", "PodInitializing"})
@@ -33,7 +34,7 @@ def trouble_of(status: Object) -> Trouble | None:
             if found := _found(each):
                 reason, words = found
                 told = f"{kind}{each.get('name')}: {words}" if kind else words
-                return Trouble(reason, printable(told))
+                return Trouble(reason, one_line(told, MOST_WORDS))
     return None
 
 
@@ -73,9 +74,3 @@ def _ended(last: Object) -> str:
     how = code if why in {"Error", "Completed"} else f"{why}, {code}"
     lines = str(last.get("message") or "").strip().splitlines()
     return f"{how}: {lines[-1].strip()}" if lines else how
-
-
-def printable(text: str) -> str:
-    """Return a text of somebody else in one short line, without what moves a cursor."""
-    line = "".join(each for each in " ".join(text.split()) if each.isprintable())
-    return line if len(line) <= MOST_WORDS else f"{line[: MOST_WORDS - 3]}..."

@@ -14,6 +14,7 @@ from fleet_builders import (
     a_fleet,
     a_manifest,
     a_memory,
+    a_pod_body,
     a_sizing,
     a_state,
     assessed,
@@ -491,6 +492,53 @@ class TestTheRest:
         assert display.queue == "6"
         assert display.slo == "TTFT 50%"
         assert display.reason == "Backlog"
+
+    def test_what_is_wrong_is_the_reason_and_the_problem_of_the_table(self):
+        secret = {"reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}
+        failing = {"containerStatuses": [{"name": "vllm", "state": {"waiting": secret}}]}
+        live = a_deployment_body(replicas=1, ready=0)
+
+        display = reported(
+            live=live, pods=[a_pod_body("a", ready_for_s=None, **failing)], engines=()
+        ).status.display
+
+        assert display.reason == "CreateContainerConfigError"
+        assert display.problem == (
+            'pod a does not start: CreateContainerConfigError: secret "hf" not found'
+        )
+
+    def test_the_problem_is_one_short_line(self):
+        said = "no node:\n" + "x" * 5000
+        waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        stuck = a_pod_body("a", conditions=[waits | {"message": said}])
+
+        problem = reported(pods=[stuck]).status.display.problem
+
+        assert problem.startswith("pod a waits for a node: no node: xxx")
+        assert len(problem) == 160
+
+    def test_a_missed_promise_is_a_problem_and_replicas_keep_their_reason(self):
+        within = {2.0: 50.0, INF: 100.0}
+        engines = tuple(an_engine(pod, waiting=3, ttft_within=within) for pod in "ab")
+
+        display = reported(engines=engines).status.display
+
+        assert display.reason == "Backlog"
+        assert display.problem == "TTFT: 50.0% within the limit, target 95%"
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            {"load": 1.5},
+            {"replicas": None},
+            {"live": a_deployment_body(replicas=1, ready=0), "pods": [], "engines": ()},
+            {"manifest": a_manifest(scaling={"mode": "Recommend", "maxReplicas": 8})},
+            {"manifest": a_manifest(scaling={"mode": "Paused", "maxReplicas": 8})},
+        ],
+        ids=["at rest", "not deployed yet", "its pods load", "mode Recommend", "mode Paused"],
+    )
+    def test_nothing_is_wrong_with_what_is_meant_so(self, state):
+        assert reported(a_state(**state)).status.display.problem == ""
 
     def test_a_column_stays_short_whatever_an_engine_says(self):
         endless = tuple(an_engine(pod, waiting=1e300) for pod in "ab")

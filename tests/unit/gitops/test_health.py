@@ -10,16 +10,20 @@ import yaml
 
 from fleet_builders import (
     CRASH_LOOPING,
+    NOW_S,
     UNSCHEDULABLE,
     a_deployment_body,
     a_fleet,
     a_manifest,
+    a_memory,
     a_pod_body,
     a_state,
     assessed,
+    managed_by,
 )
 from tonnage.api.crd import crd
 from tonnage.api.objects import InvalidSpecError
+from tonnage.control.contest import Change, Contest, Rivals
 from tonnage.control.status import report
 
 GITOPS = Path(__file__).parents[3] / "deploy/gitops"
@@ -60,6 +64,27 @@ def stuck():
     problem = {"type": "Progressing", "status": "False", "message": "deadline exceeded"}
     body["status"]["conditions"] = [problem]
     return body
+
+
+SECRET = {"reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}
+NOT_STARTED = {
+    "ready_for_s": None,
+    "containerStatuses": [{"name": "vllm", "state": {"waiting": SECRET}}],
+}
+
+
+def contested():
+    """What another writer's template is rolled out of, while Tonnage leaves it alone."""
+    manifest, live = a_manifest(), rolling()
+    live["metadata"]["managedFields"] += managed_by("argo", "f:template")
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs/vllm:v0.33.0"
+    change = Change(managers=("argo",), was="a", became="b", generation=2, at_s=NOW_S)
+    held = Contest(change=change, corrected_at_s=(NOW_S,) * 3, held_at=1, times_held=1)
+    state = a_state(manifest, live=live)
+    known = a_memory(state, rivals=Rivals(deployment_uid="uid-of-deployment-llama", template=held))
+    fleet = a_fleet(state)
+    status = report(assessed(state, memory=known, fleet=fleet), fleet).status
+    return manifest | {"status": status.to_dict()}
 
 
 def few(*pods):
@@ -114,6 +139,12 @@ STATES = {
         "Degraded",
         "InProgress",
     ),
+    "a Secret is missing": (
+        lambda: reported(**few(a_pod_body("a", **NOT_STARTED))),
+        "Degraded",
+        "InProgress",
+    ),
+    "another's template is rolled out": (contested, "Degraded", "Current"),
     "no GPU is free": (
         lambda: reported(**few(a_pod_body("a", **UNSCHEDULABLE))),
         "Progressing",
@@ -205,6 +236,29 @@ def test_argo_cd_reads_each_state(lua, name):
 
     assert found["status"] == expected
     assert found["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "a Secret is missing",
+            "CreateContainerConfigError: pod a does not start: CreateContainerConfigError: "
+            'secret "hf" not found',
+        ),
+        (
+            "no GPU is free",
+            "InsufficientGPU: pod a waits for a node: 0/4 nodes are available: 4 Insufficient "
+            "nvidia.com/gpu.",
+        ),
+        ("another's template is rolled out", "ConflictingWriter: argo"),
+        ("rolling", "RollingOut: the Deployment is brought to the spec"),
+    ],
+)
+def test_argo_cd_tells_the_cause_before_what_is_under_way(lua, name, message):
+    resource = STATES[name][0]()
+
+    assert lua(ARGOCD / "health.lua", resource)["message"].startswith(message)
 
 
 def test_all_four_states_of_argo_cd_occur():
