@@ -44,6 +44,7 @@ OPERATORS_POD = named(
 )
 ENGINE = named("llama", spec={"env": [{"name": "HF_TOKEN", "value": HIDDEN}]})
 ANSWERS = {
+    "/apis/coordination.k8s.io/v1/leases": items(),
     "/version": {"gitVersion": "v1.36.4"},
     f"/apis/tonnage.dev/v1alpha1/{SERVING}/modeldeployments": items(
         named("llama", status={"conditions": [{"type": "SLOMet", "status": "False"}]})
@@ -168,6 +169,30 @@ def test_without_the_right_to_read_objects_nothing_is_written(diagnose):
     assert result.exit_code == 6
     assert files == {}
     assert result.stderr.count("\n") == 1
+
+
+def without(part):
+    return {path: found for path, found in ANSWERS.items() if part not in path}
+
+
+LISTED = "/apis/coordination.k8s.io/v1/leases"
+
+
+def test_where_there_is_no_lease_the_file_says_why(diagnose):
+    result, files = diagnose(Cluster(without("leases") | {LISTED: items()}))
+
+    assert files["operator/lease.yaml"] == (
+        "# there is no Lease tonnage-operator in namespace tonnage-system, and none of an "
+        "operator that serves all namespaces: none has run, or its namespace was deleted\n"
+    )
+    assert "there is no Lease tonnage-operator" in result.stderr
+
+
+def test_the_lease_that_a_release_of_another_namespace_began_with_is_read(diagnose):
+    elsewhere = {"metadata": {"name": "tonnage-operator", "namespace": "before"}}
+    _, files = diagnose(Cluster(without("leases") | {LISTED: items(elsewhere)}))
+
+    assert yaml.safe_load(files["operator/lease.yaml"]) == elsewhere
 
 
 def test_as_many_lines_of_the_log_are_asked_for_as_was_said(diagnose):

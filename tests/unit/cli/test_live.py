@@ -13,6 +13,7 @@ from api_server_double import a_kubeconfig, serving
 from cli_builders import LLAMA, plan, run
 from tonnage.api.status import Status
 from tonnage.cli.answers.chain import chain
+from tonnage.cli.read.leading import outdated
 from tonnage.units import significant
 
 COLLECTION = "/apis/tonnage.dev/v1alpha1/modeldeployments"
@@ -231,6 +232,74 @@ def test_top_shows_a_row_for_each_model(a_cluster):
     capacity = significant(2 * a_model()["status"]["calibration"]["requestsPerSecond"])
     assert {"2/6", "2.10", capacity, "42", "61%", "1.12", "0.77", "0.95"} <= set(first.split())
     assert second.split()[0] == "serving/other"
+
+
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+OWN_LEASE = "/apis/coordination.k8s.io/v1/namespaces/tonnage-system/leases/tonnage-operator"
+
+
+FRESH, OLD = "2999-01-01T00:00:00.000000Z", "2026-11-20T06:00:00.000000Z"
+OLD_S = 1_795_154_400.0
+UNHELD = "no operator has ever held a Lease here: figures are as they were last written"
+OVERDUE = "no operator has renewed its Lease for 30.0 min: figures are of then"
+
+
+def a_lease(renewed, *, namespace="tonnage-system", name="tonnage-operator", holder="a"):
+    spec = {"holderIdentity": holder, "renewTime": renewed}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("leases", "age_s", "note"),
+    [
+        ([a_lease(OLD)], 60, None),
+        ([a_lease(OLD), a_lease(FRESH, namespace="capacity")], 1800, None),
+        ([a_lease(OLD)], 1800, OVERDUE),
+        ([a_lease(OLD, holder="")], 1800, OVERDUE),
+        ([a_lease(None)], 1800, UNHELD),
+        ([], 1800, UNHELD),
+    ],
+    ids=["renewed", "in another namespace", "uninstalled", "given back", "never held", "none"],
+)
+def test_the_newest_renewal_of_a_lease_tells_whether_an_operator_runs(leases, age_s, note):
+    assert outdated(lambda: leases, now_s=OLD_S + age_s) == note
+
+
+@pytest.mark.parametrize("command", [["top", "-A"], ["explain", "llama-70b"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("listed", "own", "note"),
+    [
+        ([a_lease(FRESH)], None, ""),
+        ([], a_lease(FRESH), ""),
+        ([a_lease(OLD)], None, "Note: no operator has renewed its Lease for"),
+        ([a_lease(FRESH, name="another")], None, "Note: no operator has ever held a Lease"),
+    ],
+    ids=["renewed", "of some namespaces", "uninstalled", "of another program"],
+)
+def test_figures_that_no_operator_brings_up_to_date_are_told(a_cluster, command, listed, own, note):
+    answers = {
+        COLLECTION: (200, {"metadata": {}, "items": [a_model()]}),
+        f"{NAMESPACED}/llama-70b": (200, a_model()),
+        LEASES: (200, {"metadata": {}, "items": listed}),
+    } | ({OWN_LEASE: (200, own)} if own else {})
+
+    result = run(*command, "--kubeconfig", a_cluster(answers))
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith(note)
+    assert bool(result.stderr) is bool(note)
+
+
+def test_leases_that_may_not_be_read_are_told(a_cluster):
+    answers = {
+        COLLECTION: (200, {"metadata": {}, "items": [a_model()]}),
+        LEASES: (403, {"message": "leases is forbidden"}),
+    }
+
+    result = run("top", "-A", "--kubeconfig", a_cluster(answers))
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith("Note: whether an operator runs is not known")
 
 
 def test_top_has_fewer_columns_on_a_narrow_screen(a_cluster):

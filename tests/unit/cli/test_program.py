@@ -53,7 +53,7 @@ def test_the_plugin_of_kubectl_offers_what_one_asks_of_a_cluster():
     result = CliRunner().invoke(plugin, ["--help"], prog_name="kubectl tonnage")
 
     assert result.stdout.startswith("Usage: kubectl tonnage [OPTIONS] COMMAND")
-    for command in ("plan", "explain", "top", "pause", "resume"):
+    for command in ("plan", "explain", "top", "diagnose", "pause", "resume"):
         assert f"\n  {command} " in result.stdout
     assert "\n  run " not in result.stdout
 

@@ -92,7 +92,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
 
 PLUGIN: Final[Mapping[str, Entry]] = {
     name: COMMANDS[name]
-    for name in ("plan", "diff", "explain", "top", "pause", "resume", "approve")
+    for name in ("plan", "diff", "explain", "top", "diagnose", "pause", "resume", "approve")
 }
 """What the plugin of kubectl offers: what one asks of a cluster, or before a change of it."""
 PLUGIN_HELP: Final = """ModelDeployments: what they would take, why they run as they do, and a hand.
@@ -103,6 +103,7 @@ Examples:
   kubectl tonnage explain llama -n serving
   kubectl tonnage diff --from-cluster model.yaml
   kubectl tonnage approve llama -n serving
+  kubectl tonnage diagnose -A
 """
 HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as the SLO allows.
 

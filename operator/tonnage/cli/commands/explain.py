@@ -1,13 +1,15 @@
 """``tonnage explain``: why a live object runs as it does, from its status alone; the glossary."""
 
 import json
+import time
 
 import click
 
 from tonnage.cli.answers.chain import chain
 from tonnage.cli.answers.glossary import glossary
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
-from tonnage.cli.console import output, show
+from tonnage.cli.console import output, remark, show
+from tonnage.cli.read.leading import leases_of, outdated
 from tonnage.cli.read.live import connect, read_one
 from tonnage.cli.text.chain import explained
 from tonnage.cli.text.glossary import terms
@@ -62,6 +64,8 @@ def explain(  # noqa: PLR0913  (one argument per option)
         click.echo(json.dumps(links, indent=2, ensure_ascii=False))
     else:
         show(output(), explained(links))
+    if note := outdated(lambda: leases_of(cluster), now_s=time.time()):
+        remark(f"Note: {note}")
 
 
 def _print_glossary(form: str) -> None:

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from tonnage.cli.answers.chain import block, objects
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
-from tonnage.cli.console import Failure, output, printable, show
+from tonnage.cli.console import Failure, output, printable, remark, show
+from tonnage.cli.read.leading import leases_of, outdated
 from tonnage.cli.read.live import connect, read_all
 from tonnage.units import HOUR_S, significant
 
@@ -27,7 +28,7 @@ Demand and capacity are requests per second: what arrives, and what the ready re
 within the SLO. MBU is the measured memory bandwidth utilization; step is the learned time of a
 step over that of the prior, eff the learned bandwidth efficiency, kept the factor on capacity that
 kept and broken promises have left; TTFT and TPOT are the percentage of requests that meet their
-target.
+target. A note says so where no operator renews its Lease, and the figures are those of before.
 
 \b
 Examples:
@@ -72,10 +73,22 @@ def top(  # noqa: PLR0913  (one argument per option)
         found = read_all(cluster, namespace=chosen)
         return table(found, has_namespaces=is_all, is_wide=console.width >= WIDE)
 
-    if once or not console.is_terminal:
-        show(console, read())
-    else:
-        _watch(console, read, interval_s)
+    def noted() -> str | None:
+        return outdated(lambda: leases_of(cluster), now_s=time.time())
+
+    if not once and console.is_terminal:
+        _watch(console, lambda: _captioned(read(), noted()), interval_s)
+        return
+    show(console, read())
+    if note := noted():
+        remark(f"Note: {note}")
+
+
+def _captioned(shown: Table, note: str | None) -> Table:
+    """Say below a table that its figures are old, where they are."""
+    if note:
+        shown.caption = Text(note, style="yellow")
+    return shown
 
 
 def _watch(console: Console, read: Callable[[], Table], interval_s: float) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from tonnage.cli.read.leading import leases_of
 from tonnage.cli.read.live import Cluster, Resource, read_all
 from tonnage.cluster.errors import KubernetesError
-from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, EVENTS, LEASES, PODS, REPLICA_SETS
+from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS, REPLICA_SETS
 from tonnage.cluster.lease import NAME as LEASE
 from tonnage.estimate.keeping import NUM_SHARDS
 from tonnage.fleet.calibration import NAME as CALIBRATION
@@ -115,12 +116,25 @@ def _read_operator(reading: _Reading, wanted: Wanted) -> None:
     numbered = (f"{CALIBRATION}-objects-{number}" for number in range(NUM_SHARDS))
     kept = _named(reading, namespace, [CALIBRATION, *numbered])
     reading.keep("operator/calibration.yaml", kept)
-    lease = reading.attempt(
-        "lease", lambda: reading.cluster.api.get(LEASES.path(namespace, LEASE)), None
-    )
-    reading.keep("operator/lease.yaml", [lease] if lease else [])
+    _read_lease(reading, namespace)
     for pod in pods:
         _read_pod(reading, namespace, pod, wanted.log_lines)
+
+
+def _read_lease(reading: _Reading, namespace: str) -> None:
+    """Read who leads, or led last; where there is no Lease the file says so."""
+    file, before = "operator/lease.yaml", len(reading.problems)
+    none: list[Resource] = []
+    leases = reading.attempt("lease", lambda: leases_of(reading.cluster, namespace), none)
+    if leases:
+        reading.keep(file, leases)
+        return
+    if len(reading.problems) == before:
+        reading.problems.append(
+            f"there is no Lease {LEASE} in namespace {namespace}, and none of an operator that "
+            "serves all namespaces: none has run, or its namespace was deleted"
+        )
+    reading.texts[file] = f"# {reading.problems[-1]}\n"
 
 
 def _named(reading: _Reading, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
