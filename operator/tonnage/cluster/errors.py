@@ -57,6 +57,14 @@ class WorldError(Exception):
         return str(self)[:WORDS_LENGTH]
 
 
+class BugError(WorldError):
+    """A bug of ours, on the way to a write or after it: it stays with its object."""
+
+    @property
+    def is_of_object(self) -> bool:
+        return True
+
+
 class HeldBackError(WorldError):
     """A write that we did not send: it is not ours to make."""
 

@@ -10,6 +10,7 @@ are blind themselves. It ends half an hour after the loss: from then on each is 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tonnage.control.state import Assessment
 from tonnage.control.times import rfc3339
@@ -30,17 +31,34 @@ LostAt = Sequence[float | None]
 """When each object lost its metrics, of late; None: it sees, or that is long ago."""
 
 
-def blackouts(found: Iterable[Assessment], now_s: float) -> Mapping[str, str]:
-    """Say by namespace what was lost at once; only of objects that act and were once seen whole.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Whether an object lost its metrics of late, as far as it is one to ask."""
 
-    So nobody has lost anything who is blind at first sight, after a restart or when it is new.
-    """
+    namespace: str
+    is_watched: bool
+    """It acts, and was once seen whole: nobody has lost anything who is blind at first sight."""
+    at_s: float | None
+    """When; None: it sees, or that is long ago."""
+
+
+def loss_of(found: Assessment, now_s: float) -> Loss:
+    """Return what one object lost."""
+    since_s = found.memory.blind_since_s
+    is_late = since_s is not None and now_s - since_s < LASTS_S
+    return Loss(
+        namespace=found.state.view.namespace,
+        is_watched=found.is_acting and found.memory.was_whole,
+        at_s=since_s if is_late else None,
+    )
+
+
+def blackouts(losses: Iterable[Loss]) -> Mapping[str, str]:
+    """Say by namespace what was lost at once."""
     watched = defaultdict[str, list[float | None]](list)
-    for each in found:
-        if each.is_acting and each.memory.was_whole:
-            since_s = each.memory.blind_since_s
-            is_late = since_s is not None and now_s - since_s < LASTS_S
-            watched[each.state.view.namespace].append(since_s if is_late else None)
+    for each in losses:
+        if each.is_watched:
+            watched[each.namespace].append(each.at_s)
     everywhere = _lost(
         [since_s for some in watched.values() for since_s in some], least=LEAST_SHARE_OF_ALL
     )

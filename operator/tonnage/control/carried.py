@@ -23,6 +23,8 @@ class Carried:
     """Something did, in whichever part: another number that stood there is no failure."""
     refused: str | None = None
     """What the API server said, if it will say so again."""
+    fault: str | None = None
+    """A bug of ours that one of them met."""
     no_path: str | None = None
     """Why no request comes to the replicas."""
     is_pointless: bool = False
@@ -61,7 +63,7 @@ def _all_done(memory: ObjectMemory, writes: Writes) -> ObjectMemory:
     if _is_left(memory.retry, writes):
         return memory
     no_path = None if writes.check_children else memory.no_path
-    return replace(memory, write_problem=None, no_path=no_path, retry=None)
+    return replace(memory, write_problem=None, write_fault=None, no_path=no_path, retry=None)
 
 
 def _is_left(retry: Retry | None, writes: Writes) -> bool:
@@ -106,12 +108,13 @@ def carried_out(
         memory = replace(memory, no_path=carried.no_path)
     if not carried.has_failed:
         is_over = is_past_template and not _is_left(found.memory.retry, writes)
-        return replace(memory, write_problem=None) if is_over else memory
+        return replace(memory, write_problem=None, write_fault=None) if is_over else memory
     return replace(
         memory,
         children_checked_at_s=None,
         children_generation=None,
         write_problem=carried.refused or memory.write_problem,
+        write_fault=carried.fault or memory.write_fault,
     )
 
 

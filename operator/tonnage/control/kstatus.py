@@ -131,6 +131,8 @@ def stalled(found: Assessment) -> Finding:
     """Present only while nothing goes on without a person."""
     if found.refusal:
         return Finding("Stalled", "True", found.refusal.reason, found.refusal.message)
+    if fault := found.fault or found.memory.write_fault:
+        return Finding("Stalled", "True", "InternalError", fault)
     if found.memory.write_problem:
         return Finding("Stalled", "True", "WriteRefused", found.memory.write_problem)
     deployment = found.state.deployment

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
+from typing import NamedTuple
 
 from tonnage.control.state import Assessment, Fleet, Observed
 from tonnage.estimate.calibration import (
@@ -114,19 +115,28 @@ def believable_range(sizing: Sizing) -> tuple[float, float]:
     return max(least, low) / KV_BAND, max(least, high) * KV_BAND
 
 
+class Lesson(NamedTuple):
+    """What is known after a tick."""
+
+    known: Calibrations
+    asked_at_s: Mapping[Scope, float]
+    """When each speed was last asked for evidence."""
+    errors: Mapping[Scope, Exception]
+    """Bugs of ours, by what could not be learned for them."""
+
+
 def learn_from(
     observations: Sequence[Observation],
     known: Calibrations,
     last: Mapping[Scope, float],
     fleet: Fleet,
-) -> tuple[Calibrations, Mapping[Scope, float]]:
-    """Return what is known after this tick, and when each speed was last asked for evidence.
+) -> Lesson:
+    """Learn from all that engines say, each speed and each cache for itself.
 
     What an object said before that was heard then, and is no more evidence where it still stands.
     A speed of which nobody has said anything for an hour is forgotten: nothing that old stands.
     """
-    window_s, at_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s, fleet.windows_end_s
-    moved = dict[Scope, SpeedPosterior]()
+    at_s, errors = fleet.windows_end_s, dict[Scope, Exception]()
     by_scope = defaultdict[Scope, list[Observation]](list)
     for each in observations:
         by_scope[each.speed].append(each)
@@ -135,31 +145,52 @@ def learn_from(
         for scope, asked_s in last.items()
         if scope in by_scope or at_s - asked_s < HOUR_S
     }
+    moved = dict[Scope, SpeedPosterior]()
     for scope, of_scope in sorted(by_scope.items()):
-        asked_s = last.get(scope, 0.0)
-        is_back = at_s < asked_s
-        unheard = [each for each in of_scope if is_back or each.at_s > asked_s]
-        pods = [pod for each in unheard for pod in each.pods]
-        if not pods or 0 <= at_s - asked_s < window_s:
+        try:
+            after = _speed_after(known.speed.get(scope), of_scope, last.get(scope, 0.0), fleet)
+        except Exception as error:
+            errors[scope] = error
             continue
-        before = known.speed.get(scope) or of_scope[0].prior
-        after = learned(before, of_scope[0].widest, pods, now_s=fleet.now_s)
+        if after is None:
+            continue
         asked_at[scope] = at_s
-        if after is not before:
+        if after is not known.speed.get(scope, of_scope[0].prior):
             moved[scope] = after
-    return _with_memory(observations, known.with_speed(moved), fleet), asked_at
+    caches, unread = _caches_after(observations, known, fleet)
+    return Lesson(
+        known=known.with_speed(moved).with_memory(caches),
+        asked_at_s=asked_at,
+        errors={**unread, **errors},
+    )
 
 
-def _with_memory(
+def _speed_after(
+    known: SpeedPosterior | None, of_scope: Sequence[Observation], asked_s: float, fleet: Fleet
+) -> SpeedPosterior | None:
+    """Return what is known of a speed by now; None: nothing new was said, or too soon."""
+    window_s, at_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s, fleet.windows_end_s
+    unheard = [each for each in of_scope if at_s < asked_s or each.at_s > asked_s]
+    pods = [pod for each in unheard for pod in each.pods]
+    if not pods or 0 <= at_s - asked_s < window_s:
+        return None
+    return learned(known or of_scope[0].prior, of_scope[0].widest, pods, now_s=fleet.now_s)
+
+
+def _caches_after(
     observations: Sequence[Observation], known: Calibrations, fleet: Fleet
-) -> Calibrations:
+) -> tuple[Mapping[Scope, MemoryReport], Mapping[Scope, Exception]]:
     """Keep the smallest cache of each key; a figure that differs little stays as it is."""
     by_scope, moved = defaultdict[Scope, list[float]](list), dict[Scope, MemoryReport]()
+    errors = dict[Scope, Exception]()
     for each in observations:
         if each.kv_tokens:
             by_scope[each.memory].append(each.kv_tokens)
     for scope, reported in sorted(by_scope.items()):
         before = known.memory.get(scope)
-        if is_material(before.kv_tokens if before else None, min(reported)):
-            moved[scope] = MemoryReport(kv_tokens=min(reported), reported_at_s=fleet.now_s)
-    return known.with_memory(moved)
+        try:
+            if is_material(before.kv_tokens if before else None, min(reported)):
+                moved[scope] = MemoryReport(kv_tokens=min(reported), reported_at_s=fleet.now_s)
+        except Exception as error:
+            errors[scope] = error
+    return moved, errors

@@ -32,7 +32,7 @@ def may_wait(found: Assessment, writes: Writes, memory: ObjectMemory, fleet: Fle
     It would come to the same until something changes, and nobody else waits for it: no replicas
     change, no pods are replaced, and no GPUs of a budget are taken.
     """
-    if found.decision is None or found.refusal or found.pending or found.blackout:
+    if found.decision is None or found.refusal or found.pending or found.blackout or found.fault:
         return False
     takes_budget = writes.creates and fleet.settings.max_gpus is not None
     is_open = takes_budget or writes.rolls or writes.scale is not None or memory.retry is not None
@@ -92,6 +92,7 @@ def _is_quiet(memory: ObjectMemory) -> bool:
         memory.rolling,
         memory.retry,
         memory.write_problem,
+        memory.write_fault,
         memory.no_path,
         memory.rivals.parked_at,
     )

@@ -155,7 +155,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "EngineVersionUnknown": "neither engine.version nor the image's tag says a version of vLLM",
     "FlagsUnknown": "the flags that run cannot be read",
     "ImageNotAllowed": "the operator's settings.engineImages does not list the image",
-    "InternalError": "a bug of ours: see the operator's log",
+    "InternalError": "a bug of ours: the message has the id of its line in the operator's log",
     "InvalidAdapters": "the model cannot be served with such adapters, as far as is known",
     "InvalidKvCache": "the engine has no such KV cache for this model or class",
     "InvalidParallelism": "the model cannot be split over so many GPUs",

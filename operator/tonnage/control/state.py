@@ -460,6 +460,8 @@ class ObjectMemory:
     """Since when the fleet's GPU budget keeps it from what it needs."""
     write_problem: str | None = None
     """What the API server said to the last write of the template, if it refused it."""
+    write_fault: str | None = None
+    """A bug of ours that its last writes met."""
     no_path: str | None = None
     """Why no request comes to the replicas, whatever they can serve."""
     retry: Retry | None = None
@@ -630,6 +632,8 @@ class Assessment:
     """What waits for somebody to agree to it."""
     blackout: str | None = None
     """What much of the fleet lost at once: then nothing is taken away."""
+    fault: str | None = None
+    """A bug of ours that a part of the tick met: the object goes on without that part."""
     is_of_before: bool = False
     """The spec is refused, and ``chosen`` is what runs, sized by the spec that it was made from."""
 

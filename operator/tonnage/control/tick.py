@@ -3,13 +3,12 @@
 The operator runs it in a cluster, a replay in a model of one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
-from tonnage.control.blackout import blackouts
+from tonnage.control.blackout import blackouts, loss_of
 from tonnage.control.budget import (
     Left,
     free_gpus,
@@ -20,7 +19,8 @@ from tonnage.control.budget import (
     with_shortage,
 )
 from tonnage.control.carried import Carried, with_fates
-from tonnage.control.learning import Observation, learn_from, observation
+from tonnage.control.fault import Fault, broken, of_all, of_each, with_faults
+from tonnage.control.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.outlook import with_recalled
 from tonnage.control.ownership import as_owned
 from tonnage.control.pages import with_rounds
@@ -42,27 +42,13 @@ from tonnage.control.state import (
     Memory,
     ModelState,
     ObjectMemory,
-    Refusal,
-    Traffics,
 )
 from tonnage.control.status import recalled, report
 from tonnage.control.turns import searched_in_turn
 from tonnage.control.writes import Writes, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
-from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Between, nothing
 from tonnage.values import replace
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """A bug of ours that one object met, while the others went on."""
-
-    key: tuple[str, str]
-    consequence: str
-    error: Exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +76,8 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
     """
     fleet = with_rounds(fleet, memory)
-    stand = undisturbed(fleet, memory)
+    at_rest, restless = of_all(lambda: undisturbed(fleet, memory), "nobody rests")
+    stand = at_rest or {}
     asker = Asker(memory.answers, between, num_resting=len(stand))
     found = assess_fleet(fleet, woken(memory, stand), asker, stand)
     awake = [each for each in found if each.state.view.uid not in stand]
@@ -99,23 +86,30 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
         for each in awake
         if each.refusal and each.refusal.error
     ]
-    said, unheard = _of_each(
+    said, unheard = of_each(
         awake, lambda each: observation(each, fleet.windows_end_s), "nothing learned"
     )
     said |= {uid: rest.observation for uid, rest in stand.items()}
-    known, learned_at_s = learn_from(
+    lesson = learn_from(
         [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
     )
+    known = lesson.known
+    unheard += _unlearned(awake, said, lesson)
+    awake = with_faults(awake, unheard)
     known = replace(known, objects={**known.objects, **_of_objects(found)})
     learned = replace(fleet, calibrations=known)
     written, unsaid = _written(awake, learned)
     objects = {each.state.view.uid: each.memory for each in awake}
     objects |= {uid: remembered for uid, (_, remembered) in written.items()}
     rested = {uid: remembered_at_rest(rest, memory) for uid, rest in stand.items()}
-    checked = checks_at_rest(stand.values(), rested, fleet)
+    looked, unchecked = of_all(
+        lambda: checks_at_rest(stand.values(), rested, fleet), "no child looked at"
+    )
+    checked = looked or []
     objects |= {**rested, **{writes.uid: known for writes, known in checked}}
     decided = ((each, *_told_of(each, written, said)) for each in awake)
-    fresh = list(resting(decided, fleet, objects, memory))
+    come, unrested = of_all(lambda: list(resting(decided, fleet, objects, memory)), "nobody rests")
+    fresh = come or []
     offered = [rest.waiting for rest in stand.values() if rest.waiting]
     return Outcome(
         found=found,
@@ -123,18 +117,32 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
         memory=Memory(
             objects=objects,
             calibrations=known,
-            learned_at_s=learned_at_s,
+            learned_at_s=lesson.asked_at_s,
             ticked_at_s=fleet.now_s,
             rounds=still_unread(fleet),
             answers=asker.remembered,
             resting={**stand, **{rest.uid: rest for rest in fresh if not rest.waiting}},
         ),
         may_wait={rest.uid: rest for rest in fresh if rest.waiting},
-        faults=(*faults, *unheard, *unsaid),
+        faults=(*faults, *restless, *unheard, *unsaid, *unchecked, *unrested),
         num_decided=len(awake),
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
+
+
+def _unlearned(
+    found: Iterable[Assessment], said: Mapping[str, Observation | None], lesson: Lesson
+) -> list[Fault]:
+    """Return the faults of the objects from whose engines nothing could be learned."""
+    faults = list[Fault]()
+    for each in found:
+        heard = said.get(each.state.view.uid)
+        scopes = (heard.speed, heard.memory) if heard else ()
+        if error := next(filter(None, map(lesson.errors.get, scopes)), None):
+            key = each.state.view.key
+            faults.append(Fault(key=key, consequence="nothing learned", error=error))
+    return faults
 
 
 def _told_of(
@@ -159,14 +167,14 @@ def _written(
         return writes_for(each, report(each, fleet), fleet)
 
     known = list(found)
-    written, faults = _of_each(known, told, "nothing written")
+    written, faults = of_each(known, told, "nothing written")
     errors = {fault.key: fault.error for fault in faults}
-    broken = [
-        _broken(each.state, each.memory, errors[each.state.view.key])
+    frozen = [
+        broken(each.state, each.memory, errors[each.state.view.key])
         for each in known
         if each.state.view.key in errors
     ]
-    return written | _of_each(broken, told, "nothing told")[0], faults
+    return written | of_each(frozen, told, "nothing told")[0], faults
 
 
 def with_carried(
@@ -186,20 +194,6 @@ def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
     """Return {UID: posterior} of the objects about which anything was learned."""
     known = {each.state.view.uid: each.memory.posterior for each in found}
     return {uid: posterior for uid, posterior in known.items() if posterior != ObjectPosterior()}
-
-
-def _of_each(
-    found: Iterable[Assessment], part: Callable[[Assessment], T], consequence: str
-) -> tuple[dict[str, T], list[Fault]]:
-    """Return {UID: result} of the objects for which a part of the tick works, and its faults."""
-    results, faults = dict[str, T](), list[Fault]()
-    for each in found:
-        view = each.state.view
-        try:
-            results[view.uid] = part(each)
-        except Exception as error:
-            faults.append(Fault(key=view.key, consequence=consequence, error=error))
-    return results, faults
 
 
 def assess_fleet(
@@ -224,11 +218,7 @@ def assess_fleet(
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
         for state in searched_in_turn(awake, known)
     }
-    dark = blackouts((*sizings.values(), *at_rest.values()), fleet.now_s)
-    sizings = {
-        uid: replace(each, blackout=dark.get(each.state.view.namespace))
-        for uid, each in sizings.items()
-    }
+    sizings = _with_blackouts(sizings, at_rest, fleet)
     found = at_rest
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = {reach(each, fleet) for each in sizings.values() if is_rolling(each, fleet)}
@@ -244,6 +234,23 @@ def assess_fleet(
             free -= growth_gpus(each, fleet)
         found[uid] = each
     return tuple(found[state.view.uid] for state in fleet.models)
+
+
+def _with_blackouts(
+    sizings: Mapping[str, Assessment], at_rest: Mapping[str, Assessment], fleet: Fleet
+) -> dict[str, Assessment]:
+    """Say what was lost at once around each object; one of which that cannot be told is broken."""
+    everybody = (*sizings.values(), *at_rest.values())
+    losses, faults = of_each(everybody, lambda each: loss_of(each, fleet.now_s), "not watched")
+    dark = blackouts(losses.values())
+    errors = {fault.key: fault.error for fault in faults}
+
+    def seen(each: Assessment) -> Assessment:
+        if error := errors.get(each.state.view.key):
+            return broken(each.state, each.memory, error)
+        return replace(each, blackout=dark.get(each.state.view.namespace))
+
+    return {uid: seen(each) for uid, each in sizings.items()}
 
 
 def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
@@ -264,11 +271,11 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:
     """Size one object; a bug in that must not stop the others."""
     if state.bug:
-        return _broken(state, known, state.bug)
+        return broken(state, known, state.bug)
     try:
         return sized(state, fleet, known, asker)
     except Exception as error:
-        return _broken(state, known, error)
+        return broken(state, known, error)
 
 
 def _decided(
@@ -280,20 +287,4 @@ def _decided(
         each = with_shortage(each, fleet)
         return with_rollout(each, fleet, free_gpus=left.gpus, is_rolling=is_rolling)
     except Exception as error:
-        return _broken(found.state, found.memory, error)
-
-
-def _broken(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:
-    message = "see the operator's log"
-    return Assessment(
-        state=state,
-        memory=known,
-        traffics=Traffics(
-            metrics=Metrics.MISSING,
-            reason="InternalError",
-            message=message,
-            demand=None,
-            lengths=known.lengths,
-        ),
-        refusal=Refusal(reason="InternalError", message=message, error=error),
-    )
+        return broken(found.state, found.memory, error)

@@ -11,7 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tonnage.api.spec import KIND
-from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError, WorldError
+from tonnage.cluster.errors import (
+    BugError,
+    ConflictError,
+    HeldBackError,
+    KubernetesError,
+    WorldError,
+)
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
     EVENTS,
@@ -21,6 +27,7 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.carried import Carried
 from tonnage.control.contest import Fate
+from tonnage.control.fault import fault_id, told
 from tonnage.control.leaving import PodCost
 from tonnage.control.writes import Scale, Writes
 from tonnage.fleet.children import Children, NoPathError, controller_uid
@@ -114,6 +121,10 @@ class Writer:
         except WorldError as error:
             LOG.warning(Line("write failed", object=writes.label, message=str(error)))
             return error
+        except Exception as error:
+            line = Line("internal error in a write", object=writes.label, fault=fault_id(error))
+            LOG.exception(line)
+            return BugError(told(error))
         return None
 
     def _current(self, writes: Writes) -> KubeApi:
@@ -305,6 +316,7 @@ def _carried(*said: WorldError | None, is_held: bool) -> Carried:
         status=_fate(announced or told),
         has_failed=bool(failed),
         refused=failed[-1].words if failed and failed[-1].is_refusal else None,
+        fault=next((str(each) for each in failed if isinstance(each, BugError)), None),
         no_path=str(published) if is_unheard else None,
         is_pointless=any(each is not None and each.is_refusal for each in (template, published)),
         is_template_refused=template is not None and template.is_refusal,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
+from tonnage.cluster.errors import WorldError
+from tonnage.control.fault import fault_id
 from tonnage.control.permission import may_scale
 from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.state import Assessment, Fleet, Memory, ModelState
@@ -110,9 +112,9 @@ class Loop:
         with self.step("keep"):
             views = (found.state.view for found in outcome.found)
             self._live = {view.uid: view.namespace for view in views}
-            self._keep()
+            _apart(self._keep, "what was learned was not kept")
         with self.step("tell"):
-            self._tell(outcome, fleet)
+            _apart(lambda: self._tell(outcome, fleet), "the operator's own metrics were not told")
         self._is_complete = True
         return outcome.found
 
@@ -163,13 +165,10 @@ class Loop:
         self.state_problem = kept.problem
 
     def _tell(self, outcome: Outcome, fleet: Fleet) -> None:
-        """Hand out the series of the tick; a bug in them ends no tick."""
-        try:
-            most = self.settings.metrics_objects
-            self._told = fleet_series(outcome, fleet, most=most, before=self._told)
-            self.tell(self._told)
-        except Exception:
-            LOG.exception(Line("the operator's own metrics were not told"))
+        """Hand out the series of the tick."""
+        most = self.settings.metrics_objects
+        self._told = fleet_series(outcome, fleet, most=most, before=self._told)
+        self.tell(self._told)
 
     def _log_blackouts(self, outcome: Outcome) -> None:
         """Write a line for each namespace whose scaling is held, and when it goes on."""
@@ -181,6 +180,17 @@ class Loop:
         for namespace in sorted(self.held - held.keys()):
             LOG.info(Line("scaling goes on", namespace=namespace))
         self.held = frozenset(held)
+
+
+def _apart(part: Callable[[], None], otherwise: str) -> None:
+    """Do what no decision waits for; a bug in it ends no tick."""
+    try:
+        part()
+    except WorldError:
+        raise
+    except Exception as error:
+        line = Line(otherwise, fault=fault_id(error))
+        LOG.exception(line)
 
 
 def served_by(models: Iterable[ModelState]) -> Served:
@@ -220,7 +230,8 @@ def _log(outcome: Outcome, fleet: Fleet) -> None:
     if waiting:
         LOG.info(Line("waiting for capacity searches", objects=len(outcome.found), pending=waiting))
     for fault in outcome.faults:
-        LOG.error(Line(fault.consequence, object="/".join(fault.key)), exc_info=fault.error)
+        line = Line(fault.consequence, object="/".join(fault.key), fault=fault_id(fault.error))
+        LOG.error(line, exc_info=fault.error)
     for found in outcome.found:
         memory = outcome.memory.objects[found.state.view.uid]
         decision = newest_decision(found.memory, memory)

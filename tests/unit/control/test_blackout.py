@@ -13,7 +13,7 @@ from fleet_builders import (
     a_model,
     a_state,
 )
-from tonnage.control.blackout import LASTS_S, LEAST_OBJECTS, ONCE_S, blackouts
+from tonnage.control.blackout import LASTS_S, LEAST_OBJECTS, ONCE_S, blackouts, loss_of
 from tonnage.control.conditions import conditions
 from tonnage.control.state import Memory
 from tonnage.control.tick import assess_fleet, tick
@@ -183,7 +183,7 @@ class TestNamespaces:
                 assessed([an_object(f"m{k}") for k in range(len(objects))]), objects, strict=True
             )
         ]
-        return set(blackouts(found, NOW_S))
+        return set(blackouts(loss_of(each, NOW_S) for each in found))
 
     def test_the_blind_of_one_hold_nothing_of_another(self):
         assert self.dark(*[("theirs", True)] * 3, *[("ours", False)] * 3) == {"theirs"}
@@ -202,7 +202,7 @@ class TestNamespaces:
     def test_objects_that_only_look_on_do_not_count(self):
         watchers = [an_object(f"m{k}", told_by=0, scaling=RECOMMEND) for k in range(3)]
 
-        assert not blackouts(assessed(watchers), NOW_S)
+        assert not blackouts(loss_of(each, NOW_S) for each in assessed(watchers))
 
 
 def test_an_object_that_tells_its_traffic_again_is_blind_no_longer():

@@ -198,7 +198,7 @@ def learned_after(windows, *, slower=1.0):
     for number in range(windows):
         now = replace(fleet, now_s=NOW_S + 60 * number)
         said = replace(seen, at_s=now.now_s, pods=pods)
-        known, last = learn_from([said], known, last, now)
+        known, last, _ = learn_from([said], known, last, now)
     return known.speed[seen.speed]
 
 

@@ -65,7 +65,7 @@ def a_busy_engine(pod="a", *, slower=1.0, **changes):
 def learned(found, fleet, known, last=None):
     """Return what is known after a tick, and when each key last moved."""
     said = [observation(each, fleet.now_s) for each in found]
-    return learn_from([each for each in said if each], known, last or {}, fleet)
+    return learn_from([each for each in said if each], known, last or {}, fleet)[:2]
 
 
 def known_after(state, *, before=None):
@@ -88,10 +88,10 @@ class TestSpeed:
         said = [observation(assessed(each), fleet.now_s) for each in fleet.models]
         later = replace(fleet, now_s=fleet.now_s + 60)
 
-        known, last = learn_from(said, Calibrations(), {}, fleet)
-        again, last_again = learn_from(said, known, last, later)
+        known, last, _ = learn_from(said, Calibrations(), {}, fleet)
+        again, last_again, _ = learn_from(said, known, last, later)
         news = [replace(each, at_s=later.now_s) for each in said]
-        anew, _ = learn_from(news, known, last, later)
+        anew, *_ = learn_from(news, known, last, later)
 
         assert (again, last_again) == (known, last)
         assert anew.speed[SPEED].num_windows == 2
@@ -100,9 +100,9 @@ class TestSpeed:
     def test_of_which_nobody_has_said_anything_for_an_hour_is_forgotten(self, gone_s, is_known):
         fleet = a_fleet(a_state(engines=(a_busy_engine(),)))
         said = [observation(assessed(each), fleet.now_s) for each in fleet.models]
-        known, last = learn_from(said, Calibrations(), {}, fleet)
+        known, last, _ = learn_from(said, Calibrations(), {}, fleet)
 
-        _, last = learn_from([], known, last, replace(fleet, now_s=fleet.now_s + gone_s))
+        _, last, _ = learn_from([], known, last, replace(fleet, now_s=fleet.now_s + gone_s))
 
         assert (SPEED in last) is is_known
 

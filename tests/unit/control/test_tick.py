@@ -17,6 +17,8 @@ from fleet_builders import (
 )
 from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.fault import fault_id, told
+from tonnage.control.learning import observation
 from tonnage.control.state import Memory
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.packed import Packed
@@ -107,8 +109,52 @@ def test_a_bug_in_reading_one_object_freezes_it_alone():
     assert second.status.plan is not None
 
 
+def stalled_by(outcome, name):
+    """(reason, message) of the condition Stalled that is written for an object, if it is."""
+    told = next(writes.status for writes in outcome.writes if writes.name == name)
+    return next(((c.reason, c.message) for c in told.conditions if c.type == "Stalled"), None)
+
+
+def test_a_bug_in_watching_for_blackouts_freezes_its_object_alone_until_it_is_gone():
+    blind = replace(running("a"), engines=())
+    fleet = a_fleet(blind, running("b", load=3))
+    seen = tick(a_fleet(running("a"), running("b")), Memory()).memory
+    odd = replace(seen.objects["uid-of-a"], was_whole=True, blind_since_s="a bug")
+
+    outcome = tick(fleet, replace(seen, objects=seen.objects | {"uid-of-a": odd}))
+    next_one = tick(replace(fleet, now_s=NOW_S + 15), seen)
+
+    [fault] = outcome.faults
+    assert (fault.key, type(fault.error)) == (("serving", "a"), TypeError)
+    first, second = outcome.writes
+    assert (first.scale, second.scale.replicas) == (None, 4)
+    assert stalled_by(outcome, "a") == ("InternalError", told(fault.error))
+    assert fault_id(fault.error) in told(fault.error)
+    assert next_one.faults == ()
+
+
+def test_a_bug_in_learning_from_one_object_stops_neither_its_scaling_nor_the_others():
+    apart = a_state(
+        a_manifest("a", namespace="apart"),
+        live=a_deployment_body(a_model("a", namespace="apart")),
+        load=3,
+    )
+    fleet = a_fleet(apart, running("b", load=3))
+    [heard, _] = [observation(each, NOW_S) for each in assess_fleet(fleet, {})]
+
+    outcome = tick(fleet, Memory(learned_at_s={heard.speed: "a bug"}))
+    next_one = tick(replace(fleet, now_s=NOW_S + 15), replace(outcome.memory, learned_at_s={}))
+
+    [fault] = outcome.faults
+    assert (fault.key, fault.consequence) == (("apart", "a"), "nothing learned")
+    assert [writes.scale.replicas for writes in outcome.writes] == [4, 4]
+    assert stalled_by(outcome, "a") == ("InternalError", told(fault.error))
+    assert stalled_by(outcome, "b") is None
+    assert next_one.faults == ()
+
+
 @pytest.mark.parametrize(
-    "told",
+    "figures",
     [
         {"kv_tokens": 1e300},
         {"kv_tokens": 1e-300},
@@ -119,9 +165,9 @@ def test_a_bug_in_reading_one_object_freezes_it_alone():
     ],
     ids=["huge-cache", "no-cache", "no-gap", "short-answers", "short-prompts", "fallen-bounds"],
 )
-def test_nonsense_that_pods_tell_is_no_bug(told):
+def test_nonsense_that_pods_tell_is_no_bug(figures):
     state, memory = running("a"), Memory()
-    broken = replace(state, engines=tuple(replace(each, **told) for each in state.engines))
+    broken = replace(state, engines=tuple(replace(each, **figures) for each in state.engines))
 
     for minute in range(4):
         outcome = tick(a_fleet(broken, now_s=NOW_S + 60 * minute), memory)

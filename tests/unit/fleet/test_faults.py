@@ -210,6 +210,32 @@ class TestOneOfMany:
         assert condition(world, "PlanValid", "first") == ("False", "InternalError")
         assert replicas_of(world, "second") == FIRST_REPLICAS
 
+    @pytest.mark.parametrize("path", ["/services/first", "/deployments/first", "first/status"])
+    def test_a_bug_in_writing_one_object_is_told_by_it_and_tried_again(self, path, caplog):
+        world = a_world(a_manifest("first"), a_manifest("second"))
+        loop = a_loop(world)
+
+        def bug(_, asked):
+            if asked.endswith(path):
+                raise RuntimeError("a bug")
+
+        world.kube.fail = bug
+        tick(loop, world)
+        assert replicas_of(world, "second") == FIRST_REPLICAS
+        [line] = [each.msg for each in caplog.records if "internal error" in str(each.msg)]
+        assert line.fields["object"] == "serving/first"
+        if not path.endswith("status"):
+            tick(loop, world)
+            assert condition(world, "Stalled", "first") == ("True", "InternalError")
+            assert f"fault {line.fields['fault']} in" in str(status_of(world, "first"))
+
+        world.kube.fail = lambda verb, asked: None
+        tick(loop, world)
+        tick(loop, world)
+        assert replicas_of(world, "first") == FIRST_REPLICAS
+        assert condition(world, "PlanValid", "first") == ("True", "Planned")
+        assert "InternalError" not in str(status_of(world, "first"))
+
     def test_a_status_that_cannot_be_compared_does_not_stop_the_others(self):
         world = a_world(a_manifest("first") | {"status": {"plan": 7}}, a_manifest("second"))
 
