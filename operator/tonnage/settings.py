@@ -171,7 +171,7 @@ class Settings(BaseModel):
     Where they take longer to start, twice the time of a start.
     """
     cold_start_s: Positive = 240
-    """Time from created to Ready that pods are expected to take, until an object's own have."""
+    """Time from scheduled to Ready that pods are expected to take, until an object's own have."""
     pending_timeout_s: Positive = 900
     """After which a pod that no node can take is given back, and not counted on before.
 

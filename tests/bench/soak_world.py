@@ -29,7 +29,7 @@ NUM_NAMESPACES = 5
 EVENT_KEPT_S = HOUR_S
 """As the API server keeps them."""
 START_S = 90.0
-"""From created to Ready."""
+"""From created, and taken by a node, to Ready."""
 MANAGED = {"tonnage.dev/managed": "true"}
 GAP_S = 0.022
 """Between two tokens of a sequence."""
@@ -347,7 +347,8 @@ class SoakWorld:
         metadata = {"name": pod.name, "namespace": slot.namespace, "uid": f"uid-of-{pod.name}"}
         metadata |= {"creationTimestamp": rfc3339(pod.created_at_s), "labels": dict(MANAGED)}
         metadata |= {"ownerReferences": owned_by("ReplicaSet", set_name, f"uid-of-{set_path}")}
-        conditions = [ready, {"type": "PodScheduled", "status": "True"}]
+        scheduled = {"type": "PodScheduled", "status": "True"}
+        conditions = [ready, scheduled | {"lastTransitionTime": rfc3339(pod.created_at_s)}]
         state = {"name": "vllm", "state": {"running": {}}}
         status = {"conditions": conditions, "containerStatuses": [state]}
         self.kube.put(PODS.path(slot.namespace, pod.name), {"metadata": metadata, "status": status})

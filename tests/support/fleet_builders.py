@@ -149,20 +149,22 @@ def a_pod_body(name="a", *, model=None, ready_for_s=3600, **status):
     """A pod of the ReplicaSet, Ready for so long; None: not Ready."""
     model = model or a_model()
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": at(ready_for_s or 0)}
+    created = at((ready_for_s or 0) + 600)
     if ready_for_s is None:
-        ready["status"] = "False"
+        ready |= {"status": "False", "lastTransitionTime": created}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": created}
     return {
         "metadata": {
             "name": name,
             "namespace": model.namespace,
             "uid": f"uid-of-{name}",
-            "creationTimestamp": at((ready_for_s or 0) + 600),
+            "creationTimestamp": created,
             "ownerReferences": owned_by(
                 "ReplicaSet", f"{model.name}-abc", f"uid-of-{model.name}-abc"
             ),
         },
         "status": {
-            "conditions": [ready, {"type": "PodScheduled", "status": "True"}],
+            "conditions": [ready, scheduled],
             "containerStatuses": [{"name": "vllm", "state": {"running": {}}}],
         }
         | status,

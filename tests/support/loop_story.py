@@ -10,7 +10,7 @@ OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")
 EACH = a_sizing().goodput_requests_per_s
 START_S, READY_FOR_S = 60, 3600
-"""Of each pod: from created to Ready, and Ready since."""
+"""Of each pod: from created, and taken by a node, to Ready, and Ready since."""
 CREATED = at(READY_FOR_S + START_S)
 VOLATILE = ("resourceVersion", "lastTransitionTime", "time", "since", "uid", "managedFields")
 """What may differ between two runs that end at the same point."""
@@ -59,7 +59,11 @@ class Story:
             return
         pods = self.world.serve(ready=ready)
         for pod in pods:
-            self.objects[PODS.path("serving", pod)]["metadata"]["creationTimestamp"] = CREATED
+            body = self.objects[PODS.path("serving", pod)]
+            body["metadata"]["creationTimestamp"] = CREATED
+            for each in body["status"]["conditions"]:
+                if each["type"] == "PodScheduled" or each["status"] == "False":
+                    each["lastTransitionTime"] = CREATED
         rate = self.load * EACH / max(1, len(pods))
         self.world.completions_per_s = dict.fromkeys(pods if ready else [], rate)
 

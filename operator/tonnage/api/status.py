@@ -164,8 +164,10 @@ class CalibrationStatus(ApiModel):
     prior_kv_tokens: int
     """Of one rank, as estimated before any engine reported."""
     cold_start_seconds: float | None = None
-    """Mean from created to Ready of its own pods."""
+    """Mean from when a node took its own pods until they were Ready, beside what was expected."""
     cold_start_deviation_seconds: float | None = None
+    node_wait_seconds: float | None = None
+    """Mean for which they waited for a node before, each for a quarter of an hour at most."""
     cold_starts: int = 0
     """That this stands on."""
 

@@ -61,8 +61,9 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         prior_kv_tokens=math.floor(estimated_kv_tokens(chosen.sizing)),
         cold_start_seconds=None if own.cold_start_s is None else rounded(own.cold_start_s),
         cold_start_deviation_seconds=rounded(own.cold_start_deviation_s)
-        if own.num_starts > 1
+        if own.num_starts
         else None,
+        node_wait_seconds=rounded(own.node_wait_s) if own.num_starts else None,
         cold_starts=own.num_starts,
     )
 

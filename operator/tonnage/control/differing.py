@@ -15,6 +15,7 @@ FLOORS = {
     "requestsPerSecond": 0.05,
     "deviationFraction": 0.05,
     "coldStartDeviationSeconds": 10.0,
+    "nodeWaitSeconds": 10.0,
 }
 """A gauge that differs by less than this has not changed, whatever the ratio."""
 COUNTS = frozenset({"queueDepth", "running"})

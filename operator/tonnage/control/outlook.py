@@ -40,11 +40,13 @@ OVERDUE_SHARE = 0.25
 
 
 def lead_s(memory: ObjectMemory, settings: Settings) -> float:
-    """Return the time until a replica is Ready that is asked for now: a slow start and a tick."""
+    """Return the time until a replica is Ready that is asked for now.
+
+    A tick, the wait for a node, and a slow start on it.
+    """
     known = memory.posterior
-    if known.cold_start_s is None:
-        return settings.cold_start_s + settings.tick_s
-    return known.cold_start_s + known.cold_start_deviation_s + settings.tick_s
+    start_s = settings.cold_start_s if known.cold_start_s is None else known.cold_start_s
+    return known.node_wait_s + start_s + known.cold_start_deviation_s + settings.tick_s
 
 
 def events_of(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> tuple[Event, ...]:
@@ -77,7 +79,7 @@ def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:
     kept = [pod for pod in state.pods if not pod.is_deleting]
     ready = sum(pod.is_ready for pod in kept)
     due = [
-        _due_s(pod, lead, fleet)
+        _due_s(pod, lead, memory.posterior.node_wait_s, fleet)
         for pod in kept
         if not pod.is_ready and not pod.trouble and not is_given_up(pod, fleet)
     ]
@@ -86,11 +88,14 @@ def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:
     return Supply(ready=ready, due_s=tuple(sorted(due)), lead_s=lead)
 
 
-def _due_s(pod: PodView, lead: float, fleet: Fleet) -> float:
+def _due_s(pod: PodView, lead: float, wait_s: float, fleet: Fleet) -> float:
     if pod.unschedulable is not None:
         return lead
-    age_s = fleet.now_s - pod.created_at_s
-    return max(lead - age_s, OVERDUE_SHARE * lead)
+    if pod.scheduled_at_s is None:
+        left_s = lead - (fleet.now_s - pod.created_at_s)
+    else:
+        left_s = lead - wait_s - (fleet.now_s - pod.scheduled_at_s)
+    return max(left_s, OVERDUE_SHARE * lead)
 
 
 def remembered_demand(

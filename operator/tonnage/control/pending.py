@@ -7,8 +7,8 @@ from tonnage.settings import Settings
 from tonnage.values import replace
 
 NO_GPU = "InsufficientGPU"
-MOST_DOUBLINGS = 4
-"""Of the time until pods are asked for again that no node took."""
+MOST_DOUBLINGS = 2
+"""Of the time until pods are asked for again that no node took: nobody tells when nodes come."""
 
 
 def is_given_up(pod: PodView, fleet: Fleet) -> bool:
@@ -37,10 +37,11 @@ def is_replacing(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
 
 def retry_at_s(memory: ObjectMemory, settings: Settings) -> float | None:
     """Return when pods are asked for again that no node took."""
-    back = memory.given_back
-    if back is None:
-        return None
-    doublings = min(back.times - 1, MOST_DOUBLINGS)
+    return _retry_at_s(memory.given_back, settings) if memory.given_back else None
+
+
+def _retry_at_s(back: GivenBack, settings: Settings) -> float:
+    doublings = min(max(back.times - 1, 0), MOST_DOUBLINGS)
     return back.at_s + settings.pending_timeout_s * float(2**doublings)
 
 
@@ -56,14 +57,39 @@ def unplaced_reason(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> st
 def remembered_giving_back(
     state: ModelState, memory: ObjectMemory, decision: Decision, fleet: Fleet
 ) -> ObjectMemory:
-    """Count how often pods were given back, until a node takes one more than then."""
-    ready, back = len(memory.ready_pods), memory.given_back
-    if back is not None and ready > back.ready:
-        memory, back = replace(memory, given_back=None), None
+    """Count how often pods were asked for and given back, until a node takes one or none waits."""
+    asked = state.deployment.replicas if state.deployment else 0
+    back = memory.given_back
+    if back is not None:
+        back = _carried_out(back, asked, fleet)
+        back = None if _is_over(back, state, decision, fleet) else back
     why = unplaced_reason(state, memory, fleet)
-    is_back = any(reason.code == why for reason in decision.reasons)
-    if not (is_back and any(is_given_up(pod, fleet) for pod in state.pods)):
-        return memory
-    times = 1 if back is None else back.times + 1
-    given_back = GivenBack(at_s=fleet.now_s, times=times, ready=ready, reason=why)
-    return replace(memory, given_back=given_back)
+    is_told = any(reason.code == why for reason in decision.reasons)
+    if is_told and decision.replicas < asked and any(is_given_up(pod, fleet) for pod in state.pods):
+        at_s, times = (back.at_s, back.times) if back else (fleet.now_s, 0)
+        placed = sum(map(_has_node, state.pods))
+        back = GivenBack(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
+    return replace(memory, given_back=back)
+
+
+def _carried_out(back: GivenBack, asked: int, fleet: Fleet) -> GivenBack:
+    """Count pods as given back once fewer are asked for: once, until they are asked for again."""
+    if back.asked is None or asked >= back.asked:
+        return back
+    is_again = back.times == 0 or fleet.now_s >= _retry_at_s(back, fleet.settings)
+    return replace(back, at_s=fleet.now_s, times=back.times + is_again, asked=None)
+
+
+def _is_over(back: GivenBack, state: ModelState, decision: Decision, fleet: Fleet) -> bool:
+    """Tell whether a node took one more pod than then, or none waits after they may be asked for.
+
+    Where more are wanted than are asked for they wait, too.
+    """
+    asked = state.deployment.replicas if state.deployment else 0
+    placed = sum(map(_has_node, state.pods))
+    may_ask = fleet.now_s >= _retry_at_s(back, fleet.settings)
+    return placed > back.placed or (may_ask and placed >= max(asked, decision.replicas))
+
+
+def _has_node(pod: PodView) -> bool:
+    return pod.scheduled_at_s is not None and not pod.is_deleting

@@ -1,15 +1,17 @@
 """What is remembered of one object from tick to tick, as far as it is only observed."""
 
+from collections.abc import Iterable, Iterator
+
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.measure import is_blind
-from tonnage.control.state import Fleet, ModelState, ObjectMemory, Rolling, Traffics
+from tonnage.control.state import Fleet, ModelState, ObjectMemory, PodView, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
 from tonnage.estimate.demand import ArrivalCount, MeasuredDemand
 from tonnage.estimate.forecast import is_burst, without_chance
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.posterior import not_to_come, with_starts
+from tonnage.estimate.posterior import Start, not_to_come, with_starts
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
@@ -65,20 +67,10 @@ def with_observed(
     has_lost = bool(memory.ready_pods - set(ready)) and len(ready) < asked
     demand = traffics.demand
     measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
-    # A pod that was Ready before, or at first sight, tells nothing of its start.
-    is_first = memory.last_replicas is None
-    loading = (
-        memory.loading_pods if is_first else memory.loading_pods | (present - memory.present_pods)
-    )
-    starts_s = [
-        pod.ready_at_s - pod.created_at_s
-        for name, pod in ready.items()
-        if name in loading and pod.ready_at_s is not None
-    ]
     return replace(
         _with_arrivals(memory, state, fleet, traffics),
         ready_pods=frozenset(ready),
-        loading_pods=frozenset((present if is_first else loading) - set(ready)),
+        loading_pods=frozenset(pod.name for pod in state.pods if _is_loading(pod)),
         present_pods=present,
         vanished_at_s=memory.vanished_at_s if memory.present_pods <= present else fleet.now_s,
         last_replicas=asked,
@@ -91,10 +83,32 @@ def with_observed(
         traffic=measured if traffics.metrics is Metrics.COMPLETE else memory.traffic or measured,
         lengths=traffics.lengths,
         asked_lengths=_asked_lengths(memory, state, traffics),
-        posterior=with_starts(memory.posterior, starts_s),
+        posterior=with_starts(
+            memory.posterior,
+            _starts(memory, ready.values()),
+            expected_s=fleet.settings.cold_start_s,
+        ),
         rolling=_rolling(memory.rolling, state, fleet.now_s),
         seen_template=_seen_template(memory, state),
     )
+
+
+def _is_loading(pod: PodView) -> bool:
+    return pod.is_first_start and not pod.is_ready
+
+
+def _starts(memory: ObjectMemory, ready: Iterable[PodView]) -> Iterator[Start]:
+    """Yield the starts that ended since the last tick.
+
+    A pod that was Ready before, or at first sight, tells nothing of its start.
+    """
+    is_first = memory.last_replicas is None
+    for pod in ready:
+        is_new = not is_first and pod.name not in memory.present_pods
+        was_seen = pod.name in memory.loading_pods or is_new
+        taken_s, ready_s = pod.scheduled_at_s, pod.ready_at_s
+        if was_seen and pod.is_first_start and taken_s is not None and ready_s is not None:
+            yield Start(waited_s=taken_s - pod.created_at_s, took_s=ready_s - taken_s)
 
 
 def _seen_template(memory: ObjectMemory, state: ModelState) -> tuple[str, str] | None:

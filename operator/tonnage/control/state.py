@@ -152,6 +152,10 @@ class PodView:
     is_ready: bool
     is_deleting: bool
     created_at_s: float
+    scheduled_at_s: float | None
+    """When a node took it."""
+    is_first_start: bool
+    """As far as it tells: it was never Ready before, and no container of it began again."""
     ready_at_s: float | None
     unschedulable: str | None
     """The scheduler's message, if no node can take it."""
@@ -282,15 +286,18 @@ class ShownFigure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenBack:
-    """When pods that no node took were last given back."""
+    """Pods that no node took: they are to be given back, or were."""
 
     at_s: float
+    """When they last were."""
     times: int
-    """In a row."""
-    ready: int
-    """Replicas that were Ready then."""
+    """That they were asked for in a row until they were; 0: they are yet to be given back."""
+    placed: int
+    """Pods that had a node then."""
     reason: str = "InsufficientGPU"
     """Why no node took them."""
+    asked: int | None = None
+    """Replicas of the Deployment when they were to be; None: it asks for fewer since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,7 +227,7 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
         strictest = {each.name: each for each in observed.attainments}  # by rising quantile
         for each in strictest.values():
             yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
-    yield "coldStartSeconds", found.memory.posterior.cold_start_s, "created to Ready of own pods"
+    yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
 
 def is_level(found: Assessment, memory: ObjectMemory) -> bool:

@@ -50,6 +50,12 @@ def positive(value: Any, largest: float) -> float:
     return float(value)
 
 
+def within(value: Any, least: float, most: float) -> float:
+    """Return a figure between the bounds that whoever learns it keeps."""
+    check(least <= number(value) <= most)
+    return float(value)
+
+
 def name(value: Any) -> str:
     check(isinstance(value, str) and len(value) <= LONGEST_NAME)
     return str(value)

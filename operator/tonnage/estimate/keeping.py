@@ -85,6 +85,7 @@ def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
         or _optional_moved(before.burst_factor, after.burst_factor)
         or _evidence_moved(before.num_judged, after.num_judged, ENOUGH_REQUESTS)
         or _optional_moved(before.cold_start_s, after.cold_start_s)
+        or is_material(before.node_wait_s, after.node_wait_s)
         or _optional_moved(before.kv_tokens, after.kv_tokens)
         or before.memory_key != after.memory_key
         or before.slots_moved_at_s != after.slots_moved_at_s

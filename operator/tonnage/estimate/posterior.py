@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tonnage.estimate.kept_history import KeptHistory
+from tonnage.units import HOUR_S, MINUTE_S
 
 COVARIANCES = 6
 
@@ -68,9 +69,11 @@ class ObjectPosterior:
     burst_factor: float | None = None
     """What was late in bursts says of these: times what counts tell above the usual."""
     cold_start_s: float | None = None
-    """Mean from created to Ready of its own pods."""
+    """Mean of what was expected and of its own pods, from when a node took them to Ready."""
     cold_start_deviation_s: float = 0.0
     """Standard deviation of that."""
+    node_wait_s: float = 0.0
+    """Mean for which its own pods waited for a node before."""
     num_starts: int = 0
     memory_key: str = ""
     """That the report below is about."""
@@ -82,27 +85,55 @@ class ObjectPosterior:
     """When last kept; None: nothing that the last value does not tell."""
 
 
+LONGEST_START_S = 2 * HOUR_S
+"""From when a node took a pod until it is Ready. What seems to take longer was no start, or two
+clocks differ: the start probe of our own pods ends one that loads 1.6 TB after less."""
+LONGEST_WAIT_S = 15 * MINUTE_S
+"""For a node, that one wait counts for at most: where nodes are added for pods they come sooner. A
+longer wait says that there was none, not how long the next one takes."""
 LARGEST_START = 3.0
 """Times the mean, that one more start counts for at most."""
 START_GAIN = 0.3
 """Of a start that differs from those before, once there are some."""
 
 
-def with_starts(known: ObjectPosterior, starts_s: Iterable[float]) -> ObjectPosterior:
-    """Return what is known with more pods that became Ready so long after they were created."""
-    for told_s in starts_s:
-        mean_s, number = known.cold_start_s, known.num_starts + 1
-        start_s = told_s if mean_s is None else min(told_s, LARGEST_START * mean_s)
-        before_s = start_s if mean_s is None else mean_s
-        gain = max(START_GAIN, 1 / number)
-        variance = (1 - gain) * (known.cold_start_deviation_s**2 + gain * (start_s - before_s) ** 2)
-        known = replace(
-            known,
-            cold_start_s=before_s + gain * (start_s - before_s),
-            cold_start_deviation_s=math.sqrt(variance),
-            num_starts=number,
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How one pod came to be Ready, by times of two clocks: the API server's and its node's."""
+
+    waited_s: float
+    """From its creation until a node took it."""
+    took_s: float
+    """From then until it was Ready."""
+
+
+def with_starts(
+    known: ObjectPosterior, starts: Iterable[Start], *, expected_s: float
+) -> ObjectPosterior:
+    """Return what is known with more starts; one that no clock can have told teaches nothing.
+
+    ``expected_s``: of a start, before there was any. It counts as much as the first.
+    """
+    for each in starts:
+        if 0 < each.took_s <= LONGEST_START_S:
+            known = _with_start(known, each, expected_s)
     return known
+
+
+def _with_start(known: ObjectPosterior, start: Start, expected_s: float) -> ObjectPosterior:
+    expected_s = min(expected_s, LONGEST_START_S)
+    mean_s = expected_s if known.cold_start_s is None else known.cold_start_s
+    more_s = min(start.took_s, LARGEST_START * mean_s) - mean_s
+    waited_s = min(max(start.waited_s, 0.0), LONGEST_WAIT_S)
+    gain = max(START_GAIN, 1 / (known.num_starts + 2))
+    variance = (1 - gain) * (known.cold_start_deviation_s**2 + gain * more_s**2)
+    return replace(
+        known,
+        cold_start_s=mean_s + gain * more_s,
+        cold_start_deviation_s=math.sqrt(variance),
+        node_wait_s=known.node_wait_s + gain * (waited_s - known.node_wait_s),
+        num_starts=known.num_starts + 1,
+    )
 
 
 def not_to_come(known: ObjectPosterior, now_s: float) -> ObjectPosterior:

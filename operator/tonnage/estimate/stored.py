@@ -13,18 +13,20 @@ and a shard of what belongs to one object each::
 
     {"version": 3,
      "objects": {UID: {"goodputFactor", "numJudged", "judgedAt", "coldStartSeconds",
-                       "coldStartDeviationSeconds", "numStarts", "memoryKey", "kvTokens",
-                       "slotsMovedAt", "burstFactor", "demand": see stored_history}}}
+                       "coldStartDeviationSeconds", "nodeWaitSeconds", "numStarts", "memoryKey",
+                       "kvTokens", "slotsMovedAt", "burstFactor", "demand": see stored_history}}}
 
-Times are in unix seconds. What is not known is left out. Figures have six significant digits, and
+Times are in unix seconds. What is not known is left out. What a learner bounds is bounded as well
+when it is read, by the same constants. Figures have six significant digits, and
 covariances nine: near-singular ones lose their definiteness to less.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from tonnage.estimate import burst_factor, promise
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
 from tonnage.estimate.checked import (
     LARGEST,
@@ -38,10 +40,18 @@ from tonnage.estimate.checked import (
     name,
     number,
     positive,
+    within,
 )
 from tonnage.estimate.covariance import repaired
 from tonnage.estimate.kept_history import KeptHistory
-from tonnage.estimate.posterior import COVARIANCES, MemoryReport, ObjectPosterior, SpeedPosterior
+from tonnage.estimate.posterior import (
+    COVARIANCES,
+    LONGEST_START_S,
+    LONGEST_WAIT_S,
+    MemoryReport,
+    ObjectPosterior,
+    SpeedPosterior,
+)
 from tonnage.estimate.stored_history import history_entry, read_history
 
 VERSION: Final = 3
@@ -181,21 +191,26 @@ class _Reader:
 
     def of_object(self, entry: Any) -> ObjectPosterior:
         check(isinstance(entry, dict))
-        cold_start, pool = entry.get("coldStartSeconds"), entry.get("kvTokens")
-        moved_at_s, bursts = entry.get("slotsMovedAt"), entry.get("burstFactor")
-        return ObjectPosterior(
-            goodput_factor=positive(entry["goodputFactor"], LARGEST_FACTOR),
+        pool, moved_at_s = entry.get("kvTokens"), entry.get("slotsMovedAt")
+        bursts = entry.get("burstFactor")
+        return replace(
+            self._starts(entry),
+            goodput_factor=within(entry["goodputFactor"], promise.LOWEST, promise.HIGHEST),
             num_judged=amount(entry["numJudged"]),
             judged_at_s=amount(entry["judgedAt"]),
-            burst_factor=None if bursts is None else positive(bursts, LARGEST_FACTOR),
-            cold_start_s=None if cold_start is None else amount(cold_start),
-            cold_start_deviation_s=amount(entry["coldStartDeviationSeconds"]),
-            num_starts=count(entry["numStarts"]),
+            burst_factor=None
+            if bursts is None
+            else within(bursts, burst_factor.LOWEST, burst_factor.HIGHEST),
             memory_key=name(entry["memoryKey"]),
             kv_tokens=None if pool is None else positive(pool, LARGEST),
             slots_moved_at_s=None if moved_at_s is None else amount(moved_at_s),
             demand=self._demand(entry.get("demand")),
         )
+
+    def _starts(self, entry: Any) -> ObjectPosterior:
+        """Return what is known of starts alone; nothing, where no clock can have told that."""
+        found = dict(self._read({"starts": entry}, _read_starts))
+        return found.get("starts", ObjectPosterior())
 
     def _demand(self, entry: Any) -> KeptHistory | None:
         """Return the history of demand; one that is none is left out alone."""
@@ -239,6 +254,18 @@ def _report(entry: Any) -> MemoryReport:
     )
 
 
+def _read_starts(entry: Any) -> ObjectPosterior:
+    mean = entry.get("coldStartSeconds")
+    if mean is None:
+        return ObjectPosterior()
+    return ObjectPosterior(
+        cold_start_s=within(mean, 0, LONGEST_START_S),
+        cold_start_deviation_s=within(entry["coldStartDeviationSeconds"], 0, LONGEST_START_S),
+        node_wait_s=within(entry.get("nodeWaitSeconds", 0), 0, LONGEST_WAIT_S),
+        num_starts=count(entry["numStarts"]),
+    )
+
+
 def _covariance(entry: Any) -> list[float]:
     found = entry["covariance"]
     check(isinstance(found, list) and len(found) == COVARIANCES)
@@ -279,6 +306,7 @@ def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
     }
     if posterior.cold_start_s is not None:
         known["coldStartSeconds"] = figure(posterior.cold_start_s)
+        known["nodeWaitSeconds"] = figure(posterior.node_wait_s)
     if posterior.burst_factor is not None:
         known["burstFactor"] = figure(posterior.burst_factor)
     if posterior.kv_tokens is not None:

@@ -40,7 +40,7 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "than the token budget",
         vllm="--enable-chunked-prefill",
     ),
-    "cold start": Term(meaning="time from the creation of a replica's pod until it is Ready"),
+    "cold start": Term(meaning="time from when a node takes a replica's pod until it is Ready"),
     "corroboration": Term(
         meaning="constants that one namespace has learned are believed in another once so many "
         "others agree (settings.calibrationNamespaces)",

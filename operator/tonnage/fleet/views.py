@@ -28,6 +28,8 @@ from tonnage.packed import Packed
 Object = Mapping[str, Any]
 
 OURS = frozenset({MANAGER, SCALE_MANAGER})
+SEEN_S = 60.0
+"""Within which a kubelet says of a pod that a node took that it is not Ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,8 @@ def pod_view(body: Object) -> PodView:
         is_ready=is_ready,
         is_deleting=is_deleting,
         created_at_s=unix_s(metadata.get("creationTimestamp")) or 0.0,
+        scheduled_at_s=_scheduled_at_s(scheduled),
+        is_first_start=_is_first_start(status, ready, scheduled),
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
         trouble=None if is_deleting else trouble_of(status),
@@ -236,6 +240,25 @@ def pod_view(body: Object) -> PodView:
         deletion_cost=_integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,
         is_over=status.get("phase") in {"Failed", "Succeeded"},
     )
+
+
+def _scheduled_at_s(scheduled: Object) -> float | None:
+    is_scheduled = scheduled.get("status") == "True"
+    return unix_s(scheduled.get("lastTransitionTime")) if is_scheduled else None
+
+
+def _is_first_start(status: Object, ready: Object, scheduled: Object) -> bool:
+    """Tell whether a pod is not Ready since a node took it, or Ready without a restart.
+
+    A kubelet says at once that it is not Ready. Where it said so much later the pod was Ready
+    meanwhile; where it said so much earlier its clock is another than the API server's.
+    """
+    if any(each.get("restartCount", 0) for each in status.get("containerStatuses") or ()):
+        return False
+    at_s, changed_s = _scheduled_at_s(scheduled), unix_s(ready.get("lastTransitionTime"))
+    if ready.get("status") == "True" or at_s is None or changed_s is None:
+        return True
+    return abs(changed_s - at_s) <= SEEN_S
 
 
 def replica_set_view(body: Object) -> ReplicaSetView:

@@ -65,6 +65,8 @@ def pod_views(cluster: Cluster, at_s: float) -> tuple[PodView, ...]:
             is_ready=pod.ready_s <= at_s,
             is_deleting=pod.deleted_s <= at_s,
             created_at_s=EPOCH_S + pod.created_s,
+            scheduled_at_s=EPOCH_S + pod.created_s,
+            is_first_start=True,
             ready_at_s=EPOCH_S + pod.ready_s if pod.ready_s <= at_s else None,
             unschedulable=None,
             trouble=None,

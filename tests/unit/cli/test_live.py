@@ -151,7 +151,7 @@ def test_explain_shows_the_chain_from_signal_to_decision(a_cluster):
         "goodput factor 0.95, from 4,200 requests judged, last 2026-11-20T06:00:00Z",
         "-5% capacity: 310 of 4200 requests missed TPOT p95",
         "KV tokens of a rank 590,000 reported by its own engines, estimated were 593,354",
-        "cold start 95.00 s, standard deviation 12.00 s, created to Ready in 3 starts",
+        "cold start 95.00 s, standard deviation 12.00 s, scheduled to Ready in 3 starts",
         "SpeedInDoubt planned for steps 4% longer than expected",
         "SpeedPlausible False (SlowPod): pod x on node y takes 20% longer",
         "Demand 2.10 requests/s (measured) at 0.47 per replica need 5",

@@ -18,6 +18,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    at,
     first_replicas,
     with_lengths,
 )
@@ -27,7 +28,7 @@ from tonnage.control.assess import sized
 from tonnage.control.measure import measure_traffic
 from tonnage.control.pending import retry_at_s
 from tonnage.control.state import GivenBack
-from tonnage.estimate.posterior import ObjectPosterior, with_starts
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
@@ -330,18 +331,60 @@ class TestGrowth:
         alone = a_state(replicas=1, pods=pods[:1], engines=(self.BUSY,))
 
         first = assessed(pods=pods, engines=(self.BUSY,))
-        back = first.memory.given_back
         after = assessed(alone, memory=first.memory)
-        due = replace(first.memory, given_back=replace(back, at_s=NOW_S - 900))
+        back = after.memory.given_back
+        due = replace(after.memory, given_back=replace(back, at_s=NOW_S - 900))
         again = assessed(alone, memory=due)
-        twice = assessed(pods=pods, engines=(self.BUSY,), memory=due)
+        stuck = assessed(pods=pods, engines=(self.BUSY,), memory=again.memory)
+        twice = assessed(alone, memory=stuck.memory)
 
         assert (first.decision.replicas, first.decision.limited_by) == (1, "InsufficientGPU")
         assert (back.at_s, back.times) == (NOW_S, 1)
         assert (after.decision.replicas, after.decision.limited_by) == (1, "InsufficientGPU")
         assert "asked again in 15.0 min" in after.decision.reasons[-1].message
         assert again.decision.replicas >= 5
+        assert (stuck.decision.replicas, stuck.memory.given_back.times) == (1, 1)
         assert retry_at_s(twice.memory, Settings(prometheus_url="http://p")) == NOW_S + 1800
+
+    def test_counts_what_it_gives_back_once_however_many_ticks_that_takes(self):
+        pods = [a_pod_body("a"), a_pod_body("b", **UNSCHEDULABLE)]
+        stuck = a_state(replicas=2, pods=pods, engines=(self.BUSY,))
+        fewer = a_state(replicas=1, pods=pods, engines=(self.BUSY,))  # the pod still goes
+
+        # The write takes five ticks, and its pod five more.
+        looks = self.looked_at([stuck] * 5 + [fewer] * 5)
+
+        assert [back.times for back in looks] == [0] * 5 + [1] * 5
+        assert {back.at_s for back in looks[5:]} == {NOW_S + 5 * 15}
+
+    def test_counts_pods_that_are_given_up_one_after_the_other_once(self):
+        pods = [a_pod_body("a"), a_pod_body("b", **UNSCHEDULABLE)]
+        states = [a_state(replicas=n, pods=pods, engines=(self.BUSY,)) for n in (4, 3, 3, 2)]
+
+        assert [back.times for back in self.looked_at(states)] == [0, 1, 1, 1]
+
+    def test_is_no_more_put_off_once_all_that_is_wanted_has_nodes(self):
+        # Hours later one replica is enough, and none waits.
+        pods = [a_pod_body("a")]
+        few = an_engine("a", completions_per_s=0.1)
+        back = GivenBack(at_s=NOW_S - 3600, times=3, placed=1)
+        known = a_memory(a_state(pods=pods), given_back=back)
+        asked = assessed(replicas=1, pods=pods, engines=(self.BUSY,), memory=known)
+        calm = assessed(replicas=1, pods=pods, engines=(few,), memory=known)
+        early = replace(known, given_back=replace(back, at_s=NOW_S - 3599))
+
+        assert asked.decision.replicas > 1
+        assert asked.memory.given_back == back  # more are wanted, and wait
+        assert calm.memory.given_back is None
+        assert assessed(replicas=1, pods=pods, memory=early).memory.given_back is not None
+
+    def looked_at(self, states):
+        memory, looks = a_memory(states[0]), []
+        for number, state in enumerate(states):
+            fleet = a_fleet(state, now_s=NOW_S + 15 * number)
+            memory = assessed(state, memory=memory, fleet=fleet).memory
+            looks.append(memory.given_back)
+        return looks
 
     @pytest.mark.parametrize(
         ("said", "reason"),
@@ -426,7 +469,7 @@ class TestGrowth:
 
     def test_counts_as_found_again_what_a_node_takes(self):
         pods = [a_pod_body("a"), a_pod_body("b")]
-        known = a_memory(a_state(pods=pods), given_back=GivenBack(at_s=NOW_S, times=3, ready=1))
+        known = a_memory(a_state(pods=pods), given_back=GivenBack(at_s=NOW_S, times=3, placed=1))
 
         found = assessed(pods=pods, engines=(self.BUSY,), memory=known)
 
@@ -622,8 +665,9 @@ class TestMemory:
         first = assessed(state, memory=fresh).memory
         again = assessed(state, memory=first).memory
 
-        assert first.posterior.cold_start_s == 600
-        assert again.posterior.cold_start_s == 600
+        # One vote of 600 s beside the 240 s that are expected, and a third of the way once more.
+        assert first.posterior.cold_start_s == pytest.approx(480)
+        assert again.posterior == first.posterior
         assert again.posterior.num_starts == 2
 
     def test_learns_nothing_from_a_pod_that_was_ready_before(self):
@@ -634,6 +678,43 @@ class TestMemory:
 
         for memory in (replace(first, ready_pods=frozenset()), lost):
             assert assessed(state, memory=memory).memory.posterior.num_starts == 0
+
+    def test_learns_nothing_from_a_pod_whose_container_began_again(self):
+        again = [{"name": "vllm", "restartCount": 1, "state": {"running": {}}}]
+        state = a_state(pods=[a_pod_body("a", containerStatuses=again)])
+        loading = a_memory(state, ready_pods=frozenset(), loading_pods=frozenset("a"))
+
+        assert assessed(state, memory=loading).memory.posterior.num_starts == 0
+
+    def test_learns_nothing_where_it_begins_beside_a_pod_that_was_ready_before(self):
+        # Five days old, not Ready for ten minutes, and Ready again in the next tick.
+        days_s, ready = 5 * 86_400, a_pod_body("a", ready_for_s=15)
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(days_s)}
+        unready = {"type": "Ready", "status": "False", "lastTransitionTime": at(600)}
+        ready["metadata"]["creationTimestamp"] = at(days_s)
+        dead = ready | {"status": {"conditions": [unready, scheduled]}}
+        ready["status"]["conditions"][1] = scheduled
+        before = a_state(pods=[dead])
+        first = replace(a_memory(before), last_replicas=None, present_pods=frozenset())
+
+        seen = assessed(before, memory=first).memory
+        after = assessed(a_state(pods=[ready]), memory=seen).memory
+
+        assert after.posterior == ObjectPosterior()
+
+    def test_keeps_the_wait_for_a_node_apart_from_the_start(self):
+        # Created three hours before a node took it, and Ready 90 s after that.
+        pod = a_pod_body("a", ready_for_s=15)
+        pod["metadata"]["creationTimestamp"] = at(15 + 90 + 10_800)
+        pod["status"]["conditions"][1]["lastTransitionTime"] = at(15 + 90)
+        state = a_state(pods=[pod])
+        loading = a_memory(state, ready_pods=frozenset(), loading_pods=frozenset("a"))
+
+        memory = assessed(state, memory=loading).memory
+
+        # One vote beside 240 s of start and no wait; a wait counts for a quarter of an hour.
+        assert memory.posterior.cold_start_s == pytest.approx(165)
+        assert memory.posterior.node_wait_s == pytest.approx(450)
 
     def test_smooths_how_long_starts_take(self):
         state = a_state(pods=[a_pod_body("a")])
@@ -681,12 +762,6 @@ def test_a_replica_that_serves_short_requests_serves_more_of_them():
     found = assessed(with_lengths(state, 100, 50))
 
     assert found.sizing.goodput_requests_per_s > 5 * EACH
-
-
-def test_a_start_counts_for_three_times_the_mean_at_most():
-    known = with_starts(ObjectPosterior(cold_start_s=100, num_starts=9), [259_200])
-
-    assert known.cold_start_s == pytest.approx(100 + 0.3 * 200)
 
 
 class TestArrivalsCounted:

@@ -1,18 +1,29 @@
-"""The history of demand as it is taken up by a process that sees an object for the first time."""
+"""The lead of a replica, and the history of demand as it is taken up at first sight."""
 
 from dataclasses import replace
 
 import pytest
 
-from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed
-from tonnage.control.outlook import with_recalled
-from tonnage.control.state import Memory
+from fleet_builders import (
+    NOW_S,
+    UNSCHEDULABLE,
+    a_fleet,
+    a_memory,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    assessed,
+    at,
+)
+from tonnage.control.outlook import lead_s, supply_of, with_recalled
+from tonnage.control.state import Memory, ObjectMemory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, memory_key
 from tonnage.estimate.forecast import History
 from tonnage.estimate.kept_history import kept
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.ways import BIN_S
+from tonnage.settings import Settings
 
 SIZING = a_sizing()
 UNIT = memory_key(SIZING.request, SIZING.flags)
@@ -61,3 +72,36 @@ def test_is_none_where_none_was_kept():
     memory = a_memory(a_state())
 
     assert with_recalled(memory, now_s=NOW_S) is memory
+
+
+SETTINGS = Settings(prometheus_url="http://p", cold_start_s=240, tick_s=15)
+SLOW = ObjectPosterior(cold_start_s=300, cold_start_deviation_s=60, node_wait_s=100, num_starts=3)
+
+
+class TestTheLeadOfAReplica:
+    def test_is_a_tick_a_wait_for_a_node_and_a_slow_start(self):
+        known = ObjectMemory(uid="u", since_s=0, posterior=SLOW)
+
+        assert lead_s(known, SETTINGS) == 15 + 100 + 300 + 60
+
+    def test_is_what_is_expected_until_a_pod_has_started(self):
+        assert lead_s(ObjectMemory(uid="u", since_s=0), SETTINGS) == 15 + 240
+
+    def test_has_passed_in_part_for_a_pod_that_a_node_took(self):
+        # Made an hour ago; a node took it 200 s ago, and a slow start from there is 375 s.
+        pod = a_pod_body("a", ready_for_s=None)
+        pod["metadata"]["creationTimestamp"] = at(3600)
+        taken = at(200)
+        for condition in pod["status"]["conditions"]:
+            condition["lastTransitionTime"] = taken
+
+        assert self.due_s(pod) == (175,)
+
+    def test_begins_anew_for_a_pod_that_waits_for_a_node(self):
+        pod = a_pod_body("a", ready_for_s=None) | {"status": UNSCHEDULABLE}
+
+        assert self.due_s(pod) == (475,)
+
+    def due_s(self, pod):
+        state = a_state(replicas=1, pods=[pod], engines=())
+        return supply_of(state, a_memory(state, posterior=SLOW), a_fleet(state)).due_s

@@ -61,12 +61,13 @@ histories = st.builds(
 ).map(lambda each: replace(each, planned=each.peaks, heights=each.peaks))
 objects = st.builds(
     ObjectPosterior,
-    goodput_factor=numbers(0.1, 5),
+    goodput_factor=numbers(0.2, 1.5),
     num_judged=numbers(0, 1e9),
     judged_at_s=times,
     burst_factor=st.none() | numbers(1, 3),
-    cold_start_s=st.none() | numbers(0, 10_000),
+    cold_start_s=numbers(0, 7200),
     cold_start_deviation_s=numbers(0, 1000),
+    node_wait_s=numbers(0, 900),
     num_starts=st.integers(0, 10**6),
     memory_key=digests | st.just(""),
     kv_tokens=st.none() | numbers(1, 1e9),
@@ -123,6 +124,7 @@ def an_object(**changes):
         "numStarts": 2,
         "memoryKey": "m",
         "coldStartSeconds": 90,
+        "nodeWaitSeconds": 30,
         "kvTokens": 70_000,
     }
     return entry | changes
@@ -229,6 +231,7 @@ class TestRoundTrip:
             judged_at_s=5,
             cold_start_s=90,
             cold_start_deviation_s=4,
+            node_wait_s=30,
             num_starts=2,
             memory_key="m",
             kv_tokens=70_000,
@@ -412,9 +415,7 @@ class TestWhatIsDropped:
         assert len(loaded.calibrations.speed) == 1
 
     @pytest.mark.parametrize("value", [v for v in NO_FIGURES if v is not None])
-    @pytest.mark.parametrize(
-        "name", ["goodputFactor", "numJudged", "coldStartSeconds", "kvTokens", "slotsMovedAt"]
-    )
+    @pytest.mark.parametrize("name", ["goodputFactor", "numJudged", "kvTokens", "slotsMovedAt"])
     def test_is_an_object_with_a_figure_that_is_none(self, name, value):
         objects = {"bad": an_object(**{name: value}), "good": an_object()}
 
@@ -422,6 +423,55 @@ class TestWhatIsDropped:
 
         assert list(loaded.calibrations.objects) == ["good"]
         assert loaded.num_dropped == 1
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("goodputFactor", 0.19),
+            ("goodputFactor", 1.51),
+            ("goodputFactor", 100),
+            ("burstFactor", 0.99),
+            ("burstFactor", 3.01),
+        ],
+    )
+    def test_is_an_object_with_a_factor_that_no_learner_comes_to(self, name, value):
+        loaded = load_objects(
+            json.dumps({"version": 3, "objects": {"u": an_object(**{name: value})}})
+        )
+
+        assert (loaded.calibrations.objects, loaded.num_dropped) == ({}, 1)
+
+    @pytest.mark.parametrize(
+        "start",
+        [
+            {"coldStartSeconds": -360},
+            {"coldStartSeconds": 11_040},
+            {"coldStartSeconds": 1e15},
+            {"coldStartSeconds": float("nan")},
+            {"coldStartSeconds": "90"},
+            {"coldStartDeviationSeconds": 7201},
+            {"nodeWaitSeconds": 901},
+            {"numStarts": -1},
+        ],
+    )
+    def test_are_starts_that_no_learner_comes_to_and_nothing_else_of_the_object(self, start):
+        objects = {"u": an_object(**start)}
+
+        loaded = load_objects(json.dumps({"version": 3, "objects": objects}))
+
+        [known] = loaded.calibrations.objects.values()
+        assert (known.cold_start_s, known.node_wait_s, known.num_starts) == (None, 0, 0)
+        assert (known.goodput_factor, known.kv_tokens) == (0.9, 70_000)
+        assert loaded.num_dropped == 1
+
+    def test_are_no_starts_that_an_earlier_version_wrote_without_waits(self):
+        entry = an_object()
+        del entry["nodeWaitSeconds"]
+
+        loaded = load_objects(json.dumps({"version": 3, "objects": {"u": entry}}))
+
+        [known] = loaded.calibrations.objects.values()
+        assert (known.cold_start_s, known.node_wait_s, loaded.num_dropped) == (90, 0, 0)
 
     @pytest.mark.parametrize("key", [5, "k" * 65, None])
     def test_is_an_object_with_a_memory_key_that_is_none(self, key):

@@ -14,6 +14,7 @@ from fleet_builders import (
     a_pod_body,
     a_replica_set_body,
     a_sizing,
+    at,
     managed_by,
     owned_by,
 )
@@ -225,6 +226,41 @@ class TestPod:
         assert view.created_at_s == NOW_S - 720
         assert view.replica_set_uid == "uid-of-llama-abc"
         assert (view.unschedulable, view.trouble) == (None, None)
+
+    def test_tells_when_a_node_took_it(self):
+        waits = [{"type": "PodScheduled", "status": "False", "lastTransitionTime": at(9)}]
+
+        assert pod_view(a_pod_body("a", ready_for_s=120)).scheduled_at_s == NOW_S - 720
+        assert pod_view(a_pod_body("a", conditions=waits)).scheduled_at_s is None
+        assert pod_view(a_pod_body("a", conditions=[])).scheduled_at_s is None
+
+    @pytest.mark.parametrize(
+        ("unready_for_s", "is_first"),
+        [(700, True), (641, True), (600, False), (1300, False)],
+        ids=["at once", "a minute later", "later", "by a clock that is ten minutes behind"],
+    )
+    def test_that_is_not_ready_loads_where_it_has_been_so_since_a_node_took_it(
+        self, unready_for_s, is_first
+    ):
+        taken = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(700)}
+        unready = {"type": "Ready", "status": "False", "lastTransitionTime": at(unready_for_s)}
+
+        view = pod_view(a_pod_body("a", conditions=[taken, unready]))
+
+        assert view.is_first_start is is_first
+
+    def test_that_no_kubelet_has_seen_yet_starts_for_the_first_time(self):
+        taken = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(700)}
+
+        assert pod_view(a_pod_body("a", conditions=[taken])).is_first_start
+        assert pod_view(a_pod_body("a", **UNSCHEDULABLE)).is_first_start
+
+    @pytest.mark.parametrize("ready_for_s", [120, None])
+    def test_whose_container_began_again_does_not(self, ready_for_s):
+        statuses = [{"name": "vllm", "restartCount": 1, "state": {"running": {}}}]
+        body = a_pod_body("a", ready_for_s=ready_for_s, containerStatuses=statuses)
+
+        assert not pod_view(body).is_first_start
 
     def test_that_no_node_can_take_says_why(self):
         view = pod_view(a_pod_body("a", **UNSCHEDULABLE))

@@ -207,7 +207,8 @@ def _own(known: Object) -> Iterator[Row]:
         doubt = "" if deviation is None else f", standard deviation {format_s(deviation)}"
         starts = known.get("coldStarts", 0)
         mean = format_s(known["coldStartSeconds"])
-        yield "cold start", f"{mean}{doubt}, created to Ready in {starts} starts of its own pods"
+        yield "cold start", f"{mean}{doubt}, scheduled to Ready in {starts} starts of its own pods"
+        yield "wait for a node", f"{format_s(known.get('nodeWaitSeconds') or 0.0)} before that"
 
 
 def _sizing(link: Mapping[str, Any]) -> Iterator[Row]:
