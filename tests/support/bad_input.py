@@ -277,6 +277,7 @@ REFUSED: tuple[BadInput, ...] = (
     *each(1, PODS, {"ephemeralStorage": "2Ti", "ephemeralStorageLimit": "2T"},
           shows=("ephemeralStorage must not exceed ephemeralStorageLimit",)),
     *each(44, f"{PODS}.memoryLimit", "1e308", "0", "-1Gi", "0.5Gi"),
+    *each(44, f"{PODS}.sharedMemory", "999999999Ti", "1000000Ti", "1000000T"),
     *each(12, f"{PODS}.networkPolicy.clients", [{}], [{"podSelector": {}}],
           field=f"{PODS}.networkPolicy.clients.0", shows=("namespaceSelector or podSelector",)),
     *each(12, f"{PODS}.networkPolicy.clients", [{"ipBlock": {"cidr": "0.0.0.0/0"}}],

@@ -82,7 +82,14 @@ ResourceName = Annotated[
 LabelValue = Annotated[
     str, Field(pattern="^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", max_length=63)
 ]
-Quantity = Annotated[str, Field(pattern="^[1-9][0-9]{0,8}(m|k|M|G|T|Ki|Mi|Gi|Ti)?$", max_length=12)]
+Quantity = Annotated[
+    str,
+    Field(
+        pattern="^([1-9][0-9]{0,8}(m|k|M|G|Ki|Mi|Gi)?|[1-9][0-9]{0,5}Ti?)$",
+        max_length=12,
+    ),
+]
+"""Below 2^63: the API server stores what is more as that, which would look like an edit."""
 OperatorClass = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", max_length=63)]
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 

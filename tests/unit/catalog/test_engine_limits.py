@@ -74,6 +74,36 @@ def test_a_kind_is_refused_before_the_version_that_it_came_with() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "last_without", "first"),
+    [
+        ("gemma4_unified", "0.22", "0.23"),
+        ("glm_moe_dsa", "0.15", "0.16"),
+        ("kimi_k25", "0.14", "0.15"),
+        ("kimi_linear", "0.11", "0.12"),
+        ("mimo_v2_flash", "0.13", "0.14"),
+        ("minimax_m2", "0.11", "0.12"),
+        ("qwen4_exp", "0.28", "0.29"),
+    ],
+)
+def test_a_kind_that_no_registry_knows_is_refused(kind: str, last_without: str, first: str) -> None:
+    use = replace(USE, model_type=kind)
+
+    assert list(refusals(replace(use, engine_minor=first))) == []
+    assert list(refusals(replace(use, engine_minor=last_without))) == [
+        f"vLLM serves models of the kind {kind} from {first} on"
+    ]
+
+
+def test_a_format_of_weights_needed_more_of_a_board_in_early_versions() -> None:
+    turing = replace(USE, gpu=GPUS["T4"], weights_name="fp8")
+
+    assert list(refusals(replace(turing, engine_minor="0.14"))) == []
+    assert list(refusals(replace(turing, engine_minor="0.13"))) == [
+        "weights in fp8 needs compute capability 8.0, T4 (turing) has 7.5"
+    ]
+
+
 def test_a_kind_of_which_no_release_tells_has_no_first_version() -> None:
     assert list(refusals(replace(USE, engine_minor="0.11"))) == []
 

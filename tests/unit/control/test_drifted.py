@@ -34,6 +34,17 @@ def by_another_version(body):
     without_probe(body)
 
 
+def by_a_release_without_a_command(body):
+    """As templates were before a 16-bit cache was written as auto."""
+    engine = container(body)
+    del engine["command"]
+    args = engine["args"]
+    del args[args.index("--dtype") : args.index("--dtype") + 2]
+    args[args.index("--kv-cache-dtype") + 1] = "bfloat16"
+    engine["env"] = [each for each in engine["env"] if each["name"] not in {"USER", "LOGNAME"}]
+    body["metadata"]["annotations"][TEMPLATE_ANNOTATION] = "ea9755ee4f579013"
+
+
 def untouched(body):
     pass
 
@@ -154,6 +165,7 @@ def in_mode(mode, **spec):
         (with_a_miner, "True", "TemplateEdited"),
         (with_a_miner_of_nobody, "True", "TemplateEdited"),
         (by_another_version, "Unknown", "WrittenOtherwise"),
+        (by_a_release_without_a_command, "Unknown", "WrittenOtherwise"),
     ],
 )
 def test_is_what_differs_of_what_we_wrote(change, status, reason):
@@ -227,6 +239,16 @@ def test_lasts_over_a_restart_and_ends_with_the_edit():
     after, _ = told(untouched, memory=memory)
 
     assert [each.status for each in (first, again, after)] == ["True", "True", "False"]
+
+
+def test_a_template_of_an_earlier_release_stays_until_the_spec_changes():
+    change = by_a_release_without_a_command
+
+    assert template_written(change) is None
+    made = template_written(change, manifest=a_manifest(**LONGER))
+    [engine] = made["spec"]["template"]["spec"]["containers"]
+    assert engine["command"] == ["vllm", "serve"]
+    assert engine["args"][engine["args"].index("--kv-cache-dtype") + 1] == "auto"
 
 
 LONGER = {"contextLength": 16_384, "generation": 2}
