@@ -70,7 +70,7 @@ def with_observed(
     return replace(
         _with_arrivals(memory, state, fleet, traffics),
         ready_pods=frozenset(ready),
-        loading_pods=frozenset(pod.name for pod in state.pods if _is_loading(pod)),
+        loading_pods=frozenset(pod.name for pod in state.pods if _is_loading(pod, memory)),
         present_pods=present,
         vanished_at_s=memory.vanished_at_s if memory.present_pods <= present else fleet.now_s,
         last_replicas=asked,
@@ -93,8 +93,11 @@ def with_observed(
     )
 
 
-def _is_loading(pod: PodView) -> bool:
-    return pod.is_first_start and not pod.is_ready
+def _is_loading(pod: PodView, memory: ObjectMemory) -> bool:
+    """Tell whether a pod has not been Ready since it was made, as far as was seen and it tells."""
+    is_new = memory.last_replicas is None or pod.name not in memory.present_pods
+    has_loaded = not is_new and pod.name not in memory.loading_pods
+    return not (pod.is_ready or pod.was_ready or has_loaded)
 
 
 def _starts(memory: ObjectMemory, ready: Iterable[PodView]) -> Iterator[Start]:
@@ -107,7 +110,7 @@ def _starts(memory: ObjectMemory, ready: Iterable[PodView]) -> Iterator[Start]:
         is_new = not is_first and pod.name not in memory.present_pods
         was_seen = pod.name in memory.loading_pods or is_new
         taken_s, ready_s = pod.scheduled_at_s, pod.ready_at_s
-        if was_seen and pod.is_first_start and taken_s is not None and ready_s is not None:
+        if was_seen and not pod.has_restarted and taken_s is not None and ready_s is not None:
             yield Start(waited_s=taken_s - pod.created_at_s, took_s=ready_s - taken_s)
 
 

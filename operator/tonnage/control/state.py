@@ -154,8 +154,10 @@ class PodView:
     created_at_s: float
     scheduled_at_s: float | None
     """When a node took it."""
-    is_first_start: bool
-    """As far as it tells: it was never Ready before, and no container of it began again."""
+    was_ready: bool
+    """It is not Ready, and was before; or its node's clock is another, which looks the same."""
+    has_restarted: bool
+    """A container of it began again."""
     ready_at_s: float | None
     unschedulable: str | None
     """The scheduler's message, if no node can take it."""

@@ -220,6 +220,7 @@ def pod_view(body: Object) -> PodView:
     ready = conditions.get("Ready", {})
     scheduled = conditions.get("PodScheduled", {})
     annotations = metadata.get("annotations") or {}
+    containers = status.get("containerStatuses") or ()
     is_stuck = scheduled.get("reason") == "Unschedulable" and scheduled.get("status") == "False"
     is_ready, is_deleting = ready.get("status") == "True", "deletionTimestamp" in metadata
     return PodView(
@@ -231,7 +232,8 @@ def pod_view(body: Object) -> PodView:
         is_deleting=is_deleting,
         created_at_s=unix_s(metadata.get("creationTimestamp")) or 0.0,
         scheduled_at_s=_scheduled_at_s(scheduled),
-        is_first_start=_is_first_start(status, ready, scheduled),
+        was_ready=_was_ready(ready, _scheduled_at_s(scheduled)),
+        has_restarted=any(each.get("restartCount") for each in containers),
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
         trouble=None if is_deleting else trouble_of(status),
@@ -247,18 +249,16 @@ def _scheduled_at_s(scheduled: Object) -> float | None:
     return unix_s(scheduled.get("lastTransitionTime")) if is_scheduled else None
 
 
-def _is_first_start(status: Object, ready: Object, scheduled: Object) -> bool:
-    """Tell whether a pod is not Ready since a node took it, or Ready without a restart.
+def _was_ready(ready: Object, scheduled_at_s: float | None) -> bool:
+    """Tell whether a pod that is not Ready was so before.
 
-    A kubelet says at once that it is not Ready. Where it said so much later the pod was Ready
-    meanwhile; where it said so much earlier its clock is another than the API server's.
+    A kubelet says at once of a pod that a node took that it is not Ready. Where it said so much
+    later the pod was Ready meanwhile; where much earlier its clock is not the API server's.
     """
-    if any(each.get("restartCount", 0) for each in status.get("containerStatuses") or ()):
+    changed_s = unix_s(ready.get("lastTransitionTime"))
+    if ready.get("status") == "True" or scheduled_at_s is None or changed_s is None:
         return False
-    at_s, changed_s = _scheduled_at_s(scheduled), unix_s(ready.get("lastTransitionTime"))
-    if ready.get("status") == "True" or at_s is None or changed_s is None:
-        return True
-    return abs(changed_s - at_s) <= SEEN_S
+    return abs(changed_s - scheduled_at_s) > SEEN_S
 
 
 def replica_set_view(body: Object) -> ReplicaSetView:

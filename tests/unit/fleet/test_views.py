@@ -235,32 +235,31 @@ class TestPod:
         assert pod_view(a_pod_body("a", conditions=[])).scheduled_at_s is None
 
     @pytest.mark.parametrize(
-        ("unready_for_s", "is_first"),
-        [(700, True), (641, True), (600, False), (1300, False)],
+        ("unready_for_s", "was_ready"),
+        [(700, False), (641, False), (600, True), (1300, True)],
         ids=["at once", "a minute later", "later", "by a clock that is ten minutes behind"],
     )
-    def test_that_is_not_ready_loads_where_it_has_been_so_since_a_node_took_it(
-        self, unready_for_s, is_first
+    def test_that_is_not_ready_was_unless_it_has_been_so_since_a_node_took_it(
+        self, unready_for_s, was_ready
     ):
         taken = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(700)}
         unready = {"type": "Ready", "status": "False", "lastTransitionTime": at(unready_for_s)}
 
         view = pod_view(a_pod_body("a", conditions=[taken, unready]))
 
-        assert view.is_first_start is is_first
+        assert view.was_ready is was_ready
 
-    def test_that_no_kubelet_has_seen_yet_starts_for_the_first_time(self):
+    def test_that_no_kubelet_has_seen_yet_was_never_ready(self):
         taken = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(700)}
 
-        assert pod_view(a_pod_body("a", conditions=[taken])).is_first_start
-        assert pod_view(a_pod_body("a", **UNSCHEDULABLE)).is_first_start
+        assert not pod_view(a_pod_body("a", conditions=[taken])).was_ready
+        assert not pod_view(a_pod_body("a", **UNSCHEDULABLE)).was_ready
 
-    @pytest.mark.parametrize("ready_for_s", [120, None])
-    def test_whose_container_began_again_does_not(self, ready_for_s):
+    def test_tells_whether_a_container_of_it_began_again(self):
         statuses = [{"name": "vllm", "restartCount": 1, "state": {"running": {}}}]
-        body = a_pod_body("a", ready_for_s=ready_for_s, containerStatuses=statuses)
 
-        assert not pod_view(body).is_first_start
+        assert pod_view(a_pod_body("a", containerStatuses=statuses)).has_restarted
+        assert not pod_view(a_pod_body("a")).has_restarted
 
     def test_that_no_node_can_take_says_why(self):
         view = pod_view(a_pod_body("a", **UNSCHEDULABLE))
