@@ -1,7 +1,7 @@
 """What an engine version cannot run: on a board, in a format, of a kind. Each rule has a source."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,8 @@ class Use:
     weights_name: str
     """Of the format: a key of ``[weights]``, or one that has no limit."""
     has_fp8_cache: bool
+    quant_method: str = ""
+    """Of the checkpoint."""
     checkpoint_has_fp8_cache: bool = False
     """Which ``auto`` means, and is not asked for."""
 
@@ -75,6 +77,7 @@ def _least_for_weights(use: Use) -> int:
         rule["formats"].get(use.weights_name, 0)
         for rule in _limits()["weights_before"]
         if asked < parse_version(rule["version"])
+        and rule.get("method", use.quant_method) == use.quant_method
     )
     return max(least, *of_then, 0)
 
@@ -82,6 +85,18 @@ def _least_for_weights(use: Use) -> int:
 def adapter_kinds(group: str) -> frozenset[str]:
     """Return the kinds of model of a group of those whose LoRA adapters are counted."""
     return frozenset(_limits()["adapters"][group])
+
+
+def flag_refusals(engine_minor: str, arguments: Iterable[str]) -> Iterator[str]:
+    """Yield which of these arguments a version does not know.
+
+    Sources:
+        [vllm-source] engine/arg_utils.py.
+    """
+    for argument in arguments:
+        first = _limits()["flags"].get(argument.partition("=")[0].removeprefix("--"))
+        if first and parse_version(engine_minor) < parse_version(first):
+            yield f"{argument.partition('=')[0]} is known to vLLM from {first} on"
 
 
 def needs_bf16(model_type: str) -> bool:

@@ -250,6 +250,8 @@ class ModelShape:
     """The longest context that the model was made for; None: the config does not say."""
     dtype: HalfType = "bfloat16"
     """The 16-bit type of what is not quantized, and of the activations."""
+    quant_method: str = ""
+    """Of its ``quantization_config``; empty: none."""
     kv_cache_format: str = "bf16"
     """What vLLM's ``auto`` means for this checkpoint: bf16 or fp8."""
     model_type: str = ""

@@ -79,6 +79,7 @@ def use_of(request: SizingRequest) -> Use:
         model_type=request.shape.model_type,
         weights_name=request.weights.name,
         has_fp8_cache=request.kv_format == "fp8",
+        quant_method=request.shape.quant_method,
         checkpoint_has_fp8_cache=request.shape.kv_cache_format == "fp8",
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
-from tonnage.catalog.engine_limits import board_refusals, needs_bf16
+from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_bf16
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, Run, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.gpu_names import boards_named
@@ -148,6 +148,8 @@ def look_up(
         shape = read_model_config(model_config, name=spec.model.id)
     shape = shape or built_in_model(spec.model.id)
     version = spec.engine.known_version if spec.engine else engine_version
+    for reason in flag_refusals(version or "", spec.engine.args if spec.engine else ()):
+        raise UnsupportedEngineError(f"engine.args: {reason}, engine.version is {version}")
     _refuse_boards(spec.hardware.gpu, gpus, version or "")
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     _refuse_bf16(spec, gpu)

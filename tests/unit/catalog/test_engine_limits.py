@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tonnage.catalog.config.architectures.kinds import UNDERSTOOD
-from tonnage.catalog.engine_limits import LIMITS_FILE, Use, cache_refusal, refusals
+from tonnage.catalog.engine_limits import LIMITS_FILE, Use, cache_refusal, flag_refusals, refusals
 from tonnage.catalog.gpu import built_in_gpus
 
 GPUS = built_in_gpus()
@@ -101,6 +101,34 @@ def test_a_format_of_weights_needed_more_of_a_board_in_early_versions() -> None:
     assert list(refusals(replace(turing, engine_minor="0.14"))) == []
     assert list(refusals(replace(turing, engine_minor="0.13"))) == [
         "weights in fp8 needs compute capability 8.0, T4 (turing) has 7.5"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("board", "method", "weights", "last_without", "first"),
+    [
+        ("A100-40GB", "modelopt", "fp8", "0.26", "0.27"),
+        ("T4", "compressed-tensors", "int4", "0.13", "0.14"),
+    ],
+)
+def test_a_method_of_quantization_needed_more_than_others(
+    board: str, method: str, weights: str, last_without: str, first: str
+) -> None:
+    use = replace(USE, gpu=GPUS[board], weights_name=weights, quant_method=method)
+    other = replace(use, quant_method="awq", engine_minor=last_without)
+
+    assert list(refusals(replace(use, engine_minor=first))) == []
+    assert len(list(refusals(replace(use, engine_minor=last_without)))) == 1
+    assert list(refusals(other)) == []
+
+
+def test_a_flag_is_refused_before_the_version_that_knows_it() -> None:
+    given = ("--seed=7", "--performance-mode=throughput", "--enable-mfu-metrics")
+
+    assert list(flag_refusals("0.17", given)) == []
+    assert list(flag_refusals("0.13", given)) == [
+        "--performance-mode is known to vLLM from 0.17 on",
+        "--enable-mfu-metrics is known to vLLM from 0.14 on",
     ]
 
 

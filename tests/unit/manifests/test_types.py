@@ -135,3 +135,22 @@ class TestACheckpointThatHasACacheInFp8:
 )
 def test_16_bits_are_named_where_a_kind_of_model_has_fp8_by_default(model, gpu, version, cache):
     assert written(model, gpu=gpu, version=version) == ("bfloat16", cache)
+
+
+def test_a_flag_that_the_version_does_not_know_is_refused_by_name():
+    spec = a_model(engine={"version": "0.14", "args": ["--performance-mode=throughput"]}).spec
+
+    with pytest.raises(UnsupportedEngineError) as refused:
+        look_up(spec, built_in_gpus())
+
+    assert str(refused.value) == (
+        "engine.args: --performance-mode is known to vLLM from 0.17 on, engine.version is 0.14"
+    )
+
+
+def test_a_method_that_the_board_has_no_kernels_for_is_refused_by_version():
+    keys = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+
+    assert written(gpu="A100-80GB", version="0.27", **keys) == ("bfloat16", "auto")
+    with pytest.raises(UnsupportedEngineError, match=r"engine\.version 0\.26: weights in fp8 needs"):
+        written(gpu="A100-80GB", version="0.26", **keys)

@@ -91,7 +91,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
             default_fraction=architecture.rotary_fraction,
             differs_by_window=architecture.turns_by_window,
         )
-    weights, cache, dtype = _formats(config, block, architecture, layers)
+    formats = _formats(config, block, architecture, layers)
     encoders = read_encoders(config, text_path=_wrapper_path(config), text_width=keys.hidden_size)
     return ModelShape(
         name=name,
@@ -99,10 +99,11 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         vocab_size=keys.vocab_size,
         tied_embeddings=_is_tied(config, keys, architecture),
         groups=_groups(architecture, keys, layers),
-        weight_format=weights,
+        weight_format=formats.weights,
         max_position_tokens=_max_position_tokens(keys, block),
-        kv_cache_format=cache,
-        dtype=dtype,
+        kv_cache_format=formats.cache,
+        dtype=formats.dtype,
+        quant_method=formats.method,
         model_type=str(config.get("model_type", "")),
         digest=digest(config),
         vector_parameters=outer_vectors,
@@ -114,7 +115,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,
-        notes=(*encoders.notes, *_notes(name, weights)),
+        notes=(*encoders.notes, *_notes(name, formats.weights)),
     )
 
 
@@ -229,22 +230,36 @@ def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Arch
     return outer if isinstance(outer, bool) else architecture.is_tied
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Formats:
+    """How a checkpoint is stored, as ``ModelShape`` has it."""
+
+    weights: WeightFormat
+    cache: str = "bf16"
+    dtype: HalfType
+    method: str = ""
+
+
 def _formats(
     config: Mapping[str, object], block: _TextBlock, architecture: Architecture, layers: list[Layer]
-) -> tuple[WeightFormat, str, HalfType]:
-    """Return the formats of weights and cache, and the 16-bit type beside them."""
+) -> _Formats:
     dtype = _declared_dtype(config, block)
     outer, inner = config.get("quantization_config"), block.values.get("quantization_config")
     quantization = inner if outer is None else outer
     if quantization is None:
         dtype = dtype or "bfloat16"
-        return FP16 if dtype == "float16" else BF16, "bf16", dtype
+        return _Formats(weights=FP16 if dtype == "float16" else BF16, dtype=dtype)
     keys = read_quantization(quantization)
     read = mixed_weights if is_mixed(keys) else stored_weights
     weights = read(keys, layers, architecture.module_names)
     if "expert_dtype" in architecture.understands:
         weights = with_expert_format(weights, keys, block.values.get("expert_dtype", "fp4"))
-    return weights, cache_format(keys), dtype_beside(keys, dtype)
+    return _Formats(
+        weights=weights,
+        cache=cache_format(keys),
+        dtype=dtype_beside(keys, dtype),
+        method=keys.method,
+    )
 
 
 def _declared_dtype(config: Mapping[str, object], block: _TextBlock) -> HalfType | None:
