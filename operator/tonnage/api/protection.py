@@ -19,6 +19,7 @@ class DisruptionBudget(ApiModel):
     )
 
     min_available: PodShare | None = None
+    """Replicas stay so many that one may go: one more, or 10 of them for 90%."""
     max_unavailable: PodShare | None = None
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from tonnage.control.budget import Left, over_budget
 from tonnage.control.chosen import choose, choose_running, slots_reasons
 from tonnage.control.draining import drain_reasons
 from tonnage.control.drifted import with_departed
+from tonnage.control.evicted import never_evictable
 from tonnage.control.measure import measure_traffic, observe_engines
 from tonnage.control.needed import as_needed_last, remember_need
 from tonnage.control.outlook import (
@@ -224,6 +225,7 @@ def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: F
         *factor_reasons(found.memory, chosen.goodput_factor),
         *slots_reasons(chosen),
         *drain_reasons(found, chosen),
+        *never_evictable(chosen.model),
     )
     return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
 

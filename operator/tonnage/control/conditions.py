@@ -9,6 +9,7 @@ from tonnage.control.approval import NEEDED, approved
 from tonnage.control.assess import UNREADABLE
 from tonnage.control.capacity import WHY_NO_POD, why_refused
 from tonnage.control.drifted import drifted
+from tonnage.control.evicted import DISRUPTION_BUDGET
 from tonnage.control.finding import PENDING, Finding, State
 from tonnage.control.kstatus import ready, reconciling, stalled
 from tonnage.control.learning import (
@@ -30,7 +31,7 @@ HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
 """Reason of CapacityAvailable for what a limit of the budget is called."""
-OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", NEEDED}
+OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", NEEDED, DISRUPTION_BUDGET}
 LIMIT_CODES = frozenset(OTHER_LIMITS | WHY_NO_POD | BUDGET_CODES.keys())
 MESSAGE_LENGTH = KIB
 SHARED = 4096
@@ -144,9 +145,10 @@ def scaling_active(found: Assessment) -> Finding:
 
 def scaling_limited(found: Assessment) -> Finding:
     decision = found.decision
-    if decision and decision.limited_by in LIMIT_CODES:
-        reason = next(r for r in reversed(decision.reasons) if r.code == decision.limited_by)
-        return Finding("ScalingLimited", "True", reason.code, reason.message)
+    if decision is not None:
+        code = decision.limited_by if decision.limited_by in LIMIT_CODES else DISRUPTION_BUDGET
+        if reason := next((r for r in reversed(decision.reasons) if r.code == code), None):
+            return Finding("ScalingLimited", "True", reason.code, reason.message)
     return Finding(
         "ScalingLimited",
         "False",

@@ -30,6 +30,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "AwaitingTraffic": "no traffic has come yet: the fleet stays as spec.demand asks, for a while",
     "Backlog": "requests wait, and so many replicas drain them in time",
     "Demand": "the measured, else the expected, demand asks for so many replicas",
+    "DisruptionBudget": "pods.disruptionBudget lets no replica go while there are fewer",
     "DrainTooShort": "the longest answers take longer than a leaving replica has: they are cut off",
     "Draining": "what an overload left waiting is being served, so no replica is taken away",
     "FleetBlind": "many objects lost their metrics at once: nothing is taken away for a while",

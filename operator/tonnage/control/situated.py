@@ -2,6 +2,7 @@
 
 from tonnage.control.budget import Left, gpus_of_replica, template_gpus
 from tonnage.control.capacity import why_refused
+from tonnage.control.evicted import evictable
 from tonnage.control.measure import is_blind
 from tonnage.control.needed import needs_told
 from tonnage.control.outlook import held_s, scale_down_window_s, unseen_room
@@ -42,6 +43,7 @@ def situation_of(
         is_replacing=is_replacing(state, memory, fleet),
         blackout=found.blackout,
         is_blind=is_blind(found.traffics),
+        evictable=evictable(chosen.model),
         draining=_draining(found),
         awaited=_awaited(chosen, memory, fleet),
         stepped=memory.stepped,

@@ -40,6 +40,19 @@ def disruption_budget(model: ModelDeployment, asked: DisruptionBudget) -> Manife
     }
 
 
+def evictable_from(asked: DisruptionBudget) -> int:
+    """Return the replicas, all of them Ready, from which on the budget lets one go.
+
+    Kubernetes rounds shares of pods up: those that have to stay, and those that may be missing.
+    """
+    kept = asked.min_available
+    if kept is None:
+        return 1
+    if isinstance(kept, int):
+        return kept + 1
+    return -(-100 // (100 - int(kept.removesuffix("%"))))
+
+
 def network_policy(model: ModelDeployment, asked: EngineNetwork, site: Site) -> Manifest:
     """Return the policy: only clients and scrapers come in, and what goes out may be bounded.
 

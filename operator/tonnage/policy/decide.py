@@ -50,7 +50,7 @@ def walk_down(decision: Decision, situation: Situation) -> Decision:
     What stands at the minimum has nothing to give, and no window of it is to be told.
     """
     current = situation.current
-    if decision.replicas >= current or current <= situation.minimum:
+    if decision.replicas >= current or current <= situation.least:
         return decision
     if hold := _hold_down(situation):
         return decision.limited_to(current, *hold)
@@ -142,6 +142,15 @@ def no_growth_where_no_pod_would_run(decision: Decision, situation: Situation) -
     return decision.limited_to(situation.current, code, message[:MESSAGE_LENGTH])
 
 
+def let_a_replica_go(decision: Decision, situation: Situation) -> Decision:
+    """Keep as many as the object's own disruption budget takes to let a node be drained."""
+    if situation.evictable is None or decision.replicas >= situation.evictable[0]:
+        return decision
+    least, told = situation.evictable
+    message = f"with {decision.replicas} no node could be drained: {told}"
+    return decision.limited_to(least, "DisruptionBudget", message)
+
+
 def keep_within_bounds(decision: Decision, situation: Situation) -> Decision:
     """Keep minReplicas and maxReplicas."""
     if decision.replicas > situation.maximum:
@@ -179,6 +188,7 @@ LIMITS: Sequence[Limit] = (
     cap_step_up,
     give_back_what_finds_no_node,
     no_growth_where_no_pod_would_run,
+    let_a_replica_go,
     keep_within_bounds,
     keep_gpu_budget,
 )

@@ -92,6 +92,13 @@ class Situation:
     """What much of the fleet lost at once, if it did."""
     is_blind: bool = False
     """The object's own pods lack series that they should have."""
+    evictable: tuple[int, str] | None = None
+    """(replicas from which on the object's own disruption budget lets one go, what it says)"""
+
+    @property
+    def least(self) -> int:
+        """Return the replicas that stay whatever the need."""
+        return max(self.minimum, self.evictable[0] if self.evictable else 0)
 
     @property
     def is_pacing(self) -> bool:

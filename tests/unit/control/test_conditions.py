@@ -566,6 +566,30 @@ class TestScaling:
         # Five for the demand, a sixth for what will wait until they are Ready.
         assert "7 exceed maxReplicas 3" in shown(found)["ScalingLimited"].message
 
+    def test_is_limited_by_a_disruption_budget_that_takes_more_replicas(self):
+        pods = {"disruptionBudget": {"minAvailable": 2}}
+
+        found = assessed(a_state(a_manifest(pods=pods), replicas=1, load=0.1))
+
+        assert found.decision.replicas == 3
+        assert said("ScalingLimited", found) == ("True", "DisruptionBudget")
+        assert "pods.disruptionBudget.minAvailable 2 lets one go from 3 replicas on" in (
+            shown(found)["ScalingLimited"].message
+        )
+
+    def test_is_limited_by_a_disruption_budget_that_no_number_of_replicas_meets(self):
+        pods = {"disruptionBudget": {"minAvailable": "90%"}}
+        scaling = {"minReplicas": 1, "maxReplicas": 9}
+
+        found = assessed(a_state(a_manifest(pods=pods, scaling=scaling), replicas=2, load=1))
+
+        assert found.decision.replicas == 2
+        assert said("ScalingLimited", found) == ("True", "DisruptionBudget")
+        assert shown(found)["ScalingLimited"].message == (
+            "no node with a replica can be drained: pods.disruptionBudget.minAvailable 90% lets "
+            "one go from 10 replicas on, maxReplicas allows 9"
+        )
+
     def test_is_not_limited_by_patience(self):
         found = assessed(a_state(replicas=4, load=1))
 

@@ -6,9 +6,10 @@ import kubernetes_validate
 import pytest
 
 from fleet_builders import SITE, a_model
+from tonnage.api.protection import DisruptionBudget
 from tonnage.manifests.children import pod_monitor, site_of
 from tonnage.manifests.names import labels, selector
-from tonnage.manifests.protection import protections
+from tonnage.manifests.protection import evictable_from, protections
 from tonnage.settings import Settings
 
 KUBERNETES = "1.33"
@@ -163,3 +164,22 @@ class TestSite:
     def test_takes_no_namespace_twice(self, field):
         with pytest.raises(ValueError, match="a must not be repeated"):
             Settings(prometheus_url="http://prometheus.test", **{field: ("a", "b", "a")})
+
+
+@pytest.mark.parametrize(
+    ("asked", "least"),
+    [
+        ({"minAvailable": 1}, 2),
+        ({"minAvailable": 2}, 3),
+        ({"minAvailable": "1%"}, 2),  # a share of one pod is one pod
+        ({"minAvailable": "50%"}, 2),
+        ({"minAvailable": "51%"}, 3),  # of 2 both, of 3 two
+        ({"minAvailable": "90%"}, 10),
+        ({"minAvailable": "99%"}, 100),
+        ({"maxUnavailable": 1}, 1),
+        ({"maxUnavailable": "1%"}, 1),
+    ],
+    ids=str,
+)
+def test_a_budget_lets_a_pod_go_from_so_many_on(asked, least):
+    assert evictable_from(DisruptionBudget.model_validate(asked)) == least

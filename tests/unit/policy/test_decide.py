@@ -18,6 +18,7 @@ from tonnage.policy.decide import (
     hold_in_a_blackout,
     keep_gpu_budget,
     keep_within_bounds,
+    let_a_replica_go,
     never_lower_on_missing_data,
     no_growth_where_no_pod_would_run,
     walk_down,
@@ -30,6 +31,7 @@ QUOTA = ("QuotaExceeded", "pods are refused: exceeded quota: gpus, used: 8, limi
 REFUSED = {"refused": QUOTA}
 DARK = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
 BLIND = DARK | {"is_blind": True}
+DRAINABLE = {"evictable": (3, "pods.disruptionBudget.minAvailable 2")}
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
 
@@ -56,6 +58,14 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         # What an overload left waiting is served by all there are.
         (a_situation(current=5, need=2, draining=(300, NOW_S + 60)), 5, ["Draining"]),
         (a_situation(current=5, need=6, draining=(300, NOW_S + 60)), 6, []),
+        # As many as the object's own disruption budget takes, so that a node can be drained.
+        (a_situation(current=1, need=1, **DRAINABLE), 3, ["DisruptionBudget"]),
+        (a_situation(current=3, need=1, **DRAINABLE, recent=[9, 2]), 3, ["DisruptionBudget"]),
+        (a_situation(current=4, need=4, **DRAINABLE), 4, []),
+        (a_situation(current=1, need=1, minimum=4, **DRAINABLE), 4,
+         ["DisruptionBudget", "MinReplicas"]),
+        (a_situation(current=1, need=1, free_budget_gpus=2, **DRAINABLE), 2,
+         ["DisruptionBudget", "GPUBudget"]),
         # At the minimum there is nothing to walk down: no window is told that ends unseen.
         (a_situation(current=5, need=2, minimum=5), 5, ["MinReplicas"]),
         (a_situation(current=5, need=2, minimum=5, **JUST_STARTED), 5, ["MinReplicas"]),
@@ -159,6 +169,7 @@ def test_the_limits_speak_in_this_order():
         cap_step_up,
         give_back_what_finds_no_node,
         no_growth_where_no_pod_would_run,
+        let_a_replica_go,
         keep_within_bounds,
         keep_gpu_budget,
     )

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.spec import Scaling, Spec
+from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.safetensors import Checkpoint
@@ -15,6 +15,7 @@ from tonnage.cli.answers.reported_cache import with_reported_cache
 from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.control.evicted import DISRUPTION_BUDGET, evictable, never_evictable
 from tonnage.control.resized import resized
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
@@ -191,7 +192,7 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
         return _not_asked(deployment, error)
     except SizingError as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
-    replicas, reasons = within_bounds(sizing, deployment.spec.scaling)
+    replicas, reasons = within_bounds(sizing, deployment)
     return Planned(
         deployment=deployment,
         sizing=sizing,
@@ -323,10 +324,10 @@ def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
     return as_textbook(request) if terms.is_textbook else request
 
 
-def within_bounds(sizing: Sizing, scaling: Scaling) -> tuple[int, tuple[Reason, ...]]:
+def within_bounds(sizing: Sizing, model: ModelDeployment) -> tuple[int, tuple[Reason, ...]]:
     """Return the replicas that the spec allows, and every reason for them."""
-    reasons = sizing_reasons(sizing)
-    needed = sizing.replicas
+    reasons, scaling = (*sizing_reasons(sizing), *never_evictable(model)), model.spec.scaling
+    needed, evicted = sizing.replicas, evictable(model)
     if needed > scaling.max_replicas:
         most = scaling.max_replicas
         sustained = significant(sizing.sustained_requests_per_s(most))
@@ -336,6 +337,9 @@ def within_bounds(sizing: Sizing, scaling: Scaling) -> tuple[int, tuple[Reason, 
             f"of the {asked} requests/s asked for"
         )
         return most, (*reasons, Reason(code="MaxReplicas", message=message))
+    if evicted and max(needed, scaling.min_replicas) < evicted[0]:
+        message = f"with {needed} no node could be drained: {evicted[1]}"
+        return evicted[0], (*reasons, Reason(code=DISRUPTION_BUDGET, message=message))
     if needed < scaling.min_replicas:
         message = f"{needed} would do, minReplicas asks for {scaling.min_replicas}"
         return scaling.min_replicas, (*reasons, Reason(code="MinReplicas", message=message))
