@@ -30,6 +30,7 @@ from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.lists import RELISTED, Lists
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
+from tonnage.fleet.pauses import Pauses
 from tonnage.fleet.store import Store
 from tonnage.settings import Settings
 
@@ -136,6 +137,7 @@ def a_loop_asking(ask, world, **settings):
         kube=kube,
         site=SITE,
         limiter=Limiter(per_s=known.writes_per_s, clock=lambda: world.now_s),
+        pauses=Pauses(clock=lambda: world.now_s),
     )
     store = Store()
     return Loop(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tonnage.control.contest import Fate, Scaled
 from tonnage.control.retries import next_retry
@@ -10,6 +11,9 @@ from tonnage.control.rollout import without_rollout
 from tonnage.control.state import Assessment, Memory, ObjectMemory, Retry
 from tonnage.control.writes import Writes
 from tonnage.values import replace
+
+LASTING: Final = 3
+"""Failures in a row of a template or a child, after which a person is called for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +32,13 @@ class Carried:
     no_path: str | None = None
     """Why no request comes to the replicas."""
     is_pointless: bool = False
-    """Template or children were refused, and will be: the next attempt can wait."""
+    """Template or children failed for what they are: the next attempt can wait."""
+    failed: str | None = None
+    """What was said to that."""
+    is_status_pointless: bool = False
+    """The same of the status."""
     is_template_refused: bool = False
-    """Of the two it was the template."""
+    """Of template and children it was the template."""
     is_held: bool = False
     """There was no room for it: replicas apart nothing was tried."""
 
@@ -60,6 +68,8 @@ def with_fates(
 
 def _all_done(memory: ObjectMemory, writes: Writes) -> ObjectMemory:
     """Forget what was refused, unless that was not tried again: it is not over yet."""
+    if writes.status is not None:
+        memory = replace(memory, status_retry=None)
     if _is_left(memory.retry, writes):
         return memory
     no_path = None if writes.check_children else memory.no_path
@@ -94,14 +104,7 @@ def carried_out(
         memory = replace(memory, gauges_written_at_s=found.memory.gauges_written_at_s)
     if {carried.scale, carried.template} != {Fate.DONE}:
         memory = _untold(memory, found.memory)
-    if carried.is_pointless:
-        retry = next_retry(
-            found.memory,
-            found.state.view.generation,
-            is_of_template=carried.is_template_refused,
-            now_s=now_s,
-        )
-        memory = replace(memory, retry=retry, children_checked_at_s=None)
+    memory = _retried(memory, found, writes, carried, now_s=now_s)
     is_past_template = carried.template is Fate.DONE
     is_looked_at = writes.check_children and is_past_template and not carried.has_failed
     if is_looked_at or carried.no_path:
@@ -113,9 +116,36 @@ def carried_out(
         memory,
         children_checked_at_s=None,
         children_generation=None,
-        write_problem=carried.refused or memory.write_problem,
+        write_problem=carried.refused or _lasting(memory, carried) or memory.write_problem,
         write_fault=carried.fault or memory.write_fault,
     )
+
+
+def _retried(
+    memory: ObjectMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
+) -> ObjectMemory:
+    """Remember when to try again what failed for what it is: template and status each by itself."""
+    before, generation = found.memory, found.state.view.generation
+    if carried.is_pointless:
+        retry = next_retry(
+            before.retry,
+            generation,
+            uid=memory.uid,
+            is_of_template=carried.is_template_refused,
+            now_s=now_s,
+        )
+        memory = replace(memory, retry=retry, children_checked_at_s=None)
+    if carried.is_status_pointless:
+        retry = next_retry(before.status_retry, generation, uid=memory.uid, now_s=now_s)
+        return replace(memory, status_retry=retry)
+    is_told = writes.status is not None and carried.status is Fate.DONE
+    return replace(memory, status_retry=None) if is_told else memory
+
+
+def _lasting(memory: ObjectMemory, carried: Carried) -> str | None:
+    """Return what was said to a write that failed again and again, though it was no refusal."""
+    is_lasting = memory.retry is not None and memory.retry.times >= LASTING
+    return carried.failed if is_lasting else None
 
 
 def _as_before(memory: ObjectMemory, before: ObjectMemory) -> ObjectMemory:

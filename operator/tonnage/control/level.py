@@ -35,7 +35,8 @@ def may_wait(found: Assessment, writes: Writes, memory: ObjectMemory, fleet: Fle
     if found.decision is None or found.refusal or found.pending or found.blackout or found.fault:
         return False
     takes_budget = writes.creates and fleet.settings.max_gpus is not None
-    is_open = takes_budget or writes.rolls or writes.scale is not None or memory.retry is not None
+    is_retried = memory.retry is not None or memory.status_retry is not None
+    is_open = takes_budget or writes.rolls or writes.scale is not None or is_retried
     return writes.num_limited > 0 and not is_open and not has_events(found)
 
 
@@ -91,6 +92,7 @@ def _is_quiet(memory: ObjectMemory) -> bool:
         memory.given_back,
         memory.rolling,
         memory.retry,
+        memory.status_retry,
         memory.write_problem,
         memory.write_fault,
         memory.no_path,

@@ -52,6 +52,7 @@ def not_ahead(memory: ObjectMemory, fleet: Fleet) -> ObjectMemory:
         posterior=not_to_come(memory.posterior, now_s),
         rolling=None,
         retry=None,
+        status_retry=None,
         gauges_written_at_s=min(memory.gauges_written_at_s, now_s),
     )
 

@@ -1,12 +1,12 @@
-"""When what the API server refused is tried again, apart from others that it refused. Pure."""
+"""When what the API server did not take is tried again, apart from others. Pure."""
 
 import zlib
 from typing import Final
 
-from tonnage.control.state import ObjectMemory, Retry
+from tonnage.control.state import Retry
 
 RETRY_S: Final = 15.0
-"""After a write that was refused, before the next; twice as long after each further refusal."""
+"""After a write that failed, before the next; twice as long after each further failure."""
 MOST_RETRY_S: Final = 300.0
 MOST_DOUBLED: Final = 5
 """By then it is the most: powers of what is refused for weeks are no numbers any more."""
@@ -15,22 +15,27 @@ SPREAD: Final = 0.2
 """Of a time, by which objects that were handled together come apart in each round."""
 
 
-def waiting_retry(memory: ObjectMemory, generation: int, *, now_s: float) -> Retry | None:
-    """Return what a write for this spec waits for; None: none was refused not long ago."""
-    retry = memory.retry
-    is_due = retry is None or retry.generation != generation or now_s >= retry.at_s
-    return None if is_due else retry
+def is_waiting(retry: Retry | None, generation: int, *, now_s: float) -> bool:
+    """Tell whether what failed for this spec is not to be tried again yet."""
+    return retry is not None and retry.generation == generation and now_s < retry.at_s
 
 
 def next_retry(
-    memory: ObjectMemory, generation: int, *, is_of_template: bool, now_s: float
+    before: Retry | None, generation: int, *, uid: str, now_s: float, is_of_template: bool = False
 ) -> Retry:
-    """Return when to try again what was refused now: later each time."""
-    before = memory.retry
+    """Return when to try again what failed now: later each time."""
     times = before.times + 1 if before and before.generation == generation else 1
-    pause_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(times - 1, MOST_DOUBLED))
-    at_s = now_s + apart_s(pause_s, memory.uid)
+    at_s = now_s + apart_s(pause_s(times), uid)
     return Retry(generation=generation, times=times, at_s=at_s, is_of_template=is_of_template)
+
+
+def pause_s(times: int) -> float:
+    """Return for how long to wait after so many failures in a row.
+
+    >>> [pause_s(times) for times in (1, 2, 3, 9)]
+    [15.0, 30.0, 60.0, 300.0]
+    """
+    return min(MOST_RETRY_S, RETRY_S * 2.0 ** min(times - 1, MOST_DOUBLED))
 
 
 def apart_s(time_s: float, uid: str) -> float:

@@ -98,6 +98,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         text="One standard deviation of a learned constant, as a share of it", labels=("constant",)
     ),
     "tonnage_usd_per_hour": Family(text="Price of the replicas that Tonnage wants"),
+    "tonnage_status_failures": Family(
+        text="Failures in a row to write the status, for what it is or by a webhook: 0 in order"
+    ),
     "tonnage_condition": Family(
         text="1 for the status and the reason that a condition has now",
         labels=("type", "status", "reason"),
@@ -161,6 +164,8 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[Sample]:
         yield from _capacity(found, found.chosen, replicas)
         yield from _calibration(found.chosen)
     yield from _observed(found)
+    unwritten = found.memory.status_retry
+    yield Sample("tonnage_status_failures", unwritten.times if unwritten else 0)
     for condition in memory.conditions.values():
         labels = (condition.type, condition.status, bounded(condition.reason))
         yield Sample("tonnage_condition", 1.0, labels)

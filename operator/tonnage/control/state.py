@@ -344,12 +344,12 @@ class Departed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """When what the API server refused is tried again."""
+    """When what the API server did not take is tried again."""
 
     generation: int
     """Of the spec: another one is tried at once."""
     times: int
-    """That it was refused, in a row."""
+    """That it failed, in a row."""
     at_s: float
     is_of_template: bool
     """Else the Deployment was taken, and a child was refused: that holds back no template."""
@@ -474,7 +474,9 @@ class ObjectMemory:
     no_path: str | None = None
     """Why no request comes to the replicas, whatever they can serve."""
     retry: Retry | None = None
-    """Of template and children; None: they were not refused."""
+    """Of template and children; None: they did not fail."""
+    status_retry: Retry | None = None
+    """Of the status and of Events."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""

@@ -8,7 +8,7 @@ from tonnage.control.contest import Fate, Scaled
 from tonnage.control.happenings import Happening, happenings
 from tonnage.control.leaving import PodCost, costs_to_go
 from tonnage.control.permission import may_act, may_scale, owns_children
-from tonnage.control.retries import apart_s, waiting_retry
+from tonnage.control.retries import apart_s, is_waiting
 from tonnage.control.rivals import with_corrections
 from tonnage.control.state import Assessment, Fleet, ObjectMemory
 from tonnage.control.status import Reported
@@ -80,21 +80,29 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     view, memory = found.state.view, reported.memory
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
-    waits_for = waiting_retry(memory, view.generation, now_s=fleet.now_s)
-    may_apply = acts and not (waits_for and waits_for.is_of_template)
+    waits = is_waiting(memory.retry, view.generation, now_s=fleet.now_s)
+    is_mute = is_waiting(memory.status_retry, view.generation, now_s=fleet.now_s)
+    may_apply = acts and not (waits and memory.retry and memory.retry.is_of_template)
+    may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
     template = _template(found, fleet) if may_apply else None
-    checks = acts and waits_for is None and owns_children(found)
+    checks = acts and not waits and owns_children(found)
     checks = checks and _is_check_due(found, memory, fleet)
     is_scaling = scale is not None or (template is not None and found.state.deployment is None)
     scaling = next(iter(memory.decisions), None) if is_scaling else None
     rolls = template is not None and bool(found.changes)
-    told, memory = happenings(
+    told, after = happenings(
         memory,
         reported.status.conditions,
         scaling=scaling,
         rolling=roll_written(found.state.deployment, found.changes) if rolls else None,
         now_s=fleet.now_s,
     )
+    if is_mute:
+        gauges_written_at_s = found.memory.gauges_written_at_s
+        told, after = (), replace(memory, gauges_written_at_s=gauges_written_at_s)
+    if not reported.must_write:
+        after = replace(after, status_retry=None)
+    is_told = reported.must_write and not is_mute
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
@@ -108,10 +116,10 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=checks,
         check_leftovers=checks and _is_spec_new(found, memory),
-        status=reported.status if reported.must_write and not view.is_deleting else None,
+        status=reported.status if is_told and not view.is_deleting else None,
         happenings=() if view.is_deleting else told,
     )
-    return writes, _as_written(memory, found, writes, now_s=fleet.now_s)
+    return writes, _as_written(after, found, writes, now_s=fleet.now_s)
 
 
 def _as_written(

@@ -6,7 +6,7 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -35,6 +35,7 @@ from tonnage.fleet.events import event
 from tonnage.fleet.lanes import Failures, Lane, Lanes, lanes
 from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line
+from tonnage.fleet.pauses import Pauses
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
     ADOPT_LABEL,
@@ -74,6 +75,7 @@ class Writer:
     """Fenced by the Lease."""
     site: Site
     limiter: Limiter = field(default_factory=Limiter)
+    pauses: Pauses = field(default_factory=Pauses)
     lanes: Lanes = field(default_factory=lanes)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
@@ -87,7 +89,7 @@ class Writer:
             return lane.run(lambda writes: self._guarded(phase, writes), some)
 
         scaled = run(scaling, self._scale, (writes for writes in asked if writes.scale))
-        todo = self.limiter.admitted(asked)
+        todo = self.limiter.admitted(self.pauses.let_through(asked))
         said = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
         announced = run(telling, self._write_status, (each for each in said if each.rolls))
@@ -100,6 +102,7 @@ class Writer:
         run(telling, self._posting(undone, now), (each for each in todo if each.happenings))
         phases = (scaled, announced, applied, published, told)
         self.limiter.note(error for phase in phases for error in phase.values())
+        self.pauses.note(*_went(todo, phases[1:]))
         tried = {writes.uid for writes in todo}
         carried = {
             uid: _carried(*(phase.get(uid) for phase in phases), is_held=uid not in tried)
@@ -298,6 +301,20 @@ def _may_be_scaled(live: Manifest, writes: Writes) -> bool:
     return controller_uid(live) == writes.uid or _is_handed_over(live, writes)
 
 
+def _went(
+    todo: Iterable[Writes], phases: Sequence[Failures]
+) -> tuple[Iterable[Writes], Iterable[str]]:
+    """Return what failed for its own sake, and the namespaces in which something was written."""
+    failed, written = list[Writes](), set[str]()
+    for each in todo:
+        errors = [phase[each.uid] for phase in phases if each.uid in phase]
+        if any(error.is_of_object for error in errors):
+            failed.append(each)
+        elif not errors and (each.status is not None or each.template is not None):
+            written.add(each.namespace)
+    return failed, written
+
+
 def _carried(*said: WorldError | None, is_held: bool) -> Carried:
     """Return what became of an object's writes, by phase; the last that failed is told.
 
@@ -305,21 +322,23 @@ def _carried(*said: WorldError | None, is_held: bool) -> Carried:
     """
     scale, announced, template, published, told = said
     is_unheard = isinstance(published, NoPathError)
-    failed = [
-        each
-        for each in (scale, announced, template, None if is_unheard else published, told)
-        if each is not None and not isinstance(each, StaleError)
-    ]
+    made = [each for each in (scale, template, None if is_unheard else published) if each]
+    tried = [each for each in (*made, announced, told) if each]
+    refused = [each.words for each in made if each.is_refusal]
+    pointless = [each.words for each in (template, published) if each and each.is_of_object]
+    untold = announced or told
     return Carried(
         scale=_fate(scale),
         template=Fate.UNDONE if is_held else _fate(template),
-        status=_fate(announced or told),
-        has_failed=bool(failed),
-        refused=failed[-1].words if failed and failed[-1].is_refusal else None,
-        fault=next((str(each) for each in failed if isinstance(each, BugError)), None),
+        status=_fate(untold),
+        has_failed=any(not isinstance(each, StaleError) for each in tried),
+        refused=refused[-1] if refused else None,
+        fault=next((str(each) for each in tried if isinstance(each, BugError)), None),
         no_path=str(published) if is_unheard else None,
-        is_pointless=any(each is not None and each.is_refusal for each in (template, published)),
-        is_template_refused=template is not None and template.is_refusal,
+        is_pointless=bool(pointless),
+        failed=pointless[-1] if pointless else None,
+        is_status_pointless=untold is not None and untold.is_of_object,
+        is_template_refused=template is not None and template.is_of_object,
         is_held=is_held,
     )
 

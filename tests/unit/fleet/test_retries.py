@@ -91,7 +91,7 @@ class TestARefusedDeployment:
             memory, retry=Retry(generation=1, times=5000, at_s=NOW_S, is_of_template=True)
         )
 
-        later = next_retry(memory, 1, is_of_template=True, now_s=NOW_S)
+        later = next_retry(memory.retry, 1, uid=memory.uid, now_s=NOW_S)
 
         assert later.times == 5001
         assert MOST_RETRY_S * (1 - SPREAD) <= later.at_s - NOW_S <= MOST_RETRY_S
