@@ -117,16 +117,14 @@ def keep_deciding(
                     loop.tick()
                 heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())
                 heartbeat.held_objects.set(loop.num_held)
-            heartbeat.is_ready = leads or leadership.problem is None
             heartbeat.beat()
+            _tell_ready(heartbeat, leadership, leads=leads)
         except WorldError as error:
-            heartbeat.is_ready = False
-            heartbeat.failed_ticks.inc()
             heartbeat.beat()
+            heartbeat.fail(is_server_away=error.is_overload)
             LOG.warning(Line("tick failed, the next one tries again", message=str(error)))
         except Exception:
-            heartbeat.is_ready = False
-            heartbeat.failed_ticks.inc()
+            heartbeat.fail()
             LOG.exception("tick failed on an internal error")
         look()
         stop.wait(SHORTEST_TICK_S)
@@ -134,6 +132,14 @@ def keep_deciding(
         loop.store.changed.wait(max(0.0, interval_s - SHORTEST_TICK_S))
     if was_leading:
         _end(loop)
+
+
+def _tell_ready(heartbeat: Heartbeat, leadership: Leadership, *, leads: bool) -> None:
+    """Be ready after a tick, or to take the lead as soon as the Lease is free."""
+    if leads or leadership.problem is None:
+        heartbeat.is_ready = True
+    else:
+        heartbeat.wait(is_server_away=leadership.is_unanswered)
 
 
 def _end(loop: Loop) -> None:

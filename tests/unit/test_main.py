@@ -99,6 +99,7 @@ class Script:
 @dataclass
 class Leading:
     problem: str | None = None
+    is_unanswered: bool = False
     holder: str | None = None
     maintain: Script = field(default_factory=lambda: Script([True]))
     is_leader: Script = field(default_factory=lambda: Script([True]))
@@ -350,6 +351,23 @@ class TestDeciding:
 
         keep_deciding(Deciding(), Leading(), heartbeat, Stop(rounds=1))
         assert heartbeat.is_alive()
+
+    @pytest.mark.parametrize(
+        ("deciding", "leading"),
+        [
+            ({"tick": KubernetesError("GET .../pods: ReadTimeoutError", status=0)}, {}),
+            ({}, {"problem": "GET .../leases: ReadTimeoutError", "is_unanswered": True}),
+        ],
+    )
+    def test_is_not_given_up_while_the_api_server_is_away(self, deciding, leading):
+        passed_s = [0.0]
+        heartbeat = Heartbeat(clock=lambda: passed_s[0])
+        for passed_s[0] in range(0, 4 * UNREADY_S, 60):
+            tick = {name: Script([error]) for name, error in deciding.items()}
+            leads = {"is_leader": Script([False])} | leading if leading else {}
+            keep_deciding(Deciding(**tick), Leading(**leads), heartbeat, Stop(rounds=1))
+
+            assert heartbeat.is_alive()
 
     def test_waits_for_a_change_or_the_interval_but_never_less_than_the_shortest(self):
         deciding, _, stop = decided()

@@ -53,6 +53,8 @@ class Leadership:
         """Who held the Lease when it was last read."""
         self.problem: str | None = None
         """Why it was not read or written the last time, if so."""
+        self.is_unanswered = False
+        """That was because the API server is busy or away."""
         self._seen: tuple[str, float] | None = None
         """Another holder's renewal and when we first saw it: its clock is not ours."""
 
@@ -79,9 +81,9 @@ class Leadership:
         except ConflictError:
             return self.is_leader()
         except WorldError as error:
-            self.problem = str(error)
+            self.problem, self.is_unanswered = str(error), error.is_overload
             return self.is_leader()
-        self.problem = None
+        self.problem, self.is_unanswered = None, False
         self._renewed_at = asked_at if held else None
         return held
 

@@ -54,9 +54,9 @@ class Aside(Generic[T]):
         self.start(work)
         self._work = begun
 
-    def wait(self) -> None:
-        """Wait until it is done."""
-        wait([self._work] if self._work else [])
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it is done, or for so long."""
+        wait([self._work] if self._work else [], timeout_s)
 
     def take(self) -> T | None:
         """Take over what it came to, if it is done; raise what it raised."""

@@ -30,11 +30,13 @@ MOST_CLIENTS = 64
 """At once, each with a thread. One more sends the longest away: those who say nothing hold places
 for long, a probe for a moment."""
 STALE_S = 300
-"""A loop that has not ended a tick for so long is dead, and so is Kopf's when nothing of it ran."""
+"""A loop that has begun no step of a tick for so long is dead, and so is Kopf's when nothing of it
+ran. What a step waits for has a time-out of its own."""
 SLOW_S = 60
 """After which the log says where a loop stands."""
 UNREADY_S = 900
-"""Without a tick that went through: a new process reads settings, token and authority anew."""
+"""Without a tick that went through, while the API server is there: a new process reads settings and
+token anew."""
 MOST_FRAMES = 8
 """Of where a loop stands, the innermost."""
 LOOP, WATCHES = "loop", "MainThread"
@@ -50,6 +52,8 @@ class Heartbeat:
         self._ready_at = began_at = clock()
         self._is_ready = False
         self._beaten_at = {LOOP: began_at}
+        self._ended_at = began_at
+        """When a tick last ended without a bug."""
         self._told = set[str]()
         """Threads of which the log says where they stand, until they beat again."""
         self.registry = CollectorRegistry()
@@ -112,7 +116,8 @@ class Heartbeat:
         self.registry.register(self.exporter)
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """Return what measures how long a step of a tick takes."""
+        """Return what measures how long a step of a tick takes; a loop that begins one is alive."""
+        self._beaten_at[LOOP] = self._clock()
         return self.step_seconds.labels(name).time()
 
     @property
@@ -135,6 +140,20 @@ class Heartbeat:
         """Note that a loop is alive: it ended a tick or waits for its turn to lead, it turns."""
         self._beaten_at[thread] = self._clock()
         self._told.discard(thread)
+        if thread == LOOP:
+            self._ended_at = self._beaten_at[LOOP]
+
+    def fail(self, *, is_server_away: bool = False) -> None:
+        """Note that a tick failed: that its steps began is no sign of life."""
+        self._beaten_at[LOOP] = self._ended_at
+        self.failed_ticks.inc()
+        self.wait(is_server_away=is_server_away)
+
+    def wait(self, *, is_server_away: bool) -> None:
+        """Note that we are not ready; for the API server another process would wait as well."""
+        self.is_ready = False
+        if is_server_away:
+            self._ready_at = self._clock()
 
     def rest(self, thread: str) -> None:
         """Expect no beat until the next one."""

@@ -20,9 +20,12 @@ from tonnage.fleet.aside import Aside
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.lists")
 RELIST_S = 300
+WAIT_S = 60.0
+"""For lists: a tick that waits for them longer fails, and the next goes on waiting."""
 LONGEST_UNLISTED_S = 2 * RELIST_S
 """After which nothing is decided before the lists are read."""
 NAMESPACE_GONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
@@ -66,7 +69,9 @@ class Lists:
         if self.work.is_free and since_s >= RELIST_S:
             self.work.begin(self._reconciled)
         if since_s >= LONGEST_UNLISTED_S:
-            self.work.wait()
+            self.work.wait(WAIT_S)
+            if self.work.is_under_way:
+                raise KubernetesError(f"no lists within {format_s(WAIT_S)}: none is read", status=0)
         refused = self._taken()
         if refused is not None:
             self._note(refused)

@@ -875,18 +875,20 @@ class TestWhatBecameOfIt:
         assert carried(a_kube(), asking(**WHOLE)) == Carried()
 
     @pytest.mark.parametrize(
-        ("status", "fate", "refused"),
+        ("status", "fate", "refused", "failed"),
         [
-            (403, Fate.UNDONE, "said so"),
-            (422, Fate.UNDONE, "said so"),
-            (429, Fate.UNDONE, None),
-            (404, Fate.UNDONE, None),
-            (500, Fate.UNKNOWN, None),
-            (504, Fate.UNKNOWN, None),
-            (0, Fate.UNKNOWN, None),
+            (403, Fate.UNDONE, "said so", "said so"),
+            (422, Fate.UNDONE, "said so", "said so"),
+            (429, Fate.UNDONE, None, None),
+            (404, Fate.UNDONE, None, None),
+            (500, Fate.UNKNOWN, None, "said so"),
+            (504, Fate.UNKNOWN, None, None),
+            (0, Fate.UNKNOWN, None, None),
         ],
     )
-    def test_is_unknown_where_no_answer_says_that_it_was_refused(self, status, fate, refused):
+    def test_is_unknown_where_no_answer_says_that_it_was_refused(
+        self, status, fate, refused, failed
+    ):
         assert self.failing("patch", "/scale", status=status) == Carried(
             scale=fate, has_failed=True, refused=refused
         )
@@ -894,8 +896,9 @@ class TestWhatBecameOfIt:
             template=fate,
             has_failed=True,
             refused=refused,
-            is_pointless=refused is not None,
-            is_template_refused=refused is not None,
+            is_pointless=failed is not None,
+            failed=failed,
+            is_template_refused=failed is not None,
         )
 
     def test_of_a_service_is_no_matter_of_the_template(self):
@@ -908,12 +911,12 @@ class TestWhatBecameOfIt:
         kube.fail = fails
 
         assert carried(kube, asking(**WHOLE, **CHECKED)) == Carried(
-            has_failed=True, refused="said so", is_pointless=True
+            has_failed=True, refused="said so", is_pointless=True, failed="said so"
         )
 
     def test_of_a_status_is_no_matter_of_the_others(self):
         assert self.failing("apply", "/status", status=500) == Carried(
-            status=Fate.UNKNOWN, has_failed=True
+            status=Fate.UNKNOWN, has_failed=True, is_status_pointless=True
         )
 
     def test_without_the_lease_is_undone(self):

@@ -72,6 +72,37 @@ class TestBeating:
 
             assert heartbeat.is_alive() is alive
 
+    def test_a_tick_of_slow_steps_is_alive_and_one_that_is_stuck_in_a_step_is_not(self):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        for name in ("relist", "observe", "act"):
+            heartbeat.step(name)
+            now[0] += STALE_S - 1.0
+            assert heartbeat.is_alive()
+
+        now[0] += 1.0
+        assert not heartbeat.is_alive()
+
+    def test_steps_of_ticks_that_end_in_a_bug_are_no_sign_of_life(self):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        while now[0] < STALE_S:
+            assert heartbeat.is_alive()
+            now[0] += 15.0
+            heartbeat.step("observe")
+            heartbeat.fail()
+
+        assert not heartbeat.is_alive()
+
+    def test_nobody_is_ended_for_an_api_server_that_is_away(self):
+        now = [0.0]
+        heartbeat = Heartbeat(clock=lambda: now[0])
+        for now[0] in range(0, 4 * UNREADY_S, 60):
+            heartbeat.beat()
+            heartbeat.fail(is_server_away=True)
+
+            assert heartbeat.is_alive()
+
     def test_waiting_for_the_api_server_takes_nothing_off_the_time_for_a_tick(self):
         now = [0.0]
         heartbeat = Heartbeat(clock=lambda: now[0])

@@ -1,10 +1,13 @@
 """The lists that the store is checked against: when they are waited for."""
 
+import pytest
+
 from fleet_builders import NOW_S, a_manifest
 from kube_double import KubeDouble
+from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.fleet.aside import Aside
-from tonnage.fleet.lists import LONGEST_UNLISTED_S, RELIST_S, Lists
+from tonnage.fleet.lists import LONGEST_UNLISTED_S, RELIST_S, WAIT_S, Lists
 from tonnage.fleet.store import Store
 
 
@@ -15,7 +18,7 @@ class DoneWhenWaitedFor(Aside):
         self.begun = []
         super().__init__(self.begun.append)
 
-    def wait(self):
+    def wait(self, timeout_s=None):
         while self.begun:
             self.begun.pop()()
 
@@ -57,3 +60,29 @@ class TestWaiting:
         lists.check(NOW_S + 1)
 
         assert names(lists) == ["llama", "mixtral"]
+
+    def test_that_take_minutes_fail_a_tick_and_are_waited_for_by_the_next(self):
+        begun, lists = [], some_lists()
+        lists.work = StillUnderWay(begun.append)
+
+        for _ in range(2):
+            with pytest.raises(KubernetesError, match="no lists within 60") as caught:
+                lists.check(NOW_S)
+            assert caught.value.is_overload
+
+        assert lists.work.waited_s == [WAIT_S, WAIT_S]
+        begun.pop()()
+        lists.check(NOW_S + 120)
+        assert names(lists) == ["llama"]
+        assert begun == [], "read once"
+
+
+class StillUnderWay(Aside):
+    """Work that is not done after any wait."""
+
+    def __init__(self, start):
+        self.waited_s = []
+        super().__init__(start)
+
+    def wait(self, timeout_s=None):
+        self.waited_s.append(timeout_s)

@@ -12,6 +12,8 @@ from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
 from tonnage.control.retries import MOST_RETRY_S, SPREAD, next_retry
 from tonnage.control.state import Retry
+from tonnage.control.writes import Writes
+from tonnage.fleet.pauses import Pauses
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")
@@ -160,3 +162,149 @@ class TestAForeignService:
             tick(restarted, world)
 
         assert set(said) == {("False", "NoTrafficPath")}
+
+
+def a_world_that_answers(place, *, status, message):
+    """A world in which writes to a path fail so, while ``fails``; with the times of all tries."""
+    world = World(kube=KubeDouble([(OBJECT, a_manifest())]))
+    tries_s = []
+
+    def fail(verb, path):
+        if verb == "apply" and path == place and world.fails:
+            tries_s.append(world.now_s)
+            raise KubernetesError(message, status=status)
+
+    world.fails, world.kube.fail = True, fail
+    return world, tries_s
+
+
+class TestADeploymentThatIsTooLarge:
+    def test_says_so_in_the_words_of_the_server_and_slows_nobody_down(self):
+        said = "etcdserver: request is too large"
+        world, _ = a_world_that_answers(PLACE, status=500, message=said)
+        loop = a_loop(world)
+
+        for _ in range(8):
+            tick(loop, world)
+
+        [stalled] = [
+            each
+            for each in world.kube.objects[OBJECT]["status"]["conditions"]
+            if each["type"] == "Stalled"
+        ]
+        assert (stalled["reason"], stalled["message"]) == ("WriteRefused", said)
+        assert loop.writer.limiter.share == 1
+
+
+class TestAWebhookThatIsDown:
+    def test_calls_for_a_person_after_three_failures_until_it_is_there(self):
+        world, tries_s = a_world_that_answers(PLACE, status=500, message="failed calling webhook")
+        loop = a_loop(world)
+        while len(tries_s) < 2:
+            tick(loop, world)
+        kinds = {each["type"] for each in world.kube.objects[OBJECT]["status"]["conditions"]}
+        assert "Stalled" not in kinds
+        while len(tries_s) < 3:
+            tick(loop, world)
+        tick(loop, world)
+
+        assert condition(world, "Stalled") == ("True", "WriteRefused")
+
+        world.fails = False
+        for _ in range(24):
+            tick(loop, world)
+        kinds = {each["type"] for each in world.kube.objects[OBJECT]["status"]["conditions"]}
+        assert "Stalled" not in kinds
+
+
+class TestAStatusThatCannotBeWritten:
+    @pytest.fixture(params=["request is too large", "failed calling webhook"])
+    def world_and_tries(self, request):
+        return a_world_that_answers(f"{OBJECT}/status", status=500, message=request.param)
+
+    def test_is_tried_ever_later_and_slows_nobody_down(self, world_and_tries):
+        world, tries_s = world_and_tries
+        loop = a_loop(world)
+
+        for _ in range(240):
+            tick(loop, world)
+
+        pauses_s = [after - before for before, after in itertools.pairwise(tries_s)]
+        assert pauses_s[:4] == [15, 30, 60, 120]
+        assert max(pauses_s) <= 300 + 15
+        assert loop.writer.limiter.share == 1
+        assert PLACE in world.kube.objects
+
+    def test_is_told_by_a_metric_of_its_object_until_it_can(self, world_and_tries):
+        world, _ = world_and_tries
+        loop, shown = a_loop(world), []
+        loop.tell = lambda told: shown.append(
+            [each.value for each in told.objects[0].gauges if each.family.endswith("_failures")]
+        )
+        for _ in range(4):
+            tick(loop, world)
+        assert shown[-1] == [2.0]
+
+        world.fails = False
+        for _ in range(6):
+            tick(loop, world)
+        assert shown[-1] == [0.0]
+
+    def test_is_tried_at_once_for_another_spec(self, world_and_tries):
+        world, tries_s = world_and_tries
+        loop = a_loop(world)
+        for _ in range(20):
+            tick(loop, world)
+        number = len(tries_s)
+        world.kube.put(OBJECT, a_manifest(generation=2))
+
+        tick(loop, world)
+
+        assert len(tries_s) == number + 1
+
+
+class TestAPausedNamespace:
+    """Of which three objects failed since anything of it was written."""
+
+    @pytest.fixture
+    def paused(self):
+        now_s = [0.0]
+        pauses = Pauses(clock=lambda: now_s[0])
+        pauses.note([asked(name) for name in "abc"], written=())
+        return pauses, now_s
+
+    def test_offers_one_that_failed_after_each_pause(self, paused):
+        pauses, now_s = paused
+        crowd = [asked(name) for name in "abc"]
+        tried_s = []
+        for now_s[0] in range(0, 130, 5):
+            found = pauses.let_through(crowd)
+            assert len(found) <= 1
+            if found:
+                tried_s.append(now_s[0])
+                pauses.note(found, written=())
+
+        assert tried_s == [15, 45, 105]
+
+    def test_holds_no_other_namespace_and_nothing_that_is_new_or_changed(self, paused):
+        pauses, _ = paused
+        others = [asked("a", namespace="good"), asked("d"), asked("a", generation=2)]
+
+        assert pauses.let_through([asked("b"), *others]) == others
+
+    def test_is_over_when_anything_of_it_is_written(self, paused):
+        pauses, _ = paused
+
+        pauses.note([], written={"bad"})
+
+        assert len(pauses.let_through([asked(name) for name in "abc"])) == 3
+
+    def test_begins_with_the_third_that_fails(self):
+        pauses = Pauses(clock=lambda: 0.0)
+        pauses.note([asked("a"), asked("b")], written=())
+
+        assert len(pauses.let_through([asked("a"), asked("b")])) == 2
+
+
+def asked(name, *, namespace="bad", generation=1):
+    return Writes(namespace=namespace, name=name, uid=f"{namespace}/{name}", generation=generation)
