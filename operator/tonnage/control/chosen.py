@@ -11,6 +11,7 @@ from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
 from tonnage.control.rivals import is_drift_due, judged, leaves_template
 from tonnage.control.state import (
+    ACTING,
     BetterAsked,
     Chosen,
     DeploymentView,
@@ -307,9 +308,19 @@ def _live_flags(
 
 
 def _is_put_back(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> bool:
+    """Tell whether what somebody edited is about to be applied over, or was and that is not seen.
+
+    An edit that stays is what engines run with: in a mode that writes nothing, where another writer
+    wins, and while the API server refuses our template.
+    """
+    model, retry = state.model, memory.retry
+    is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
+    is_refused = retry is not None and retry.is_of_template
+    if not is_acting or is_refused or leaves_template(memory):
+        return False
     if judged(memory) is None:
         return bool(deployment.template_managers)
-    return is_drift_due(state, memory) and not leaves_template(memory)
+    return is_drift_due(state, memory) or memory.rivals.template_written_at is not None
 
 
 def _freely(question: Question, live: Flags | None) -> Sizing:

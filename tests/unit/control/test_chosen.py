@@ -26,8 +26,10 @@ from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.answers import Asker
 from tonnage.control.assess import sized
+from tonnage.control.contest import Change
 from tonnage.control.question import question_of
 from tonnage.control.rivals import drift
+from tonnage.control.state import Retry
 from tonnage.control.status import report
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.lengths import MeasuredLengths
@@ -68,6 +70,18 @@ def a_target(arguments=None, *, image="vllm/vllm-openai:v0.33.0", **metadata):
 
 def a_target_state(live=None, **changes):
     return a_state(a_manifest(**TARGET), live=live or a_target(), **changes)
+
+
+A_CHANGE = Change(managers=("kubectl-edit",), was="ours", became="7", generation=3, at_s=NOW_S)
+
+
+def edited(flags, *, slots):
+    """A Deployment of ours, in the template of which somebody wrote another ``--max-num-seqs``."""
+    body = running(flags)
+    arguments = body["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments[arguments.index("--max-num-seqs") + 1] = str(slots)
+    body["metadata"]["managedFields"] += managed_by("kubectl-edit", "f:template")
+    return body
 
 
 class TestTheFirstPlan:
@@ -139,6 +153,44 @@ class TestLiveFlags:
         body["metadata"]["managedFields"] += managed_by("kubectl-edit", "f:template")
 
         assert assessed(live=body).sizing.flags == self.KEPT
+
+    def test_are_those_recorded_until_the_correction_of_an_edit_is_seen(self):
+        state = a_state(live=edited(self.KEPT, slots=7))
+        first = assessed(state)
+        asked = replace(
+            first.memory.rivals,
+            dealt_with=drift(state, first.memory),
+            template_written_at=state.deployment.generation + 1,
+        )
+
+        unseen = assessed(state, memory=replace(first.memory, rivals=asked))
+
+        assert first.sizing.flags == unseen.sizing.flags == self.KEPT
+        assert unseen.template is None
+
+    @pytest.mark.parametrize("mode", ["Recommend", "Paused"])
+    def test_are_those_edited_in_a_mode_that_corrects_nothing(self, mode):
+        scaling = {"mode": mode, "minReplicas": 1, "maxReplicas": 8}
+        state = a_state(a_manifest(scaling=scaling), live=edited(self.KEPT, slots=7))
+
+        assert assessed(state).sizing.flags.max_num_seqs == 7
+
+    def test_are_those_edited_by_who_is_given_way_to(self):
+        state = a_state(live=edited(self.KEPT, slots=7))
+        rivals = assessed(state).memory.rivals
+        held = replace(rivals, template=replace(rivals.template, held_at=1, change=A_CHANGE))
+
+        found = assessed(state, memory=a_memory(state, rivals=held))
+
+        assert found.sizing.flags.max_num_seqs == 7
+
+    def test_are_those_edited_while_the_api_server_refuses_the_correction(self):
+        state = a_state(live=edited(self.KEPT, slots=7))
+        refused = Retry(generation=1, times=1, at_s=NOW_S + 60, is_of_template=True)
+
+        found = assessed(state, memory=a_memory(state, retry=refused))
+
+        assert found.sizing.flags.max_num_seqs == 7
 
     def test_are_those_of_the_arguments_when_somebody_edits_the_record(self):
         body = running(self.KEPT)
