@@ -15,7 +15,8 @@ from tonnage.control.state import (
     PodView,
     Traffics,
 )
-from tonnage.estimate.demand import MeasuredDemand, attainment, is_fresh, measure_demand
+from tonnage.control.tracks import cut_off
+from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, is_fresh, measure_demand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, TABLE, WINDOWS, deciding
@@ -69,13 +70,16 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         state.engines,
         scrape_interval_s=interval_s,
         ready_pods=ready,
-        longest_s=fleet.windows_end_s - memory.vanished_at_s,
+        gone=Gone(
+            longest_s=fleet.windows_end_s - memory.vanished_at_s,
+            cut_off=cut_off(state, fleet, memory),
+        ),
         dispersion=max(1.0, memory.arrival_scv or 1.0),
     )
     has_rate = demand is not None or memory.traffic is not None
     seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if has_rate else None
     lack = _lack(fleet, state.view.namespace, demand)
-    metrics, reason, message = _trust(lack, memory, demand, ready)
+    metrics, reason, message = _trust(lack, memory, demand, ready, state)
     if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
         message = f"{len(ready)} pods report no {unsaid}: does this version name it otherwise?"
     if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
@@ -136,6 +140,7 @@ def _trust(
     memory: ObjectMemory,
     demand: MeasuredDemand | None,
     ready: frozenset[str],
+    state: ModelState,
 ) -> tuple[Metrics, str, str]:
     if lack:  # what is there may raise the fleet, never lower it
         return Metrics.MISSING, *lack
@@ -146,9 +151,16 @@ def _trust(
         hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
         return Metrics.MISSING, "MetricsMissing", f"no fresh series of {len(ready)} pods: {hint}"
     if not demand.is_complete:
-        silent = ", ".join(sorted(ready - demand.reporting)[:MOST_NAMED])
+        silent = pods_named(ready - demand.reporting, state.pods)
         return Metrics.MISSING, "MetricsIncomplete", f"no fresh series of {silent}"
     return Metrics.COMPLETE, "Scraped", f"{len(ready)} pods report"
+
+
+def pods_named(names: Iterable[str], pods: Iterable[PodView]) -> str:
+    """Name some pods, each with its node where that is known."""
+    nodes = {pod.name: pod.node_name for pod in pods}
+    told = (f"{name} on {node}" if (node := nodes.get(name)) else name for name in sorted(names))
+    return ", ".join(list(told)[:MOST_NAMED])
 
 
 def observe_engines(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.measure import is_blind
+from tonnage.control.measure import is_blind, pods_named
 from tonnage.control.state import Fleet, ModelState, ObjectMemory, PodView, Rolling, Traffics
 from tonnage.control.steady import lengths_of, steady_lengths
 from tonnage.estimate.burstiness import arrival_scv, noted
@@ -65,7 +65,8 @@ def with_observed(
     present = frozenset(pod.name for pod in state.pods)
     asked = state.deployment.replicas if state.deployment else 0
     # Fewer than are asked for: what an update replaced, or scaling down took away, is no loss.
-    has_lost = bool(memory.ready_pods - set(ready)) and len(ready) < asked
+    lost = memory.ready_pods - set(ready)
+    has_lost = bool(lost) and len(ready) < asked
     demand = traffics.demand
     measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
     return replace(
@@ -78,6 +79,7 @@ def with_observed(
         stepped=_stepped(memory, asked, fleet.now_s) or memory.stepped,
         window_began=_window_began(memory, asked, fleet),
         lost_at_s=fleet.now_s if has_lost else memory.lost_at_s,
+        lost_pods=pods_named(lost, state.pods) if has_lost else memory.lost_pods,
         served_since_s=_served_since_s(memory, demand, fleet),
         was_whole=memory.was_whole or traffics.metrics is Metrics.COMPLETE,
         blind_since_s=_blind_since_s(memory, traffics, fleet),

@@ -40,6 +40,7 @@ def situation_of(
         recent_needs=needs_told(memory.recent_needs, chosen.served),
         watching_since_s=memory.since_s,
         lost_at_s=memory.lost_at_s,
+        lost_pods=memory.lost_pods,
         is_replacing=is_replacing(state, memory, fleet),
         blackout=found.blackout,
         is_blind=is_blind(found.traffics),

@@ -384,6 +384,8 @@ class ObjectMemory:
     recent_needs: tuple[Needed, ...] = ()
     ready_pods: frozenset[str] = frozenset()
     lost_at_s: float | None = None
+    lost_pods: str = ""
+    """That were then, and their nodes."""
     loading_pods: frozenset[str] = frozenset()
     """That have not been Ready since they were made."""
     present_pods: frozenset[str] = frozenset()

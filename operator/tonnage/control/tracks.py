@@ -24,6 +24,10 @@ from tonnage.values import replace
 LEAST_SHARE = 0.5
 """Of a window, that a track must cover to tell its rate."""
 
+CUT_OFF_SCRAPES = 8
+"""Within which what a lost pod had in flight comes again: the 40 s until its node counts as lost,
+and the shortest window."""
+
 
 def watched(
     memory: ObjectMemory, state: ModelState, fleet: Fleet
@@ -112,3 +116,14 @@ def _as_of(track: Track, each: EngineSamples, at_s: float, interval_s: float) ->
     if at_s - last.at_s > FRESH_SCRAPES * interval_s:
         return replace(each, running=None, waiting=None)
     return replace(each, running=last.running, waiting=last.waiting)
+
+
+def cut_off(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> float:
+    """Return the requests that pods had in flight when they were last heard, and lost of late.
+
+    Clients send them again, to the others. A pod that leaves by our own hand answers what it has.
+    """
+    lost = {pod.name for pod in state.pods if not (pod.is_ready or pod.is_deleting)}
+    since_s = fleet.windows_end_s - CUT_OFF_SCRAPES * fleet.settings.scrape_interval_s
+    last = (readings.last for (pod, _), readings in memory.tracks.items() if pod in lost)
+    return sum(each.running + each.waiting for each in last if each.at_s >= since_s)

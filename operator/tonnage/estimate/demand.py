@@ -54,6 +54,19 @@ class MeasuredDemand:
     preemptions_per_request: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """What pods took along that are gone or lost."""
+
+    longest_s: float = math.inf
+    """How far back a window may reach: what they served is in none that reaches farther."""
+    cut_off: float = 0.0
+    """Requests that those lost of late had in flight."""
+
+
+NOBODY_GONE = Gone()
+
+
 def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
     """Tell whether these samples may be acted on.
 
@@ -77,22 +90,23 @@ def measure_demand(
     *,
     scrape_interval_s: float,
     ready_pods: frozenset[str],
-    longest_s: float = math.inf,
+    gone: Gone = NOBODY_GONE,
     dispersion: float = 1.0,
 ) -> MeasuredDemand | None:
     """Return arrivals per second and the queue; None when no fresh engine says either.
 
     A replica that does not report, or of which an engine has gone silent, makes the figure
-    incomplete: it may raise the fleet, never lower it. ``longest_s``: how far back a window may
-    reach; pods that are gone since took the requests that they served with them. ``dispersion``:
-    variance of the number of requests in a time over its mean, 1 where they come by chance.
+    incomplete: it may raise the fleet, never lower it. ``dispersion``: variance of the number of
+    requests in a time over its mean, 1 where they come by chance.
     """
     fresh = [each for each in samples if is_fresh(each, scrape_interval_s=scrape_interval_s)]
-    windows = _told_windows(fresh, longest_s / scrape_interval_s)
+    windows = _told_windows(fresh, gone.longest_s / scrape_interval_s)
     if not windows:
         return None
     counts = {
-        scrapes: count_arrivals(fresh, scrapes, scrape_interval_s=scrape_interval_s)
+        scrapes: count_arrivals(
+            fresh, scrapes, scrape_interval_s=scrape_interval_s, cut_off=gone.cut_off
+        )
         for scrapes in windows
     }
     chosen = _choose_window(counts, dispersion)
@@ -120,7 +134,11 @@ def measure_demand(
 
 
 def count_arrivals(
-    samples: Iterable[EngineSamples], scrapes: int, *, scrape_interval_s: float
+    samples: Iterable[EngineSamples],
+    scrapes: int,
+    *,
+    scrape_interval_s: float,
+    cut_off: float = 0.0,
 ) -> ArrivalCount:
     """Return how many requests came within a window, as far as there is one.
 
@@ -128,13 +146,17 @@ def count_arrivals(
     cannot see saturation. No engine's arrivals are negative, whatever it reports: it cannot take
     from what came to others. Where no engine is as old as the window, the time that was watched
     counts.
+
+    What lost replicas had in flight came once. Sent again, it makes the backlog of the others grow
+    in a moment: no more than that is taken off, so that the rate is never below what they complete.
     """
     known = [each for each in samples if _says_completions(each, scrapes)]
     longest = max((_watched_scrapes(each, scrapes) for each in known), default=scrapes)
-    return ArrivalCount(
-        requests=sum(_arrivals(each, scrapes, scrape_interval_s) for each in known),
-        seconds=(longest - 1) * scrape_interval_s,
-    )
+    seconds = (longest - 1) * scrape_interval_s
+    growth = sum(each.arrivals[scrapes].backlog_growth_per_s or 0.0 for each in known)
+    came = sum(_arrivals(each, scrapes, scrape_interval_s) for each in known)
+    again = min(cut_off, max(0.0, growth * seconds), came)
+    return ArrivalCount(requests=came - again, seconds=seconds)
 
 
 def _watched_scrapes(each: EngineSamples, scrapes: int) -> float:

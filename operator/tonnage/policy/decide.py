@@ -83,7 +83,9 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
         lost_s = situation.now_s - situation.lost_at_s
         if lost_s < window_s or situation.is_replacing:
             loads = ", what replaces it still loads" if situation.is_replacing else ""
-            message = f"a replica was lost {format_s(lost_s)} ago and its demand with it{loads}"
+            which = f" ({situation.lost_pods})" if situation.lost_pods else ""
+            ago = f"a replica was lost {format_s(lost_s)} ago{which}"
+            message = f"{ago} and its demand with it{loads}"
             return "ReplicaLost", f"{message}: no scale-down"
     if situation.draining is not None:
         waiting, until_s = situation.draining

@@ -81,6 +81,8 @@ class Situation:
     free_budget_gpus: int | None
     """GPUs that the fleet may still take; None: no budget is set."""
     settings: PolicySettings
+    lost_pods: str = ""
+    """Which they were, and on which nodes."""
     unplaced_reason: str = "InsufficientGPU"
     """Why no node takes those pods, or took them when they were given back."""
     refused: tuple[str, str] | None = None

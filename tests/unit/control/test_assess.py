@@ -29,6 +29,7 @@ from tonnage.control.measure import measure_traffic
 from tonnage.control.pending import retry_at_s
 from tonnage.control.state import GivenBack
 from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.track import Reading, Readings
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
@@ -73,6 +74,12 @@ class TestTrust:
 
         assert (traffics.metrics, traffics.reason) == (Metrics.MISSING, "MetricsIncomplete")
         assert traffics.message == "no fresh series of b"
+
+    def test_is_lost_when_one_pod_is_silent_and_names_its_node(self):
+        state = a_state(engines=(an_engine("a"),))
+        pods = tuple(replace(pod, node_name="n2") for pod in state.pods)
+
+        assert trusted(replace(state, pods=pods)).message == "no fresh series of b on n2"
 
     def test_is_lost_when_one_pod_is_stale_and_names_it(self):
         # Prometheus answers five minutes long with the last value.
@@ -631,6 +638,29 @@ class TestLosses:
 
     def test_by_an_update_that_has_replaced_them_are_none(self):
         assert self.lost(before="ab", after="bc", replicas=2) is None
+
+    def test_name_the_pod_and_its_node(self):
+        state = a_state(replicas=2, pods=[a_pod_body("a"), a_pod_body("b", ready_for_s=None)])
+        pods = tuple(replace(pod, node_name=f"node-of-{pod.name}") for pod in state.pods)
+        memory = a_memory(state, ready_pods=frozenset("ab"))
+
+        found = assessed(replace(state, pods=pods), memory=memory)
+
+        assert found.memory.lost_pods == "b on node-of-b"
+
+    def test_cut_off_what_was_in_flight_which_is_sent_again_and_came_once(self):
+        # 4 requests/s for two; b is lost with 220 in flight, and a gets these and 90 held up.
+        pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=None)]
+        survivor = an_engine("a", completions_per_s=2, backlog_growth_per_s=400 / 45)
+        state = a_state(replicas=2, pods=pods, engines=(survivor,))
+        last = Reading(at_s=NOW_S - 60, arrived=5000, running=200, waiting=20)
+        memory = a_memory(state, tracks={("b", "0"): Readings([last])})
+
+        def rate(memory):
+            return assessed(state, memory=memory).traffics.demand.requests_per_s
+
+        assert rate(a_memory(state)) == pytest.approx(10.9, abs=0.05)
+        assert rate(memory) == pytest.approx(6.0)
 
     def test_are_forgotten_after_a_window(self):
         state = a_state(replicas=4, load=1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from measured_builders import an_engine
 from strategies import numbers
 from tonnage.estimate import demand
-from tonnage.estimate.demand import attainment, count_arrivals, is_fresh
+from tonnage.estimate.demand import Gone, attainment, count_arrivals, is_fresh
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples
 
@@ -117,7 +117,7 @@ class TestArrivals:
 
     @given(st.lists(engines, max_size=5), numbers(0, 2000), numbers(0.25, 16))
     def test_are_finite_and_not_negative_whatever_is_missing(self, samples, longest_s, dispersion):
-        demand = measure_demand(samples, longest_s=longest_s, dispersion=dispersion)
+        demand = measure_demand(samples, gone=Gone(longest_s=longest_s), dispersion=dispersion)
 
         assert demand is None or (
             0 <= demand.requests_per_s < INF
@@ -171,6 +171,27 @@ class TestCount:
         count = count_arrivals([an_engine(num_scrapes=None)], 20, scrape_interval_s=15)
 
         assert count.requests == pytest.approx(2 * 285)
+
+
+class TestCutOff:
+    """A node is lost under 4 requests/s, with 220 requests in flight at the replica there."""
+
+    # In the 45 s after clients are sent to the other one it gets the 4 a second, 90 that found no
+    # way for 45 s, and the 220 again: 490, of which 90 end and 400 make its backlog grow.
+    def count(self, *, cut_off, completed=90, grown=400):
+        survivor = an_engine(completions_per_s=completed / 45, backlog_growth_per_s=grown / 45)
+        return count_arrivals([survivor], 4, scrape_interval_s=15, cut_off=cut_off)
+
+    def test_is_not_counted_again_at_the_replica_that_it_is_sent_to(self):
+        assert self.count(cut_off=0).per_s == pytest.approx(10.9, abs=0.05)
+        assert self.count(cut_off=220).per_s == pytest.approx(6.0)
+
+    @pytest.mark.parametrize("grown", [0, -45])
+    def test_takes_off_no_more_than_the_backlog_of_the_others_grew(self, grown):
+        assert self.count(cut_off=220, grown=grown) == self.count(cut_off=0, grown=grown)
+
+    def test_leaves_what_is_completed(self):
+        assert self.count(cut_off=10_000).per_s == pytest.approx(2.0)
 
 
 class TestWindow:
@@ -230,12 +251,15 @@ class TestWindow:
 
     def test_is_not_longer_than_replicas_have_been_the_same(self):
         # A pod that was taken away took the requests of its past with it.
-        demand = measure_demand([an_engine(completions_per_s=0.1)], longest_s=300)
+        demand = measure_demand([an_engine(completions_per_s=0.1)], gone=Gone(longest_s=300))
 
         assert demand.window_s == 285
 
     def test_is_the_shortest_there_is_after_replicas_changed(self):
-        assert measure_demand([an_engine(completions_per_s=0.1)], longest_s=0).window_s == 45
+        assert (
+            measure_demand([an_engine(completions_per_s=0.1)], gone=Gone(longest_s=0)).window_s
+            == 45
+        )
 
     def test_that_no_answer_came_for_is_left_out(self):
         others = {scrapes: 300.0 for scrapes in WINDOWS if scrapes != 4}

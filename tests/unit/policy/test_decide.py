@@ -191,6 +191,10 @@ def test_a_limit_that_changes_nothing_says_nothing():
     [
         (a_situation(current=5, need=2, recent=[6]), "6 were needed within the last 5.0 min"),
         (a_situation(current=5, need=2, **JUST_LOST), "60.00 s ago"),
+        (
+            a_situation(current=5, need=2, **JUST_LOST, lost_pods="b on n2"),
+            "a replica was lost 60.00 s ago (b on n2) and its demand with it",
+        ),
         (a_situation(current=2, need=15), "at most 8 more in one step: 10"),
         (a_situation(current=6, need=9, maximum=8), "9 exceed maxReplicas 8"),
         (
