@@ -20,6 +20,7 @@ from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.kept import kept
 from tonnage.manifests.arguments import argument_pairs, without_capacity_flags
 from tonnage.sizing.adapters import running_adapters
+from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.provenance import (
@@ -153,11 +154,12 @@ def _expected(
     request = by_spec(model.spec, fleet.gpus, shape, version)
     if model.spec.scale_target and state.deployment:
         arguments = state.deployment.arguments
+        flags = dict(argument_pairs(arguments))
         request = replace(
-            request,
+            with_running_cache(request, model.spec.model.kv_cache, flags),
             engine_digest=digest_of((state.deployment.image, *without_capacity_flags(arguments))),
             switches=switches_in(arguments),
-            adapters=running_adapters(request.shape, dict(argument_pairs(arguments))),
+            adapters=running_adapters(request.shape, flags),
         )
     if memory.arrival_scv is not None:
         request = _with_arrivals(request, memory.arrival_scv)

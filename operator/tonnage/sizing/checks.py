@@ -1,8 +1,10 @@
 """What is refused whatever the split: a context or a cache that the engine does not have."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.engine_limits import Use, cache_refusal, refusals
+from tonnage.catalog.engine_limits import Use, auto_means_fp8, cache_refusal, refusals
 from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.catalog.shape import CompressedAttention, ModelShape
 from tonnage.sizing.adapters import check_adapters
@@ -12,7 +14,8 @@ from tonnage.sizing.errors import (
     InvalidKvCacheError,
     InvalidSpeculationError,
 )
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.provenance import Figure, format_input, replaced
+from tonnage.sizing.request import HALF_TYPES, SizingRequest, with_prior
 from tonnage.sizing.speculation import Speculation
 
 PACKED_SINCE: Final = "0.27"
@@ -82,6 +85,27 @@ def use_of(request: SizingRequest) -> Use:
         quant_method=request.shape.quant_method,
         checkpoint_has_fp8_cache=request.shape.kv_cache_format == "fp8",
     )
+
+
+def with_running_cache(
+    request: SizingRequest, asked: str, flags: Mapping[str, str]
+) -> SizingRequest:
+    """Return the request with the cache that a live engine's flags say, unless one is asked for."""
+    found = _running_format(request, flags) if asked == "auto" else request.kv_format
+    if found == request.kv_format:
+        return request
+    told = format_input(Figure.KV_CACHE, found, asked="running")
+    return with_prior(replace(request, kv_format=found, inputs=replaced(request.inputs, told)))
+
+
+def _running_format(request: SizingRequest, flags: Mapping[str, str]) -> str:
+    named = flags.get("--kv-cache-dtype", "auto")
+    if named in HALF_TYPES.values():
+        return "bf16"
+    if named.startswith("fp8") or (named == "auto" and auto_means_fp8(use_of(request))):
+        return "fp8"
+    is_own = named == "auto" and request.kv_format == request.shape.kv_cache_format
+    return "bf16" if is_own else request.kv_format
 
 
 def check_cache(request: SizingRequest) -> None:

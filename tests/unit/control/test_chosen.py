@@ -483,6 +483,29 @@ class TestAScaleTarget:
         assert "first" in found.refusal.message
 
 
+@pytest.mark.parametrize(
+    ("given", "cache"),
+    [
+        (["--kv-cache-dtype", "auto", "--dtype", "bfloat16"], "bf16"),
+        (["--kv-cache-dtype=bfloat16"], "bf16"),
+        (["--dtype=float16"], "bf16"),
+        (["--kv-cache-dtype", "fp8"], "fp8"),
+        (["--kv_cache_dtype=fp8_e5m2"], "fp8"),
+    ],
+)
+def test_a_scale_target_is_counted_with_the_cache_that_its_arguments_say(given, cache):
+    live = a_target(arguments=[*TARGET_ARGUMENTS, *given])
+
+    assert assessed(a_target_state(live)).sizing.request.kv_format == cache
+
+
+def test_a_cache_that_is_asked_for_goes_before_what_a_scale_targets_arguments_say():
+    model = {"id": "meta-llama/Llama-3.3-70B-Instruct", "kvCache": "fp8"}
+    state = a_state(a_manifest(**TARGET | {"model": model}), live=a_target())
+
+    assert assessed(state).sizing.request.kv_format == "fp8"
+
+
 class TestRefusals:
     def test_of_a_deployment_that_somebody_else_owns(self):
         foreign = a_deployment_body(ownerReferences=[])

@@ -152,5 +152,7 @@ def test_a_method_that_the_board_has_no_kernels_for_is_refused_by_version():
     keys = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
 
     assert written(gpu="A100-80GB", version="0.27", **keys) == ("bfloat16", "auto")
-    with pytest.raises(UnsupportedEngineError, match=r"engine\.version 0\.26: weights in fp8 needs"):
+    with pytest.raises(
+        UnsupportedEngineError, match=r"engine\.version 0\.26: weights in fp8 needs"
+    ):
         written(gpu="A100-80GB", version="0.26", **keys)

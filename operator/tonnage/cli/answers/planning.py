@@ -31,6 +31,7 @@ from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
 from tonnage.sizing.adapters import running_adapters
+from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
 from tonnage.sizing.provenance import (
@@ -292,15 +293,17 @@ def _request(
 ) -> SizingRequest:
     version = target.engine_version if target else None
     known = look_up(spec, terms.gpus, model_config=model_config, engine_version=version)
-    request = _on_these_terms(ask(spec, known), terms)
     if target is None:
-        return request
+        return _on_these_terms(ask(spec, known), terms)
+    flags = dict(argument_pairs(target.arguments))
+    asked = with_running_cache(ask(spec, known), spec.model.kv_cache, flags)
+    request = _on_these_terms(asked, terms)
     default = known.engine.constants.gpu_memory_utilization
     return replace(
         request,
         flags=target.flags(default_utilization=default),
         switches=switches_in(target.arguments),
-        adapters=running_adapters(request.shape, dict(argument_pairs(target.arguments))),
+        adapters=running_adapters(request.shape, flags),
     )
 
 
