@@ -164,9 +164,9 @@ def policies(helm, **values):
 
 
 def test_the_policies_come_with_the_rights_that_they_bound_and_only_then(helm):
-    assert policies(helm) == {"", ".own", ".rolls", ".lease"}
-    assert policies(helm, **SCALE_ONLY) == {".lease"}, "no right to create pods"
-    assert policies(helm, **NAMESPACED) == {"", ".own", ".rolls"}, "no Lease of a class"
+    assert policies(helm) == {"", ".own", ".rolls", ".lease", ".size"}
+    assert policies(helm, **SCALE_ONLY) == {".lease", ".size"}, "no right to create pods"
+    assert policies(helm, **NAMESPACED) == {"", ".own", ".rolls", ".size"}, "no Lease of a class"
     assert policies(helm, admissionPolicy={"create": False}) == set()
 
 
@@ -190,7 +190,7 @@ def test_only_who_serves_all_namespaces_sees_leases_of_others(helm):
     assert sorted(of_leases(), key=str) == sorted([*own, *others], key=str)
 
 
-def test_of_the_policies_three_deny_and_one_only_warns(helm):
+def test_of_the_policies_four_deny_and_one_only_warns(helm):
     bindings = of_kind(helm.template(), "ValidatingAdmissionPolicyBinding")
 
     assert {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in bindings} == {
@@ -198,6 +198,7 @@ def test_of_the_policies_three_deny_and_one_only_warns(helm):
         "tonnage.tonnage-system.lease": ["Deny"],
         "tonnage.tonnage-system.own": ["Deny"],
         "tonnage.tonnage-system.rolls": ["Warn"],
+        "tonnage.tonnage-system.size": ["Deny"],
     }
 
 

@@ -214,6 +214,32 @@ def test_who_may_not_create_deployments_may_not_approve_a_plan(kubectl: Kubectl,
 
 
 @pytest.mark.parametrize(
+    ("metadata", "complaint"),
+    [
+        ({"labels": {f"l{each}": "" for each in range(64)}}, None),
+        ({"labels": {f"l{each}": "" for each in range(65)}}, "metadata.labels has 65 labels"),
+        ({"labels": {f"l{each}": "x" * 60 for each in range(20_000)}}, "has 20000 labels"),
+        ({"annotations": {"a": "x" * 65_535}}, None),
+        ({"annotations": {"a": "x" * 65_536}}, "256 annotations of 65536 characters"),
+        ({"annotations": {f"a{each}": "" for each in range(257)}}, "256 annotations of 65536"),
+        ({"annotations": {f"a{each}": "" for each in range(30_000)}}, "256 annotations of 65536"),
+    ],
+)
+def test_labels_and_annotations_are_bounded(
+    kubectl: Kubectl, release: Release, metadata, complaint: str | None
+):
+    content = manifest(("metadata.name", "large"))
+    content["metadata"] |= metadata
+    options = ["create", "--dry-run=server", "-n", release.served, "-f", "-"]
+
+    if complaint is None:
+        assert "created" in kubectl(*options, text=json.dumps(content))
+        return
+    with pytest.raises(LabError, match=complaint):
+        kubectl(*options, text=json.dumps(content))
+
+
+@pytest.mark.parametrize(
     ("spec", "fields"),
     [
         ({"contextLength": 8000}, " spec.contextLength:"),
