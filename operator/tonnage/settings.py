@@ -90,6 +90,17 @@ class Settings(BaseModel):
     dcgm_namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = (
         "exported_namespace"
     )
+    dcgm_namespaces: Annotated[
+        tuple[DnsLabel, ...],
+        Field(max_length=16, json_schema_extra=_DISTINCT),
+        AfterValidator(_checked_distinct),
+    ] = ("gpu-operator",)
+    """Namespaces in which DCGM exporters run: what is scraped elsewhere says nothing about GPUs.
+
+    Any pod's page may name a pod of another namespace, as the exporter's does. Empty: whoever is
+    scraped is believed, as where ``dcgmNamespaceLabel`` is not ``exported_`` and
+    ``namespaceLabel``: which label then is the target's is not known.
+    """
     scrape_interval_s: Positive = 15
     """How often Prometheus scrapes the engines: windows and staleness are multiples of it."""
     tick_s: Positive = 15

@@ -250,6 +250,7 @@ CASES = {
         lambda s: f'vllm:inter_token_latency_seconds_count{{engine="0"}} {50 * s}',
     ),
     ("gpu-operator", "dcgm-exporter-1"): (dcgm("steady"), dcgm("no-engine")),
+    ("green", "no-exporter"): (dcgm("restarts"),),
 }
 OURS = frozenset({("blue", name) for name in ("steady", "restarts", "renamed", "new-names", "old")})
 
@@ -275,7 +276,7 @@ def test_frozen_restarted_doubled_and_renamed_series_are_told_apart(tmp_path):
     assert rate_of(last["steady"]) == pytest.approx(RATE, rel=0.15), "not twice as much"
     assert (last["steady"].running, last["steady"].waiting) == (3, 0)
     assert last["steady"].dram_active_fraction == 0.5
-    assert last["restarts"].dram_active_fraction is None
+    assert last["restarts"].dram_active_fraction is None, "a tenant's page says so"
 
     rates = [rate_of(each["restarts"]) for _, each in seen if "restarts" in each]
     assert max(rate for rate in rates if rate is not None) < 1.3 * RATE

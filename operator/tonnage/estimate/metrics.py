@@ -298,9 +298,10 @@ def expression(
     by = f"{query.aggregation} by ({', '.join((*place, *engine, *query.own_labels))})"
     namespace = settings.dcgm_namespace_label if query.is_of_gpu else settings.namespace_label
     within = f'{namespace}=~"{"|".join(namespaces)}"' if namespaces else ""
+    target = _exporters(settings) if query.is_of_gpu else ""
 
     def reduced(metric: str, matchers: str) -> str:
-        selector = ",".join(filter(None, (settings.prometheus_selector, within, matchers)))
+        selector = ",".join(filter(None, (settings.prometheus_selector, target, within, matchers)))
         series = f"{metric}{{{selector}}}" if selector else metric
         if query.function is None or query.function == "timestamp":
             return f"timestamp({series})" if query.function else series
@@ -313,6 +314,16 @@ def expression(
         own = _placed(own, settings)
     others = (f"{by} ({reduced(name, '')})" for name in query.fallbacks)
     return " or ".join((f"{by} ({own})", *others))
+
+
+def _exporters(settings: Settings) -> str:
+    """Return the matcher of targets that may tell of other namespaces' pods.
+
+    A label of the target's is Prometheus' own: what a page calls so is renamed to exported_.
+    """
+    is_known = settings.dcgm_namespace_label == f"exported_{settings.namespace_label}"
+    allowed = "|".join(settings.dcgm_namespaces) if is_known else ""
+    return f'{settings.namespace_label}=~"{allowed}"' if allowed else ""
 
 
 def _placed(series: str, settings: Settings) -> str:

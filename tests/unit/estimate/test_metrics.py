@@ -99,8 +99,8 @@ GOLDEN = {
     "read_bytes": rate("vllm:estimated_read_bytes_per_gpu_total", "60s"),
     "write_bytes": rate("vllm:estimated_write_bytes_per_gpu_total", "60s"),
     "dram_active": "max by (namespace, pod, UUID, GPU_I_ID) (label_replace(label_replace("
-    'avg_over_time(DCGM_FI_PROF_DRAM_ACTIVE[60s]), "namespace", "$1", "exported_namespace", '
-    '"(.*)"), "pod", "$1", "exported_pod", "(.*)"))',
+    'avg_over_time(DCGM_FI_PROF_DRAM_ACTIVE{namespace=~"gpu-operator"}[60s]), "namespace", "$1", '
+    '"exported_namespace", "(.*)"), "pod", "$1", "exported_pod", "(.*)"))',
 }
 SELECTED = Settings(
     prometheus_url="http://prometheus.test:9090",
@@ -135,6 +135,20 @@ class TestExpressions:
             '"exported_namespace", "$1", "namespace", "(.*)"), '
             '"kubernetes_pod_name", "$1", "pod", "(.*)"))'
         )
+
+    @pytest.mark.parametrize(
+        ("namespaces", "selector"),
+        [
+            (("gpu-operator",), '{namespace=~"gpu-operator"}'),
+            (("gpu-operator", "monitoring"), '{namespace=~"gpu-operator|monitoring"}'),
+            ((), ""),
+        ],
+    )
+    def test_of_gpus_are_believed_of_the_exporters_namespaces_alone(self, namespaces, selector):
+        settings = SETTINGS.model_copy(update={"dcgm_namespaces": namespaces})
+
+        asked = expression(TABLE["dram_active"], settings)
+        assert f"DCGM_FI_PROF_DRAM_ACTIVE{selector}[60s]" in asked
 
     def test_may_be_about_some_namespaces_alone(self):
         asked = queries(SELECTED, ttft_limits_s=(), tpot_limits_s=(), namespaces=["blue", "green"])
