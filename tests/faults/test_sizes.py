@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from fault_world import SHORT, a_world, failing
 from fleet_builders import NOW_S
+from helm import memory_limit_bytes
 from http_double import Reply, serving
 from query_api import QueryApi
 from tonnage.cluster.questions import query_of
@@ -22,6 +22,7 @@ import threading
 from dataclasses import replace
 from fault_world import OBJECTS, a_store
 from fleet_builders import NOW_S
+from helm import memory_limit_bytes
 from kube_double import KubeDouble
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.prometheus import Limits, Prometheus
@@ -54,13 +55,6 @@ print(*(each.decision.replicas for each in outcome.found))
 """
 HEAD = b'{"status":"success","data":{"resultType":"vector","result":['
 LARGE_BYTES = 31 * MIB
-
-
-def memory_limit_bytes():
-    values = yaml.safe_load((ROOT / "charts" / "tonnage" / "values.yaml").read_text())
-    text = values["resources"]["limits"]["memory"]
-    assert text.endswith("Mi")
-    return int(text.removesuffix("Mi")) * MIB
 
 
 def large_pieces(pod):

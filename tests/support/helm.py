@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from tonnage.lab.processes import run
+from tonnage.units import MIB
 
 CHART = Path(__file__).parents[2] / "charts/tonnage"
 NAMESPACE = "tonnage-system"
@@ -46,3 +47,11 @@ class Helm:
 def with_prometheus(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Add the one setting that has no default."""
     return {**values, "settings": {"prometheusUrl": PROMETHEUS} | dict(values.get("settings", {}))}
+
+
+def memory_limit_bytes() -> int:
+    """Return what the chart lets the operator take."""
+    values: Any = yaml.safe_load((CHART / "values.yaml").read_text())
+    text: str = values["resources"]["limits"]["memory"]
+    assert text.endswith("Mi")
+    return int(text.removesuffix("Mi")) * MIB

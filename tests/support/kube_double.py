@@ -2,12 +2,14 @@
 
 import copy
 import itertools
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
+from tonnage.cluster.pages import bounded
 
 Object = dict[str, Any]
 DEPLOYMENTS = "apps/v1/namespaces"
@@ -80,7 +82,7 @@ class KubeDouble:
         for place, body in sorted(self.objects.items()):
             labels = body["metadata"].get("labels") or {}
             if place.split("/")[-2] == kind and wanted.items() <= labels.items():
-                yield copy.deepcopy(body)
+                yield bounded(copy.deepcopy(body), len(json.dumps(body)))
 
     def serves(self, resource: object) -> bool:
         return True

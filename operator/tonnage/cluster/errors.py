@@ -117,6 +117,10 @@ class KubernetesError(WorldError):
         return TOO_LARGE in told or DENIED.search(told) is not None
 
 
+class TooLargeError(KubernetesError):
+    """An answer has more bytes than are read of it."""
+
+
 class ConflictError(KubernetesError):
     """The object changed since it was read: read again and decide again."""
 

@@ -19,7 +19,15 @@ from kubernetes import client, config
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
-from tonnage.cluster.errors import NO_SERVER, ConflictError, KubernetesError, WorldError
+from tonnage.cluster.errors import (
+    NO_SERVER,
+    ConflictError,
+    KubernetesError,
+    TooLargeError,
+    WorldError,
+)
+from tonnage.cluster.pages import Page
+from tonnage.units import KIB, MIB
 
 Object = dict[str, Any]
 
@@ -36,12 +44,21 @@ MOST_CONNECTIONS = 40
 CHUNK = 100
 """Objects in one answer to a list. As it is parsed, one of Kubernetes' takes ten times the memory
 of what is kept of it, and what a list leaves free is never given back whole."""
+FIRST_CHUNK = 10
+"""Objects in the first answer, which shows how large they are; in each further one twice as many
+while they are small."""
+PAGE_BYTES = 8 * MIB
+"""Of one answer to a list: of larger ones fewer objects are asked for."""
+MOST_BYTES = 16 * MIB
+"""Of one object, and of every other answer. etcd takes 1.5 MiB, which JSON may write six times as
+long."""
 RETRIED = frozenset({429, 500, 502, 503, 504})
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
 ANYTHING = "*/*"
 MESSAGE_LENGTH = 300
+PIECE_BYTES = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +184,26 @@ class KubeApi:
         )
 
     def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
-        """Yield every object of a collection, read in chunks."""
-        query = {"limit": str(CHUNK)} | (
-            {"labelSelector": label_selector} if label_selector else {}
-        )
+        """Yield every object of a collection, read in chunks of objects and of bytes.
+
+        Of one that is larger than an object may be its name is given (``Oversized``).
+        """
+        query = {"labelSelector": label_selector} if label_selector else {}
+        chunk = FIRST_CHUNK
         while True:
-            page = self._request(_Call("GET", path, query=query))
-            if "items" not in page:
-                raise KubernetesError(f"GET {path}: no list", status=0)
-            yield from page["items"] or ()
-            more = (page.get("metadata") or {}).get("continue")
-            if not more:
+            try:
+                data = self._answer(_listing(path, query, chunk))
+            except KubernetesError as error:
+                if not _is_of_the_chunk(error, chunk):
+                    raise
+                chunk = FIRST_CHUNK if chunk > FIRST_CHUNK else chunk // 2
+                continue
+            page = Page(data)
+            yield from _items(path, page)
+            if not page.metadata.get("continue"):
                 return
-            query["continue"] = more
+            query["continue"] = page.metadata["continue"]
+            chunk = min(CHUNK, 2 * chunk) if len(data) < PAGE_BYTES // 4 else chunk
 
     def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
         """Apply server-side. The body's ``metadata.uid`` keeps a deleted object deleted."""
@@ -284,7 +308,7 @@ class KubeApi:
             answer = self._api.call_api(
                 call.method, url, headers, call.body, _request_timeout=self._timeout_s
             )
-            data: bytes = answer.read()  # type: ignore[no-untyped-call]
+            data = _read(call, answer.response)
         except HTTPError as error:
             raise self._unanswered(call, error, asked_at_s) from error
         if answer.status not in NO_SERVER:
@@ -314,6 +338,7 @@ class _Call:
     content_type: str = JSON
     accept: str = JSON
     attempts: int = ATTEMPTS
+    most_bytes: int = MOST_BYTES
 
 
 class _RetryableError(Exception):
@@ -321,6 +346,47 @@ class _RetryableError(Exception):
         super().__init__(str(error))
         self.error = error
         self.retry_after_s = retry_after_s
+
+
+def _read(call: _Call, response: Any) -> bytes:
+    """Return the body of an answer.
+
+    Raises:
+        TooLargeError: it has more bytes than are read of it.
+    """
+    data = bytearray()
+    for piece in response.stream(PIECE_BYTES):
+        data += piece
+        if len(data) > call.most_bytes:
+            response.close()  # the rest is not waited for
+            message = f"{call.method} {call.path}: more than {call.most_bytes} bytes"
+            raise TooLargeError(message, status=0)
+    response.release_conn()
+    return bytes(data)
+
+
+def _listing(path: str, query: Mapping[str, str], chunk: int) -> _Call:
+    most_bytes = PAGE_BYTES if chunk > 1 else MOST_BYTES
+    attempts = 1 if chunk > FIRST_CHUNK else ATTEMPTS
+    query = {**query, "limit": str(chunk)}
+    return _Call("GET", path, query=query, most_bytes=most_bytes, attempts=attempts)
+
+
+def _is_of_the_chunk(error: KubernetesError, chunk: int) -> bool:
+    """Tell whether fewer objects may be had: of large ones an answer does not come in time."""
+    is_unanswered = error.status == 0 or error.status in RETRIED
+    return chunk > 1 and (
+        isinstance(error, TooLargeError) or (chunk > FIRST_CHUNK and is_unanswered)
+    )
+
+
+def _items(path: str, page: Page) -> Iterator[Object]:
+    try:
+        yield from page.items()
+    except (ValueError, RecursionError) as error:
+        raise KubernetesError(f"GET {path}: no JSON object", status=0) from error
+    if not page.is_list:
+        raise KubernetesError(f"GET {path}: no list", status=0)
 
 
 def _refusal(call: _Call, status: int, data: bytes, headers: Any, *, is_alone: bool) -> Exception:

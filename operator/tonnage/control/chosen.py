@@ -34,6 +34,8 @@ from tonnage.sizing.workload import Slo
 from tonnage.units import significant
 from tonnage.values import replace
 
+FLAGS_UNKNOWN = "FlagsUnknown"
+"""Of a refusal: what runs is no engine that tells its flags."""
 MIN_WINDOWS = 10
 SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 OF_ONE_POD = "ReadWriteOncePod"
@@ -54,7 +56,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:
         raise RefusedError(
-            "FlagsUnknown",
+            FLAGS_UNKNOWN,
             f"scaleTarget {model.spec.scale_target.name} {FLAGS_NEEDED}",
         )
     is_current = bool(model.spec.scale_target) or (
@@ -96,7 +98,7 @@ def choose_running(
     question = question_of(model, state, fleet, memory, asker)
     live = _live_flags(state, model, question, may_put_back=is_put_back)
     if live is None:
-        raise RefusedError("FlagsUnknown", "the flags that run cannot be read")
+        raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
     return _chosen(question, model, sizing, must_apply=False, problem=problem)
 
@@ -270,6 +272,13 @@ def _check_claim(state: ModelState, model: ModelDeployment) -> None:
 
 def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
     target = model.spec.scale_target
+    if state.oversized_bytes is not None:
+        raise RefusedError(
+            "DeploymentTooLarge",
+            f"Deployment {target.name if target else state.view.name} has "
+            f"{state.oversized_bytes} bytes, of which at most 256 KiB are read: take labels, "
+            "annotations or variables out of it",
+        )
     deployment = state.deployment or state.in_the_way
     if target:
         if deployment is None or not deployment.is_opted_in:

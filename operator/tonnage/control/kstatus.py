@@ -2,11 +2,12 @@
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.assess import UNREADABLE
+from tonnage.control.chosen import FLAGS_UNKNOWN
 from tonnage.control.finding import PENDING, Finding, State
 from tonnage.control.rivals import leaves_template, left_replicas
 from tonnage.control.running import is_spec_ahead
 from tonnage.control.starting import held_up
-from tonnage.control.state import APPROVE, Assessment, DeploymentView
+from tonnage.control.state import APPROVE, Assessment, DeploymentView, ModelState, Refusal
 from tonnage.control.template import roll_written
 from tonnage.units import counted
 
@@ -52,11 +53,12 @@ def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
 def _in_spite_of_pods(found: Assessment) -> tuple[State, str, str] | None:
     """Return (state, reason, message) where pods that are Ready are no sign of the object, if so.
 
-    They are another's, nobody comes to them, nobody sees them, or they are of the spec before.
+    They are another's or no engine as far as we can read, nobody comes to them, nobody sees them,
+    or they are of the spec before.
     """
     refusal, no_path = found.refusal, found.memory.no_path
     is_unseen = refusal is not None and refusal.reason == UNREADABLE
-    if refusal and found.state.in_the_way and not is_unseen:
+    if refusal and not is_unseen and _is_no_engine_of_it(found.state, refusal):
         return "False", refusal.reason, refusal.message
     if no_path:
         return "False", NO_PATH, no_path
@@ -65,6 +67,11 @@ def _in_spite_of_pods(found: Assessment) -> tuple[State, str, str] | None:
     if refusal and found.state.deployment and _is_of_another_spec(found):
         return "False", refusal.reason, refusal.message
     return None
+
+
+def _is_no_engine_of_it(state: ModelState, refusal: Refusal) -> bool:
+    is_unread = state.oversized_bytes is not None or refusal.reason == FLAGS_UNKNOWN
+    return state.in_the_way is not None or is_unread
 
 
 def _is_of_another_spec(found: Assessment) -> bool:

@@ -190,6 +190,8 @@ class ModelState:
     """Of its own name, or its scale target."""
     in_the_way: DeploymentView | None = None
     """Of that name, and not ours."""
+    oversized_bytes: int | None = None
+    """Of a Deployment of that name that is too large to be read; None: there is none."""
     pods: tuple[PodView, ...] = ()
     model_config: ModelShape | BadConfig | None = None
     """What the config.json says that the spec refers to."""

@@ -141,7 +141,8 @@ class Observer:
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
         needed = {key_of(view, parsed[view.uid]) for view in views}
-        self._taken.look(needed - snapshot.deployments.keys(), now_s)
+        seen_names = snapshot.deployments.keys() | snapshot.oversized.keys()
+        self._taken.look(needed - seen_names, now_s)
         heard = self._heard(now_s)
         said = heard if ours else Said(at_s=now_s)
         answers, pages = said.answers, said.scrape.pages
@@ -232,6 +233,7 @@ class Observer:
             model=model,
             deployment=deployment,
             pods=pods,
+            oversized_bytes=snapshot.oversized.get(key) or self._taken.oversized.get(key),
             model_config=config,
             config_problem=problem,
             claim_modes=self._claims.modes_of(model, seen.now_s),

@@ -1,13 +1,14 @@
-"""The informer store: what Kopf's watches last said, kept slim. A hint, checked against lists."""
+"""The informer store: what the watches last said, kept slim. A hint, checked against lists."""
 
 import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from tonnage.cluster.pages import MOST_OBJECT_BYTES, Oversized
 from tonnage.control.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.logs import Line
 from tonnage.fleet.views import (
@@ -61,6 +62,8 @@ class Snapshot:
 
     pods_by_deployment: Mapping[Owner, tuple[PodView, ...]]
     """By namespace and uid of the Deployment, sorted by name."""
+    oversized: Mapping[Key, int] = field(default_factory=dict)
+    """Deployments of which no more than the name is known, and their bytes."""
 
     def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:
         """Return the pods that a ReplicaSet of this Deployment owns, whatever their labels say."""
@@ -109,6 +112,8 @@ class Store:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._views: dict[Kind, dict[Key, View]] = defaultdict(dict)
+        self._oversized: dict[Kind, dict[Key, int]] = defaultdict(dict)
+        """What is too large to be read, and its bytes."""
         self._noted: dict[Kind, set[Key]] = {}
         """By kind: what the watch spoke of since a list of it was begun."""
         self._served: Served | None = None
@@ -128,6 +133,10 @@ class Store:
 
     def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
         """Take in one watch event."""
+        with self._lock:
+            is_large = self._note_size(kind, event_type, body)
+        if is_large:
+            return
         view = _projected(kind, body)
         if view is None:
             return  # what was known of it stays
@@ -149,12 +158,32 @@ class Store:
         if is_news:
             self.changed.set()
 
+    def _note_size(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> bool:
+        """Take in what is too large, and tell whether it is: nothing is known of it any more."""
+        key, known = _key_of(body), self._oversized[kind]
+        if not isinstance(body, Oversized):
+            known.pop(key, None)
+            return False
+        self._noted.setdefault(kind, set()).add(key)
+        self._views[kind].pop(key, None)
+        before = known.pop(key, None)
+        if event_type != "DELETED":
+            known[key] = body.num_bytes
+            if before is None:
+                _tell_size(kind, key, body)
+        if kind is Kind.DEPLOYMENT and before is None and self._is_named(key):
+            self.changed.set()
+        return True
+
+    def _is_named(self, deployment: Key) -> bool:
+        return self._served is None or deployment in self._served.deployments
+
     def _is_served(self, view: View) -> bool:
         served, namespace = self._served, view.namespace
         if served is None or isinstance(view, ModelView):
             return True
         if isinstance(view, DeploymentView):
-            return (namespace, view.name) in served.deployments
+            return self._is_named((namespace, view.name))
         if isinstance(view, AutoscalerView):
             return (namespace, view.target_name) in served.deployments
         if isinstance(view, ReplicaSetView):
@@ -177,8 +206,11 @@ class Store:
         """
         with self._lock:
             self._noted[kind] = set()
-        views, unread = dict[Key, View](), set[Key]()
+        views, unread, oversized = dict[Key, View](), set[Key](), dict[Key, int]()
         for body in listed:
+            if isinstance(body, Oversized):
+                oversized[_key_of(body)] = body.num_bytes
+                continue
             view = _projected(kind, body)
             if view is None:
                 unread.add(_key_of(body))
@@ -194,6 +226,9 @@ class Store:
             ]
             for key in newer:
                 views.pop(key, None)
+            large = self._oversized[kind]
+            oversized = {key: each for key, each in oversized.items() if key not in newer}
+            self._oversized[kind] = {k: large[k] for k in newer & large.keys()} | oversized
             views = {key: _kept(known.get(key), view) for key, view in views.items()}
             self._views[kind] = views | {key: known[key] for key in newer if key in known}
             if kind is Kind.REPLICA_SET:
@@ -204,8 +239,13 @@ class Store:
         """Return everything as it is now."""
         with self._lock:
             copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
+            oversized = dict(self._oversized[Kind.DEPLOYMENT])
         pods, replica_sets = copies[Kind.POD].values(), copies[Kind.REPLICA_SET].values()
-        return Snapshot(**copies, pods_by_deployment=by_deployment(pods, replica_sets))
+        return Snapshot(
+            **copies,
+            pods_by_deployment=by_deployment(pods, replica_sets),
+            oversized=oversized,
+        )
 
 
 def _projected(kind: Kind, body: Mapping[str, Any]) -> View | None:
@@ -215,6 +255,11 @@ def _projected(kind: Kind, body: Mapping[str, Any]) -> View | None:
     except Exception:
         LOG.exception(Line("cannot be read", kind=kind, object="/".join(_key_of(body))))
         return None
+
+
+def _tell_size(kind: Kind, key: Key, body: Oversized) -> None:
+    message = f"{body.num_bytes} bytes, at most {MOST_OBJECT_BYTES} are read"
+    LOG.warning(Line("too large", kind=kind, object="/".join(key), message=message))
 
 
 def _key_of(body: Mapping[str, Any]) -> Key:

@@ -4,6 +4,7 @@ Somebody else's, or one of ours that lost it. A few are read in a tick, in turn 
 anybody may put thousands in the way of objects of theirs.
 """
 
+import json
 import logging
 import math
 from collections.abc import Set
@@ -13,6 +14,7 @@ from typing import Final
 
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
+from tonnage.cluster.pages import Oversized, bounded
 from tonnage.control.state import DeploymentView
 from tonnage.control.turns import by_turns
 from tonnage.fleet.logs import Line
@@ -34,17 +36,19 @@ class Taken:
     kube: KubeApi
     names: set[Key]
     """That something is known to stand under: whoever meets one adds it."""
+    oversized: dict[Key, int] = field(default_factory=dict)
+    """Of these the bytes of what is too large to be read."""
     _read: dict[Key, tuple[float, DeploymentView | None]] = field(default_factory=dict)
 
     def look(self, needed: Set[Key], now_s: float) -> None:
         """Read a few again; what no object needs that no watch shows is forgotten."""
         self.names &= needed
+        self.oversized = {key: each for key, each in self.oversized.items() if key in needed}
         self._read = {key: each for key, each in self._read.items() if key in needed}
         for key in self._in_turn(needed, now_s)[:MOST_READS]:
             found = self.of(key)
             try:
-                body = self.kube.get(DEPLOYMENTS.path(*key))
-                found = deployment_view(body) if body else None
+                found = self._looked_up(key)
             except WorldError as error:
                 LOG.warning(Line("not read", object="/".join(key), message=str(error)))
                 break  # the others fare no better, and each is tried for a while
@@ -52,10 +56,21 @@ class Taken:
                 LOG.exception(Line("its Deployment cannot be read", object="/".join(key)))
             finally:
                 self._read[key] = (now_s, found)
-            if found is None:
+            if found is None and key not in self.oversized:
                 self.names.discard(key)
             else:
                 self.names.add(key)
+
+    def _looked_up(self, key: Key) -> DeploymentView | None:
+        body = self.kube.get(DEPLOYMENTS.path(*key))
+        self.oversized.pop(key, None)
+        if body is None:
+            return None
+        body = bounded(body, len(json.dumps(body, ensure_ascii=False).encode(errors="replace")))
+        if isinstance(body, Oversized):
+            self.oversized[key] = body.num_bytes
+            return None
+        return deployment_view(body)
 
     def _in_turn(self, needed: Set[Key], now_s: float) -> list[Key]:
         """Return, of each namespace, what was read longest ago, then the next."""

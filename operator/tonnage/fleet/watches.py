@@ -1,4 +1,4 @@
-"""What Kopf watches for the store, how it logs in, and when all of that has to be begun anew."""
+"""What is watched for the store, how we log in, and when all of that has to be begun anew."""
 
 import asyncio
 import logging
@@ -16,10 +16,10 @@ import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import CHUNK, MODEL_DEPLOYMENTS, KubeApi
+from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import RELISTED
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
-from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.watches")
@@ -32,29 +32,18 @@ first lists tell of was held at once."""
 END_S = 30.0
 """In which Kopf ends once one of its tasks has; some of them may wait for one that is gone."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-WATCHED: tuple[tuple[Kind, str, str, str], ...] = (
-    (Kind.MODEL, "tonnage.dev", "v1alpha1", "modeldeployments"),
-    (Kind.DEPLOYMENT, "apps", "v1", "deployments"),
-    (Kind.REPLICA_SET, "apps", "v1", "replicasets"),
-    (Kind.POD, "", "v1", "pods"),
-    (Kind.AUTOSCALER, "autoscaling", "v2", "horizontalpodautoscalers"),
-)
-SELECTED = ("deployments", "replicasets", "pods")
 
 
 def register(registry: kopf.OperatorRegistry, store: Store) -> None:
-    """Hand every watch event to the store. Nothing else is registered, so nothing is written."""
+    """Hand what Kopf watches to the store. Nothing else is registered, so nothing is written."""
     kopf.on.login(registry=registry)(log_in)
     kopf.on.startup(registry=registry)(_configure)
-    for kind, group, version, plural in WATCHED:
-        kopf.on.event(group, version, plural, registry=registry)(_noting(store, kind))
 
-
-def _noting(store: Store, kind: Kind) -> Any:
     async def note(*, event: kopf.RawEvent, **_: Any) -> None:
-        store.note(kind, event["type"], event["object"])
+        store.note(Kind.MODEL, event["type"], event["object"])
 
-    return note
+    group, version = MODEL_DEPLOYMENTS.prefix.split("/")[1:]
+    kopf.on.event(group, version, MODEL_DEPLOYMENTS.plural, registry=registry)(note)
 
 
 async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
@@ -133,8 +122,6 @@ async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = CHUNK
     settings.queueing.idle_timeout = IDLE_S
-    for plural in SELECTED:
-        settings.watching.label_selectors[plural] = f"{MANAGED_LABEL}=true"
 
 
 def _authority() -> Callable[[], bytes | None]:
@@ -259,6 +246,7 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         event_loop.add_signal_handler(signal_number, stop)
     looking = asyncio.create_task(look(watches, stop_flag))
+    following = asyncio.create_task(_follow_all(namespaces, store))
     ours = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
@@ -269,12 +257,33 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
         stop_flag=stop_flag,
     )
     ending = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours))
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({*tasks, following}, return_when=asyncio.FIRST_COMPLETED)
+    stop_flag.set()
     await asyncio.wait({ending}, timeout=END_S)
     if not ending.done():
         raise TimeoutError(f"Kopf has not ended within {END_S:g} s")
     await ending
     looking.cancel()
+    await end_all({following})
+
+
+async def _follow_all(namespaces: tuple[str, ...], store: Store) -> None:
+    """Watch everything but our own kind, until one may not be watched."""
+    given = await log_in(settings=kopf.OperatorSettings())
+    if given is None:
+        return  # Kopf says so
+    followers = [
+        Follower(store=store, kind=kind, resource=resource, namespace=each, selector=selector)
+        for kind, resource, selector in RELISTED
+        if kind is not Kind.MODEL
+        for each in namespaces or (None,)
+    ]
+    async with given.aiohttp_session:
+        tasks = {asyncio.create_task(each.follow(given)) for each in followers}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_all(tasks)
 
 
 async def look(

@@ -1,5 +1,6 @@
 """The Kubernetes client against a server that answers as a test says."""
 
+import itertools
 import json
 import socket
 
@@ -18,6 +19,8 @@ from tonnage.cluster.kube import (
     KubeApi,
     load_client,
 )
+from tonnage.cluster.pages import Oversized
+from tonnage.units import MIB
 
 PATH = DEPLOYMENTS.path("serving", "llama")
 NOTHING = json_reply({"kind": "Status", "message": "not found"}, status=404)
@@ -144,9 +147,46 @@ class TestVerbs:
 
         assert found == [{"n": 1}, {"n": 2}, {"n": 3}]
         assert [request.query for request in requests] == [
-            {"limit": "100", "labelSelector": "a=b"},
-            {"limit": "100", "labelSelector": "a=b", "continue": "more"},
+            {"limit": "10", "labelSelector": "a=b"},
+            {"limit": "20", "labelSelector": "a=b", "continue": "more"},
         ]
+
+    def test_list_asks_for_more_objects_while_they_are_small_and_for_fewer_where_not(self, connect):
+        sizes = {0: 10, 1: 10, 2: 10, 3: 10, 4: 10, 5: 9 * MIB, 6: 10}
+
+        def answer(asked):
+            number = int(asked.query.get("continue", "0"))
+            body = {"metadata": {"name": f"p{number}", "labels": {"a": "x" * sizes[number]}}}
+            more = {} if number == 6 else {"continue": str(number + 1)}
+            return json_reply({"metadata": more, "items": [body]})
+
+        with serving(answer) as server:
+            kube, _ = connect(server.url)
+            found = list(kube.list(PODS.path(None)))
+
+        assert [each["metadata"]["name"] for each in found] == [f"p{each}" for each in range(7)]
+        assert [isinstance(each, Oversized) for each in found] == [False] * 5 + [True, False]
+        limits = [request.query["limit"] for request in server.asked]
+        assert limits == ["10", "20", "40", "80", "100", "100", "10", "5", "2", "1", "1"]
+
+    def test_list_asks_for_fewer_objects_where_many_do_not_come_in_time(self, exchange):
+        page = {"metadata": {"continue": "more"}, "items": []}
+        replies = [json_reply(page), Reply(status=504), json_reply({"items": [{"n": 1}]})]
+
+        found, requests, slept = exchange(lambda kube: list(kube.list("/x")), *replies)
+
+        assert found == [{"n": 1}]
+        assert [each.query["limit"] for each in requests] == ["10", "20", "10"]
+        assert slept == []
+
+    @pytest.mark.parametrize("ask", [lambda kube: list(kube.list("/x")), lambda k: k.get("/x")])
+    def test_an_answer_without_end_is_read_to_16_mib(self, connect, ask):
+        with serving(lambda _: Reply(pieces=itertools.repeat(b"x" * MIB))) as server:
+            kube, slept = connect(server.url)
+            with pytest.raises(KubernetesError, match="/x: more than 16777216 bytes"):
+                ask(kube)
+
+        assert slept == []
 
     @pytest.mark.parametrize("empty", [{"items": None, "metadata": {}}, {"items": []}])
     def test_list_may_be_empty(self, exchange, empty):

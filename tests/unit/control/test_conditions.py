@@ -224,6 +224,18 @@ class TestReadyOfWhatIsRefused:
             "MinimumReady",
         )
 
+    @pytest.mark.parametrize("arguments", [[], ["nginx", "-g", "daemon off;"]])
+    def test_is_false_where_a_scale_target_is_no_engine_that_tells_its_flags(self, arguments):
+        body = a_deployment_body(annotations={}, ownerReferences=[], name="web")
+        [container] = body["spec"]["template"]["spec"]["containers"]
+        container |= {"command": [], "args": arguments}
+        target = a_manifest(engine=None, scaleTarget={"name": "web"}, hardware={"gpu": "H200"})
+        found = assessed(a_state(target, live=body))
+
+        assert found.state.deployment.ready == 2, "as many as it asks for"
+        assert said("Ready", found) == ("False", "FlagsUnknown")
+        assert shown(found)["Ready"].message == shown(found)["PlanValid"].message
+
     def test_is_unknown_where_what_runs_cannot_be_read(self):
         state = a_state()
         found = assessed(state, fleet=a_fleet(state, unlisted={"serving": "403"}))

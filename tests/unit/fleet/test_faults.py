@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import re
 
 import pytest
 
@@ -301,6 +302,30 @@ def a_foreign_deployment():
         "metadata": {"name": "llama", "namespace": "serving", "generation": 1},
         "spec": {"replicas": 3, "template": {}},
     }
+
+
+class TestADeploymentThatIsTooLarge:
+    @pytest.mark.parametrize("labels", [{}, {"tonnage.dev/managed": "true"}])
+    def test_is_refused_by_name_and_another_object_goes_on(self, labels):
+        world = a_world(a_manifest(), a_manifest("other"))
+        body = a_foreign_deployment()
+        body["metadata"] |= {"labels": labels, "annotations": {"note": "x" * 300_000}}
+        world.kube.put(PLACE, body)
+        loop = a_loop(world)
+
+        done = [write for _ in range(4) for write in tick(loop, world)]
+
+        [said] = [
+            each["message"]
+            for each in status_of(world)["conditions"]
+            if each["type"] == "PlanValid"
+        ]
+        assert condition(world, "PlanValid") == ("False", "DeploymentTooLarge")
+        assert re.match("Deployment llama has 300[0-9]{3} bytes, of which at most 256 KiB", said)
+        assert condition(world, "Ready")[0] == "False"
+        assert "apply deployments/other" in done
+        assert "apply deployments/llama" not in done
+        assert replicas_of(world) == 3
 
 
 class TestNameConflict:

@@ -11,6 +11,7 @@ from fleet_builders import (
     a_pod_body,
     a_replica_set_body,
 )
+from tonnage.cluster.pages import Oversized
 from tonnage.fleet.store import Kind, Served, Store
 
 
@@ -319,3 +320,57 @@ def test_what_is_noted_is_not_shared_with_who_noted_it(store):
     body["spec"]["scaling"]["maxReplicas"] = 999
 
     assert store.snapshot() == kept
+
+
+def an_oversized(name="llama", num_bytes=300_000):
+    return Oversized({"namespace": "serving", "name": name, "uid": "u-1"}, num_bytes)
+
+
+class TestWhatIsTooLarge:
+    def test_is_known_by_name_and_size_and_told_once(self, store, caplog):
+        store.note(Kind.DEPLOYMENT, "ADDED", a_deployment_body())
+        woke(store)
+        for num_bytes in (300_000, 300_001):
+            store.note(Kind.DEPLOYMENT, "MODIFIED", an_oversized(num_bytes=num_bytes))
+
+        assert store.snapshot().deployments == {}
+        assert store.snapshot().oversized == {("serving", "llama"): 300_001}
+        assert woke(store)
+        [line] = [str(each.msg) for each in caplog.records]
+        assert "object=serving/llama" in line
+        assert "300000 bytes, at most 262144 are read" in line
+
+    def test_wakes_nobody_where_nobody_names_it(self, store):
+        store.serve(Served(deployments=set(), owners=set()))
+        store.note(Kind.DEPLOYMENT, "ADDED", an_oversized())
+
+        assert not woke(store)
+
+    @pytest.mark.parametrize(
+        ("event", "body"), [("DELETED", an_oversized()), ("MODIFIED", a_deployment_body())]
+    )
+    def test_ends_when_it_goes_or_becomes_small(self, store, event, body):
+        store.note(Kind.DEPLOYMENT, "ADDED", an_oversized())
+        store.note(Kind.DEPLOYMENT, event, body)
+
+        assert store.snapshot().oversized == {}
+
+    def test_is_found_by_lists_and_ends_by_them(self, store):
+        store.note(Kind.DEPLOYMENT, "ADDED", a_deployment_body())
+
+        store.reconcile(Kind.DEPLOYMENT, [an_oversized()])
+        assert store.snapshot().deployments == {}
+        assert store.snapshot().oversized == {("serving", "llama"): 300_000}
+
+        store.reconcile(Kind.DEPLOYMENT, [a_deployment_body()])
+        assert store.snapshot().oversized == {}
+
+    def test_is_not_by_a_list_what_the_watch_said_meanwhile_is_not(self, store):
+        def listed():
+            store.note(Kind.DEPLOYMENT, "MODIFIED", a_deployment_body())
+            yield an_oversized()
+
+        store.reconcile(Kind.DEPLOYMENT, listed())
+
+        assert store.snapshot().oversized == {}
+        assert names(store, Kind.DEPLOYMENT) == ["llama"]

@@ -147,3 +147,21 @@ def test_stay_as_they_were_read_where_the_api_server_does_not_answer():
 
     assert taken.of(key).name == "llama"
     assert taken.names == {key}
+
+
+def test_that_are_too_large_are_known_by_their_size_until_they_are_small():
+    key = ("serving", "llama")
+    kube = a_kube(key)
+    large = a_deployment_body(annotations={"note": "x" * 300_000})
+    kube.put(DEPLOYMENTS.path(*key), large)
+    taken = Taken(kube=kube, names=set())
+
+    taken.look({key}, 0.0)
+    assert taken.of(key) is None
+    assert taken.oversized[key] > 300_000
+    assert taken.names == {key}, "looked at in the next tick again"
+
+    kube.put(DEPLOYMENTS.path(*key), a_deployment_body())
+    taken.look({key}, 15.0)
+    assert taken.of(key).name == "llama"
+    assert taken.oversized == {}
