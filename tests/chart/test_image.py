@@ -38,7 +38,7 @@ def test_it_copies_all_that_the_package_carries():
 
 
 def test_it_runs_as_the_user_that_the_chart_asks_for():
-    template = (ROOT / "charts/tonnage/templates/deployment.yaml").read_text()
+    template = (ROOT / "charts/tonnage/templates/_helpers.tpl").read_text()
 
     assert re.findall(r"^USER (\d+):(\d+)$", RECIPE, re.MULTILINE) == [("65532", "65532")]
     assert "runAsUser: 65532" in template

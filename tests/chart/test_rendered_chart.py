@@ -10,6 +10,7 @@ from helm import CHART, PROMETHEUS, with_prometheus
 from schemas import SERVED
 from tonnage.api.crd import crd
 from tonnage.catalog.gpu import GPU_FOLDER
+from tonnage.lab.processes import LabError
 from tonnage.settings import Settings
 
 pytestmark = pytest.mark.lab
@@ -318,3 +319,21 @@ def test_two_releases_share_no_name_outside_their_namespaces(helm):
     ]
 
     assert {name.split(".")[1] for name in names} == {"tonnage-system"}
+
+
+def test_the_security_contexts_and_the_environment_are_values(helm):
+    assigned = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.test:3128"}
+
+    pod = the(
+        helm.template(
+            podSecurityContext=assigned, securityContext={"privileged": False}, extraEnv=[proxy]
+        ),
+        "Deployment",
+    )["spec"]["template"]["spec"]
+
+    assert pod["securityContext"] == assigned
+    assert pod["containers"][0]["securityContext"] == {"privileged": False}
+    assert pod["containers"][0]["env"][2:] == [proxy]
+    with pytest.raises(LabError, match="extraEnv must not set POD_NAME"):
+        helm.template(extraEnv=[{"name": "POD_NAME", "value": "x"}])

@@ -49,6 +49,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{- /* Here, not in values.yaml: what somebody gives replaces it whole, and old values have it too. */}}
+{{- define "tonnage.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "tonnage.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
 {{- define "tonnage.gpuClassFolder" -}}
 /etc/tonnage-gpus
 {{- end }}
@@ -69,11 +86,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{- /* A mapping without what is null: Helm drops a default by one, and a null stays with --reuse-values. */}}
+{{- define "tonnage.given" -}}
+{{- if kindIs "slice" . }}
+{{- toYaml . }}
+{{- else }}
+{{- $given := dict }}
+{{- range $name, $value := . }}
+{{- if kindIs "map" $value }}
+{{- $_ := set $given $name (include "tonnage.given" $value | fromYaml) }}
+{{- else if not (kindIs "invalid" $value) }}
+{{- $_ := set $given $name $value }}
+{{- end }}
+{{- end }}
+{{- if $given }}
+{{- toYaml $given }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* One line for each setting that has a value, as JSON: a whole number stays one. */}}
 {{- define "tonnage.settings" -}}
 {{- $_ := required "settings.prometheusUrl is needed: the address of the Prometheus that scrapes the engines" .Values.settings.prometheusUrl }}
 {{- range $name, $value := omit .Values.settings "operatorNamespace" "catalogFolder" "calibrationFolder" }}
-{{- if not (kindIs "invalid" $value) }}
+{{- if kindIs "map" $value }}
+{{ $name }}: {{ include "tonnage.given" $value | fromYaml | toJson }}
+{{- else if not (kindIs "invalid" $value) }}
 {{ $name }}: {{ toJson $value }}
 {{- end }}
 {{- end }}
@@ -107,6 +145,11 @@ calibrationFolder: {{ include "tonnage.calibrationFolder" . }}
 {{- range $name, $_ := .Values.settings.podMonitorLabels }}
 {{- if regexMatch "^((.*[.])?tonnage[.]dev/.*|app[.]kubernetes[.]io/(name|instance|managed-by))$" $name }}
 {{- fail (printf "settings.podMonitorLabels must not set %s: the operator sets it itself" $name) }}
+{{- end }}
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- if has .name (list "POD_NAME" "POD_NAMESPACE") }}
+{{- fail (printf "extraEnv must not set %s: the chart sets it itself" .name) }}
 {{- end }}
 {{- end }}
 {{- include "tonnage.checkedGpuClasses" . }}
