@@ -156,13 +156,13 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{decimals}f}"
 
 
-def counted(number: float, noun: str, nouns: str = "") -> str:
-    """Write so many of something; ``nouns``: the plural, where it is not made by an s.
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """Write so many of something; ``nouns``: of several, where an s at the end is not all.
 
-    >>> counted(1, "pod"), counted(0, "pod"), counted(2, "query", "queries")
-    ('1 pod', '0 pods', '2 queries')
+    >>> counted(1, "pod"), counted(0, "pod"), counted(2, "pod waits", "pods wait")
+    ('1 pod', '0 pods', '2 pods wait')
     """
-    return f"{number:,g} {noun}" if number == 1 else f"{number:,.0f} {nouns or noun + 's'}"
+    return f"{number} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def one_line(text: str, most: int) -> str:

@@ -42,6 +42,7 @@ from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
+from tonnage.units import counted
 from tonnage.values import replace
 
 DIGEST_LENGTH: Final = 16
@@ -173,7 +174,8 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
         return replace(found, decision=decision)
     asked = _asked(found, chosen, decision)
     message = (
-        f"{decision.replicas} replicas are needed, and {asked} cost {_cost_written(sizing, asked)}"
+        f"{counted(decision.replicas, 'replica is', 'replicas are')} needed, and "
+        f"{counted(asked, 'costs', 'cost')} {_cost_written(sizing, asked)}"
         f", above the {model.spec.scaling.approval_above_usd_per_hour} of "
         f"approvalAboveUsdPerHour: {most} until so many are approved"
     )

@@ -49,6 +49,7 @@ from tonnage.policy.schedules import Event, raised
 from tonnage.policy.situation import Metrics, Need
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
+from tonnage.units import counted
 from tonnage.values import replace
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
@@ -134,7 +135,8 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     memory, deployment = _in_turn(found.memory, fleet.now_s), found.state.deployment
     since_s = memory.waiting_since_s
     waited_s = 0.0 if since_s is None else fleet.now_s - since_s
-    runs = f"{deployment.replicas} replicas stay as they are" if deployment else "nothing runs yet"
+    stay = ("replica stays as it is", "replicas stay as they are")
+    runs = counted(deployment.replicas, *stay) if deployment else "nothing runs yet"
     return replace(
         found,
         memory=memory,

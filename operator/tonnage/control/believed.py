@@ -12,7 +12,7 @@ from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.sizing.nearby import APART
 from tonnage.sizing.provenance import Figure, Origin, cache_input, replaced, speed_input
 from tonnage.sizing.request import Flags, SizingRequest, spread_of
-from tonnage.units import nearest
+from tonnage.units import counted, nearest
 from tonnage.values import replace
 
 
@@ -177,7 +177,7 @@ def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
     if slower < BAND:
         return ()
     stands_on = _load_test(held) or (
-        f"{held.posterior.num_windows} windows of evidence"
+        counted(held.posterior.num_windows, "window of evidence", "windows of evidence")
         if held.is_measured
         else "nothing is measured yet"
     )

@@ -19,6 +19,7 @@ from tonnage.control.state import (
     ObjectMemory,
     PodView,
 )
+from tonnage.units import counted
 from tonnage.values import replace
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
@@ -123,17 +124,16 @@ def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError |
     if left.gpus is None or live is None:
         return None
     grown = replaced_gpus(live, chosen)
+    taking = f"{counted(live.replicas, 'replica')} would take {counted(grown, 'more GPU')}"
     if grown > 0 and left.uncounted:
         return RefusedError(
             "GPUsUncounted",
-            f"{live.replicas} replicas would take {grown} more GPUs, and the fleet's budget "
-            f"cannot count {left.uncounted}",
+            f"{taking}, and the fleet's budget cannot count {left.uncounted}",
         )
     if grown > max(0, left.gpus):
         return RefusedError(
             "GPUBudget",
-            f"{live.replicas} replicas would take {grown} more GPUs, the fleet's budget leaves "
-            f"{max(0, left.gpus)}",
+            f"{taking}, the fleet's budget leaves {max(0, left.gpus)}",
         )
     return None
 

@@ -6,11 +6,13 @@ a search it says nothing new, and a restart finds in the status what was told be
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.finding import PENDING
 from tonnage.control.state import ObjectMemory
+from tonnage.units import counted
 from tonnage.values import replace
 
 EVENT_INTERVAL_S: Final = 600
@@ -26,6 +28,9 @@ BAD: Final[Mapping[str, str]] = {
     "Stalled": "True",
     "Drifted": "True",
 }
+LATE_S: Final = 120.0
+"""For which what is usual after a start is no Event: Prometheus takes so long for a new monitor."""
+USUAL_AT_FIRST: Final = frozenset({"MetricsMissing", "MetricsIncomplete"})
 CONTESTS: Final = frozenset({"ConflictingWriter", "ConflictingScaler", "ParkedAtZero"})
 """Somebody else has a hand in the replicas or the template."""
 
@@ -53,7 +58,7 @@ def happenings(
 
     ``scaling``: the decision that is carried out now; ``rolling``: for what pods are replaced now.
     """
-    told = told_of(conditions, memory.told)
+    told = told_of(conditions, memory.told, now_s=now_s)
     posted = dict(memory.posted)
     events = []
     if scaling and scaling.time != memory.told_decision:
@@ -71,12 +76,14 @@ def happenings(
     return tuple(events), replace(memory, told=told, told_roll=rolling, posted=posted)
 
 
-def told_of(conditions: Iterable[Condition], before: Mapping[str, str]) -> Mapping[str, str]:
+def told_of(
+    conditions: Iterable[Condition], before: Mapping[str, str], *, now_s: float
+) -> Mapping[str, str]:
     """Return {type: reason} of what is bad; what waits for a search is as bad as it was."""
     reasons = {
         each.type: before.get(each.type) if each.reason == PENDING else each.reason
         for each in conditions
-        if each.reason == PENDING or _is_bad(each)
+        if each.reason == PENDING or (_is_bad(each) and not _is_young(each, now_s))
     }
     return {kind: reason for kind, reason in reasons.items() if reason is not None}
 
@@ -85,8 +92,14 @@ def _is_bad(condition: Condition) -> bool:
     return condition.reason in CONTESTS or BAD.get(condition.type) == condition.status
 
 
+def _is_young(condition: Condition, now_s: float) -> bool:
+    since_s = datetime.fromisoformat(condition.last_transition_time).timestamp()
+    return condition.reason in USUAL_AT_FIRST and now_s - since_s < LATE_S
+
+
 def _scaled(decision: DecisionStatus) -> Happening:
-    message = f"{decision.from_replicas} -> {decision.to_replicas} replicas: {decision.message}"
+    after = counted(decision.to_replicas, "replica")
+    message = f"{decision.from_replicas} -> {after}: {decision.message}"
     return Happening(reason="Scaled", message=message, is_warning=False, is_of_write=True)
 
 

@@ -150,8 +150,9 @@ def stalled(found: Assessment) -> Finding:
 
 
 def _held_written(live: DeploymentView) -> str:
+    pods = counted(live.total, "pod is", "pods are")
     return (
-        f"{live.total - live.updated} of {live.total} pods are not replaced, since somebody set "
+        f"{live.total - live.updated} of {pods} not replaced, since somebody set "
         f"spec.paused of Deployment {live.name}: kubectl rollout resume deployment/{live.name} "
         f"-n {live.namespace}"
     )

@@ -35,6 +35,7 @@ from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.workload import Target
+from tonnage.units import counted
 from tonnage.values import replace
 
 SETTLE_SCRAPES = 2
@@ -81,7 +82,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     lack = _lack(fleet, state.view.namespace, demand)
     metrics, reason, message = _trust(lack, memory, demand, ready, state)
     if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
-        message = f"{len(ready)} pods report no {unsaid}: does this version name it otherwise?"
+        message = f"{_pods(ready)} no {unsaid}: does this version name it otherwise?"
     if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
         reason = "ScrapesLeftOut"
         message = f"{message}; begun anew, or with scrapes that cannot be theirs: {odd}"
@@ -149,11 +150,15 @@ def _trust(
         return known, NO_REPLICA, "no replica has been Ready for long enough to be scraped"
     if demand is None:
         hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
-        return Metrics.MISSING, "MetricsMissing", f"no fresh series of {len(ready)} pods: {hint}"
+        return (
+            Metrics.MISSING,
+            "MetricsMissing",
+            f"no fresh series of {counted(len(ready), 'pod')}: {hint}",
+        )
     if not demand.is_complete:
         silent = pods_named(ready - demand.reporting, state.pods)
         return Metrics.MISSING, "MetricsIncomplete", f"no fresh series of {silent}"
-    return Metrics.COMPLETE, "Scraped", f"{len(ready)} pods report"
+    return Metrics.COMPLETE, "Scraped", _pods(ready)
 
 
 def pods_named(names: Iterable[str], pods: Iterable[PodView]) -> str:
@@ -338,3 +343,7 @@ def _context_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
     if not (tokens and usage and running and is_plain and usage > MIN_USAGE):
         return None
     return min(usage * tokens / running, float(sizing.request.context_tokens))
+
+
+def _pods(ready: frozenset[str]) -> str:
+    return counted(len(ready), "pod reports", "pods report")

@@ -14,7 +14,7 @@ from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_back, held_to, judged
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.units import significant
+from tonnage.units import counted, significant
 from tonnage.values import replace
 
 MOVED = 0.02
@@ -145,7 +145,8 @@ def factor_reasons(memory: ObjectMemory, factor: float) -> tuple[Reason, ...]:
         return ()
     number = memory.posterior.num_judged
     stands_on = (
-        f"{factor:.0%} of what the step time says is served, by {number:.0f} requests judged"
+        f"{factor:.0%} of what the step time says is served, by "
+        f"{counted(round(number), 'request')} judged"
     )
     message = f"{stands_on}; {memory.factor_reason}"
     return (Reason(code="PromisesJudged", message=message.rstrip("; ")),)

@@ -18,7 +18,7 @@ from tonnage.control.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemo
 from tonnage.control.template import roll_changes, template_of
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.units import HOUR_S, format_s
+from tonnage.units import HOUR_S, counted, format_s
 from tonnage.values import replace
 
 GAIN_WORTH_A_ROLLOUT = 0.1
@@ -131,10 +131,11 @@ def _lacks(found: Assessment, free_gpus: float) -> str | None:
     live, chosen = found.state.deployment, found.chosen
     grown = replaced_gpus(live, chosen) if live and chosen else 0
     if free_gpus < grown:
-        return f"the pods of today's plan take {grown} GPUs more than the budget leaves"
+        return f"the pods of today's plan take {counted(grown, 'GPU')} more than the budget leaves"
     if _surges(found):
         is_room = free_gpus >= num_gpus
-        left = f"the first new pod takes {num_gpus} GPUs, the budget leaves {max(0, free_gpus)}"
+        taken = counted(num_gpus, "GPU")
+        left = f"the first new pod takes {taken}, the budget leaves {max(0, free_gpus)}"
         return None if is_room else left
     if found.state.deployment and found.state.deployment.replicas <= 1:
         return "pods.maxSurge 0 takes the only replica away before its successor starts"

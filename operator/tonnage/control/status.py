@@ -71,7 +71,7 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
         since_s=now_s,
         decisions=status.decisions,
         conditions={each.type: each for each in status.conditions},
-        told=told_of(status.conditions, {}),
+        told=told_of(status.conditions, {}, now_s=now_s),
         told_decision=status.decisions[0].time if status.decisions else None,
         no_path=next((each.message for each in status.conditions if each.reason == NO_PATH), None),
     )

@@ -7,6 +7,7 @@ from tonnage.control.state import Chosen, DeploymentView, Fleet, ModelState, Obj
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import deployment, site_of
 from tonnage.manifests.names import Manifest
+from tonnage.units import counted
 
 MOST_NAMED = 8
 """Fields that are named in one message."""
@@ -37,4 +38,5 @@ def roll_written(live: DeploymentView | None, changes: tuple[Change, ...]) -> st
     """Say how many pods roll, and for which fields."""
     named = "; ".join(str(each) for each in changes[:MOST_NAMED])
     more = f"; and {len(changes) - MOST_NAMED} more" if len(changes) > MOST_NAMED else ""
-    return f"{live.replicas if live else 0} pods are replaced for {named}{more}"
+    pods = counted(live.replicas if live else 0, "pod is", "pods are")
+    return f"{pods} replaced for {named}{more}"

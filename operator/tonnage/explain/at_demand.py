@@ -8,7 +8,7 @@ from tonnage.explain.report import rounded
 from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.demand import Served
-from tonnage.units import format_s, significant
+from tonnage.units import counted, format_s, significant
 
 PERCENT = 100
 
@@ -182,7 +182,7 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
         yield (
             "demand",
             f"{significant(rate)} requests/s, {rate / sustained:.1%} of what "
-            f"{_fleet(replicas)} sustain{'s' if replicas == 1 else ''}",
+            f"{counted(replicas, 'replica sustains', 'replicas sustain')}",
         )
     if asked:
         for name, reached, target in reached_targets(sizing, asked.served):
@@ -193,10 +193,6 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
     yield "at capacity", _capacity_written(sizing, sustained, replicas, found)
     if asked:
         yield "growth", room_written(asked)
-
-
-def _fleet(replicas: int) -> str:
-    return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
 def _cost_written(found: Bill) -> str:

@@ -10,7 +10,7 @@ from tonnage.sizing.compare import Choice
 from tonnage.sizing.cost import full_use, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
-from tonnage.units import format_bytes, format_s, significant
+from tonnage.units import counted, format_bytes, format_s, significant
 
 NEARLY: Final = 0.995
 """Of the load line: above this share nothing but the load line itself is the limit."""
@@ -120,8 +120,8 @@ def _throughput(choice: Choice) -> Iterator[Figure]:
 def _cost(choice: Choice) -> Iterator[Figure]:
     """How many, and for how much?"""
     found, each = choice.bill, choice.sizing.flags.parallelism.num_gpus
-    yield _count("replicas", choice.replicas, f"{choice.replicas} x {_gpus(each)}")
-    yield _count("gpus", choice.num_gpus, f"{_gpus(choice.num_gpus)} in all")
+    yield _count("replicas", choice.replicas, f"{choice.replicas} x {counted(each, 'GPU')}")
+    yield _count("gpus", choice.num_gpus, f"{counted(choice.num_gpus, 'GPU')} in all")
     if found is None:
         yield Figure(name="price", value="unknown", written="no price")
         return
@@ -160,10 +160,6 @@ def _money(name: str, currency: str) -> str:
     'eurPerHour'
     """
     return name.replace("usd", currency.casefold(), 1)
-
-
-def _gpus(number: int) -> str:
-    return "1 GPU" if number == 1 else f"{number} GPUs"
 
 
 def _validation(choice: Choice) -> Iterator[Figure]:

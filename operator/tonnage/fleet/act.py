@@ -46,6 +46,7 @@ from tonnage.manifests.names import (
     SCALE_MANAGER,
     Manifest,
 )
+from tonnage.units import counted
 
 LOG = logging.getLogger("tonnage.act")
 SCALE_ATTEMPTS = 3
@@ -162,7 +163,9 @@ class Writer:
         for attempt in range(SCALE_ATTEMPTS):
             live = self.kube.get(path)
             if live is None or _seen(live) != (scale.uid, scale.seen):
-                raise StaleError(f"does not ask for {scale.seen} replicas any more: decided anew")
+                raise StaleError(
+                    f"does not ask for {counted(scale.seen, 'replica')} any more: decided anew"
+                )
             for cost in scale.costs if attempt == 0 else ():
                 self._mark(writes, cost)
             version = live["metadata"]["resourceVersion"]

@@ -12,7 +12,7 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.checked import CorruptedStateError, NewerStateError
 from tonnage.estimate.stored import Loaded
 from tonnage.manifests.names import MANAGER
-from tonnage.units import HOUR_S
+from tonnage.units import HOUR_S, counted
 
 LOG = logging.getLogger("tonnage.calibration")
 KEY: Final = "calibration.json"
@@ -141,7 +141,8 @@ class StoredMap:
             if loaded.num_dropped or loaded.num_widened:
                 self._note(
                     Severity.ENTRIES_DROPPED,
-                    f"{loaded.num_dropped} entries that are none were left out, the doubt of "
+                    f"{counted(loaded.num_dropped, 'entry', 'entries')} left out that cannot be, "
+                    "the doubt of "
                     f"{loaded.num_widened} was set wide",
                 )
             return loaded.calibrations

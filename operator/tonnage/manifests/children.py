@@ -33,6 +33,7 @@ from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import HALF_TYPES, Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
+from tonnage.units import counted
 
 DIGEST_LENGTH = 16
 
@@ -174,7 +175,7 @@ def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
     if split.num_gpus > request.gpu.gpus_per_node:
         raise NotServableError(
-            f"{split} needs {split.num_gpus} GPUs, a node of {request.gpu.name} has "
+            f"{split} needs {counted(split.num_gpus, 'GPU')}, a node of {request.gpu.name} has "
             f"{request.gpu.gpus_per_node}: replicas over several nodes are not supported yet"
         )
     return PodFigures(

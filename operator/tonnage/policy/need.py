@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tonnage.api.status import Reason
 from tonnage.policy.situation import Need
 from tonnage.sizing.plan import Sizing
-from tonnage.units import format_s, significant
+from tonnage.units import counted, format_s, significant
 
 DOWN_MARGIN = 0.03
 """Replicas are taken away only if the rest would serve this much more than the demand: plans are
@@ -197,7 +197,9 @@ def _backlog_reason(
     traffic: Traffic, supply: Supply, left: float, time_s: float, replicas: int
 ) -> Reason:
     when = f"{significant(left)} will wait in {format_s(supply.lead_s)}" if supply.lead_s else ""
-    coming = f" with {len(supply.due_s)} more replicas on their way" if supply.due_s else ""
+    coming = (
+        f" with {counted(len(supply.due_s), 'more replica')} on the way" if supply.due_s else ""
+    )
     now = f"{significant(traffic.waiting)} waiting now"
     told = f"{now}, {when}{coming}" if when else now
     message = f"{told}: to drain them in {format_s(time_s)} needs {replicas}"

@@ -19,7 +19,7 @@ from fleet_builders import (
     managed_by,
 )
 from tonnage.control.carried import Carried, carried_out
-from tonnage.control.happenings import EVENT_INTERVAL_S
+from tonnage.control.happenings import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.state import Memory, Pending
 from tonnage.control.status import report
 from tonnage.control.tick import tick
@@ -301,14 +301,28 @@ class TestHappenings:
         state = a_state(replicas=a_sizing().replicas, engines=())
 
         first, memory = asked(state)
-        second, _ = asked(state, memory=memory, now_s=NOW_S + 15)
+        soon, memory = asked(state, memory=memory, now_s=NOW_S + LATE_S - 1)
+        late, memory = asked(state, memory=memory, now_s=NOW_S + LATE_S)
+        after, _ = asked(state, memory=memory, now_s=NOW_S + LATE_S + 15)
 
-        assert self.reasons(first) == ["MetricsMissing"]
-        assert first.happenings[0].is_warning
-        assert self.reasons(second) == []
+        assert self.reasons(first) == self.reasons(soon) == []
+        assert self.reasons(late) == ["MetricsMissing"]
+        assert late.happenings[0].is_warning
+        assert self.reasons(after) == []
+
+    def test_a_replica_whose_first_scrape_takes_a_minute_is_no_warning(self):
+        live = a_deployment_body(replicas=a_sizing().replicas)
+        unseen, seen = a_state(live=live, engines=()), a_state(live=live, load=1.5)
+
+        first, memory = asked(unseen)
+        second, memory = asked(unseen, memory=memory, now_s=NOW_S + 60)
+        third, _ = asked(seen, memory=memory, now_s=NOW_S + 75)
+
+        told = [each.reason for made in (first, second, third) for each in made.happenings]
+        assert not {"MetricsMissing", "MetricsIncomplete"} & set(told)
 
     def test_a_condition_that_wavers_is_told_every_ten_minutes(self):
-        bad, good = a_state(engines=()), a_state(load=1.5)
+        bad, good = a_state(config_problem="no such key"), a_state(load=1.5)
         told = []
         memory = a_memory(good)
         for number in range(100):
@@ -316,7 +330,7 @@ class TestHappenings:
             made, memory = asked(state, memory=memory, now_s=NOW_S + number * 15)
             told += self.reasons(made)
 
-        assert told.count("MetricsMissing") == 1 + 100 * 15 // EVENT_INTERVAL_S
+        assert told.count("ModelConfigMissing") == 1 + 100 * 15 // EVENT_INTERVAL_S
 
     def test_a_warning_says_nothing_more_when_its_search_waits_in_between(self):
         bad = a_state(config_problem="no such key")
@@ -332,14 +346,14 @@ class TestHappenings:
         assert self.reasons(later) == []
 
     def test_what_was_told_before_a_restart_is_not_told_again(self):
-        state = a_state(replicas=a_sizing().replicas, engines=())
+        state = a_state(config_problem="no such key")
         first, _ = asked(state)
         status = Packed.of(first.status.to_dict())
         after = replace(state, view=replace(state.view, status=status))
 
         outcome = tick(a_fleet(after, now_s=NOW_S + 15), Memory())
 
-        assert self.reasons(first) == ["MetricsMissing"]
+        assert self.reasons(first) == ["ModelConfigMissing"]
         assert self.reasons(outcome.writes[0]) == []
 
     def test_another_reason_of_the_same_condition_is_told(self):

@@ -5,7 +5,6 @@ from typing import Final
 
 from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import Compared
-from tonnage.cli.answers.plan_words import counted
 from tonnage.cli.console import printable
 from tonnage.explain.at_demand import AtDemand, at_demand
 from tonnage.explain.choosing import aspects
@@ -16,7 +15,7 @@ from tonnage.sizing.cost import Bill
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
-from tonnage.units import format_s, significant
+from tonnage.units import counted, format_s, significant
 
 WORDS: Final = frozenset({"class", "split", "bound by"})
 """Columns of words; the others are numbers."""

@@ -15,7 +15,7 @@ from tonnage.explain.words import Answer, explain
 from tonnage.sizing.cost import bill
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import Flags
-from tonnage.units import format_s, significant
+from tonnage.units import counted, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
 NOES: Final = {
@@ -134,15 +134,6 @@ def key_figures(answer: Planned) -> dict[str, str]:
             figures[f"{unit} {tokens} asked for"] = asked_usd
         figures[f"{unit} {tokens} at capacity"] = f"{cost.usd_per_million_tokens:.2f}"
     return figures
-
-
-def counted(number: int, noun: str) -> str:
-    """Write a number of things.
-
-    >>> counted(1, "replica"), counted(2, "replica")
-    ('1 replica', '2 replicas')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def questions(answer: Planned) -> tuple[Answer, ...]:

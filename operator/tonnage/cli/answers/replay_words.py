@@ -11,7 +11,7 @@ from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.expected import slo_of
-from tonnage.units import DAY_S, HOUR_S, format_s, significant
+from tonnage.units import DAY_S, HOUR_S, counted, format_s, significant
 
 UNKNOWN: Final = "-"
 POLICY: Final = "policy"
@@ -35,7 +35,7 @@ def headline(found: list[Fared], target: float) -> str:
     by_name = {each.policy.name: each for each in found if each.judged}
     tonnage, peak = by_name.get(TONNAGE), by_name.get(STATIC_PEAK)
     if tonnage is None:
-        return f"{len(found)} {'policy' if len(found) == 1 else 'policies'}, without Tonnage"
+        return f"{counted(len(found), 'policy', 'policies')}, without Tonnage"
     share = tonnage.middle("attainment") or 0.0
     kept = f"{share:.2%} of requests kept"
     hours = gpu_hours(tonnage)
@@ -66,7 +66,7 @@ def ran_words(case: Case, found: list[Fared], question: Question) -> str:
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
     return (
         f"Your fleet ran {significant(pods)} replicas in the mean, as counted: {significant(took)} "
-        f"GPU-hours {span} at {gpus} {'GPU' if gpus == 1 else 'GPUs'} each. With Tonnage, "
+        f"GPU-hours {span} at {counted(gpus, 'GPU')} each. With Tonnage, "
         f"simulated: {_number(tonnage)}, {change}"
     )
 
@@ -154,7 +154,7 @@ def case_title(case: Case) -> str:
     return (
         f"{case.gpu}{f' x {number}' if number > 1 else ''}, cold start {format_s(case.start_s)}, "
         f"max-num-seqs {flags.max_num_seqs}; begins with "
-        f"{first} {'replica' if first == 1 else 'replicas'}"
+        f"{counted(first, 'replica')}"
     )
 
 

@@ -17,6 +17,7 @@ from tonnage.cli.console import Failure, output, remark, show
 from tonnage.cli.read.evidence import OPERATOR, Wanted, read_evidence
 from tonnage.cli.read.live import Cluster, connect
 from tonnage.cluster.errors import KubernetesError
+from tonnage.units import counted
 
 ENDING: Final = ".tar.gz"
 
@@ -101,7 +102,7 @@ def diagnose(  # noqa: PLR0913  (one argument per option)
     _write(path, archive(files, folder=folder, now_s=now_s))
     console = output()
     for name, text in files.items():
-        show(console, f"{name}  {len(text.splitlines())} lines")
+        show(console, f"{name}  {counted(len(text.splitlines()), 'line')}")
     for problem in evidence.problems:
         remark(f"Note: not read: {problem}")
     remark(f"Wrote {path}. Secrets are left out as far as they can be known: look through it")

@@ -16,6 +16,7 @@ from tonnage.cli.answers.patience import Progress, is_compiled
 from tonnage.cli.console import Failure, complain, needs_extra, remark
 from tonnage.cli.read.manifest import Manifests, Resource
 from tonnage.replay.traces import Trace
+from tonnage.units import counted
 
 PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
 
@@ -103,4 +104,4 @@ def write_trace(path: Path, trace: Trace) -> None:
             writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
     except OSError as error:
         raise Failure(f"--save-trace {path}: {error.strerror}") from error
-    remark(f"Wrote {path}: {len(trace)} requests")
+    remark(f"Wrote {path}: {counted(len(trace), 'request')}")

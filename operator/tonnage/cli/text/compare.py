@@ -31,6 +31,7 @@ from tonnage.cli.text.figures import DIM, batch_table, heading
 from tonnage.cli.text.parts import parts
 from tonnage.cli.text.plan import INDENT
 from tonnage.sizing.compare import Choice
+from tonnage.units import counted
 
 NAMES: Final = ("#", CLASS)
 
@@ -55,7 +56,7 @@ def compared(found: Compared, console: Console) -> Iterator[RenderableType]:
 def _title(found: Compared) -> RenderableType:
     deployment, selection = found.deployment, found.selection
     number = len(selection.choices) + len(selection.refused)
-    classes = "1 GPU class" if number == 1 else f"{number} GPU classes"
+    classes = counted(number, "GPU class", "GPU classes")
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
     return heading(name)
 

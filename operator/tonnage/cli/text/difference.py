@@ -10,10 +10,11 @@ from tonnage.cli.answers.differing import (
     replicas_of,
     total_cost,
 )
-from tonnage.cli.answers.plan_words import counted, is_short
+from tonnage.cli.answers.plan_words import is_short
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.console import printable
 from tonnage.manifests.changes import Change
+from tonnage.units import counted
 
 ABSENT: Final = "-"
 ESCAPED: Final = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#&@!~"})
@@ -130,9 +131,9 @@ def _details(each: Difference) -> Iterator[str]:
     yield from (f"- {_change(change)}" for change in each.spec_changes)
     yield ""
     if each.pod_changes:
-        pods = counted(each.num_rolled, "pod")
+        pods = counted(each.num_rolled, "pod is", "pods are")
         because = f", because of {', '.join(map(_text, each.causes))}" if each.causes else ""
-        yield f"{pods} {'is' if each.num_rolled == 1 else 'are'} replaced{because}:"
+        yield f"{pods} replaced{because}:"
         yield ""
         yield from (f"- {_change(change)}" for change in each.pod_changes)
         yield ""
