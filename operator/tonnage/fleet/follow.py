@@ -3,8 +3,8 @@
 Anybody may make these as large and as many as a quota lets them, so they are read line by line, and
 one object at a time is parsed. A watch that begins without a version is first told of all that is
 there, which makes a list of its own unnecessary; those versions come in no order, so none is gone
-on from before the API server has sent a bookmark. What vanished between two watches is found by the
-lists of the loop.
+on from before the API server has sent a bookmark. What vanished before it began is found by the
+lists of the loop, which are read then.
 """
 
 import asyncio
@@ -66,15 +66,19 @@ class Follower:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._note_failure(error)
             except _EndedError as error:
-                self._version = None
+                self._lose_version()
                 self._note_failure(error)
             await asyncio.sleep(self._pause_s())
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
         if self._failures >= FAILURES_OF_A_VERSION:
-            self._version = None
+            self._lose_version()
         LOG.debug(Line("watch ended", kind=self.kind, message=f"{type(error).__name__}: {error}"))
+
+    def _lose_version(self) -> None:
+        self._version = None
+        self.store.has_gap.set()
 
     def _pause_s(self) -> float:
         longest_s = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self._failures, 10))

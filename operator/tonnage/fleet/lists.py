@@ -66,7 +66,8 @@ class Lists:
             KubernetesError: the API server fails, or lets us read no namespace at all.
         """
         since_s = now_s - self.checked_at_s
-        if self.work.is_free and since_s >= RELIST_S:
+        if self.work.is_free and (since_s >= RELIST_S or self.store.has_gap.is_set()):
+            self.store.has_gap.clear()
             self.work.begin(self._reconciled)
         if since_s >= LONGEST_UNLISTED_S:
             self.work.wait(WAIT_S)

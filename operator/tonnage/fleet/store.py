@@ -120,6 +120,8 @@ class Store:
         """None: not known yet."""
         self._deployment_uids: dict[Owner, str | None] = {}
         """Of the Deployment that owns a ReplicaSet."""
+        self.has_gap = threading.Event()
+        """Set when a watch begins without a version: what happened before is found by a list."""
         self.changed = threading.Event()
         """Set when a view changed in a way that a decision can depend on."""
 

@@ -105,9 +105,16 @@ def test_goes_on_from_a_bookmark_and_from_what_comes_after_it():
 
 @pytest.mark.parametrize("gone", [told(error(410)), told(error(500)), Reply(status=410)])
 def test_begins_anew_where_its_version_is_gone(gone):
-    _, asked = followed(told(BOOKMARK), gone)
+    store, asked = followed(told(BOOKMARK), gone)
 
     assert versions(asked) == [None, "70", None]
+    assert store.has_gap.is_set(), "what vanished meanwhile is looked for"
+
+
+def test_asks_for_no_list_where_it_goes_on():
+    store, _ = followed(told(BOOKMARK), told(event()))
+
+    assert not store.has_gap.is_set()
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])

@@ -238,6 +238,16 @@ class TestTheList:
 
         assert found == ()
 
+    def test_is_read_at_once_where_a_watch_begins_anew(self):
+        loop, world = served()
+        del world.kube.objects[OBJECT]
+
+        loop.store.has_gap.set()
+        found = loop.tick()
+
+        assert found == ()
+        assert not loop.store.has_gap.is_set()
+
     def test_finds_that_a_conflicting_autoscaler_is_gone(self):
         loop, world = served()
         place = AUTOSCALERS.path("serving", "other")
