@@ -115,6 +115,7 @@ def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
         "env": environment(pods),
         "resources": _resources(pods, figures.flags.parallelism.num_gpus),
         **_probes(figures.weights_bytes),
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -92,7 +92,6 @@ def as_stored(body):
     spec["schedulerName"] = "default-scheduler"
     container(body)["imagePullPolicy"] = "IfNotPresent"
     container(body)["terminationMessagePath"] = "/dev/termination-log"
-    container(body)["terminationMessagePolicy"] = "File"
     container(body)["ports"][0]["protocol"] = "TCP"
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         container(body)[probe]["successThreshold"] = 1

@@ -192,6 +192,11 @@ class TestPods:
         assert template(LLAMA, alone)["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
         assert "annotations" not in template(LLAMA)["metadata"]
 
+    def test_leave_the_last_lines_of_their_log_where_they_crash(self):
+        [container] = template(LLAMA)["spec"]["containers"]
+
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
     def test_have_time_to_finish_what_they_answer(self):
         pod = template(LLAMA)["spec"]
         [drain_s] = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1:]
