@@ -141,7 +141,7 @@ def test_namespaced_rights_stop_at_the_namespaces_listed(helm):
     }  # fmt: skip
     bindings = of_kind(manifests, "ValidatingAdmissionPolicyBinding")
     # The operator's own account is held everywhere.
-    for binding in (each for each in bindings if not each["metadata"]["name"].endswith(".own")):
+    for binding in (each for each in bindings if ".own" not in each["metadata"]["name"]):
         [expression] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
         assert expression["values"] == ["team-a", "team-b"]
 
@@ -165,9 +165,11 @@ def policies(helm, **values):
 
 
 def test_the_policies_come_with_the_rights_that_they_bound_and_only_then(helm):
-    assert policies(helm) == {"", ".own", ".rolls", ".lease", ".size"}
-    assert policies(helm, **SCALE_ONLY) == {".lease", ".size"}, "no right to create pods"
-    assert policies(helm, **NAMESPACED) == {"", ".own", ".rolls", ".size"}, "no Lease of a class"
+    own = {".own", ".own.scale"}
+
+    assert policies(helm) == {"", *own, ".rolls", ".lease", ".size"}
+    assert policies(helm, **SCALE_ONLY) == {*own, ".lease", ".size"}, "no right to create pods"
+    assert policies(helm, **NAMESPACED) == {"", *own, ".rolls", ".size"}, "no Lease of a class"
     assert policies(helm, admissionPolicy={"create": False}) == set()
 
 
@@ -191,13 +193,14 @@ def test_only_who_serves_all_namespaces_sees_leases_of_others(helm):
     assert sorted(of_leases(), key=str) == sorted([*own, *others], key=str)
 
 
-def test_of_the_policies_four_deny_and_one_only_warns(helm):
+def test_of_the_policies_all_deny_but_one_that_only_warns(helm):
     bindings = of_kind(helm.template(), "ValidatingAdmissionPolicyBinding")
 
     assert {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in bindings} == {
         "tonnage.tonnage-system": ["Deny"],
         "tonnage.tonnage-system.lease": ["Deny"],
         "tonnage.tonnage-system.own": ["Deny"],
+        "tonnage.tonnage-system.own.scale": ["Deny"],
         "tonnage.tonnage-system.rolls": ["Warn"],
         "tonnage.tonnage-system.size": ["Deny"],
     }

@@ -175,11 +175,107 @@ def test_row_14_who_may_not_create_deployments_may_not_write_a_spec(
     ) in str(denial.value)
 
 
-def test_who_may_create_deployments_may_write_a_spec(kubectl: Kubectl, release: Release):
+TO_SERVE = {"deployments.apps": "create", "services": "create"}
+
+
+def test_who_may_create_what_an_engine_needs_may_write_a_spec(kubectl: Kubectl, release: Release):
     bind_edit_role(kubectl, release, "bob")
-    allow(kubectl, release.served, "bob", {"deployments.apps": "create"})
+    allow(kubectl, release.served, "bob", TO_SERVE)
 
     assert "created" in create(kubectl, release.served, GOOD, user="bob", dry_run=True)
+
+
+TARGET = manifest(("spec.engine", None), ("spec.scaleTarget", {"name": "theirs"}))
+
+
+def test_who_may_not_create_services_has_none_made_by_an_engine(kubectl: Kubectl, release: Release):
+    bind_edit_role(kubectl, release, "frank")
+    allow(kubectl, release.served, "frank", {"deployments.apps": "create"})
+
+    assert "created" in create(kubectl, release.served, TARGET, user="frank", dry_run=True)
+    with pytest.raises(LabError) as denial:
+        create(kubectl, release.served, GOOD, user="frank", dry_run=True)
+
+    assert (
+        f"user frank needs the right to create services in namespace {release.served}: "
+        "spec.engine makes one"
+    ) in str(denial.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of spec.pods that makes an object of a kind."""
+
+    name: str
+    asked: Any
+    other: Any
+    kind: str
+
+
+FIELDS = [
+    Field(
+        name="disruptionBudget",
+        asked={"maxUnavailable": 1},
+        other={"maxUnavailable": 2},
+        kind="poddisruptionbudgets.policy",
+    ),
+    Field(
+        name="networkPolicy",
+        asked={"egressPorts": [443]},
+        other={"egressPorts": [80]},
+        kind="networkpolicies.networking.k8s.io",
+    ),
+]
+of_a_field = pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+
+
+@of_a_field
+def test_who_may_not_create_a_kind_has_none_made_by_a_field(
+    kubectl: Kubectl, release: Release, field: Field
+):
+    without, having = f"without-{field.name.lower()}", f"with-{field.name.lower()}"
+    for user in (without, having):
+        bind_edit_role(kubectl, release, user)
+    allow(kubectl, release.served, without, TO_SERVE)
+    allow(kubectl, release.served, having, {**TO_SERVE, field.kind: "create"})
+    content = manifest((f"spec.pods.{field.name}", field.asked))
+
+    assert "created" in create(kubectl, release.served, content, user=having, dry_run=True)
+    with pytest.raises(LabError) as denial:
+        create(kubectl, release.served, content, user=without, dry_run=True)
+
+    assert (
+        f"user {without} needs the right to create {field.kind} in namespace {release.served}: "
+        f"spec.pods.{field.name} creates one"
+    ) in str(denial.value)
+
+
+@of_a_field
+def test_a_field_takes_the_right_to_do_what_a_change_of_it_does(
+    kubectl: Kubectl, release: Release, field: Field
+):
+    user, name = f"changes-{field.name.lower()}", f"changed-{field.name.lower()}"
+    bind_edit_role(kubectl, release, user)
+    allow(kubectl, release.served, user, TO_SERVE)
+    plain = manifest(("metadata.name", name))
+    kubectl("create", "-n", release.served, "-f", "-", text=json.dumps(plain))
+
+    def change(spec: Any, *more: str) -> str:
+        return kubectl(
+            "patch", f"mdep/{name}", "-n", release.served, "--type=merge",
+            "-p", json.dumps({"spec": spec}), *more,
+        )  # fmt: skip
+
+    mine = ("--as", user, "--dry-run=server")
+    with pytest.raises(LabError, match=f"needs the right to create {field.kind}"):
+        change({"pods": {field.name: field.asked}}, *mine)
+    change({"pods": {field.name: field.asked}})
+    with pytest.raises(LabError, match=f"needs the right to update {field.kind}"):
+        change({"pods": {field.name: field.other}}, *mine)
+    with pytest.raises(LabError, match=f"needs the right to delete {field.kind}"):
+        change({"pods": {field.name: None}}, *mine)
+
+    change({"contextLength": 8000}, *mine)
 
 
 def test_row_15_labels_are_free_and_the_spec_is_not(kubectl: Kubectl, release: Release):
@@ -406,18 +502,22 @@ def an_engine(
     name: str, *, owner: str | None = "ModelDeployment", uid: str = str(uuid.UUID(int=0))
 ) -> dict[str, Any]:
     """Return a Deployment that an object of this kind controls; None: nobody does."""
-    labels = {"app": "engine"}
+    labels = {"tonnage.dev/managed": "true", "app": "engine"}
+    pod_labels = {"app": "engine"}
     by = {"apiVersion": "tonnage.dev/v1alpha1", "kind": owner, "name": name, "uid": uid}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name}
+        "metadata": {"name": name, "labels": labels}
         | ({"ownerReferences": [by | {"controller": True}]} if owner else {}),
         "spec": {
-            "selector": {"matchLabels": labels},
+            "selector": {"matchLabels": pod_labels},
             "template": {
-                "metadata": {"labels": labels},
-                "spec": {"containers": [{"name": "engine", "image": "none"}]},
+                "metadata": {"labels": pod_labels},
+                "spec": {
+                    "automountServiceAccountToken": False,
+                    "containers": [{"name": "engine", "image": "none"}],
+                },
             },
         },
     }
@@ -454,7 +554,7 @@ def held(control_plane, release: Release) -> Release:
         try:
             apply_as(control_plane.kubectl, release, release.served, an_engine("a", owner=None))
         except LabError as error:
-            return "only what a ModelDeployment controls" in str(error)
+            return "only what a ModelDeployment of its name controls" in str(error)
         return False
 
     wait_until(is_held, what="the policy of its own is in force", timeout_s=60, needs={})
@@ -467,7 +567,7 @@ def test_the_operator_makes_nothing_that_no_model_deployment_controls(
 ):
     apply_as(kubectl, held, held.served, an_engine("b"))
 
-    with pytest.raises(LabError, match="only what a ModelDeployment controls"):
+    with pytest.raises(LabError, match="only what a ModelDeployment of its name controls"):
         apply_as(kubectl, held, held.served, an_engine("b", owner=owner))
 
 
@@ -476,16 +576,16 @@ def test_the_operator_takes_over_what_was_handed_to_it_and_nothing_else(
 ):
     for name, labels in (("foreign", {}), ("handed-over", {"tonnage.dev/adopt": "uid"})):
         foreign = an_engine(name, owner=None)
-        foreign["metadata"]["labels"] = labels
+        foreign["metadata"]["labels"] |= labels
         kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(foreign))
-    more = {"labels": {"touched": "yes"}}
 
     def taken(name: str) -> Any:
         ours = an_engine(name)
-        return ours | {"metadata": ours["metadata"] | more}
+        ours["metadata"]["labels"] |= {"touched": "yes"}
+        return ours
 
     apply_as(kubectl, held, held.served, taken("handed-over"))
-    with pytest.raises(LabError, match="only what a ModelDeployment controls"):
+    with pytest.raises(LabError, match="only what a ModelDeployment of its name controls"):
         apply_as(kubectl, held, held.served, taken("foreign"))
 
 
@@ -497,6 +597,114 @@ def test_the_operator_writes_nothing_in_kube_system_whatever_its_rights(
     with pytest.raises(LabError, match="nothing in the namespaces of the cluster itself"):
         apply_as(kubectl, held, "kube-system", an_engine("c"))
     kubectl("delete", "role,rolebinding", held.account, "-n", "kube-system")
+
+
+def test_the_operator_labels_what_it_makes_and_gives_it_the_name_of_its_owner(
+    kubectl: Kubectl, held: Release
+):
+    unlabelled, other = an_engine("d"), an_engine("e")
+    del unlabelled["metadata"]["labels"]["tonnage.dev/managed"]
+    other["metadata"]["ownerReferences"][0]["name"] = "another"
+
+    with pytest.raises(LabError, match="carries the label"):
+        apply_as(kubectl, held, held.served, unlabelled)
+    with pytest.raises(LabError, match="only what a ModelDeployment of its name controls"):
+        apply_as(kubectl, held, held.served, other)
+
+
+def test_the_operator_writes_nothing_beside_itself(kubectl: Kubectl, held: Release):
+    allow(kubectl, held.namespace, held.account, {"deployments.apps": "get,create,patch"})
+
+    with pytest.raises(LabError, match="nothing beside itself"):
+        apply_as(kubectl, held, held.namespace, an_engine("f"))
+
+
+def test_the_policies_for_the_operator_bind_nobody_else(kubectl: Kubectl, held: Release):
+    foreign = an_engine("h", owner=None) | {"metadata": {"name": "h"}}
+
+    said = kubectl("create", "--dry-run=server", "-n", held.served, "-f", "-",
+                   text=json.dumps(foreign))  # fmt: skip
+
+    assert "created" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"hostNetwork": True}, "no privileges"),
+        ({"hostPID": True}, "no privileges"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "no privileges"),
+        ({"automountServiceAccountToken": True}, "no token"),
+        ({"containers": [{"name": "engine", "image": "none",
+                          "securityContext": {"privileged": True}}]}, "no privileges"),
+        ({"serviceAccountName": "admin"}, "as the ServiceAccount default"),
+    ],
+)  # fmt: skip
+def test_the_pods_that_the_operator_makes_are_confined(
+    kubectl: Kubectl, held: Release, changed, complaint: str
+):
+    engine = an_engine("g")
+    engine["spec"]["template"]["spec"] |= changed
+
+    with pytest.raises(LabError, match=complaint):
+        apply_as(kubectl, held, held.served, engine)
+
+
+def test_of_a_pod_the_operator_writes_one_annotation(kubectl: Kubectl, held: Release):
+    allow(kubectl, held.served, held.account, {"pods": "get"})  # which kubectl asks for
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "none"}}
+    kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(account))
+    for name, labels in (("ours", {"tonnage.dev/managed": "true"}), ("theirs", {})):
+        pod = {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+            "spec": {"serviceAccountName": "none", "containers": [{"name": "c", "image": "none"}]},
+        }  # fmt: skip
+        kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(pod))
+
+    def write(name: str, metadata: Any) -> None:
+        kubectl(
+            "patch", f"pod/{name}", "-n", held.served, "--as", held.account, "--type=merge",
+            "-p", json.dumps({"metadata": metadata}),
+        )  # fmt: skip
+
+    cost = {"annotations": {"controller.kubernetes.io/pod-deletion-cost": "1"}}
+    only = "pod-deletion-cost only"
+    with pytest.raises(LabError, match=only):
+        write("theirs", cost)
+    for metadata in (
+        {"finalizers": ["tonnage.dev/hold"]},
+        {"annotations": {"other": "1"}},
+        {"labels": {"tonnage.dev/managed": "false"}},
+    ):
+        with pytest.raises(LabError, match=only):
+            write("ours", metadata)
+    write("ours", cost)
+    write("ours", {"annotations": None})
+
+
+def test_the_operator_scales_only_what_is_labelled(kubectl: Kubectl, held: Release):
+    for name, value in (("opted-in", "true"), ("opted-out", "false")):
+        theirs = an_engine(name, owner=None)
+        theirs["metadata"]["labels"]["tonnage.dev/managed"] = value
+        kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(theirs))
+
+    def scale(name: str) -> None:
+        kubectl(
+            "scale", f"deployment/{name}", "-n", held.served, "--replicas=3",
+            "--as", held.account,
+        )  # fmt: skip
+
+    def is_refused() -> bool:
+        try:
+            scale("opted-out")
+        except LabError as error:
+            return "scales only Deployments with the label tonnage.dev/managed" in str(error)
+        return False
+
+    wait_until(is_refused, what="the Deployment is known to the policy", timeout_s=30, needs={})
+    scale("opted-in")
+
+    assert kubectl.get("deployment", "opted-in", "-n", held.served)["spec"]["replicas"] == 3
 
 
 def test_the_chart_installs_cluster_wide_and_goes_without_a_trace(
@@ -515,6 +723,28 @@ def test_the_chart_installs_cluster_wide_and_goes_without_a_trace(
         "get", "clusterroles,clusterrolebindings,validatingadmissionpolicies", "-o", "name"
     )
     assert home not in left
+
+
+def test_an_upgrade_that_reuses_values_takes_the_nulls_that_dropped_defaults(
+    kubectl: Kubectl, helm: Helm, namespaces
+):
+    home = namespaces()
+    install(
+        helm, home, settings={"mode": "scaleOnly", "tickS": None}, affinity=None,
+        resources={"limits": {"memory": None}},
+        dashboard={"create": True, "labels": {"grafana_dashboard": None, "folder": "gpus"}},
+    )  # fmt: skip
+
+    helm("upgrade", "tonnage", CHART, "-n", home, "--reuse-values", "--set", "podLabels.team=chat")
+
+    template = kubectl.get("deployment", "tonnage", "-n", home)["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (dashboard,) = kubectl.get("configmaps", "-n", home, "-l", "folder=gpus")["items"]
+    assert template["metadata"]["labels"]["team"] == "chat"
+    assert "affinity" not in template["spec"]
+    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}}
+    assert "grafana_dashboard" not in dashboard["metadata"]["labels"]
+    helm("uninstall", "tonnage", "-n", home)
 
 
 def test_the_chart_would_install_its_crd(helm: Helm, namespaces):

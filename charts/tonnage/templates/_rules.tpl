@@ -57,3 +57,74 @@
   name: {{ include "tonnage.serviceAccountName" . }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{- /* Kinds that a field of spec.pods makes, changes and deletes. */}}
+{{- define "tonnage.askedKinds" -}}
+disruptionBudget: {group: policy, resource: poddisruptionbudgets}
+networkPolicy: {group: networking.k8s.io, resource: networkpolicies}
+{{- end }}
+
+{{- /* Kinds that every spec with an engine makes. */}}
+{{- define "tonnage.askedAlways" -}}
+- {group: "", resource: services, name: services}
+{{- if .Values.admissionPolicy.askPodMonitors }}
+- {group: monitoring.coreos.com, resource: podmonitors, name: podmonitors.monitoring.coreos.com}
+{{- end }}
+{{- end }}
+
+{{- /* Every write of the operator's own account to what it serves, for policies. */}}
+{{- define "tonnage.ownWrites" -}}
+matchConstraints:
+  resourceRules:
+    - apiGroups: [apps]
+      apiVersions: ["*"]
+      operations: [CREATE, UPDATE]
+      resources: [deployments, deployments/scale]
+    - apiGroups: [""]
+      apiVersions: ["*"]
+      operations: [CREATE, UPDATE]
+      resources: [services, pods]
+    - apiGroups: [monitoring.coreos.com]
+      apiVersions: ["*"]
+      operations: [CREATE, UPDATE]
+      resources: [podmonitors]
+    - apiGroups: [policy]
+      apiVersions: ["*"]
+      operations: [CREATE, UPDATE, DELETE]
+      resources: [poddisruptionbudgets]
+    - apiGroups: [networking.k8s.io]
+      apiVersions: ["*"]
+      operations: [CREATE, UPDATE, DELETE]
+      resources: [networkpolicies]
+{{ include "tonnage.isOperator" . }}
+{{- end }}
+
+{{- define "tonnage.isOperator" -}}
+matchConditions:
+  - name: is-the-operator
+    expression: >-
+      request.userInfo.username
+      == 'system:serviceaccount:{{ .Release.Namespace }}:{{ include "tonnage.serviceAccountName" . }}'
+{{- end }}
+
+{{- /* The beginning of a binding: what refers to parameters is added to it. */}}
+{{- define "tonnage.ownBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "tonnage.labels" .root | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+{{- end }}
+
+{{- /* What a pod of ours never has, whoever may change its template beside us. */}}
+{{- define "tonnage.confined" -}}
+!{{ . }}.?hostNetwork.orValue(false) && !{{ . }}.?hostPID.orValue(false) && !{{ . }}.?hostIPC.orValue(false)
+{{- " " -}} && !{{ . }}.?automountServiceAccountToken.orValue(true)
+{{- " " -}} && {{ . }}.?volumes.orValue([]).all(each, !has(each.hostPath))
+{{- " " -}} && {{ . }}.containers.all(each, !each.?securityContext.?privileged.orValue(false))
+{{- " " -}} && {{ . }}.?initContainers.orValue([]).all(each, !each.?securityContext.?privileged.orValue(false))
+{{- end }}
