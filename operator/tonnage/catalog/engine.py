@@ -121,12 +121,17 @@ def find_engine(version: str) -> KnownEngine:
     Raises:
         CatalogError: not a version, or older than any that is supported.
     """
-    oldest = _vllm()["oldest"]["version"]
+    oldest = oldest_version()
     if parse_version(version) < parse_version(oldest):
         raise UnsupportedEngineError(
             f"engine.version {version}: vLLM before {oldest} is not supported"
         )
     return known_engine(version)
+
+
+def oldest_version() -> str:
+    """Return the oldest version that can be run."""
+    return str(_vllm()["oldest"]["version"])
 
 
 def newest_version() -> str:

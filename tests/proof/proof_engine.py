@@ -1,0 +1,261 @@
+"""Runs a release's own parser and configuration checks on arguments, in a process of its own.
+
+Called with the folder of the release's sources, a JSON file of cases, and where the answers go.
+It runs in the environment of vLLM for CPU, which has PyTorch: the sources of the release stand in
+front of the ones that are installed there. Nothing of Tonnage is imported.
+
+What is not as in a pod is listed in STANDINS.
+"""
+
+import argparse
+import contextlib
+import importlib.abc
+import importlib.machinery
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+STANDINS = {
+    "vllm._C, vllm.vllm_flash_attn and their like": "compiled at installation: empty modules",
+    "vllm.platforms.current_platform": "the release's own CUDA platform, with the GPU's name, "
+    "memory, count and compute capability as constants",
+    "vllm.model_executor.models.registry._run_in_subprocess": "classes of models are looked into "
+    "in the same process",
+    "the model": "a folder with its config.json in place of its name on the hub",
+    "tokenizers, weights": "there are none: nothing is loaded",
+}
+REFUSALS = ("ValueError", "ValidationError", "NotImplementedError", "ArgumentError", "TypeError",
+            "AssertionError", "KeyError")  # fmt: skip
+OF_STANDINS = ("failed to be inspected",)
+"""What a release says of classes that cannot be imported without compiled kernels."""
+
+
+class Compiled(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what is compiled at installation and is not in the sources: modules without content."""
+
+    NAMES = ("vllm._", "vllm.vllm_flash_attn", "vllm.cumem_allocator", "vllm.third_party.")
+
+    def find_spec(self, name, path, target=None):
+        if name.startswith(self.NAMES):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.__getattr__ = lambda name: _nothing(name)
+
+
+def _nothing(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return lambda *given, **named: None
+
+
+class Operators:
+    """What asks whether a kernel is there is answered yes; there are no others."""
+
+    def __getattr__(self, name):
+        if "supports" in name:
+            return lambda *given: True
+        raise AttributeError(name)
+
+
+def stand_in_for_kernels() -> None:
+    import torch
+
+    sys.meta_path.append(Compiled())
+    for name in ("_C", "_moe_C", "_C_cache_ops"):
+        setattr(torch.ops, name, Operators())
+
+
+def stand_in_for_platform(gpu: dict) -> None:
+    import torch
+    import vllm.platforms as platforms
+    from vllm.platforms import cuda
+    from vllm.platforms.interface import DeviceCapability
+
+    class Gpu(cuda.CudaPlatformBase):
+        @classmethod
+        def get_device_capability(cls, device_id=0):
+            return DeviceCapability(*gpu["capability"])
+
+        @classmethod
+        def get_device_name(cls, device_id=0):
+            return gpu["name"]
+
+        @classmethod
+        def get_device_uuid(cls, device_id=0):
+            return f"GPU-{device_id}"
+
+        @classmethod
+        def get_device_total_memory(cls, device_id=0):
+            return int(gpu["memory_bytes"])
+
+        @classmethod
+        def device_count(cls):
+            return gpu["count"]
+
+        @classmethod
+        def is_fully_connected(cls, physical_device_ids):
+            return True
+
+        @classmethod
+        def log_warnings(cls):
+            return None
+
+        @classmethod
+        def has_device_capability(cls, capability, device_id=0):
+            wanted = capability if isinstance(capability, tuple) else divmod(capability, 10)
+            return tuple(gpu["capability"]) >= tuple(wanted)
+
+    platforms._current_platform = Gpu()
+    torch.cuda.device_count = lambda: gpu["count"]
+    import vllm.utils
+
+    for module in ("vllm.utils", "vllm.utils.torch_utils"):
+        if hasattr(sys.modules.get(module), "cuda_device_count_stateless"):
+            sys.modules[module].cuda_device_count_stateless = lambda: gpu["count"]
+
+
+COMMAND_LINES = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args",
+                 "vllm.entrypoints.common.cli_args")  # fmt: skip
+"""Where releases have the parser of ``vllm serve``."""
+
+
+def imported(name: str):
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(error.name):
+            raise
+        return None
+
+
+def parse(arguments: list) -> argparse.Namespace:
+    """Parse as ``vllm serve`` does: its command line first takes the model that is no flag."""
+    lines = next(module for name in COMMAND_LINES if (module := imported(name)))
+    try:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    except ImportError:
+        from vllm.utils import FlexibleArgumentParser
+    found = lines.make_arg_parser(FlexibleArgumentParser(prog="vllm serve")).parse_args(arguments)
+    if getattr(found, "model_tag", None) is not None:
+        found.model = found.model_tag
+    lines.validate_parsed_serve_args(found)
+    return found
+
+
+def checked(arguments: list) -> dict:
+    """Return how far the release takes these arguments: parsed, engine arguments, configuration."""
+    stage = "parser"
+    words = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(words):
+            found = parse(arguments)
+        stage = "engine arguments"
+        from vllm.engine.arg_utils import AsyncEngineArgs
+
+        engine = AsyncEngineArgs.from_cli_args(found)
+        stage = "configuration"
+        from vllm.usage.usage_lib import UsageContext
+
+        config = engine.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except SystemExit:
+        said = words.getvalue().rpartition("error: ")[2].strip()
+        return {"stage": stage, "verdict": "refused", "words": said[:400]}
+    except BaseException as error:
+        kind = type(error).__name__
+        is_own = kind in REFUSALS and not any(each in str(error) for each in OF_STANDINS)
+        verdict = "refused" if is_own else "not run"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        if os.environ.get("PROOF_TRACE"):
+            traceback.print_exc()
+        return {"stage": stage, "verdict": verdict, "words": f"{kind} at {where}: {error}"[:600]}
+    return {
+        "stage": "all",
+        "verdict": "taken",
+        "model dtype": str(config.model_config.dtype).removeprefix("torch."),
+        "cache dtype": str(config.cache_config.cache_dtype),
+        "quantization": str(config.model_config.quantization),
+    }
+
+
+def run_in_fork(case: dict, folder: Path) -> dict:
+    """Check one case in a child: what a release remembers of one board is not told to the next."""
+    answer = folder / "answer.json"
+    answer.unlink(missing_ok=True)
+    child = os.fork()
+    if not child:
+        quiet = os.open(os.devnull if not os.environ.get("PROOF_TRACE") else "/dev/stderr", os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        try:
+            stand_in_for_platform(case["gpu"])
+            model = folder / "model"
+            model.mkdir(exist_ok=True)
+            (model / "config.json").write_text(json.dumps(case["config"]))
+            arguments = [str(model) if each == case["model"] and not number else each
+                         for number, each in enumerate(case["args"])]  # fmt: skip
+            answer.write_text(json.dumps(checked(arguments)))
+        except BaseException:
+            answer.write_text(json.dumps(
+                {"stage": "stand-ins", "verdict": "not run", "words": traceback.format_exc()[-600:]}
+            ))
+        os._exit(0)
+    os.waitpid(child, 0)
+    return json.loads(answer.read_text()) if answer.exists() else {
+        "stage": "process", "verdict": "not run", "words": "the process ended"}  # fmt: skip
+
+
+def import_models(cases, known: dict) -> None:
+    """Import the classes of the models once, for all forks."""
+    for name in sorted({name for case in cases for name in case["config"]["architectures"]}):
+        if name in known:
+            try:
+                importlib.import_module(known[name].module_name)
+            except Exception as error:
+                print(name, error)
+
+
+def import_quantization() -> None:
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    for method in ("awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "modelopt",
+                   "compressed-tensors", "mxfp4"):  # fmt: skip
+        with contextlib.suppress(Exception):
+            get_quantization_config(method)
+
+
+def main() -> None:
+    source, cases, answers = (Path(each) for each in sys.argv[1:])
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", USER="vllm", LOGNAME="vllm",
+                      VLLM_LOGGING_LEVEL="ERROR", VLLM_TARGET_DEVICE="cuda")  # fmt: skip
+    sys.path.insert(0, str(source))
+    stand_in_for_kernels()
+    asked = json.loads(cases.read_text())
+    stand_in_for_platform(next(iter(asked.values()))["gpu"])
+    import vllm.engine.arg_utils
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda call: call()
+    import_models(asked.values(), registry.ModelRegistry.models)
+    import_quantization()
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, case in asked.items():
+            begun = time.monotonic()
+            found[name] = run_in_fork(case, Path(folder))
+            print(name, round(time.monotonic() - begun, 1), found[name]["verdict"], flush=True)
+    answers.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""The manifests of the proof, and what is rendered for each of them."""
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.models import built_in_config
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
+from tonnage.cli.answers.rendering import servable, template_manifest
+from tonnage.manifests.children import Site
+from tonnage.sizing.split import Parallelism
+
+Config = dict[str, Any]
+
+COUNTED: Final = (
+    "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
+    "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--shutdown-timeout",
+)  # fmt: skip
+"""Flags whose number is counted: it changes with every constant, and no engine refuses it."""
+
+LLAMA: Final = "meta-llama/Llama-3.1-8B-Instruct"
+LLAMA_2: Final = "meta-llama/Llama-2-7b-chat-hf"
+DEEPSEEK: Final = "deepseek-ai/DeepSeek-V3"
+FP8_CACHE: Final = "nvidia/Llama-3.1-8B-Instruct-FP8"
+ARGS: Final = (
+    "--async-scheduling", "--no-async-scheduling", "--chat-template-content-format=openai",
+    "--enable-auto-tool-choice --tool-call-parser=llama3_json", "--enable-expert-parallel",
+    "--enable-mfu-metrics", "--enable-prefix-caching", "--no-enable-prefix-caching",
+    "--enforce-eager", "--generation-config=vllm", '--limit-mm-per-prompt={"image":1}',
+    "--load-format=safetensors", '--lora-modules={"name":"a","path":"b/c"}', "--performance-mode=balanced",
+    "--reasoning-parser=deepseek_r1", "--safetensors-load-strategy=lazy", "--seed=7",
+    "--served-model-name=chat", "--tokenizer-mode=auto",
+)  # fmt: skip
+"""Each flag that may be added, with a value that every release of it takes."""
+AWQ: Final[Config] = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm",
+                     "zero_point": True}  # fmt: skip
+NVFP4: Final[Config] = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
+                       "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}  # fmt: skip
+
+
+def _from(model: str, **others: Any) -> Config:
+    """Return the built-in configuration with other keys: a checkpoint that does not ship."""
+    return {**built_in_config(model), **others}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A manifest, and what of the plan is not left to the planner."""
+
+    spec: Config
+    config: Config | None = None
+    """Of a model that the catalogue lacks."""
+    split: Parallelism | None = None
+    """In place of the planner's."""
+
+    @property
+    def model(self) -> str:
+        return str(self.spec["model"]["id"])
+
+    @property
+    def gpu(self) -> str:
+        return str(self.spec["hardware"]["gpu"])
+
+    @property
+    def model_config(self) -> Config:
+        return self.config or built_in_config(self.model)
+
+
+def _case(  # noqa: PLR0913  (what a manifest may say)
+    model: str,
+    gpu: str = "H100",
+    gpus: int = 1,
+    *,
+    config: Config | None = None,
+    split: Parallelism | None = None,
+    of_model: Config | None = None,
+    engine: Config | None = None,
+    **parts: Any,
+) -> Case:
+    tokens = {"promptTokens": {"mean": 500}, "outputTokens": {"mean": 100}}
+    spec = {
+        "model": {"id": model, **(of_model or {})},
+        "hardware": {"gpu": gpu, "gpusPerReplica": gpus},
+        "contextLength": 4096,
+        "demand": {"requestsPerSecond": 1, **tokens},
+        "scaling": {"maxReplicas": 4},
+        "engine": engine or {},
+        **parts,
+    }
+    return Case(spec=spec, config=config, split=split)
+
+
+def _drafts(method: str, tokens: int) -> Config:
+    return {"speculative": {"method": method, "tokens": tokens, "acceptedPercent": 60}}
+
+
+EVERY_POD_FIELD: Final[Config] = {
+    "nodeSelector": {"pool": "gpu"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "modelCacheClaim": "weights",
+    "huggingFaceTokenSecret": {"name": "hub"},
+    "apiKeySecret": {"name": "clients", "key": "key"},
+    "cpu": "8", "memory": "64Gi", "cpuLimit": "9", "memoryLimit": "96Gi",
+    "ephemeralStorage": "10Gi", "ephemeralStorageLimit": "20Gi", "sharedMemory": "4Gi",
+    "serviceAccountName": "serving", "imagePullSecrets": [{"name": "mirror"}],
+    "env": [{"name": "AWS_ACCESS_KEY_ID", "secretKeyRef": {"name": "store", "key": "id"}}],
+    "fsGroupChangePolicy": "OnRootMismatch", "priorityClassName": "high",
+}  # fmt: skip
+CASES: Final[dict[str, Case]] = {
+    "bf16": _case(LLAMA),
+    "bf16, cache in fp8": _case(LLAMA, of_model={"kvCache": "fp8"}),
+    "bf16, cache in bfloat16": _case(LLAMA, of_model={"kvCache": "bfloat16"}),
+    "bf16, cache in float16": _case(LLAMA, of_model={"kvCache": "float16"}),
+    "bf16, fp8 on load": _case(LLAMA, of_model={"weights": "fp8"}),
+    "bf16 on a T4": _case("meta-llama/Llama-3.2-3B-Instruct", "T4"),
+    "bf16 on an L4": _case(LLAMA, "L4", of_model={"kvCache": "fp8"}),
+    "fp16": _case(LLAMA_2),
+    "fp16, cache in float16": _case(LLAMA_2, of_model={"kvCache": "float16"}),
+    "fp16, cache in bfloat16": _case(LLAMA_2, of_model={"kvCache": "bfloat16"}),
+    "fp16 on a T4": _case(LLAMA_2, "T4", 2),
+    "AWQ, fp16": _case("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4"),
+    "AWQ on a T4": _case(
+        "Qwen/Qwen2.5-7B-Instruct-AWQ", "T4",
+        config=_from("Qwen/Qwen2.5-7B-Instruct", torch_dtype="float16", quantization_config=AWQ),
+    ),
+    "GPTQ, bf16": _case("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ"),
+    "GPTQ, fp16": _case(
+        "TheBloke/Llama-2-7B-Chat-GPTQ", config=_from(
+            LLAMA_2,
+            quantization_config=built_in_config("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ")[
+                "quantization_config"
+            ],
+        ),
+    ),
+    "fp8 per channel": _case("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", gpus=2),
+    "fp8 with a cache in fp8": _case(FP8_CACHE),
+    "fp8 with a cache in fp8, bfloat16 asked": _case(FP8_CACHE, of_model={"kvCache": "bfloat16"}),
+    "int8": _case("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", gpus=2),
+    "mxfp4": _case("openai/gpt-oss-20b"),
+    "nvfp4": _case(
+        "nvidia/Llama-3.1-8B-Instruct-FP4", "B200", config=_from(LLAMA, quantization_config=NVFP4)
+    ),
+    "MLA": _case("deepseek-ai/DeepSeek-V2-Lite-Chat", split=Parallelism(tensor=1)),
+    "MLA, fp8 blocks": _case(DEEPSEEK, "H200", 8, split=Parallelism(tensor=8)),
+    "MLA, data parallel": _case(DEEPSEEK, "H200", 8, split=Parallelism(data=8)),
+    "MLA, decode context parallel": _case(
+        DEEPSEEK, "H200", 8, split=Parallelism(tensor=8, context=8)
+    ),
+    "MLA, nvfp4": _case("nvidia/DeepSeek-V3.1-NVFP4", "B200", 8, split=Parallelism(tensor=8)),
+    "MLA, sparse": _case("deepseek-ai/DeepSeek-V3.2", "H200", 8, split=Parallelism(tensor=8)),
+    "MLA, sparse, bfloat16 asked": _case(
+        "deepseek-ai/DeepSeek-V3.2", "H200", 8, split=Parallelism(tensor=8),
+        of_model={"kvCache": "bfloat16"},
+    ),
+    "compressed attention": _case(
+        "deepseek-ai/DeepSeek-V4-Flash", "B200", 4, split=Parallelism(tensor=4)
+    ),
+    "hybrid, Qwen3-Next": _case("Qwen/Qwen3-Next-80B-A3B-Instruct", gpus=4),
+    "hybrid, Qwen3.5": _case("Qwen/Qwen3.5-9B"),
+    "hybrid, Mamba-2": _case("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", gpus=2),
+    "windows, vision": _case("google/gemma-3-12b-it"),
+    "experts": _case("Qwen/Qwen3-30B-A3B", gpus=2),
+    "LoRA": _case(LLAMA, of_model={"adapters": {"number": 4, "rank": 16}}),
+    "LoRA, largest rank": _case(LLAMA, of_model={"adapters": {"number": 1, "rank": 512}}),
+    "mtp": _case(DEEPSEEK, "H200", 8, split=Parallelism(tensor=8), engine=_drafts("mtp", 1)),
+    "mtp, hybrid": _case("Qwen/Qwen3.5-9B", engine=_drafts("mtp", 2)),
+    "n-gram": _case(LLAMA, engine=_drafts("ngram", 3)),
+    "tensor parallel": _case("meta-llama/Llama-3.3-70B-Instruct", gpus=4),
+    "pipeline parallel": _case(
+        "meta-llama/Llama-3.3-70B-Instruct", gpus=4, split=Parallelism(tensor=2, pipeline=2)
+    ),
+    "every field": _case(
+        LLAMA, of_model={"revision": "main"}, pods=EVERY_POD_FIELD,
+        engine={"maxNumBatchedTokens": 4096},
+    ),
+    "another user": _case(LLAMA, pods={"user": {"id": 1000, "group": 1000}}),
+    "the platform's user": _case(LLAMA, pods={"user": {}}),
+    **{f"engine.args: {each}": _case(LLAMA, engine={"args": each.split()}) for each in ARGS},
+}  # fmt: skip
+
+
+def rendered(name: str, minor: str) -> Config:
+    """Return what is rendered for a version: the container, or ``refused`` with our words."""
+    case = CASES[name]
+    try:
+        model = _deployment(case, minor)
+    except InvalidSpecError as error:
+        return {"refused": str(error)}
+    config = json.dumps(case.config) if case.config else None
+    found = answer(model, Terms(gpus=built_in_gpus()), model_config=config)
+    if isinstance(found, Planned) and case.split:
+        flags = replace(found.sizing.flags, parallelism=case.split)
+        found = replace(found, sizing=replace(found.sizing, flags=flags))
+    site = Site(has_pod_monitors=True, scrape_interval_s=15)
+    found = servable(found, site)
+    if isinstance(found, Refused):
+        return {"refused": found.message}
+    return _container(template_manifest(found, site)["spec"]["template"]["spec"])
+
+
+def _deployment(case: Case, minor: str) -> ModelDeployment:
+    spec = copy.deepcopy(case.spec)
+    spec["engine"]["version"] = minor
+    manifest = {
+        "apiVersion": "tonnage.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": "proof", "namespace": "serving"},
+        "spec": spec,
+    }
+    return parse_model_deployment(manifest)
+
+
+def _container(pod: Config) -> Config:
+    [container] = pod["containers"]
+    security = pod["securityContext"]
+    plain = {each["name"]: each.get("value", "(a Secret)") for each in container["env"]}
+    return {
+        "image": container["image"].rpartition(":")[0],
+        "command": container.get("command", []),
+        "args": container["args"],
+        "env": plain,
+        "user": security.get("runAsUser"),
+        "group": security.get("runAsGroup"),
+    }
+
+
+def masked(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without the numbers that are counted.
+
+    >>> masked(["--max-num-seqs", "256", "--seed=7"])
+    ['--max-num-seqs', '#', '--seed=7']
+    """
+    before = ["", *arguments]
+    return [
+        "#" if flag in COUNTED else value for flag, value in zip(before, arguments, strict=False)
+    ]
