@@ -49,7 +49,7 @@ class Compiled(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module):
-        module.__getattr__ = lambda name: _nothing(name)
+        module.__getattr__ = _nothing
 
 
 def _nothing(name):
@@ -75,9 +75,9 @@ def stand_in_for_kernels() -> None:
         setattr(torch.ops, name, Operators())
 
 
-def stand_in_for_platform(gpu: dict) -> None:
+def stand_in_for_platform(gpu: dict) -> None:  # noqa: C901  (a method for each constant)
     import torch
-    import vllm.platforms as platforms
+    from vllm import platforms
     from vllm.platforms import cuda
     from vllm.platforms.interface import DeviceCapability
 
@@ -117,7 +117,6 @@ def stand_in_for_platform(gpu: dict) -> None:
 
     platforms._current_platform = Gpu()
     torch.cuda.device_count = lambda: gpu["count"]
-    import vllm.utils
 
     for module in ("vllm.utils", "vllm.utils.torch_utils"):
         if hasattr(sys.modules.get(module), "cuda_device_count_stateless"):
@@ -194,7 +193,9 @@ def run_in_fork(case: dict, folder: Path) -> dict:
     answer.unlink(missing_ok=True)
     child = os.fork()
     if not child:
-        quiet = os.open(os.devnull if not os.environ.get("PROOF_TRACE") else "/dev/stderr", os.O_WRONLY)
+        quiet = os.open(
+            os.devnull if not os.environ.get("PROOF_TRACE") else "/dev/stderr", os.O_WRONLY
+        )
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         try:
@@ -206,9 +207,15 @@ def run_in_fork(case: dict, folder: Path) -> dict:
                          for number, each in enumerate(case["args"])]  # fmt: skip
             answer.write_text(json.dumps(checked(arguments)))
         except BaseException:
-            answer.write_text(json.dumps(
-                {"stage": "stand-ins", "verdict": "not run", "words": traceback.format_exc()[-600:]}
-            ))
+            answer.write_text(
+                json.dumps(
+                    {
+                        "stage": "stand-ins",
+                        "verdict": "not run",
+                        "words": traceback.format_exc()[-600:],
+                    }
+                )
+            )
         os._exit(0)
     os.waitpid(child, 0)
     return json.loads(answer.read_text()) if answer.exists() else {
@@ -242,7 +249,6 @@ def main() -> None:
     stand_in_for_kernels()
     asked = json.loads(cases.read_text())
     stand_in_for_platform(next(iter(asked.values()))["gpu"])
-    import vllm.engine.arg_utils
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda call: call()

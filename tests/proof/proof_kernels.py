@@ -35,7 +35,9 @@ def read_kernels(folder: Path) -> Kernels:
     Up to 0.19 the names are compared in the macro; from 0.20 on a function maps them first.
     """
     [file] = folder.glob("csrc/**/nvidia/quant_utils.cuh")
-    macro = _between(file.read_text(), "#define DISPATCH_BY_KV_CACHE_DTYPE", "Unsupported data type")
+    macro = _between(
+        file.read_text(), "#define DISPATCH_BY_KV_CACHE_DTYPE", "Unsupported data type"
+    )
     _check_users(folder)
     where = str(file.relative_to(folder))
     if "get_fp8_kv_cache_data_type" in macro:
@@ -48,7 +50,9 @@ def read_kernels(folder: Path) -> Kernels:
         raise UnknownFormError(f"{where}: kinds of cache {sorted(kinds)}")
     _check_auto(macro, where)
     return Kernels(
-        names={name: "as the model" if kind == "kAuto" else "fp8" for name, kind in mapping.items()},
+        names={
+            name: "as the model" if kind == "kAuto" else "fp8" for name, kind in mapping.items()
+        },
         source=where,
     )
 
@@ -99,9 +103,7 @@ def _check_auto(macro: str, where: str) -> None:
 
 def _check_users(folder: Path) -> None:
     """Check that the two kernels that write the cache go through the macro."""
-    [file] = [
-        each for each in folder.glob("csrc/**/cache_kernels.cu") if "rocm" not in each.parts
-    ]
+    [file] = [each for each in folder.glob("csrc/**/cache_kernels.cu") if "rocm" not in each.parts]
     text = file.read_text()
     for kernel in (DENSE_KERNEL, MLA_KERNEL):
         body = re.search(rf"^void {kernel}\(.*?^}}", text, re.DOTALL | re.MULTILINE)
@@ -122,6 +124,22 @@ def _literals(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
         return node.slice.elts
     raise UnknownFormError(f"{ast.unparse(node)} is no Literal")
+
+
+def read_renamed(folder: Path) -> list[str]:
+    """Return the architectures for which ``bfloat16`` is another word for ``auto``."""
+    tree = ast.parse((folder / "vllm/model_executor/models/config.py").read_text())
+    rule = "if cache_config.cache_dtype == 'bfloat16':\n    cache_config.cache_dtype = 'auto'"
+    return [
+        each.name
+        for each in tree.body
+        if isinstance(each, ast.ClassDef)
+        and any(ast.unparse(part).startswith(rule) for part in ast.walk(each) if _is_rule(part))
+    ]
+
+
+def _is_rule(part: ast.AST) -> bool:
+    return isinstance(part, ast.If)
 
 
 BACKENDS: Final = {

@@ -31,7 +31,8 @@ ARGS: Final = (
     "--enable-auto-tool-choice --tool-call-parser=llama3_json", "--enable-expert-parallel",
     "--enable-mfu-metrics", "--enable-prefix-caching", "--no-enable-prefix-caching",
     "--enforce-eager", "--generation-config=vllm", '--limit-mm-per-prompt={"image":1}',
-    "--load-format=safetensors", '--lora-modules={"name":"a","path":"b/c"}', "--performance-mode=balanced",
+    "--load-format=safetensors",
+    '--lora-modules={"name":"a","path":"b/c"}', "--performance-mode=balanced",
     "--reasoning-parser=deepseek_r1", "--safetensors-load-strategy=lazy", "--seed=7",
     "--served-model-name=chat", "--tokenizer-mode=auto",
 )  # fmt: skip

@@ -62,7 +62,7 @@ def _short(words: str) -> str:
 
 
 def _minor(release: str) -> str:
-    return ".".join(release.split(".")[:2]).removeprefix("0")
+    return ".".join(release.split(".")[:2])
 
 
 def _matrix(table: Table) -> Iterator[str]:
@@ -77,8 +77,8 @@ def _matrix(table: Table) -> Iterator[str]:
     if between:
         yield ""
         yield (
-            f"{', '.join(between)} has no source archive: its kernels and image are those that both "
-            "neighbours have; the engine column is its own."
+            f"{', '.join(between)} has no source archive: its kernels and image are those that "
+            "both neighbours have; the engine column is its own."
         )
 
 
@@ -89,7 +89,8 @@ def _refused(table: Table) -> Iterator[str]:
     for release, said in table["versions"].items():
         for name, row in said["rows"].items():
             if "refused" in row:
-                ours.setdefault(f"{name}: {_short(row['refused'])}", []).append(_minor(release))
+                words = _short(row["refused"]).replace(_minor(release), "N")
+                ours.setdefault(f"{name}: {words}", []).append(_minor(release))
                 continue
             for each in problems(row):
                 theirs.setdefault((name, each), []).append(_minor(release))
@@ -109,6 +110,7 @@ def _counts(table: Table) -> Iterator[str]:
     rows = [row for said in table["versions"].values() for row in said["rows"].values()]
     found = Counter(map(verdict, rows))
     yield f"{len(table['versions'])} releases, {len(rows)} cells: {found['P']} passed, " + (
-        f"{found['p']} passed as far as it could run, {found['(P)']} not asked, {found['us']} refused by Tonnage, "
+        f"{found['p']} passed as far as it could run, {found['(P)']} not asked, "
+        f"{found['us']} refused by Tonnage, "
         f"{found['NO']} rendered and refused."
     )

@@ -14,7 +14,7 @@ READ: Final = ("vllm/", "csrc/", "docker/")
 """Of an archive; the rest is not unpacked."""
 PLATFORMS: Final = ("manylinux1_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64")
 """Of the wheel, where a release has no source archive: it lacks kernels and Dockerfile."""
-BACKEND: Final = '''\
+BACKEND: Final = """\
 import os, shutil
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
@@ -25,7 +25,7 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 
 def build_wheel(*given, **named):
     raise RuntimeError("nothing is built")
-'''
+"""
 """In place of setuptools: pip asks for the metadata of what it downloads, which are in the archive,
 and vLLM's own setup needs PyTorch to say them."""
 

@@ -72,13 +72,19 @@ def argument(arguments: Sequence[str], flag: str, default: str) -> str:
     return arguments[arguments.index(flag) + 1] if flag in arguments else default
 
 
-def cache_of(container: Found, config: Found, checks: Found) -> Cache:
-    """Return the cache that a release makes of these arguments."""
+def cache_of(container: Found, config: Found, checks: Found, renamed: Sequence[str]) -> Cache:
+    """Return the cache that a release makes of these arguments.
+
+    ``renamed``: architectures for which the release takes ``bfloat16`` as ``auto``.
+    """
     text = config.get("text_config", config)
     stored = config.get("torch_dtype") or text.get("dtype") or text.get("torch_dtype") or "bfloat16"
     asked = argument(container["args"], "--dtype", "auto")
+    written = argument(container["args"], "--kv-cache-dtype", "auto")
+    if written == "bfloat16" and set(config.get("architectures", ())) & set(renamed):
+        written = "auto"
     return Cache(
-        name=checks.get("cache dtype") or argument(container["args"], "--kv-cache-dtype", "auto"),
+        name=checks.get("cache dtype") or written,
         model_dtype=checks.get("model dtype") or (stored if asked == "auto" else asked),
         kind=attention_kind(config),
     )

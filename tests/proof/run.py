@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proof_images import Image, read_image
-from proof_kernels import Kernels, read_backends, read_cache_types, read_kernels
+from proof_kernels import Kernels, read_backends, read_cache_types, read_kernels, read_renamed
 from proof_manifests import CASES, Config, masked, rendered
 from proof_page import page
 from proof_sources import releases, unpacked
@@ -82,6 +82,7 @@ def _read(release: str, cache: Path, options: argparse.Namespace) -> dict[str, A
     return {
         "cache types": read_cache_types(folder),
         "backends": read_backends(folder),
+        "renamed": read_renamed(folder),
         "kernels": asdict(read_kernels(folder)) if has_sources else None,
         "image": asdict(read_image(folder)) if has_sources else None,
         "containers": containers,
@@ -106,7 +107,9 @@ def _checked(
     release: str, folder: Path, asked: dict[str, Any], cache: Path, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the release's answers; each different question is asked once, and its answer kept."""
-    keys = {name: hashlib.sha256(json.dumps(one).encode()).hexdigest() for name, one in asked.items()}
+    keys = {
+        name: hashlib.sha256(json.dumps(one).encode()).hexdigest() for name, one in asked.items()
+    }
     kept = cache / "answers" / f"{release}.json"
     answers = json.loads(kept.read_text()) if kept.exists() else {}
     missing = {keys[name]: one for name, one in asked.items() if keys[name] not in answers}
@@ -179,7 +182,7 @@ def _row(name: str, said: dict[str, Any], kinds: list[Config]) -> dict[str, Any]
     if kept not in kinds:
         kinds.append(kept)
     checks = said["checks"][name]
-    cache = cache_of(container, CASES[name].model_config, checks)
+    cache = cache_of(container, CASES[name].model_config, checks, said["renamed"])
     kernels, image = Kernels(**said["kernels"]), Image(**said["image"])
     return {
         "container": kinds.index(kept),
