@@ -134,12 +134,12 @@ def read_renamed(folder: Path) -> list[str]:
         each.name
         for each in tree.body
         if isinstance(each, ast.ClassDef)
-        and any(ast.unparse(part).startswith(rule) for part in ast.walk(each) if _is_rule(part))
+        and any(
+            ast.unparse(part).startswith(rule)
+            for part in ast.walk(each)
+            if isinstance(part, ast.If)
+        )
     ]
-
-
-def _is_rule(part: ast.AST) -> bool:
-    return isinstance(part, ast.If)
 
 
 BACKENDS: Final = {
