@@ -83,10 +83,11 @@ def test_a_kind_is_refused_before_the_version_that_it_came_with() -> None:
         ("kimi_linear", "0.11", "0.12"),
         ("mimo_v2_flash", "0.13", "0.14"),
         ("minimax_m2", "0.11", "0.12"),
+        ("nemotron_h", "0.19", "0.20"),
         ("qwen4_exp", "0.28", "0.29"),
     ],
 )
-def test_a_kind_that_no_registry_knows_is_refused(kind: str, last_without: str, first: str) -> None:
+def test_a_kind_that_a_version_does_not_know_is_refused(kind: str, last_without: str, first: str) -> None:
     use = replace(USE, model_type=kind)
 
     assert list(refusals(replace(use, engine_minor=first))) == []
