@@ -10,6 +10,9 @@ little again; a schedule asks for four replicas from 9:00 to 11:00.
 restart: an operator that knows nothing begins beside pods of five days of which one is not Ready
 for ten minutes. Much comes for half an hour, then little.
 
+half-prometheus: three of four objects lose all their series for four hours. Much comes to the
+fourth for an hour meanwhile, little to the others.
+
 GPU-hours and late requests are counted from when that is over; the oracle is the smallest fleet
 that keeps the promise at the rate of each minute and the replicas of the schedule, for whoever
 knows the truth. It runs on earlier commits too: what these do not know of a pod is left out.
@@ -44,6 +47,7 @@ LITTLE, MUCH = 1.0, 8.0
 """Requests/s: for one replica, and for some more."""
 NODE_S, SURGE_S, BUSY_S = 3 * HOUR_S, 5 * HOUR_S, HOUR_S
 DEAD_FROM_S, DEAD_S = 600.0, 600.0
+GONE_S, GONE_FOR_S = HOUR_S / 2, 4 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +173,17 @@ class Restart(Around):
         return {"was_ready": pod is self.dead and not view.is_ready}
 
 
+class HalfGone(Operator):
+    """Prometheus says nothing of all objects but the last for a while."""
+
+    def _fleet(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> Fleet:
+        fleet = super()._fleet(records, prometheus, at_s)
+        if not GONE_S <= at_s < GONE_S + GONE_FOR_S:
+            return fleet
+        *lost, seen = fleet.models
+        return replace(fleet, models=(*(replace(each, engines=()) for each in lost), seen))
+
+
 def busy(begins_s: float, seconds: float, *, from_s: float = 0.0) -> Rate:
     """Nothing comes before a time; then little, and much for a while."""
 
@@ -194,6 +209,12 @@ SCENES: Mapping[str, Scene] = {
         controller=lambda: Restart(SETTINGS),
         from_s=DEAD_FROM_S + DEAD_S,
         until_s=12 * HOUR_S,
+    ),
+    "half-prometheus": Scene(
+        rates=(*(busy(0.0, 0.0) for _ in range(3)), busy(1.5 * HOUR_S, BUSY_S)),
+        controller=lambda: HalfGone(SETTINGS),
+        from_s=GONE_S,
+        until_s=5 * HOUR_S,
     ),
 }
 
