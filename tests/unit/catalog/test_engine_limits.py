@@ -87,7 +87,9 @@ def test_a_kind_is_refused_before_the_version_that_it_came_with() -> None:
         ("qwen4_exp", "0.28", "0.29"),
     ],
 )
-def test_a_kind_that_a_version_does_not_know_is_refused(kind: str, last_without: str, first: str) -> None:
+def test_a_kind_that_a_version_does_not_know_is_refused(
+    kind: str, last_without: str, first: str
+) -> None:
     use = replace(USE, model_type=kind)
 
     assert list(refusals(replace(use, engine_minor=first))) == []
