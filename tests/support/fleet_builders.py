@@ -123,6 +123,14 @@ def a_deployment_body(model=None, *, replicas=2, ready=None, sizing=None, **meta
     return made
 
 
+def a_deployment_of_a_config_map():
+    """The same for a spec whose model is read from a ConfigMap."""
+    config = {"configMapKeyRef": {"name": "config", "key": "config.json"}}
+    return a_deployment_body(
+        a_model(model={"id": "meta-llama/Llama-3.3-70B-Instruct", "config": config})
+    )
+
+
 def managed_by(manager, field, **more):
     """An entry of managedFields: a manager that owns something in a field of the spec."""
     fields = {"f:spec": {field: {"f:spec": {}}}}

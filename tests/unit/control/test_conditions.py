@@ -10,10 +10,10 @@ from fleet_builders import (
     NOW_S,
     UNSCHEDULABLE,
     a_deployment_body,
+    a_deployment_of_a_config_map,
     a_fleet,
     a_manifest,
     a_memory,
-    a_model,
     a_pod_body,
     a_sizing,
     a_state,
@@ -314,22 +314,15 @@ class TestReconciling:
         assert said("Reconciling", assessed(beside)) is None
 
 
-OF_A_CONFIG_MAP = a_deployment_body(
-    a_model(
-        model={
-            "id": "meta-llama/Llama-3.3-70B-Instruct",
-            "config": {"configMapKeyRef": {"name": "config", "key": "config.json"}},
-        }
-    )
-)
-
-
 class TestStalled:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
             ({"live": a_deployment_body(ownerReferences=[])}, "NameConflict"),
-            ({"config_problem": "no such key", "live": OF_A_CONFIG_MAP}, "ModelConfigMissing"),
+            (
+                {"config_problem": "no such key", "live": a_deployment_of_a_config_map()},
+                "ModelConfigMissing",
+            ),
             ({"model": InvalidSpecError("spec.hardware: missing")}, "InvalidSpec"),
         ],
     )

@@ -7,6 +7,7 @@ import pytest
 from fleet_builders import (
     NOW_S,
     a_deployment_body,
+    a_deployment_of_a_config_map,
     a_fleet,
     a_manifest,
     a_memory,
@@ -99,7 +100,8 @@ class TestGauges:
         assert value(found, "tonnage_calibration", "StepTime", "prior") == 1
 
     def test_a_refused_object_shows_its_conditions_and_what_runs(self):
-        found = gauges(a_state(config_problem="no such key"))
+        live = a_deployment_of_a_config_map()
+        found = gauges(a_state(config_problem="no such key", live=live))
 
         assert value(found, "tonnage_condition", "PlanValid", "False", "ModelConfigMissing") == 1
         assert value(found, "tonnage_replicas_ready") == 2

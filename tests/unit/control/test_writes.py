@@ -8,6 +8,7 @@ from fleet_builders import (
     NOW_S,
     UNSCHEDULABLE,
     a_deployment_body,
+    a_deployment_of_a_config_map,
     a_fleet,
     a_manifest,
     a_memory,
@@ -178,7 +179,10 @@ class TestWhereNothingIsWritten:
         ("change", "reason"),
         [
             ({"live": a_deployment_body(ownerReferences=[])}, "NameConflict"),
-            ({"config_problem": "no such key"}, "ModelConfigMissing"),
+            (
+                {"config_problem": "no such key", "live": a_deployment_of_a_config_map()},
+                "ModelConfigMissing",
+            ),
             ({"older_claim": "first"}, "ConflictingOwner"),
         ],
     )
