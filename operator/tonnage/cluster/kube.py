@@ -4,41 +4,41 @@ Typed models drop fields that they do not know and cost several times the memory
 is used for its credentials, TLS and connection pool, and bodies stay dicts.
 """
 
-import json
 import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
-from tonnage.cluster.errors import (
-    NO_SERVER,
-    ConflictError,
-    KubernetesError,
-    TooLargeError,
-    WorldError,
+from tonnage.cluster.calls import (
+    ATTEMPTS,
+    MESSAGE_LENGTH,
+    MOST_BYTES,
+    RETRIED,
+    Call,
+    Object,
+    RetryableError,
+    parsed_object,
+    read_body,
+    refusal,
 )
+from tonnage.cluster.errors import NO_SERVER, KubernetesError, TooLargeError, WorldError
 from tonnage.cluster.pages import Page
-from tonnage.units import KIB, MIB
-
-Object = dict[str, Any]
+from tonnage.units import MIB
 
 TIMEOUT_S = (5, 10)
 """To connect, to read."""
-ATTEMPTS = 3
 RETRY_S = 0.5
 """Before the second attempt; so much more before each further one."""
 JITTER = 0.5
 """Most of a pause that chance adds to it."""
-LONGEST_RETRY_AFTER_S = 5.0
 MOST_CONNECTIONS = 40
 """That are kept: more than there are threads that write and read at once."""
 CHUNK = 100
@@ -49,16 +49,9 @@ FIRST_CHUNK = 10
 while they are small."""
 PAGE_BYTES = 8 * MIB
 """Of one answer to a list: of larger ones fewer objects are asked for."""
-MOST_BYTES = 16 * MIB
-"""Of one object, and of every other answer. etcd takes 1.5 MiB, which JSON may write six times as
-long."""
-RETRIED = frozenset({429, 500, 502, 503, 504})
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
-JSON = "application/json"
 ANYTHING = "*/*"
-MESSAGE_LENGTH = 300
-PIECE_BYTES = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +164,7 @@ class KubeApi:
     def document(self, path: str) -> Object | None:
         """Return what is served as JSON and may be no object, such as the server's version."""
         try:
-            return self._request(_Call("GET", path))
+            return self._request(Call("GET", path))
         except KubernetesError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
@@ -179,7 +172,7 @@ class KubeApi:
 
     def text(self, path: str, **query: str) -> str:
         """Return what is served as text: a pod's log, or a page behind a proxy."""
-        return self._answer(_Call("GET", path, query=query, accept=ANYTHING)).decode(
+        return self._answer(Call("GET", path, query=query, accept=ANYTHING)).decode(
             errors="replace"
         )
 
@@ -208,26 +201,26 @@ class KubeApi:
     def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
         """Apply server-side. The body's ``metadata.uid`` keeps a deleted object deleted."""
         query = {"fieldManager": manager, "force": str(force).lower()}
-        return self._request(_Call("PATCH", path, body=body, query=query, content_type=APPLY))
+        return self._request(Call("PATCH", path, body=body, query=query, content_type=APPLY))
 
     def merge_patch(self, path: str, body: Object, *, manager: str) -> Object:
         """Merge-patch an object or a subresource."""
         query = {"fieldManager": manager}
-        return self._request(_Call("PATCH", path, body=body, query=query, content_type=MERGE))
+        return self._request(Call("PATCH", path, body=body, query=query, content_type=MERGE))
 
     def create(self, path: str, body: Object) -> Object:
         """Create an object. Not retried: a lost answer would create it twice."""
-        return self._request(_Call("POST", path, body=body, attempts=1))
+        return self._request(Call("POST", path, body=body, attempts=1))
 
     def replace(self, path: str, body: Object) -> Object:
         """Replace an object that is ours alone and carries its resourceVersion."""
-        return self._request(_Call("PUT", path, body=body))
+        return self._request(Call("PUT", path, body=body))
 
     def delete(self, path: str, *, uid: str) -> None:
         """Delete an object, and no namesake of it; one that is gone already is no failure."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         try:
-            self._request(_Call("DELETE", path, body=body))
+            self._request(Call("DELETE", path, body=body))
         except KubernetesError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -254,34 +247,34 @@ class KubeApi:
             "spec": {"resourceAttributes": attributes},
         }
         try:
-            said = self._request(_Call("POST", ACCESS_REVIEWS.path(None), body=body))
+            said = self._request(Call("POST", ACCESS_REVIEWS.path(None), body=body))
         except KubernetesError as error:
             if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
                 return True
             raise
         return (said.get("status") or {}).get("allowed") is not False
 
-    def _request(self, call: "_Call") -> Object:
-        return _parsed(call, self._answer(call))
+    def _request(self, call: Call) -> Object:
+        return parsed_object(call, self._answer(call))
 
-    def _answer(self, call: "_Call") -> bytes:
+    def _answer(self, call: Call) -> bytes:
         self._ask_fence(call)
         for attempt in range(1, call.attempts):
             try:
                 return self._once(call)
-            except _RetryableError as failure:
+            except RetryableError as failure:
                 self._sleep(self._pause_s(failure, attempt))
                 self._ask_again(call, failure.error)
         try:
             return self._once(call)
-        except _RetryableError as failure:
+        except RetryableError as failure:
             raise failure.error from failure.__cause__
 
-    def _ask_fence(self, call: "_Call") -> None:
+    def _ask_fence(self, call: Call) -> None:
         if call.method != "GET":
             self.check()
 
-    def _ask_again(self, call: "_Call", error: KubernetesError) -> None:
+    def _ask_again(self, call: Call, error: KubernetesError) -> None:
         """Ask before another attempt; what the last one came to is all that is known then."""
         try:
             self._ask_fence(call)
@@ -290,12 +283,12 @@ class KubeApi:
             is_alone = error.is_alone
             raise KubernetesError(message, status=error.status, is_alone=is_alone) from held
 
-    def _pause_s(self, failure: "_RetryableError", attempt: int) -> float:
+    def _pause_s(self, failure: RetryableError, attempt: int) -> float:
         """Return for how long to wait: a herd that was refused at once must not return at once."""
         least_s = max(failure.retry_after_s, RETRY_S * attempt)
         return least_s * (1 + JITTER * self._chance())
 
-    def _once(self, call: "_Call") -> bytes:
+    def _once(self, call: Call) -> bytes:
         headers = {"Accept": call.accept, "Content-Type": call.content_type}
         url = f"{self._api.configuration.host}{call.path}"
         url += f"?{urlencode(call.query)}" if call.query else ""
@@ -308,17 +301,17 @@ class KubeApi:
             answer = self._api.call_api(
                 call.method, url, headers, call.body, _request_timeout=self._timeout_s
             )
-            data = _read(call, answer.response)
+            data = read_body(call, answer.response)
         except HTTPError as error:
             raise self._unanswered(call, error, asked_at_s) from error
         if answer.status not in NO_SERVER:
             self._heard.at_s = time.monotonic()
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             is_alone = self._heard.at_s > asked_at_s
-            raise _refusal(call, answer.status, data, answer.headers, is_alone=is_alone)
+            raise refusal(call, answer.status, data, answer.headers, is_alone=is_alone)
         return data
 
-    def _unanswered(self, call: "_Call", error: HTTPError, asked_at_s: float) -> Exception:
+    def _unanswered(self, call: Call, error: HTTPError, asked_at_s: float) -> Exception:
         """Return what that comes to. A write that hung for seconds will hang again: a webhook's."""
         reason = getattr(error, "reason", None) or error
         message = f"{call.method} {call.path}: {type(reason).__name__}"
@@ -326,50 +319,14 @@ class KubeApi:
         unanswered = KubernetesError(message, status=0, is_alone=is_alone)
         if isinstance(reason, ReadTimeoutError) and call.method != "GET":
             return unanswered
-        return _RetryableError(unanswered)
+        return RetryableError(unanswered)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    method: str
-    path: str
-    body: Object | None = None
-    query: Mapping[str, str] = field(default_factory=dict)
-    content_type: str = JSON
-    accept: str = JSON
-    attempts: int = ATTEMPTS
-    most_bytes: int = MOST_BYTES
-
-
-class _RetryableError(Exception):
-    def __init__(self, error: KubernetesError, retry_after_s: float = 0.0) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.retry_after_s = retry_after_s
-
-
-def _read(call: _Call, response: Any) -> bytes:
-    """Return the body of an answer.
-
-    Raises:
-        TooLargeError: it has more bytes than are read of it.
-    """
-    data = bytearray()
-    for piece in response.stream(PIECE_BYTES):
-        data += piece
-        if len(data) > call.most_bytes:
-            response.close()  # the rest is not waited for
-            message = f"{call.method} {call.path}: more than {call.most_bytes} bytes"
-            raise TooLargeError(message, status=0)
-    response.release_conn()
-    return bytes(data)
-
-
-def _listing(path: str, query: Mapping[str, str], chunk: int) -> _Call:
+def _listing(path: str, query: Mapping[str, str], chunk: int) -> Call:
     most_bytes = PAGE_BYTES if chunk > 1 else MOST_BYTES
     attempts = 1 if chunk > FIRST_CHUNK else ATTEMPTS
     query = {**query, "limit": str(chunk)}
-    return _Call("GET", path, query=query, most_bytes=most_bytes, attempts=attempts)
+    return Call("GET", path, query=query, most_bytes=most_bytes, attempts=attempts)
 
 
 def _is_of_the_chunk(error: KubernetesError, chunk: int) -> bool:
@@ -387,39 +344,3 @@ def _items(path: str, page: Page) -> Iterator[Object]:
         raise KubernetesError(f"GET {path}: no JSON object", status=0) from error
     if not page.is_list:
         raise KubernetesError(f"GET {path}: no list", status=0)
-
-
-def _refusal(call: _Call, status: int, data: bytes, headers: Any, *, is_alone: bool) -> Exception:
-    said = _message(data)
-    message = f"{call.method} {call.path}: {status} {said}"[:MESSAGE_LENGTH]
-    if status == HTTPStatus.CONFLICT:
-        return ConflictError(message, status=status, said=said)
-    refused = KubernetesError(message, status=status, said=said, is_alone=is_alone)
-    is_retried = status in RETRIED and not refused.is_refusal
-    return _RetryableError(refused, _retry_after_s(headers)) if is_retried else refused
-
-
-def _parsed(call: _Call, data: bytes) -> Object:
-    try:
-        parsed = json.loads(data)
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise KubernetesError(f"{call.method} {call.path}: no JSON object", status=0)
-    return parsed
-
-
-def _message(body: Any) -> str:
-    """Return what the server says, in one line: a webhook's words are anybody's."""
-    try:
-        said = str(json.loads(body)["message"])[: 10 * MESSAGE_LENGTH]
-    except (TypeError, ValueError, KeyError):
-        return ""
-    return " ".join("".join(each if each.isprintable() else " " for each in said).split())
-
-
-def _retry_after_s(headers: Any) -> float:
-    try:
-        return min(LONGEST_RETRY_AFTER_S, float((headers or {}).get("Retry-After", 0)))
-    except (TypeError, ValueError):
-        return 0.0

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tonnage.cluster.calls import Object
 from tonnage.cluster.errors import ConflictError, HeldBackError, WorldError
-from tonnage.cluster.kube import LEASES, KubeApi, Object
+from tonnage.cluster.kube import LEASES, KubeApi
 
 DURATION_S = 15
 RENEW_S = 5.0

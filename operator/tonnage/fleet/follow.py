@@ -19,8 +19,9 @@ import aiohttp
 import kopf
 from yarl import URL
 
+from tonnage.cluster.calls import MESSAGE_LENGTH
 from tonnage.cluster.errors import KubernetesError
-from tonnage.cluster.kube import MESSAGE_LENGTH, Resource
+from tonnage.cluster.kube import Resource
 from tonnage.cluster.pages import Lines, Object, read_event
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from tonnage.cluster.calls import Object
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import (
     AUTOSCALERS,
@@ -13,7 +14,6 @@ from tonnage.cluster.kube import (
     PODS,
     REPLICA_SETS,
     KubeApi,
-    Object,
     Resource,
 )
 from tonnage.fleet.aside import Aside

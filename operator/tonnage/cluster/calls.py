@@ -1,0 +1,93 @@
+"""One request to the API server: what is asked, what of an answer is read, what a refusal is."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from tonnage.cluster.errors import ConflictError, KubernetesError, TooLargeError
+from tonnage.units import KIB, MIB, one_line
+
+Object = dict[str, Any]
+
+ATTEMPTS = 3
+LONGEST_RETRY_AFTER_S = 5.0
+MOST_BYTES = 16 * MIB
+"""Of one object, and of every other answer. etcd takes 1.5 MiB, which JSON may write six times as
+long."""
+RETRIED = frozenset({429, 500, 502, 503, 504})
+JSON = "application/json"
+MESSAGE_LENGTH = 300
+PIECE_BYTES = 64 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    method: str
+    path: str
+    body: Object | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = JSON
+    accept: str = JSON
+    attempts: int = ATTEMPTS
+    most_bytes: int = MOST_BYTES
+
+
+class RetryableError(Exception):
+    def __init__(self, error: KubernetesError, retry_after_s: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after_s = retry_after_s
+
+
+def read_body(call: Call, response: Any) -> bytes:
+    """Return the body of an answer.
+
+    Raises:
+        TooLargeError: it has more bytes than are read of it.
+    """
+    data = bytearray()
+    for piece in response.stream(PIECE_BYTES):
+        data += piece
+        if len(data) > call.most_bytes:
+            response.close()  # the rest is not waited for
+            message = f"{call.method} {call.path}: more than {call.most_bytes} bytes"
+            raise TooLargeError(message, status=0)
+    response.release_conn()
+    return bytes(data)
+
+
+def refusal(call: Call, status: int, data: bytes, headers: Any, *, is_alone: bool) -> Exception:
+    said = _message(data)
+    message = f"{call.method} {call.path}: {status} {said}"[:MESSAGE_LENGTH]
+    if status == HTTPStatus.CONFLICT:
+        return ConflictError(message, status=status, said=said)
+    refused = KubernetesError(message, status=status, said=said, is_alone=is_alone)
+    is_retried = status in RETRIED and not refused.is_refusal
+    return RetryableError(refused, _retry_after_s(headers)) if is_retried else refused
+
+
+def parsed_object(call: Call, data: bytes) -> Object:
+    try:
+        parsed = json.loads(data)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise KubernetesError(f"{call.method} {call.path}: no JSON object", status=0)
+    return parsed
+
+
+def _message(body: Any) -> str:
+    """Return what the server says, in one line: a webhook's words are anybody's."""
+    try:
+        return one_line(str(json.loads(body)["message"]), most=10 * MESSAGE_LENGTH)
+    except (TypeError, ValueError, KeyError):
+        return ""
+
+
+def _retry_after_s(headers: Any) -> float:
+    try:
+        return min(LONGEST_RETRY_AFTER_S, float((headers or {}).get("Retry-After", 0)))
+    except (TypeError, ValueError):
+        return 0.0
