@@ -9,7 +9,12 @@ from tonnage.control.answers import Asker
 from tonnage.control.ownership import conflict_written
 from tonnage.control.question import Question, RefusedError, question_of
 from tonnage.control.resized import GAIN_WORTH_A_RESTART, resized
-from tonnage.control.rivals import is_drift_due, judged, leaves_template
+from tonnage.control.rivals import (
+    is_correction_awaited,
+    is_drift_due,
+    judged,
+    leaves_template,
+)
 from tonnage.control.state import (
     ACTING,
     BetterAsked,
@@ -312,24 +317,25 @@ def _live_flags(
     told = read_flags(deployment.arguments, default_utilization=default)
     if recorded is None or told is None or as_told(recorded) == as_told(told):
         return recorded or told
-    is_put_back = may_put_back and _is_put_back(state, deployment, question.memory)
+    is_put_back = may_put_back and _is_put_back(question, state, deployment)
     return recorded if is_put_back else told
 
 
-def _is_put_back(state: ModelState, deployment: DeploymentView, memory: ObjectMemory) -> bool:
+def _is_put_back(question: Question, state: ModelState, deployment: DeploymentView) -> bool:
     """Tell whether what somebody edited is about to be applied over, or was and that is not seen.
 
     An edit that stays is what engines run with: in a mode that writes nothing, where another writer
     wins, and while the API server refuses our template.
     """
-    model, retry = state.model, memory.retry
+    model, memory, retry = state.model, question.memory, question.memory.retry
     is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
     is_refused = retry is not None and retry.is_of_template
     if not is_acting or is_refused or leaves_template(memory):
         return False
     if judged(memory) is None:
         return bool(deployment.template_managers)
-    return is_drift_due(state, memory) or memory.rivals.template_written_at is not None
+    now_s = question.fleet.now_s
+    return is_drift_due(state, memory) or is_correction_awaited(memory, now_s=now_s)
 
 
 def _freely(question: Question, live: Flags | None) -> Sizing:

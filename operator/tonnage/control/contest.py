@@ -110,6 +110,8 @@ class Rivals:
     """Of the template, written over once or left: the same ones are no reason to write again."""
     template_written_at: int | None = None
     """Generation of the Deployment that our last write of it comes to, until that is seen."""
+    template_tried_at_s: float | None = None
+    """When that was: what changes nothing, since a webhook makes the same of it, is never seen."""
     parked_at: int | None = None
     """Generation of the ModelDeployment at which another asked for no replica, and still does."""
 

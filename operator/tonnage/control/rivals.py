@@ -23,6 +23,8 @@ from tonnage.values import replace
 
 REVERTED: Final = "the record of the spec"
 """A difference: the Deployment says that it was made for another spec than it stood for."""
+UNSEEN_S: Final = 60.0
+"""For which a write of ours may not be seen yet; what is not seen then has changed nothing."""
 
 
 def with_rivals(memory: ObjectMemory, state: ModelState, *, now_s: float) -> ObjectMemory:
@@ -106,6 +108,14 @@ def drift(state: ModelState, memory: ObjectMemory) -> Differences:
 def is_drift_due(state: ModelState, memory: ObjectMemory) -> bool:
     """Tell whether the template is to be written over what another made of it."""
     return bool(drift(state, memory) - memory.rivals.dealt_with)
+
+
+def is_correction_awaited(memory: ObjectMemory, *, now_s: float) -> bool:
+    """Tell whether what we wrote over another's template is yet to be seen, and may be so soon."""
+    known = memory.rivals
+    if known.template_written_at is None or known.template_tried_at_s is None:
+        return False
+    return 0 <= now_s - known.template_tried_at_s < UNSEEN_S
 
 
 def is_reverted(state: ModelState, memory: ObjectMemory) -> bool:
@@ -203,6 +213,7 @@ def _with_template(
         rivals,
         template=replace(template, awaited=(deployment.template_digest, written_at)),
         template_written_at=written_at,
+        template_tried_at_s=now_s,
         dealt_with=drift(state, before) | {REVERTED},
     )
 

@@ -6,8 +6,8 @@ from tonnage.control.capacity import why_unschedulable
 from tonnage.control.state import ModelState, ObjectMemory, PodView
 
 WELL_PER_FAILING = 4
-"""Replicas that are Ready for each that fails beside them, and does not keep the fleet from
-growing: one node may be at fault. The first of them may fail whatever the number."""
+"""Replicas that are Ready for each fault beside them that does not keep the fleet from growing. The
+first of them may be whatever the number."""
 
 
 def held_up(state: ModelState) -> tuple[str, str] | None:
@@ -42,6 +42,15 @@ def no_more_start(state: ModelState, memory: ObjectMemory) -> tuple[str, str] | 
     Those that were Ready before and failed since are no sign of it.
     """
     failing = [pod for pod in state.pods if pod.trouble and pod.name in memory.loading_pods]
-    ready = sum(pod.is_ready for pod in state.pods)
-    most = max(1, ready // WELL_PER_FAILING) if ready else 0
-    return failing_told(failing) if len(failing) > most else None
+    ready = [pod for pod in state.pods if pod.is_ready]
+    most = max(1, len(ready) // WELL_PER_FAILING) if ready else 0
+    return failing_told(failing) if len(_faults(failing, ready)) > most else None
+
+
+def _faults(failing: Sequence[PodView], ready: Sequence[PodView]) -> set[str]:
+    """Return what may be at fault: a node where none is Ready, once, else each pod by itself.
+
+    The pods that fail on a node hold no replica up, and the next one comes to what it has free.
+    """
+    sound = {None, *(pod.node_name for pod in ready)}
+    return {pod.name if pod.node_name in sound else f"node {pod.node_name}" for pod in failing}

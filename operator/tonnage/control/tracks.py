@@ -121,9 +121,18 @@ def _as_of(track: Track, each: EngineSamples, at_s: float, interval_s: float) ->
 def cut_off(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> float:
     """Return the requests that pods had in flight when they were last heard, and lost of late.
 
-    Clients send them again, to the others. A pod that leaves by our own hand answers what it has.
+    Clients send them again, to the others. A pod that leaves by our own hand answers what it has,
+    and so does one that is heard after it was seen not to be Ready.
     """
     lost = {pod.name for pod in state.pods if not (pod.is_ready or pod.is_deleting)}
     since_s = fleet.windows_end_s - CUT_OFF_SCRAPES * fleet.settings.scrape_interval_s
-    last = (readings.last for (pod, _), readings in memory.tracks.items() if pod in lost)
+    last = (
+        readings.last
+        for (pod, _), readings in memory.tracks.items()
+        if pod in lost and (pod in memory.ready_pods or _is_silent(readings, memory))
+    )
     return sum(each.running + each.waiting for each in last if each.at_s >= since_s)
+
+
+def _is_silent(readings: Readings, memory: ObjectMemory) -> bool:
+    return memory.lost_at_s is not None and readings.last.at_s <= memory.lost_at_s

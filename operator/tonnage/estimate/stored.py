@@ -259,7 +259,7 @@ def _read_starts(entry: Any) -> ObjectPosterior:
     if mean is None:
         return ObjectPosterior()
     return ObjectPosterior(
-        cold_start_s=within(mean, 0, LONGEST_START_S),
+        cold_start_s=positive(mean, LONGEST_START_S),
         cold_start_deviation_s=within(entry["coldStartDeviationSeconds"], 0, LONGEST_START_S),
         node_wait_s=within(entry.get("nodeWaitSeconds", 0), 0, LONGEST_WAIT_S),
         num_starts=count(entry["numStarts"]),

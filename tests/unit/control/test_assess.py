@@ -437,10 +437,41 @@ class TestGrowth:
     def test_grows_beside_few_pods_that_do_not_start_and_not_beside_many(
         self, num_ready, num_failing, grows
     ):
-        names = [f"a{number}" for number in range(num_ready + num_failing)]
+        nodes = [{} for _ in range(num_failing)]
+        found, current = self.beside_pods_that_fail(num_ready, nodes)
+
+        assert (found.decision.replicas > current) is grows
+        assert (found.decision.limited_by == "CrashLoopBackOff") is not grows
+
+    @pytest.mark.parametrize(
+        ("num_ready", "nodes", "grows"),
+        [
+            (1, "xx", True),
+            (2, "xxxx", True),
+            (1, "xy", False),
+            (8, "xxyyz", False),
+            (0, "x", False),
+        ],
+    )
+    def test_grows_beside_one_node_on_which_no_pod_starts_whatever_their_number(
+        self, num_ready, nodes, grows
+    ):
+        # The node with free GPUs is the one where pods fail, so that each further one comes there.
+        specs = [{"spec": {"nodeName": node}} for node in nodes]
+        found, current = self.beside_pods_that_fail(num_ready, specs)
+
+        assert (found.decision.replicas > current) is grows
+        assert (found.decision.limited_by == "CrashLoopBackOff") is not grows
+
+    def beside_pods_that_fail(self, num_ready, specs):
+        """Return what is found of pods that are Ready and such that are not, and their number."""
+        names = [f"a{number}" for number in range(num_ready + len(specs))]
         pods = [
             *(a_pod_body(name) for name in names[:num_ready]),
-            *(a_pod_body(name, **CRASH_LOOPING) for name in names[num_ready:]),
+            *(
+                a_pod_body(name, **CRASH_LOOPING) | spec
+                for name, spec in zip(names[num_ready:], specs, strict=True)
+            ),
         ]
         current = len(pods)
         need = 2 * current
@@ -456,10 +487,8 @@ class TestGrowth:
             ),
         )
 
-        found = assessed(state, memory=a_memory(state, loading_pods=frozenset(names[num_ready:])))
-
-        assert (found.decision.replicas > current) is grows
-        assert (found.decision.limited_by == "CrashLoopBackOff") is not grows
+        loading = frozenset(names[num_ready:])
+        return assessed(state, memory=a_memory(state, loading_pods=loading)), current
 
     def test_pods_that_fail_after_they_were_ready_hold_back_no_growth(self):
         pods = [a_pod_body("a"), *(a_pod_body(name, **CRASH_LOOPING) for name in "bcd")]

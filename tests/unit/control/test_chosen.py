@@ -161,12 +161,30 @@ class TestLiveFlags:
             first.memory.rivals,
             dealt_with=drift(state, first.memory),
             template_written_at=state.deployment.generation + 1,
+            template_tried_at_s=NOW_S,
         )
 
         unseen = assessed(state, memory=replace(first.memory, rivals=asked))
 
         assert first.sizing.flags == unseen.sizing.flags == self.KEPT
         assert unseen.template is None
+
+    @pytest.mark.parametrize(("after_s", "slots"), [(45, 50), (90, 7)])
+    def test_are_those_edited_where_the_correction_changed_nothing(self, after_s, slots):
+        # A webhook makes the same of what is written: no generation comes of that.
+        state = a_state(live=edited(self.KEPT, slots=7))
+        first = assessed(state)
+        tried = replace(
+            first.memory.rivals,
+            dealt_with=drift(state, first.memory),
+            template_written_at=state.deployment.generation + 1,
+            template_tried_at_s=NOW_S,
+        )
+
+        later = a_fleet(state, now_s=NOW_S + after_s)
+        found = assessed(state, fleet=later, memory=replace(first.memory, rivals=tried))
+
+        assert found.sizing.flags.max_num_seqs == slots
 
     @pytest.mark.parametrize("mode", ["Recommend", "Paused"])
     def test_are_those_edited_in_a_mode_that_corrects_nothing(self, mode):

@@ -7,7 +7,7 @@ import pytest
 from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_state
 from measured_builders import an_engine
 from tonnage.control.measure import measure_traffic
-from tonnage.control.tracks import watched
+from tonnage.control.tracks import cut_off, watched
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.samples import MAX_ENGINES
 
@@ -137,3 +137,24 @@ def test_engines_that_a_page_names_anew_in_each_scrape_are_no_more_than_one_pod_
     assert len(memory.tracks) == MAX_ENGINES
     assert memory.tracks["a", "0"] == seen(STEADY)[0].tracks["a", "0"]
     assert ("a", str(10_000 - 69)) in memory.tracks
+
+
+@pytest.mark.parametrize(
+    ("was_ready", "heard_s", "requests"),
+    [(True, -5, 220), (False, -15, 220), (False, -5, 0)],
+    ids=["lost now", "silent since it was lost", "heard since it was lost"],
+)
+def test_what_a_pod_has_in_flight_that_is_heard_while_it_is_not_ready_is_not_cut_off(
+    was_ready, heard_s, requests
+):
+    # It was seen to be lost 10 s ago; an engine under load misses probes, and answers all the same.
+    state = a_state(pods=[a_pod_body("a", ready_for_s=None)])
+    engine = an_engine("a", scraped_at_s=NOW_S + heard_s, arrived=500, running=200, waiting=20)
+    known = a_memory(
+        state,
+        ready_pods=frozenset("a") if was_ready else frozenset(),
+        lost_at_s=None if was_ready else NOW_S - 10,
+    )
+    memory, _ = watched(known, replace(state, engines=(engine,)), a_fleet(state))
+
+    assert cut_off(state, a_fleet(state), memory) == requests

@@ -65,7 +65,7 @@ objects = st.builds(
     num_judged=numbers(0, 1e9),
     judged_at_s=times,
     burst_factor=st.none() | numbers(1, 3),
-    cold_start_s=numbers(0, 7200),
+    cold_start_s=numbers(1, 7200),
     cold_start_deviation_s=numbers(0, 1000),
     node_wait_s=numbers(0, 900),
     num_starts=st.integers(0, 10**6),
@@ -445,6 +445,7 @@ class TestWhatIsDropped:
         "start",
         [
             {"coldStartSeconds": -360},
+            {"coldStartSeconds": 0},
             {"coldStartSeconds": 11_040},
             {"coldStartSeconds": 1e15},
             {"coldStartSeconds": float("nan")},
