@@ -81,6 +81,7 @@ FULL_STATUS = {
         "goodputFactorReason": "9 of 100 were late",
         "kvTokens": 500_000, "priorKvTokens": 490_000,
         "coldStartSeconds": 60.0, "coldStartDeviationSeconds": 5.0, "coldStarts": 3,
+        "nodeWaitSeconds": 12.0,
     },
     "decisions": [
         {"time": NOW, "fromReplicas": 3, "toReplicas": 4, "code": "Demand", "message": "more"}
@@ -91,7 +92,9 @@ FULL_STATUS = {
             "lastTransitionTime": NOW, "observedGeneration": 1,
         }
     ],
-    "display": {"mbu": "62 %", "queue": "0", "slo": "99 %", "reason": "Steady"},
+    "display": {
+        "mbu": "62 %", "queue": "0", "slo": "99 %", "reason": "Steady", "problem": "pod a waits",
+    },
     "proposals": [{"digest": "0123456789abcdef", "reason": "PodsWouldRoll", "message": "2 pods"}],
 }  # fmt: skip
 

@@ -251,6 +251,7 @@ def story(tmp_path_factory, programs):
     truth = {"load_s": 3, "step": {"gpu": "H200", "bandwidth_efficiency": HIDDEN}}
     settings = {
         "tickS": TICK_S,
+        "coldStartS": 5,
         "scaleDownWindowS": DOWN_WINDOW_S,
         "statusIntervalS": 10,
         "speedRange": 0,  # it begins with the hopeful plan of one replica

@@ -15,7 +15,7 @@ import yaml
 
 from tonnage.lab.processes import free_ports
 
-QUICK = {"tickS": 1, "statusIntervalS": 1, "scaleDownWindowS": 3}
+QUICK = {"tickS": 1, "coldStartS": 2, "statusIntervalS": 1, "scaleDownWindowS": 3}
 
 
 @dataclass(kw_only=True)

@@ -211,7 +211,7 @@ def an_old_site(folder: Path, old: Path) -> Iterator[Driver]:
 def operator_values(prometheus_url: str) -> dict[str, Any]:
     """Return values that both charts take; the CRD is brought before each, by other means."""
     (probe_port,) = free_ports(1)
-    settings = {"tickS": TICK_S, "scaleDownWindowS": 20, "statusIntervalS": 5}
+    settings = {"tickS": TICK_S, "coldStartS": 10, "scaleDownWindowS": 20, "statusIntervalS": 5}
     own = {"scrapeIntervalS": TICK_S, "probePort": probe_port, "prometheusUrl": prometheus_url}
     return {
         "crds": {"install": False},

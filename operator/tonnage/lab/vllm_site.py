@@ -34,7 +34,7 @@ LOAD_SHARE: Final = 0.4
 LEAST_RATE: Final = 0.01
 """Requests/s, to the two decimals that the rate is written with."""
 LEAST_CORES: Final = 2
-SETTINGS: Final = {"tickS": 5, "scaleDownWindowS": 60, "statusIntervalS": 5}
+SETTINGS: Final = {"tickS": 5, "coldStartS": 75, "scaleDownWindowS": 60, "statusIntervalS": 5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
