@@ -1,14 +1,28 @@
 """What a user reads: the status. Observed, reconstructible, never an input to a decision."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tonnage.api.base import ApiModel
 
 Text = Annotated[str, Field(max_length=1024)]
 Name = Annotated[str, Field(max_length=253)]
-Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+
+
+def _read(time: str) -> str:
+    datetime.fromisoformat(time).timestamp()
+    return time
+
+
+Time = Annotated[
+    str,
+    Field(max_length=40, json_schema_extra={"format": "date-time"}),
+    AfterValidator(_read),
+]
+"""The API server takes the year 0 and an offset of 99 hours too: whoever may write a status writes
+what we read when we start."""
 MAX_DECISIONS = 5
 
 

@@ -324,6 +324,15 @@ class TestRecalled:
 
         assert recalled(view, now_s=NOW_S).decisions == ()
 
+    @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:99"])
+    def test_begins_anew_where_somebody_wrote_a_time_that_is_none(self, time):
+        # The API server takes both; the first look at an object is in everybody's tick.
+        condition = {"type": "Ready", "status": "False", "reason": "X", "message": ""}
+        status = {"conditions": [condition | {"lastTransitionTime": time}]}
+        view = replace(a_state().view, status=Packed.of(status))
+
+        assert recalled(view, now_s=NOW_S).conditions == {}
+
 
 class TestMeasured:
     def test_shows_each_figure_with_its_source_and_time(self):
