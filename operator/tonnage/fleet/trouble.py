@@ -25,6 +25,10 @@ MOST_WORDS: Final = 200
 """Characters of what the kubelet says."""
 BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
 """Before the cause, from Kubernetes 1.32 on: with it, and without, it is the same cause."""
+MOMENT: Final = re.compile(
+    r"[IWEF]?(?:\d{4}-)?\d\d-?\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\s*"
+)
+"""Of a line of a log, as vLLM and torch write it: another in each start that ends the same."""
 
 
 def trouble_of(status: Object) -> Trouble | None:
@@ -73,4 +77,4 @@ def _ended(last: Object) -> str:
     code = f"exit code {last.get('exitCode')}"
     how = code if why in {"Error", "Completed"} else f"{why}, {code}"
     lines = str(last.get("message") or "").strip().splitlines()
-    return f"{how}: {lines[-1].strip()}" if lines else how
+    return f"{how}: {MOMENT.sub('', lines[-1]).strip()}" if lines else how

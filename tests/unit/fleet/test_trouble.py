@@ -81,6 +81,28 @@ def test_a_container_that_crashes_again_and_again_stays_the_same_trouble():
 
 
 @pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("ERROR {day} {time} [core.py:396] No free memory", "ERROR [core.py:396] No free memory"),
+        ("ERROR {day} {time}.123 [core.py:396] gone", "ERROR [core.py:396] gone"),
+        ("[rank0]:[W{day_written}{time}.845 NCCL.cpp:1250] x", "[rank0]:[NCCL.cpp:1250] x"),
+        ("2026-{day} {time},123 ValueError: 12 of 34:56", "ValueError: 12 of 34:56"),
+        ("2026-{day}T{time}Z ValueError: 0-1", "ValueError: 0-1"),
+    ],
+)  # fmt: skip
+def test_the_time_in_a_last_line_makes_no_other_trouble(line, told):
+    # Without a termination message of its own the kubelet takes the last lines of the log.
+    days = [("11-23", "1123 ", "23:51:20"), ("11-24", "1124 ", "00:02:31")]
+    found = {
+        of({"name": "vllm", "state": {"terminated": ENDED | {"message": line.format(
+            day=day, day_written=written, time=time)}}})
+        for day, written, time in days
+    }  # fmt: skip
+
+    assert found == {("CrashLoopBackOff", f"exit code 1: {told}")}
+
+
+@pytest.mark.parametrize(
     "changes",
     [{"restartCount": 1}, {"ready": True}, {"restartCount": 0, "lastState": {}}],
     ids=["once more", "ready again", "the first time"],
