@@ -24,6 +24,8 @@ STANDINS = {
     "vllm._C, vllm.vllm_flash_attn and their like": "compiled at installation: empty modules",
     "vllm.platforms.current_platform": "the release's own CUDA platform, with the GPU's name, "
     "memory, count and compute capability as constants",
+    "psutil.virtual_memory": "2 TiB",
+    "triton": "vLLM's own placeholder, as where there is no GPU, with a Config that has its fields",
     "vllm.model_executor.models.registry._run_in_subprocess": "classes of models are looked into "
     "in the same process",
     "the model": "a folder with its config.json in place of its name on the hub",
@@ -54,9 +56,25 @@ class Compiled(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _nothing(name):
+    """Return a class in place of a class and a function in place of a function, by its name."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return lambda *given, **named: None
+    return type(name, (), {}) if name[0].isupper() else lambda *given, **named: None
+
+
+class TritonConfig:
+    """What ``triton.Config`` is where there is no Triton: the arguments that it was made with."""
+
+    def __init__(self, kwargs=None, num_warps=4, num_stages=3, num_ctas=1, **others):
+        self.kwargs = kwargs or {}
+        self.num_warps, self.num_stages, self.num_ctas = num_warps, num_stages, num_ctas
+
+
+def stand_in_for_triton() -> None:
+    from vllm.triton_utils import importing, triton
+
+    if not importing.HAS_TRITON:
+        triton.Config = TritonConfig
 
 
 class Operators:
@@ -76,7 +94,19 @@ def stand_in_for_kernels() -> None:
         setattr(torch.ops, name, Operators())
 
 
-def stand_in_for_platform(gpu: dict) -> None:  # noqa: C901  (a method for each constant)
+GPU: dict = {}
+"""Of the case. The platform is one object, for all that have taken it by its name."""
+
+
+def stand_in_for_host() -> None:
+    """Give the host 2 TiB: releases up to 0.11 hold their swap space against its memory."""
+    import psutil
+
+    there = psutil.virtual_memory()
+    psutil.virtual_memory = lambda: there._replace(total=2 << 40, available=2 << 40)
+
+
+def stand_in_for_platform() -> None:  # noqa: C901  (a method for each constant)
     import torch
     from vllm import platforms
     from vllm.platforms import cuda
@@ -85,11 +115,11 @@ def stand_in_for_platform(gpu: dict) -> None:  # noqa: C901  (a method for each 
     class Gpu(cuda.CudaPlatformBase):
         @classmethod
         def get_device_capability(cls, device_id=0):
-            return DeviceCapability(*gpu["capability"])
+            return DeviceCapability(*GPU["capability"])
 
         @classmethod
         def get_device_name(cls, device_id=0):
-            return gpu["name"]
+            return GPU["name"]
 
         @classmethod
         def get_device_uuid(cls, device_id=0):
@@ -97,11 +127,11 @@ def stand_in_for_platform(gpu: dict) -> None:  # noqa: C901  (a method for each 
 
         @classmethod
         def get_device_total_memory(cls, device_id=0):
-            return int(gpu["memory_bytes"])
+            return int(GPU["memory_bytes"])
 
         @classmethod
         def device_count(cls):
-            return gpu["count"]
+            return GPU["count"]
 
         @classmethod
         def is_fully_connected(cls, physical_device_ids):
@@ -114,14 +144,14 @@ def stand_in_for_platform(gpu: dict) -> None:  # noqa: C901  (a method for each 
         @classmethod
         def has_device_capability(cls, capability, device_id=0):
             wanted = capability if isinstance(capability, tuple) else divmod(capability, 10)
-            return tuple(gpu["capability"]) >= tuple(wanted)
+            return tuple(GPU["capability"]) >= tuple(wanted)
 
     platforms._current_platform = Gpu()
-    torch.cuda.device_count = lambda: gpu["count"]
+    torch.cuda.device_count = lambda: GPU["count"]
 
     for module in ("vllm.utils", "vllm.utils.torch_utils"):
         if hasattr(sys.modules.get(module), "cuda_device_count_stateless"):
-            sys.modules[module].cuda_device_count_stateless = lambda: gpu["count"]
+            sys.modules[module].cuda_device_count_stateless = lambda: GPU["count"]
 
 
 COMMAND_LINES = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args",
@@ -152,18 +182,25 @@ def parse(arguments: list) -> argparse.Namespace:
     return found
 
 
-def checked(arguments: list) -> dict:
-    """Return how far the release takes these arguments: parsed, engine arguments, configuration."""
+def checked(arguments: list, wanted: str | None, parser_only: bool) -> dict:
+    """Return how far the release takes these arguments: parsed, engine arguments, configuration.
+
+    ``wanted``: what the parser found for this name is the answer, and nothing else is asked.
+    """
     stage = "parser"
     words = io.StringIO()
     try:
         with contextlib.redirect_stderr(words):
             found = parse(arguments)
+        if wanted:
+            return {"stage": stage, "verdict": "taken", "value": getattr(found, wanted)}
         stage = "engine arguments"
         from vllm.engine.arg_utils import AsyncEngineArgs
 
         engine = AsyncEngineArgs.from_cli_args(found)
         stage = "configuration"
+        if parser_only:
+            return {"stage": stage, "verdict": "not run", "words": "the parser alone was asked"}
         from vllm.usage.usage_lib import UsageContext
 
         config = engine.create_engine_config(UsageContext.OPENAI_API_SERVER)
@@ -188,7 +225,7 @@ def checked(arguments: list) -> dict:
     }
 
 
-def run_in_fork(case: dict, folder: Path) -> dict:
+def run_in_fork(case: dict, folder: Path, parser_only: bool) -> dict:
     """Check one case in a child: what a release remembers of one board is not told to the next."""
     answer = folder / "answer.json"
     answer.unlink(missing_ok=True)
@@ -200,13 +237,14 @@ def run_in_fork(case: dict, folder: Path) -> dict:
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         try:
-            stand_in_for_platform(case["gpu"])
+            GPU.update(case["gpu"])
             model = folder / "model"
             model.mkdir(exist_ok=True)
             (model / "config.json").write_text(json.dumps(case["config"]))
             arguments = [str(model) if each == case["model"] and not number else each
                          for number, each in enumerate(case["args"])]  # fmt: skip
-            answer.write_text(json.dumps(checked(arguments)))
+            answer.write_text(json.dumps(checked(arguments, case.get("wanted"), parser_only)))
+            (folder / "modules.json").write_text(json.dumps(list(sys.modules)))
         except BaseException:
             answer.write_text(
                 json.dumps(
@@ -223,14 +261,20 @@ def run_in_fork(case: dict, folder: Path) -> dict:
         "stage": "process", "verdict": "not run", "words": "the process ended"}  # fmt: skip
 
 
+def import_what_was_imported(folder: Path) -> None:
+    """Import what a case imported of other packages, so that each further fork has it already."""
+    for name in json.loads((folder / "modules.json").read_text()):
+        if not name.startswith("vllm") and name not in sys.modules:
+            with contextlib.suppress(BaseException):
+                importlib.import_module(name)
+
+
 def import_models(cases, known: dict) -> None:
     """Import the classes of the models once, for all forks."""
     for name in sorted({name for case in cases for name in case["config"]["architectures"]}):
         if name in known:
-            try:
+            with contextlib.suppress(Exception):
                 importlib.import_module(known[name].module_name)
-            except Exception as error:
-                print(name, error)
 
 
 def import_quantization() -> None:
@@ -243,23 +287,30 @@ def import_quantization() -> None:
 
 
 def main() -> None:
-    source, cases, answers = (Path(each) for each in sys.argv[1:])
+    source, cases, answers = (Path(each) for each in sys.argv[1:4])
+    parser_only = "--parser-only" in sys.argv
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", USER="vllm", LOGNAME="vllm",
                       VLLM_LOGGING_LEVEL="ERROR", VLLM_TARGET_DEVICE="cuda")  # fmt: skip
     sys.path.insert(0, str(source))
     stand_in_for_kernels()
     asked = json.loads(cases.read_text())
-    stand_in_for_platform(next(iter(asked.values()))["gpu"])
+    GPU.update(next(iter(asked.values()))["gpu"])
+    stand_in_for_host()
+    stand_in_for_platform()
+    stand_in_for_triton()
     from vllm.model_executor.models import registry
 
     registry._run_in_subprocess = lambda call: call()
-    import_models(asked.values(), registry.ModelRegistry.models)
-    import_quantization()
+    parse([next(iter(asked.values()))["model"]])
+    if not parser_only:
+        import_models(asked.values(), registry.ModelRegistry.models)
+        import_quantization()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, case in asked.items():
             begun = time.monotonic()
-            found[name] = run_in_fork(case, Path(folder))
+            found[name] = run_in_fork(case, Path(folder), parser_only)
+            import_what_was_imported(Path(folder))
             print(name, round(time.monotonic() - begun, 1), found[name]["verdict"], flush=True)
     answers.write_text(json.dumps(found))
 

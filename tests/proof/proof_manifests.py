@@ -11,6 +11,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_config
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import servable, template_manifest
+from tonnage.manifests.arguments import read_flags
 from tonnage.manifests.children import Site
 from tonnage.sizing.split import Parallelism
 
@@ -128,13 +129,14 @@ CASES: Final[dict[str, Case]] = {
         "Qwen/Qwen2.5-7B-Instruct-AWQ", "T4",
         config=_from("Qwen/Qwen2.5-7B-Instruct", torch_dtype="float16", quantization_config=AWQ),
     ),
-    "GPTQ, bf16": _case("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ"),
-    "GPTQ, fp16": _case(
+    "GPTQ in the order of activations": _case("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ"),
+    "GPTQ": _case(
         "TheBloke/Llama-2-7B-Chat-GPTQ", config=_from(
             LLAMA_2,
-            quantization_config=built_in_config("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ")[
-                "quantization_config"
-            ],
+            quantization_config={
+                **built_in_config("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ")["quantization_config"],
+                "desc_act": False,
+            },
         ),
     ),
     "fp8 per channel": _case("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", gpus=2),
@@ -165,6 +167,9 @@ CASES: Final[dict[str, Case]] = {
     "hybrid, Mamba-2": _case("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", gpus=2),
     "windows, vision": _case("google/gemma-3-12b-it"),
     "experts": _case("Qwen/Qwen3-30B-A3B", gpus=2),
+    "experts, in parallel": _case(
+        "Qwen/Qwen3-30B-A3B", gpus=2, engine={"args": ["--enable-expert-parallel"]}
+    ),
     "LoRA": _case(LLAMA, of_model={"adapters": {"number": 4, "rank": 16}}),
     "LoRA, largest rank": _case(LLAMA, of_model={"adapters": {"number": 1, "rank": 512}}),
     "mtp": _case(DEEPSEEK, "H200", 8, split=Parallelism(tensor=8), engine=_drafts("mtp", 1)),
@@ -182,6 +187,45 @@ CASES: Final[dict[str, Case]] = {
     "the platform's user": _case(LLAMA, pods={"user": {}}),
     **{f"engine.args: {each}": _case(LLAMA, engine={"args": each.split()}) for each in ARGS},
 }  # fmt: skip
+
+
+BESIDE: Final = ("--max-num-seqs", "64", "--max-num-batched-tokens", "2048")
+"""What a scale target's container must say for any of it to be read."""
+SAID: Final = {
+    "max_num_seqs": ("--max-num-seqs 96", "--max-num-seqs=96", "--max_num_seqs 96"),
+    "max_num_batched_tokens": ("--max-num-batched-tokens 4096", "--max-num-batched-tokens=4096",
+                               "--max-num-batched-tokens 4k", "--max-num-batched-tokens 4K"),
+    "gpu_memory_utilization": ("--gpu-memory-utilization 0.85", "--gpu_memory_utilization=0.85"),
+    "tensor_parallel_size": ("--tensor-parallel-size 2", "--tensor_parallel_size=2", "-tp 2",
+                             "-tp=2"),
+    "pipeline_parallel_size": ("--pipeline-parallel-size 2", "-pp 2"),
+    "data_parallel_size": ("--data-parallel-size 2", "-dp 2"),
+    "decode_context_parallel_size": ("--decode-context-parallel-size 2", "-dcp 2"),
+    "kv_cache_memory_bytes": ("--kv-cache-memory-bytes 8589934592", "--kv-cache-memory-bytes 8G",
+                              "--kv-cache-memory-bytes 8g", "--kv-cache-memory 8589934592"),
+    "num_gpu_blocks_override": ("--num-gpu-blocks-override 512",),
+}  # fmt: skip
+"""What is read of a scale target's container, in the spellings that it is read in."""
+
+
+def is_read(name: str, arguments: Sequence[str]) -> float | None:
+    """Return what is read here for a name of the engine's; None: the flags are unknown then."""
+    flags = read_flags(arguments, default_utilization=0.9)
+    if flags is None:
+        return None
+    split = flags.parallelism
+    found: dict[str, float | None] = {
+        "max_num_seqs": flags.max_num_seqs,
+        "max_num_batched_tokens": flags.max_num_batched_tokens,
+        "gpu_memory_utilization": flags.gpu_memory_utilization,
+        "tensor_parallel_size": split.tensor,
+        "pipeline_parallel_size": split.pipeline,
+        "data_parallel_size": split.data,
+        "decode_context_parallel_size": split.context,
+        "kv_cache_memory_bytes": flags.kv_cache_bytes,
+        "num_gpu_blocks_override": flags.num_gpu_blocks,
+    }
+    return found[name]
 
 
 def rendered(name: str, minor: str) -> Config:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from proof_manifests import BESIDE, SAID, is_read
+
 Table = Mapping[str, Any]
 HEAD: Final = """# What is rendered, and what each release of vLLM says to it
 
@@ -11,8 +13,8 @@ Written by `python tests/proof/run.py` from the sources of the releases; do not 
 has the words of every cell. A default test renders the manifests again and compares.
 
 - **P** passed: all three columns take what is rendered.
-- **p** passed, with the release's parser and what came before its configuration was complete: the
-  rest of the configuration needs what is stood in for.
+- **p** passed, and the engine column is the release's parser and `AsyncEngineArgs` alone: its
+  configuration was not asked (`--parser-only`), or needs what is stood in for (see `table.json`).
 - **(P)** passed in the columns cache and image; the release itself was not asked.
 - **us** refused by Tonnage, by name: nothing is rendered.
 - **NO** rendered, and refused by the release or not to be read by it. There must be none.
@@ -21,9 +23,11 @@ The three columns behind a cell:
 
 1. **Engine**: the release's own parser of `vllm serve`, `AsyncEngineArgs` and
    `create_engine_config`, with all checks of its configuration classes. PyTorch is there. Stood in
-   for: compiled kernels (empty modules), the GPU (the release's own CUDA platform, with name,
-   memory, count and compute capability as constants), the hub (a folder with the config.json).
-   Nothing is loaded and no kernel runs; memory is not looked at.
+   for: compiled kernels (empty modules), Triton (vLLM's own placeholder), the GPU (the release's
+   own CUDA platform, with name, memory, count and compute capability as constants), the host's
+   memory (2 TiB), the hub (a folder with the config.json). The other packages are those of the
+   environment of vLLM for CPU, with `packages.txt` and, before 0.20, `older-packages.txt` in front.
+   Nothing is loaded and no kernel runs; memory of the GPU is not looked at.
 2. **Cache**: the names that the kernels that write the cache know (the macro
    `DISPATCH_BY_KV_CACHE_DTYPE` of `csrc`), what they write for them, and the types that the
    attention backends for NVIDIA say they take. Not covered: kernels of compressed attention, and
@@ -35,7 +39,8 @@ The three columns behind a cell:
 
 def page(table: Table) -> str:
     """Return the page."""
-    return "\n".join([HEAD, *_matrix(table), "", *_refused(table), *_counts(table), ""])
+    parts = [*_matrix(table), "", *_refused(table), *_of_scale_targets(table), *_counts(table)]
+    return "\n".join([HEAD, *parts, ""])
 
 
 def verdict(row: Mapping[str, Any]) -> str:
@@ -106,11 +111,45 @@ def _refused(table: Table) -> Iterator[str]:
     yield ""
 
 
+OF_SCALE_TARGETS: Final = """## A scale target
+
+No pod is rendered for one: its container's flags are read. Each spelling that is read, as the
+release's own parser reads it: **=** the same, **-** the release does not know it, **?** the release
+takes it and here it makes the flags unknown, **NO** read otherwise here. There must be none."""
+
+
+def reading(said: Mapping[str, Any], here: float | None) -> str:
+    """Return the sign of what a release's parser and ``is_read`` make of one spelling."""
+    if said["verdict"] != "taken":
+        return "-" if said["verdict"] == "refused" else "(not asked)"
+    if here is None:
+        return "?"
+    return "=" if said["value"] == here else "NO"
+
+
+def readings(table: Table) -> Iterator[tuple[str, list[str]]]:
+    """Yield each spelling with its signs."""
+    for name, texts in SAID.items():
+        for text in texts:
+            here = is_read(name, [*BESIDE, *text.split()])
+            said = [each["scale target"][text] for each in table["versions"].values()]
+            yield text, [reading(one, here) for one in said]
+
+
+def _of_scale_targets(table: Table) -> Iterator[str]:
+    versions = table["versions"]
+    yield from (OF_SCALE_TARGETS, "")
+    yield "| flag | " + " | ".join(_minor(each) for each in versions) + " |"
+    yield "|---" * (1 + len(versions)) + "|"
+    yield from (f"| `{text}` | " + " | ".join(signs) + " |" for text, signs in readings(table))
+    yield ""
+
+
 def _counts(table: Table) -> Iterator[str]:
     rows = [row for said in table["versions"].values() for row in said["rows"].values()]
     found = Counter(map(verdict, rows))
     yield f"{len(table['versions'])} releases, {len(rows)} cells: {found['P']} passed, " + (
-        f"{found['p']} passed as far as it could run, {found['(P)']} not asked, "
+        f"{found['p']} passed by the parser, {found['(P)']} not asked, "
         f"{found['us']} refused by Tonnage, "
         f"{found['NO']} rendered and refused."
     )

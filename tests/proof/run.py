@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from proof_images import Image, read_image
 from proof_kernels import Kernels, read_backends, read_cache_types, read_kernels, read_renamed
-from proof_manifests import CASES, Config, masked, rendered
+from proof_manifests import BESIDE, CASES, SAID, Config, masked, rendered
 from proof_page import page
 from proof_sources import releases, unpacked
 from proof_verdicts import cache_of, cache_problem, image_problem
@@ -31,7 +31,8 @@ BOARDS: Final = {
 }  # fmt: skip
 """Name and compute capability, as the driver says them."""
 SINCE_TRANSFORMERS_5: Final = (0, 20)
-OLD_PACKAGES: Final = HERE / "older-packages.txt"
+PACKAGES: Final = HERE / "packages.txt"
+OLDER_PACKAGES: Final = HERE / "older-packages.txt"
 NOT_ASKED: Final = {"stage": "none", "verdict": "not run", "words": "the release was not asked"}
 LIMIT_S: Final = 1200
 """Of one release: half a minute alone, far more beside others."""
@@ -64,6 +65,10 @@ def _options() -> argparse.Namespace:
         "--engine", action=argparse.BooleanOptionalAction, default=True,
         help="run what the releases check themselves; without it, only answers that are kept",
     )  # fmt: skip
+    parser.add_argument(
+        "--parser-only", action="store_true",
+        help="ask only the parsers; answers of before that went further are kept",
+    )  # fmt: skip
     parser.add_argument("--python", help="that has PyTorch, in place of vLLM for CPU")
     return parser.parse_args()
 
@@ -86,7 +91,16 @@ def _read(release: str, cache: Path, options: argparse.Namespace) -> dict[str, A
         "kernels": asdict(read_kernels(folder)) if has_sources else None,
         "image": asdict(read_image(folder)) if has_sources else None,
         "containers": containers,
-        "checks": _checked(release, folder, asked, cache, options),
+        "checks": _checked(release, folder, asked | _of_scale_targets(), cache, options),
+    }
+
+
+def _of_scale_targets() -> dict[str, Any]:
+    plain = _question("bf16", {"args": [CASES["bf16"].model, *BESIDE]})
+    return {
+        text: {**plain, "args": [*plain["args"], *text.split()], "wanted": name}
+        for name, texts in SAID.items()
+        for text in texts
     }
 
 
@@ -112,26 +126,30 @@ def _checked(
     }
     kept = cache / "answers" / f"{release}.json"
     answers = json.loads(kept.read_text()) if kept.exists() else {}
-    missing = {keys[name]: one for name, one in asked.items() if keys[name] not in answers}
+    enough = ["taken", "refused", *(["not run"] if options.parser_only else [])]
+    known = {key for key, one in answers.items() if one["verdict"] in enough}
+    missing = {keys[name]: one for name, one in asked.items() if keys[name] not in known}
     if missing and options.engine:
-        answers |= _asked(release, folder, missing, cache, options.python or str(vllm_cpu.ensure()))
-        kept.parent.mkdir(exist_ok=True)
-        known = {key: one for key, one in answers.items() if one["verdict"] != "not run"}
-        kept.write_text(json.dumps(known))
+        answers |= _asked(release, folder, missing, cache, options)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(answers))
     return {name: answers.get(key, NOT_ASKED) for name, key in keys.items()}
 
 
 def _asked(
-    release: str, folder: Path, missing: dict[str, Any], cache: Path, python: str
+    release: str, folder: Path, missing: dict[str, Any], cache: Path, options: argparse.Namespace
 ) -> dict[str, Any]:
-    environment = {"PYTHONPATH": str(_older_packages(cache))} if _is_older(release) else {}
+    python = options.python or str(vllm_cpu.ensure())
+    how_far = ["--parser-only"] if options.parser_only else []
+    lists = [PACKAGES, OLDER_PACKAGES] if _is_older(release) else [PACKAGES]
+    folders = ":".join(str(_packages(each, cache)) for each in lists)
     with tempfile.TemporaryDirectory() as temporary:
         questions, answers = Path(temporary) / "questions.json", Path(temporary) / "answers.json"
         questions.write_text(json.dumps(missing))
         subprocess.run(
-            [python, HERE / "proof_engine.py", folder, questions, answers],
+            [python, HERE / "proof_engine.py", folder, questions, answers, *how_far],
             check=True, timeout=LIMIT_S, cwd=temporary, stdout=subprocess.DEVNULL,
-            env={"PATH": "/usr/bin:/bin", "HOME": temporary, **environment},
+            env={"PATH": "/usr/bin:/bin", "HOME": temporary, "PYTHONPATH": folders},
         )  # fmt: skip
         return dict(json.loads(answers.read_text()))
 
@@ -140,12 +158,13 @@ def _is_older(release: str) -> bool:
     return parse_version(release) < SINCE_TRANSFORMERS_5
 
 
-def _older_packages(cache: Path) -> Path:
-    target = cache / "older"
+def _packages(names: Path, cache: Path) -> Path:
+    """Return the folder of the packages of a list, installed first where it is missing."""
+    target = cache / f"{names.stem}-{hashlib.sha256(names.read_bytes()).hexdigest()[:12]}"
     if not target.is_dir():
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target,
-             "--requirement", OLD_PACKAGES],
+             "--requirement", names],
             check=True,
         )  # fmt: skip
     return target
@@ -171,7 +190,8 @@ def _table(found: dict[str, Any]) -> dict[str, Any]:
         rows = {name: _row(name, said, kinds) for name in CASES}
         image = {"image": said["image"], "cache types": list(said["kernels"]["names"])}
         between = {"between": True} if said.get("between") else {}
-        versions[release] = {**image, **between, "rows": rows}
+        read = {text: said["checks"][text] for texts in SAID.values() for text in texts}
+        versions[release] = {**image, **between, "rows": rows, "scale target": read}
     return {"containers": kinds, "versions": versions}
 
 

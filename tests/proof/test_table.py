@@ -7,7 +7,7 @@ import pytest
 from proof_images import Image, read_image
 from proof_kernels import Kernels, UnknownFormError, read_kernels
 from proof_manifests import CASES, masked, rendered
-from proof_page import problems
+from proof_page import problems, readings
 from proof_verdicts import Cache, cache_problem, image_problem
 
 TABLE = json.loads((Path(__file__).parent / "table.json").read_text())
@@ -34,6 +34,12 @@ def test_no_release_refuses_what_is_rendered_for_it(release):
     rows = TABLE["versions"][release]["rows"]
     found = {name: list(problems(row)) for name, row in rows.items() if "refused" not in row}
     assert {name: said for name, said in found.items() if said} == {}
+
+
+def test_no_release_reads_a_flag_of_a_scale_target_otherwise():
+    signs = dict(readings(TABLE))
+    assert [text for text, found in signs.items() if "NO" in found] == []
+    assert all("=" in found for text, found in signs.items() if not text.endswith(("4k", "4K")))
 
 
 def test_a_plain_model_is_served_by_every_release():

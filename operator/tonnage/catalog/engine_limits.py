@@ -30,6 +30,8 @@ class Use:
     has_fp8_cache: bool
     quant_method: str = ""
     """Of the checkpoint."""
+    orders_activations: bool = False
+    """Of the checkpoint: groups of weights in the order of their activations."""
     checkpoint_has_fp8_cache: bool = False
     """Which ``auto`` means, and is not asked for."""
 
@@ -55,6 +57,12 @@ def _of_kind(use: Use) -> Iterator[str]:
     last = _limits()["last_version"].get(use.model_type)
     if last and asked > parse_version(last):
         yield f"vLLM serves models of the kind {use.model_type} up to {last} only"
+    last_ordered = _limits()["quantization"]["activation_order_until"]
+    if use.orders_activations and asked > parse_version(last_ordered):
+        yield (
+            "vLLM takes quantized weights that are ordered by activation (desc_act, actorder) up "
+            f"to {last_ordered} only"
+        )
     if not use.gpu.has_bf16 and needs_bf16(use.model_type):
         yield (
             f"models of the kind {use.model_type} do not run in float16, and {use.gpu.name} has "

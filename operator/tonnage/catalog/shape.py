@@ -252,6 +252,8 @@ class ModelShape:
     """The 16-bit type of what is not quantized, and of the activations."""
     quant_method: str = ""
     """Of its ``quantization_config``; empty: none."""
+    orders_activations: bool = False
+    """Its groups of weights are in the order of their activations (``desc_act``)."""
     kv_cache_format: str = "bf16"
     """What vLLM's ``auto`` means for this checkpoint: bf16 or fp8."""
     model_type: str = ""

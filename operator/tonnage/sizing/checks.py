@@ -83,6 +83,7 @@ def use_of(request: SizingRequest) -> Use:
         weights_name=request.weights.name,
         has_fp8_cache=request.kv_format == "fp8",
         quant_method=request.shape.quant_method,
+        orders_activations=request.shape.orders_activations,
         checkpoint_has_fp8_cache=request.shape.kv_cache_format == "fp8",
     )
 

@@ -148,8 +148,7 @@ def look_up(
         shape = read_model_config(model_config, name=spec.model.id)
     shape = shape or built_in_model(spec.model.id)
     version = spec.engine.known_version if spec.engine else engine_version
-    for reason in flag_refusals(version or "", spec.engine.args if spec.engine else ()):
-        raise UnsupportedEngineError(f"engine.args: {reason}, engine.version is {version}")
+    _refuse_arguments(spec, shape, version or "")
     _refuse_boards(spec.hardware.gpu, gpus, version or "")
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     _refuse_bf16(spec, gpu)
@@ -162,6 +161,22 @@ def look_up(
     if spec.scale_target is None:
         _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
     return known
+
+
+def _refuse_arguments(spec: Spec, shape: ModelShape, version: str) -> None:
+    """Refuse arguments that the version does not know, or with which it refuses the model.
+
+    Sources:
+        [vllm-source] config/model.py _verify_with_expert_parallelism.
+    """
+    arguments = spec.engine.args if spec.engine else ()
+    for reason in flag_refusals(version, arguments):
+        raise UnsupportedEngineError(f"engine.args: {reason}, engine.version is {version}")
+    if not shape.has_experts and "--enable-expert-parallel" in arguments:
+        raise UnsupportedEngineError(
+            f"engine.args: --enable-expert-parallel needs a model with experts, {spec.model.id} "
+            "has none"
+        )
 
 
 def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:

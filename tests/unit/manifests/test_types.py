@@ -148,6 +148,19 @@ def test_a_flag_that_the_version_does_not_know_is_refused_by_name():
     )
 
 
+def test_expert_parallel_is_refused_of_a_model_without_experts():
+    parallel = {"version": "0.33", "args": ["--enable-expert-parallel"]}
+    experts = a_model(model={"id": "Qwen/Qwen3-30B-A3B"}, engine=parallel).spec
+    dense = a_model(model={"id": "Qwen/Qwen3-32B"}, engine=parallel).spec
+
+    assert look_up(experts, built_in_gpus()).shape.has_experts
+    with pytest.raises(UnsupportedEngineError) as refused:
+        look_up(dense, built_in_gpus())
+    assert str(refused.value) == (
+        "engine.args: --enable-expert-parallel needs a model with experts, Qwen/Qwen3-32B has none"
+    )
+
+
 def test_a_method_that_the_board_has_no_kernels_for_is_refused_by_version():
     keys = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
 
@@ -156,3 +169,21 @@ def test_a_method_that_the_board_has_no_kernels_for_is_refused_by_version():
         UnsupportedEngineError, match=r"engine\.version 0\.26: weights in fp8 needs"
     ):
         written(gpu="A100-80GB", version="0.26", **keys)
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": True}
+ORDERED = (
+    "0.33: vLLM takes quantized weights that are ordered by activation (desc_act, actorder) up"
+)
+
+
+def test_weights_ordered_by_activation_are_refused_from_0_30_on():
+    assert written(version="0.29", quantization_config=GPTQ) == ("bfloat16", "auto")
+    with pytest.raises(UnsupportedEngineError) as refused:
+        written(version="0.33", quantization_config=GPTQ)
+    assert str(refused.value) == f"engine.version {ORDERED} to 0.29 only"
+
+
+@pytest.mark.parametrize("others", [{"desc_act": False}, {"group_size": -1}])
+def test_weights_in_static_groups_or_in_one_have_no_order(others):
+    assert written(version="0.33", quantization_config=GPTQ | others) == ("bfloat16", "auto")

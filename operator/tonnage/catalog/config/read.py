@@ -104,6 +104,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         kv_cache_format=formats.cache,
         dtype=formats.dtype,
         quant_method=formats.method,
+        orders_activations=formats.orders_activations,
         model_type=str(config.get("model_type", "")),
         digest=digest(config),
         vector_parameters=outer_vectors,
@@ -238,6 +239,7 @@ class _Formats:
     cache: str = "bf16"
     dtype: HalfType
     method: str = ""
+    orders_activations: bool = False
 
 
 def _formats(
@@ -259,6 +261,7 @@ def _formats(
         cache=cache_format(keys),
         dtype=dtype_beside(keys, dtype),
         method=keys.method,
+        orders_activations=keys.orders_activations,
     )
 
 

@@ -80,6 +80,7 @@ class _Tensor(_Block):
     type: Annotated[str, Field(max_length=20)]
     group_size: Annotated[int, Field(ge=-1, le=100_000)] | None = None
     symmetric: bool = True
+    actorder: Annotated[str, Field(max_length=20)] | bool | None = None
 
 
 class QuantizedGroup(_Block):
@@ -108,6 +109,7 @@ class QuantizationKeys(_Block):
     group_size: Annotated[int, Field(ge=-1, le=100_000)] | None = None
     zero_point: bool = True
     sym: bool = True
+    desc_act: bool = False
     weight_block_size: (
         Annotated[list[Annotated[int, Field(gt=0, le=100_000)]], Field(min_length=2, max_length=2)]
         | None
@@ -134,6 +136,19 @@ class QuantizationKeys(_Block):
         if self.quant_algo:
             return "modelopt"
         raise ModelConfigError("quantization_config.quant_method is missing")
+
+    @property
+    def orders_activations(self) -> bool:
+        """Tell whether groups of weights are in the order of their activations.
+
+        Sources:
+            [vllm-source] quantization/utils/gptq_utils.py, compressed_tensors.py.
+        """
+        groups = (self.config_groups or {}).values()
+        orders = {group.weights.actorder for group in groups if group.weights}
+        return (self.desc_act and self.group_size != -1) or bool(
+            orders & {"group", "dynamic", True}
+        )
 
 
 def read_quantization(block: object) -> QuantizationKeys:
