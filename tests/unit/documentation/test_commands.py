@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VALUES = yaml.safe_load((ROOT / "charts/tonnage/values.yaml").read_text())
 OPEN = ("gpuClasses", "calibrations")
 """Values whose keys the user chooses."""
-KUBECTL = {"annotate", "apply", "create", "describe", "get", "label", "wait"}
+KUBECTL = {"annotate", "apply", "create", "delete", "describe", "get", "label", "wait"}
 OTHERS = {"apt", "docker", "sed"}
 PAGES = [path for path in pages() if any(commands(each) for each in blocks(path))]
 
@@ -122,7 +122,7 @@ def check_tonnage(words):
 def check_kubectl(words):
     assert words[0] in KUBECTL
     files = [path for option, path in pairwise(words) if option == "-f"]
-    for path in files:
+    for path in set(files) - {"-"}:
         for document in yaml.safe_load_all((ROOT / path).read_text()):
             if document["kind"] == "ModelDeployment":
                 parse_model_deployment(document)
@@ -131,7 +131,9 @@ def check_kubectl(words):
 
 
 def check_helm(words):
-    assert words[0] in {"install", "upgrade"}
+    assert words[0] in {"install", "uninstall", "upgrade"}
+    if words[0] == "uninstall":
+        return
     assert (ROOT / words[2] / "Chart.yaml").exists()
     options = dict(pairwise(words))
     assert {each for each in options if each.startswith("-")} <= {

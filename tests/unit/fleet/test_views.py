@@ -80,7 +80,7 @@ class TestDeployment:
         assert flags_from_annotation(view.flags) == a_sizing().flags
         assert view.gpus_per_replica == 2
         assert view.grace_s == view.drain_s + 30
-        assert view.arguments[0] == "meta-llama/Llama-3.3-70B-Instruct"
+        assert view.arguments[:3] == ("vllm", "serve", "meta-llama/Llama-3.3-70B-Instruct")
         assert not view.is_rolling
         assert view.problems == ()
         assert view.template.value["spec"]["containers"][0]["name"] == "vllm"
