@@ -81,7 +81,9 @@ class Bounds:
     [
         pytest.param(
             lambda: shape("step", 10.0),
-            Bounds(least_kept=0.9213, most_gpu_hours=2.959),  # measured: 92.63 %, 2.873
+            # Measured: 91.89 %, 2.365. Where the first start of 120 s was believed whole, not as a
+            # vote beside the 240 s expected, this seed kept 92.98 % at 2.482.
+            Bounds(least_kept=0.9139, most_gpu_hours=2.436),
             id="step",
         ),
         pytest.param(
