@@ -23,8 +23,9 @@ from tonnage.cluster.errors import KubernetesError
 from tonnage.fleet.lists import RELISTED
 from tonnage.settings import Settings
 
-SETTLING_TICKS = 45
-"""Of a minute each: another writer is given half an hour of quiet, and then replicas go."""
+SETTLING_TICKS = 75
+"""Of a minute each: another writer is given half an hour of quiet, demand that came back is held
+for an hour where starts take longer than the holding costs, and then replicas go."""
 OUTAGE_TICKS = 15
 """Of a minute each: longer than the window after which replicas go."""
 STEP = Settings.model_fields["max_scale_up_replicas"].default
