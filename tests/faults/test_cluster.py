@@ -11,7 +11,7 @@ from loop_builders import condition, replicas_of, show, status_of
 from loop_story import EACH, PLACE, Story
 from tonnage.cluster.kube import PODS
 
-WELL_TICKS, LONG_TICKS = 8, 40
+WELL_TICKS, LONG_TICKS = 20, 40
 
 
 def a_fleet(load=2.6, **scaling):
