@@ -134,6 +134,7 @@ class KubeApi:
     ) -> None:
         self._api, self._sleep, self._chance, self._timeout_s = api, sleep, chance, timeout_s
         self._fences: tuple[Fence, ...] = ()
+        self._is_hasty = False
         self._heard = Heard()
 
     def fenced(self, fence: Fence) -> "KubeApi":
@@ -143,6 +144,12 @@ class KubeApi:
         """
         same = copy(self)
         same._fences = (*self._fences, fence)
+        return same
+
+    def hasty(self) -> "KubeApi":
+        """Return the same connection, which waits for no busy server: it says so at once."""
+        same = copy(self)
+        same._is_hasty = True
         return same
 
     def check(self) -> None:
@@ -263,6 +270,8 @@ class KubeApi:
             try:
                 return self._once(call)
             except RetryableError as failure:
+                if self._is_hasty and failure.error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                    raise failure.error from failure.__cause__
                 self._sleep(self._pause_s(failure, attempt))
                 self._ask_again(call, failure.error)
         try:

@@ -8,7 +8,8 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from tonnage.api.spec import KIND
 from tonnage.cluster.errors import (
@@ -84,25 +85,28 @@ class Writer:
     def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
         asked = [writes for writes in all_writes if writes.scale or writes.num_limited]
-        scaling, templates, telling = self.lanes
+        scaling, templates, telling, posting = self.lanes
+        # What a busy server refuses, the next tick offers again, at half the rate.
+        hasty = replace(self, kube=self.kube.hasty())
 
         def run(lane: Lane, phase: Callable[[Writes], None], some: Iterable[Writes]) -> Failures:
-            return lane.run(lambda writes: self._guarded(phase, writes), some)
+            return lane.run(lambda writes: hasty._guarded(phase, writes), some)
 
         scaled = run(scaling, self._scale, (writes for writes in asked if writes.scale))
         todo = self.limiter.admitted(self.pauses.let_through(asked))
         said = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
-        announced = run(telling, self._write_status, (each for each in said if each.rolls))
+        announced = run(telling, hasty._write_status, (each for each in said if each.rolls))
         made = [each for each in todo if each.template is not None or each.check_children]
-        applied = run(templates, self._templating(announced), made)
+        applied = run(templates, hasty._templating(announced), made)
         looked_at = (each for each in made if each.check_children and each.uid not in applied)
-        published = run(templates, self._publish, looked_at)
-        told = run(telling, self._write_status, (each for each in said if not each.rolls))
+        published = run(templates, hasty._publish, looked_at)
+        told = run(telling, hasty._write_status, (each for each in said if not each.rolls))
         undone = scaled.keys() | applied.keys()
-        run(telling, self._posting(undone, now), (each for each in todo if each.happenings))
+        run(posting, hasty._posting(undone, now), (each for each in todo if each.happenings))
         phases = (scaled, announced, applied, published, told)
-        self.limiter.note(error for phase in phases for error in phase.values())
+        late = (error for lane in self.lanes for error in lane.take_late())
+        self.limiter.note(chain(late, *(phase.values() for phase in phases)))
         self.pauses.note(*_went(todo, phases[1:]))
         tried = {writes.uid for writes in todo}
         carried = {

@@ -62,14 +62,17 @@ class Lane:
     clock: Callable[[], float] = time.monotonic
     _begun: dict[str, Begun] = field(default_factory=dict)
     """By UID."""
-    _slow: set[str] = field(default_factory=set)
-    """Namespaces whose last answer was late: nobody waits for theirs."""
+    _slow: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Namespaces whose last answer was late: nobody waits for theirs. Of each when what was late
+    was begun, by UID: what was not comes first."""
+    _late: list[WorldError] = field(default_factory=list)
+    """What failed after nobody waited for it any more."""
     _news: threading.Event = field(default_factory=threading.Event)
     """Something has ended."""
 
     def run(self, phase: Phase, todo: Iterable[Writes]) -> Failures:
         """Do it for each, as far as answers come; return what failed."""
-        waiting = {each.uid: each for each in todo}
+        waiting = {each.uid: each for each in sorted(todo, key=self._late_at_s)}
         awaited, failed = set[str](), dict[str, WorldError]()
         end_s = self.clock() + PHASE_S
         while True:
@@ -85,8 +88,21 @@ class Lane:
         late_s = format_s(self.patience_s)
         late = LateError(f"no answer of the API server within {late_s}: it may still be done")
         left = LeftError("other writes waited for the API server: left to the next tick")
-        self._slow |= {self._begun[uid].namespace for uid in awaited}
+        for uid in awaited:
+            self._note_late(uid, self._begun[uid])
         return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, left)
+
+    def take_late(self) -> list[WorldError]:
+        """Take over what failed after nobody waited for it any more: what it says of the server."""
+        taken, self._late = self._late, []
+        return taken
+
+    def _late_at_s(self, writes: Writes) -> float:
+        """Return when what was late of an object was begun: one that hangs holds up no other."""
+        return self._slow.get(writes.namespace, {}).get(writes.uid, -math.inf)
+
+    def _note_late(self, uid: str, begun: Begun) -> None:
+        self._slow.setdefault(begun.namespace, {})[uid] = begun.at_s
 
     def _begin(self, phase: Phase, waiting: dict[str, Writes]) -> set[str]:
         """Begin as many as there are free writers for; return them."""
@@ -114,10 +130,14 @@ class Lane:
         for uid in [uid for uid, each in self._begun.items() if not each.work.is_under_way]:
             begun = self._begun.pop(uid)
             error, ended_at_s = begun.work.take() or (None, begun.at_s)
-            is_late = ended_at_s - begun.at_s > self.patience_s
-            (self._slow.add if is_late else self._slow.discard)(begun.namespace)
+            if ended_at_s - begun.at_s > self.patience_s:
+                self._note_late(uid, begun)
+            else:
+                self._slow.pop(begun.namespace, None)
             if error and uid in awaited:
                 failed[uid] = error
+            elif error:
+                self._late.append(error)
             awaited.discard(uid)
         return failed
 
@@ -134,8 +154,9 @@ class Lanes(NamedTuple):
     scaling: Lane
     templates: Lane
     telling: Lane
+    posting: Lane
 
 
 def lanes(start: Start = at_once) -> Lanes:
     """Return them. ``start``: runs a write here and now, or beside."""
-    return Lanes(Lane(start=start), Lane(start=start), Lane(start=start))
+    return Lanes(*(Lane(start=start) for _ in Lanes._fields))

@@ -4,7 +4,7 @@ What an object is refused for is its own, until more of its namespace are: a web
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +20,8 @@ class Pause:
     """What fails in one namespace."""
 
     failed: dict[str, int | None] = field(default_factory=dict)
-    """Generation of each object that did, by UID: a changed one is tried at once."""
+    """Generation of each object that did, by UID, the longest ago first: a changed one is tried at
+    once."""
     times: int = 0
     until_s: float = 0.0
 
@@ -35,19 +36,23 @@ class Pauses:
 
     def let_through(self, asked: Iterable[Writes]) -> Sequence[Writes]:
         """Return what may be tried now: of a namespace whose pause is over one that failed."""
-        now_s, tried = self.clock(), set[str]()
+        now_s, known = self.clock(), list(asked)
         self._known = {
             name: each for name, each in self._known.items() if now_s < each.until_s + MOST_RETRY_S
         }
-        found = []
-        for each in asked:
-            pause = self._known.get(each.namespace)
-            if pause and _is_known(pause, each):
-                if now_s < pause.until_s or each.namespace in tried:
-                    continue
-                tried.add(each.namespace)
-            found.append(each)
-        return found
+        held = {each.uid: each.namespace for each in known if self._is_held(each)}
+        turns = {self._next(namespace, held) for namespace in set(held.values())}
+        return [each for each in known if each.uid not in held or each.uid in turns]
+
+    def _is_held(self, writes: Writes) -> bool:
+        pause = self._known.get(writes.namespace)
+        return pause is not None and _is_known(pause, writes)
+
+    def _next(self, namespace: str, held: Container[str]) -> str | None:
+        """Return what failed longest ago of a namespace whose pause is over."""
+        pause = self._known[namespace]
+        is_over = self.clock() >= pause.until_s
+        return next((uid for uid in pause.failed if uid in held), None) if is_over else None
 
     def note(self, failed: Iterable[Writes], written: Iterable[str]) -> None:
         """Take in what failed for its own sake, and the namespaces in which a write succeeded."""
@@ -56,6 +61,7 @@ class Pauses:
             self._known.pop(namespace, None)
         for each in failed:
             pause = self._known.setdefault(each.namespace, Pause(until_s=now_s))
+            pause.failed.pop(each.uid, None)
             pause.failed[each.uid] = each.generation
             namespaces.add(each.namespace)
         for pause in map(self._known.__getitem__, namespaces):

@@ -259,6 +259,7 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
     ending = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours))
     await asyncio.wait({*tasks, following}, return_when=asyncio.FIRST_COMPLETED)
     stop_flag.set()
+    following.cancel()  # Kopf waits for tasks that it does not know
     await asyncio.wait({ending}, timeout=END_S)
     if not ending.done():
         raise TimeoutError(f"Kopf has not ended within {END_S:g} s")

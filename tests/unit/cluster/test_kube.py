@@ -280,6 +280,13 @@ class TestRefusals:
         assert len(requests) == 2
         assert slept == [first_s]
 
+    @pytest.mark.parametrize(("status", "asked"), [(429, 1), (503, 3)])
+    def test_a_busy_server_is_not_where_somebody_waits(self, failure, status, asked):
+        error, requests, _ = failure(lambda kube: get(kube.hasty()), Reply(status=status))
+
+        assert error.status == status
+        assert len(requests) == asked
+
     @pytest.mark.parametrize("verb", ["apply", "merge_patch", "replace"])
     def test_writes_that_may_be_repeated_are(self, exchange, verb):
         more = {"apply": {"manager": "m", "force": True}, "merge_patch": {"manager": "m"}}

@@ -43,6 +43,7 @@ A_STATUS = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary
 TEMPLATE = deployment(a_model(), a_sizing(), SITE)
 SCALED = "patch deployments/llama/scale"
 STALE = Carried(scale=Fate.UNDONE)
+SCALED_EVENT = Happening(reason="Scaled", message="x", is_warning=False)
 
 
 def a_kube(*, replicas=2, **metadata):
@@ -431,6 +432,19 @@ class TestAStatusThatHangs:
             "apply deployments/llama",
             "apply modeldeployments/llama/status",
         ]
+
+    def test_takes_no_event_of_its_object_along(self, hung):
+        # Events are offered once: what is left out then is never told.
+        kube, writer = hung
+        [said] = [replace(each, happenings=(SCALED_EVENT,)) for each in self.statuses()[:1]]
+        kube.put(
+            MODEL_DEPLOYMENTS.path("evil", said.name),
+            a_manifest(said.name, namespace="evil", uid=said.uid),
+        )
+
+        writer.act([said], now=NOW)
+
+        assert done(kube) == ["create events"]
 
     def test_is_no_overload_of_the_server(self, hung):
         _, writer = hung

@@ -80,7 +80,7 @@ class TestALane:
     def test_gives_one_writer_to_each_namespace_that_hung_before(self, server, lane):
         server.hanging = {f"evil-{number}" for number in range(NUM_WRITERS - 1)}
         for name in sorted(server.hanging):
-            lane._slow.add(name)
+            lane._slow[name] = {}
 
         herd = [each for name in sorted(server.hanging) for each in some(name, 50)]
         failed = lane.run(server.write, [*herd, *some("good", 20)])
@@ -91,7 +91,7 @@ class TestALane:
     def test_waits_for_none_of_those_until_an_answer_comes_in_time_again(self, server):
         now = [0.0]
         lane = Lane(start=beside, patience_s=30.0, clock=lambda: now[0])
-        lane._slow.add("evil")
+        lane._slow["evil"] = {}
 
         failed = lane.run(server.write, some("evil", 1))
         assert isinstance(failed["evil/0"], LateError)
@@ -99,3 +99,35 @@ class TestALane:
         server.end(lane)
         now[0] = 3600.0  # until the next tick
         assert lane.run(server.write, some("evil", 9)) == {}
+
+    def test_tries_another_object_first_where_one_hangs_whenever_it_is_offered(self, server):
+        lane = Lane(start=beside, patience_s=0.05)
+        hanging, other = some("a", 2)
+
+        def write(writes):
+            server.asked.append(writes.name)
+            if writes.uid == hanging.uid:
+                server.over.wait(30)
+
+        for offered in [[hanging], *[[hanging, other]] * 3]:  # as replicas are, in each tick
+            lane.run(write, offered)
+            server.end(lane)
+            server.over.clear()
+
+        assert server.asked[:2] == ["0", "1"]
+
+    def test_tells_of_an_overload_that_showed_after_nobody_waited_any_more(self, server):
+        lane = Lane(start=beside, patience_s=0.05)
+        busy = KubernetesError("busy", status=429)
+
+        def write(writes):
+            server.over.wait(30)  # as a Retry-After that is waited for
+            return busy
+
+        failed = lane.run(write, some("a", 1))
+        server.end(lane)
+        lane.run(write, [])
+
+        assert [type(error) for error in failed.values()] == [LateError]
+        assert lane.take_late() == [busy]
+        assert lane.take_late() == []

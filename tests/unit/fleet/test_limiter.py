@@ -5,11 +5,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet_builders import a_manifest, a_model, a_sizing, first_replicas
+from fleet_builders import SITE, a_manifest, a_model, a_sizing, first_replicas
+from http_double import a_kubeconfig, json_reply, serving
 from loop_builders import a_loop, a_world, replicas_of, served, tick
-from tonnage.api.status import Status
+from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
+from tonnage.cluster.kube import KubeApi, load_client
 from tonnage.control.writes import Scale, Writes
+from tonnage.fleet.act import Writer
+from tonnage.fleet.aside import beside
+from tonnage.fleet.lanes import lanes
 from tonnage.fleet.limiter import BURST_S, ROUTINE_EVERY, SLOWEST, Limiter
 
 EACH = a_sizing().goodput_requests_per_s
@@ -147,6 +152,24 @@ class TestAdmission:
         limiter.note([failure])
 
         assert limiter.share == share
+
+
+class TestABusyServer:
+    """It answers 429 to each write of a status, and says when to come back, as a real one does."""
+
+    def test_is_an_overload_and_no_fault_of_the_objects(self, tmp_path):
+        busy = json_reply({"message": "too many requests"}, status=429, **{"Retry-After": "1"})
+        here = json_reply({"metadata": {"uid": "u"}})
+        status = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary="1/1"))
+        with serving(lambda asked: here if asked.method == "GET" else busy) as server:
+            (tmp_path / "config").write_text(a_kubeconfig(server.url))
+            kube = KubeApi(load_client(str(tmp_path / "config"))).fenced(lambda: None)
+            writer = Writer(kube=kube, site=SITE, lanes=lanes(beside))
+            wanted = Writes(namespace="a", name="x", uid="u", status=status)
+            carried = writer.act([wanted], now="2026-01-02T00:00:00Z")["u"]
+
+        assert writer.limiter.share == 1 / 2
+        assert not carried.is_status_pointless
 
 
 def a_herd(number):

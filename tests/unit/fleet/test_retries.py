@@ -286,6 +286,16 @@ class TestAPausedNamespace:
 
         assert tried_s == [15, 45, 105]
 
+    def test_offers_them_in_turn_so_that_one_that_is_broken_for_good_holds_back_none(self, paused):
+        pauses, now_s = paused
+        crowd, tried = [asked(name) for name in "abc"], []
+        for now_s[0] in range(0, 600, 5):
+            found = pauses.let_through(crowd)
+            tried += [each.name for each in found]
+            pauses.note(found, written=())
+
+        assert tried[:4] == ["a", "b", "c", "a"]
+
     def test_holds_no_other_namespace_and_nothing_that_is_new_or_changed(self, paused):
         pauses, _ = paused
         others = [asked("a", namespace="good"), asked("d"), asked("a", generation=2)]

@@ -8,12 +8,13 @@ import kopf
 import pytest
 
 from fleet_builders import a_manifest
-from http_double import Reply, a_kubeconfig, new_certificates, serving, showing
+from http_double import Reply, a_kubeconfig, json_reply, new_certificates, serving, showing
 from kube_double import KubeDouble
 from loop_builders import a_loop, a_world
 from tonnage.cluster.errors import KubernetesError
 from tonnage.fleet import watches as watching
 from tonnage.fleet.lists import RELISTED
+from tonnage.fleet.store import Store
 from tonnage.fleet.watches import Watches, log_in, look
 from tonnage.settings import Settings
 
@@ -132,6 +133,44 @@ def test_another_authority_begins_the_watches_anew_and_a_file_that_is_gone_does_
     assert left == []
     assert stop.is_set()
     assert ("authority of the API server has changed" in caplog.text) is begins
+
+
+def until_stopped(server):
+    """Pieces of a watch that says nothing."""
+    server.stopping.wait()
+    yield b""
+
+
+def test_our_watches_end_with_those_of_kopf_which_waits_for_none_of_them(tmp_path, monkeypatch):
+    # Else each stop takes five seconds longer, for which the Lease is held.
+    monkeypatch.setattr(watching, "END_S", 3.0)
+    monkeypatch.setattr(watching, "LOOK_S", 0.1)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    looks = []
+
+    def beat():
+        asked = [each.path for each in server.asked if each.query.get("watch")]
+        is_under_way = len(asked) == len(RELISTED) - 1 and "/apis" in {
+            each.path for each in server.asked
+        }
+        looks.extend([1] if is_under_way else [])
+        if len(looks) == 3:  # Kopf has read its answers
+            watches.stale.set()
+
+    watches = Watches(beat=beat)
+
+    def answer(asked):
+        if asked.query.get("watch"):
+            return Reply(pieces=until_stopped(server))
+        return json_reply(
+            {"groups": [], "versions": [], "resources": []}, **{"Content-Type": "application/json"}
+        )
+
+    with serving(answer) as server:
+        (tmp_path / "kubeconfig").write_text(a_kubeconfig(server.url))
+        asyncio.run(watching.watch((), Store(), "me", watches))
+
+    assert watches.stale.is_set()
 
 
 @pytest.fixture
