@@ -4,13 +4,12 @@ Anybody may make these as large and as many as a quota lets them, so they are re
 one object at a time is parsed. A watch that begins without a version is first told of all that is
 there, which makes a list of its own unnecessary; those versions come in no order, so none is gone
 on from before the API server has sent a bookmark. What vanished before it began is found by the
-lists of the loop, which are read once it has.
+lists of the loop, which are read then.
 """
 
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,27 +62,28 @@ class Follower:
             KubernetesError: we may not.
         """
         while True:
-            began_s = time.monotonic()
             try:
                 await self._watch(given)
-                self._failures += self._version is None  # a bookmark comes each minute
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._note_failure(error)
             except _EndedError as error:
-                self._version = None
+                self._lose_version()
                 self._note_failure(error)
-            await asyncio.sleep(self._pause_s(time.monotonic() - began_s))
+            await asyncio.sleep(self._pause_s())
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
         if self._failures >= FAILURES_OF_A_VERSION:
-            self._version = None
+            self._lose_version()
         LOG.debug(Line("watch ended", kind=self.kind, message=f"{type(error).__name__}: {error}"))
 
-    def _pause_s(self, lasted_s: float) -> float:
-        """Return for how long to wait: not so long after a watch that lasted."""
+    def _lose_version(self) -> None:
+        self._version = None
+        self.store.has_gap.set()
+
+    def _pause_s(self) -> float:
         longest_s = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self._failures, 10))
-        return random.uniform(RETRY_S, max(RETRY_S, longest_s - lasted_s))  # noqa: S311 - no secret
+        return random.uniform(RETRY_S, longest_s)  # noqa: S311 - no secret
 
     async def _watch(self, given: kopf.AiohttpSession) -> None:
         url = URL(f"{given.server.rstrip('/')}{self.resource.path(self.namespace)}", encoded=True)
@@ -91,8 +91,6 @@ class Follower:
             url.with_query(self._query()), headers=HEADERS, timeout=TIMEOUT
         ) as answer:
             self._check(answer)
-            if self._version is None:
-                self.store.has_gap.set()
             lines = Lines()
             async for piece in answer.content.iter_any():
                 for line, num_bytes in lines.take(piece):
@@ -125,8 +123,7 @@ class Follower:
             LOG.warning(Line("an event cannot be read", kind=self.kind, message=message))
         else:
             self._take(event, body)
-            if self._version is not None:
-                self._failures = 0
+            self._failures = 0
 
     def _take(self, event: str, body: Object) -> None:
         if event in CHANGES:

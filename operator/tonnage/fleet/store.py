@@ -121,7 +121,7 @@ class Store:
         self._deployment_uids: dict[Owner, str | None] = {}
         """Of the Deployment that owns a ReplicaSet."""
         self.has_gap = threading.Event()
-        """Set when a watch has begun without a version: what happened before is found by a list."""
+        """Set when a watch begins without a version: what happened before is found by a list."""
         self.changed = threading.Event()
         """Set when a view changed in a way that a decision can depend on."""
 

@@ -1,9 +1,7 @@
 """How a watch goes on: from a bookmark on, and else from the beginning."""
 
 import asyncio
-import itertools
 import json
-import random
 from types import SimpleNamespace
 
 import aiohttp
@@ -39,12 +37,9 @@ def told(*events):
     return Reply(body=b"".join(json.dumps(each).encode() + b"\n" for each in events))
 
 
-def followed(*replies, before=lambda store, number: None):
-    """Follow until all replies were given; return the store and what was asked.
-
-    ``before``: called with the store and the number of each request, before it is answered.
-    """
-    store, left, numbers = Store(), list(replies), itertools.count()
+def followed(*replies, until=None):
+    """Follow until all replies were given; return the store and what was asked."""
+    store, left = Store(), list(replies)
 
     async def run(server, has_given_all):
         session = aiohttp.ClientSession()
@@ -67,7 +62,6 @@ def followed(*replies, before=lambda store, number: None):
         has_given_all, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def answer(_):
-            before(store, next(numbers))
             if not left:
                 loop.call_soon_threadsafe(has_given_all.set)
                 return told()
@@ -111,46 +105,16 @@ def test_goes_on_from_a_bookmark_and_from_what_comes_after_it():
 
 @pytest.mark.parametrize("gone", [told(error(410)), told(error(500)), Reply(status=410)])
 def test_begins_anew_where_its_version_is_gone(gone):
-    _, asked = followed(told(BOOKMARK), gone)
+    store, asked = followed(told(BOOKMARK), gone)
 
     assert versions(asked) == [None, "70", None]
+    assert store.has_gap.is_set(), "what vanished meanwhile is looked for"
 
 
-def gaps(*replies):
-    """Tell for each request after the first whether lists were due after the one before."""
-    found = []
+def test_asks_for_no_list_where_it_goes_on():
+    store, _ = followed(told(BOOKMARK), told(event()))
 
-    def note(store, number):
-        found.append(store.has_gap.is_set())
-        store.has_gap.clear()  # as lists do that begin now
-
-    followed(*replies, before=note)
-    return found[1 : len(replies) + 1]
-
-
-def test_asks_for_lists_when_it_has_begun_so_that_nothing_vanishes_unseen():
-    assert gaps(told(event()), told(BOOKMARK)) == [True, True]
-
-
-def test_asks_for_lists_after_it_has_begun_anew_not_before():
-    # What vanishes between lists of before and the new watch, neither would show.
-    assert gaps(told(BOOKMARK), told(error(410)), told(event())) == [True, False, True]
-
-
-def test_asks_for_no_lists_where_it_goes_on_or_is_refused():
-    refusal = Reply(status=503)
-    assert gaps(told(BOOKMARK), told(event()), *[refusal] * 4) == [True] + [False] * 5
-
-
-def test_that_ends_before_a_bookmark_begins_ever_later(monkeypatch):
-    longest_s = []
-    monkeypatch.setattr(following, "RETRY_S", 1000.0)
-    monkeypatch.setattr(following, "LONGEST_RETRY_S", 1e6)
-    monkeypatch.setattr(random, "uniform", lambda least_s, most_s: longest_s.append(most_s) or 0.0)
-
-    followed(told(event()), told(event()), told(event()), told(BOOKMARK), told())
-
-    assert longest_s[:5] == pytest.approx([2000, 4000, 8000, 1000, 1000], abs=60)
+    assert not store.has_gap.is_set()
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
