@@ -1,7 +1,7 @@
 """The operator, wired: Kopf's watches, the loop, the Lease and the probes. Registers and starts.
 
-Kopf watches and writes nothing; one thread decides and writes. Whatever of these ends, ends the
-process: it is safe to be killed and started anew at any moment.
+Kopf watches and writes nothing; one thread decides and writes. Watches that fail begin again. The
+process is safe to be killed and started again at any moment.
 """
 
 import asyncio
@@ -177,6 +177,24 @@ def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
         LOG.warning(Line("the Lease was not released", message=str(error)))
 
 
+def _keep_watching(
+    settings: Settings, kube: KubeApi, store: Store, identity: str, watches: Watches
+) -> None:
+    """Watch until SIGTERM."""
+
+    def watch_all(namespaces: tuple[str, ...]) -> None:
+        try:
+            asyncio.run(watch(namespaces, store, identity, watches))
+        finally:
+            end_on_sigterm()  # the event loop took its handler along
+
+    def find() -> tuple[str, ...]:
+        when_reachable(lambda: require_served(kube))
+        return watched(kube, settings)
+
+    watches.keep(find, watch_all)
+
+
 def run(settings_path: str) -> int:
     """Run the operator until it is told to stop; return the exit status."""
     logging.basicConfig(level=logging.INFO)
@@ -222,16 +240,8 @@ def run(settings_path: str) -> int:
     watches = Watches(beat=lambda: heartbeat.beat(WATCHES), rest=lambda: heartbeat.rest(WATCHES))
     loop.lists.readable = watches.note_readable
 
-    def keep_watching(namespaces: tuple[str, ...]) -> None:
-        asyncio.run(watch(namespaces, loop.store, identity, watches))
-
-    def find() -> tuple[str, ...]:
-        end_on_sigterm()  # the event loop of the last watches took its handler along
-        when_reachable(lambda: require_served(kube))
-        return watched(kube, settings)
-
     try:
-        watches.keep(find, keep_watching)
+        _keep_watching(settings, kube, loop.store, identity, watches)
     finally:
         stop.set()
         loop.store.changed.set()

@@ -238,9 +238,11 @@ def test_kubectl_get_shows_what_matters(kubectl: Kubectl, namespace: str):
         "NAME", "MODEL", "GPU", "MODE", "REPLICAS", "MAX-SEQS", "MBU", "QUEUE", "SLO", "REASON",
         "AGE", "PROBLEM",
     ]  # fmt: skip
-    assert " ".join(row.split()[:-1]) == (
+    [*shown, _age, problem] = row.split(maxsplit=13)
+    assert " ".join(shown) == (
         "llama meta-llama/Llama-3.3-70B-Instruct H200 Auto 3/4 71 62 % 0 99 % Steady"
     )
+    assert problem == "pod a waits"
     patch(kubectl, namespace, {"status": {"display": WRONG}}, "--subresource=status")
     [_, told] = kubectl("get", "mdep", "-n", namespace).splitlines()
     assert told.endswith(f"  {WRONG['problem']}")

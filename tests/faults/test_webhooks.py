@@ -1,12 +1,13 @@
 """A webhook that gives no answer, on a real API server."""
 
+import time
 from base64 import b64encode
 
 import pytest
 
 from api_world import an_api_world
 from http_double import json_reply, new_certificates, serving, showing
-from site_lab import a_model
+from site_lab import a_model, show
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 
 pytestmark = pytest.mark.lab
@@ -70,7 +71,9 @@ def replicas_told(world):
 
 
 class TestAWebhookOnStatusThatHangs:
-    def test_holds_up_neither_replicas_nor_status_of_another_namespace(self, hung):
+    def test_holds_up_neither_replicas_nor_status_of_another_namespace(
+        self, hung, request, tmp_path
+    ):
         world, evil, asked = hung
         world.begin()
         for number in range(NUM_HUNG):
@@ -79,10 +82,15 @@ class TestAWebhookOnStatusThatHangs:
             world.api.create(MODEL_DEPLOYMENTS.path(evil), body)
         world.until(lambda: len(asked) >= 4, "the webhook is asked")
 
+        took_s = []
         for number in (2, 3, 4):
+            asked_at_s = time.monotonic()
             world.ask_for(number)
             world.until_replicas(number)
+            took_s.append(round(time.monotonic() - asked_at_s, 1))
             world.until(lambda number=number: replicas_told(world) == number, "the status says so")
+        figures = {"replicas_written_after_s": took_s}
+        show(request.config, "A status webhook that hangs", figures, tmp_path)
 
         assert world.operator.num_starts == 1
         assert world.operator.probe("/healthz") == 200

@@ -31,6 +31,10 @@ IDLE_S = 0.1
 first lists tell of was held at once."""
 END_S = 30.0
 """In which Kopf ends once one of its tasks has; some of them may wait for one that is gone."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""After a watch that failed; each one twice as long as the one before."""
+LASTING_S = 60.0
+"""For which the watches ran, so that the next pause is the shortest again."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -152,9 +156,14 @@ class Watches:
     """
 
     def __init__(
-        self, *, beat: Callable[[], None] = _unheard, rest: Callable[[], None] = _unheard
+        self,
+        *,
+        beat: Callable[[], None] = _unheard,
+        rest: Callable[[], None] = _unheard,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.beat, self.rest = beat, rest
+        self.beat, self.rest, self._wait = beat, rest, wait
+        self._failures = 0
         self.namespaces: tuple[str, ...] = ()
         self.stale = threading.Event()
         """Set when others can be read than are watched, or another authority is given."""
@@ -176,13 +185,30 @@ class Watches:
     def keep(
         self, find: Callable[[], tuple[str, ...]], watch: Callable[[tuple[str, ...]], None]
     ) -> None:
-        """Watch what can be watched, until a watch ends though all of it is watched."""
+        """Watch what can be watched, until a watch ends though all of it is watched.
+
+        A watch that fails ends all of them, and they begin again after a pause: Kopf takes an
+        ERROR of the API server other than 410 for the end of the operator.
+        """
         while True:
             self.begin(find())
-            watch(self.namespaces)
+            began_s = time.monotonic()
+            try:
+                watch(self.namespaces)
+                self._failures = 0
+            except Exception:
+                lasted_s = time.monotonic() - began_s
+                self._failures = 1 if lasted_s > LASTING_S else self._failures + 1
+                self.stale.set()
+                LOG.exception(Line("a watch failed, they begin again", pause_s=self._pause_s()))
             self.rest()
             if self._is_over or not self.stale.is_set():
                 return
+            self._wait(self._pause_s())
+
+    def _pause_s(self) -> float:
+        longer = min(self._failures - 1, 10)
+        return min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2.0**longer) if self._failures else 0.0
 
 
 def when_reachable(ask: Callable[[], Answer]) -> Answer:
@@ -230,7 +256,7 @@ def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
 
 
 async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watches: Watches) -> None:
-    """Run Kopf until SIGTERM, until a watch fails for good, or until others are to be watched.
+    """Run Kopf until SIGTERM, until a watch fails, or until others are to be watched.
 
     Without an identity Kopf makes one of the user's name, which the uid of an image need not have.
     """

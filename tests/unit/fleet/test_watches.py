@@ -52,6 +52,45 @@ def test_begins_nothing_anew_when_the_process_is_told_to_stop():
     assert watched == [("blue",)]
 
 
+class TestAWatchThatFails:
+    def test_begins_again_after_pauses_that_double(self):
+        pauses = []
+        watches = Watches(wait=pauses.append)
+        failures = [KubernetesError("ERROR 500", status=500)] * 7
+
+        def watch(_):
+            if failures:
+                raise failures.pop()
+
+        watches.keep(lambda: ("blue",), watch)
+
+        assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+    def test_is_forgotten_when_the_next_ones_end_without_a_failure(self):
+        pauses, endings = [], ["fails", "stale", "fails", "ends"]
+        watches = Watches(wait=pauses.append)
+
+        def watch(_):
+            ending = endings.pop(0)
+            if ending == "stale":
+                watches.stale.set()
+            if ending == "fails":
+                raise KubernetesError("ERROR 500", status=500)
+
+        watches.keep(lambda: ("blue",), watch)
+
+        assert pauses == [1, 0, 1]
+
+    def test_ends_with_the_process(self):
+        watches = Watches(wait=pytest.fail)
+
+        def watch(_):
+            watches.end()
+            raise KubernetesError("ERROR 500", status=500)
+
+        watches.keep(lambda: ("blue",), watch)
+
+
 @pytest.mark.parametrize(("namespaces", "is_stale"), [(set(), False), ({"blue"}, True)])
 def test_begins_anew_without_what_cannot_be_read_any_more(namespaces, is_stale):
     watches = Watches()
