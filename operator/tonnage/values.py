@@ -22,7 +22,7 @@ else:
     def replace(value, /, **changes):
         """Return the value with these fields replaced; itself where it has them already.
 
-        >>> from tonnage.control.state import ObjectMemory
+        >>> from tonnage.control.input.state import ObjectMemory
         >>> memory = ObjectMemory(uid="a", since_s=0.0)
         >>> replace(memory, since_s=1.0) == dataclasses.replace(memory, since_s=1.0)
         True

@@ -95,7 +95,7 @@ def replayed(watch: Stopwatch, *, hours: float, mean: float, swing: float, routi
     """Replay a part of the day, and return what it tells."""
     # Imported here: which engine is loaded was just chosen.
     from tonnage.api.objects import parse_model_deployment  # noqa: PLC0415
-    from tonnage.control.answers import Asker  # noqa: PLC0415
+    from tonnage.control.input.answers import Asker  # noqa: PLC0415
     from tonnage.control.tick import tick  # noqa: PLC0415
     from tonnage.estimate.joined import join  # noqa: PLC0415
     from tonnage.replay.cluster import Cluster  # noqa: PLC0415

@@ -20,7 +20,7 @@ from tonnage.cluster.answer import AnswerReader, LabelSets
 from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from tonnage.cluster.questions import Answers, Gathering, Outcome
-from tonnage.control.times import rfc3339
+from tonnage.control.input.times import rfc3339
 from tonnage.estimate.metrics import TABLE
 from tonnage.fleet.store import Kind, Store
 

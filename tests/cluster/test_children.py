@@ -19,7 +19,7 @@ from tonnage.cluster.kube import (
     KubeApi,
     load_client,
 )
-from tonnage.control.writes import Writes
+from tonnage.control.write.writes import Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError
 from tonnage.lab.controlplane import ControlPlane
 from tonnage.manifests.children import Site, deployment

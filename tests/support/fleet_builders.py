@@ -12,7 +12,7 @@ from measured_builders import an_engine, steady_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import assess
-from tonnage.control.state import Fleet, ModelState, Needed, ObjectMemory, Served
+from tonnage.control.input.state import Fleet, ModelState, Needed, ObjectMemory, Served
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.views import deployment_view, model_view, pod_view

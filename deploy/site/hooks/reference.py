@@ -10,7 +10,7 @@ from fields import cell, spec_page, status_page, table
 from repository import LIST, ROOT, decisions_page
 
 from tonnage.cli.commands.app import program
-from tonnage.control.reasons import CONDITIONS, MEANINGS
+from tonnage.control.report.reasons import CONDITIONS, MEANINGS
 from tonnage.control.series import FAMILIES
 from tonnage.explain.glossary import GLOSSARY
 from tonnage.fleet.exporter import FLEET_FAMILIES, INTERNAL_ERRORS

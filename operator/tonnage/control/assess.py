@@ -3,17 +3,12 @@
 from functools import partial
 
 from tonnage.catalog.gpu import CatalogError
-from tonnage.control.answers import Asker
-from tonnage.control.approval import until_approved, within_cost, without_unapproved
-from tonnage.control.believed import cache_reasons, doubt_reasons
-from tonnage.control.budget import Left, over_budget
-from tonnage.control.chosen import choose, choose_running, slots_reasons
-from tonnage.control.draining import drain_reasons
-from tonnage.control.drifted import with_departed
-from tonnage.control.evicted import never_evictable
-from tonnage.control.measure import measure_traffic, observe_engines
-from tonnage.control.needed import as_needed_last, remember_need
-from tonnage.control.outlook import (
+from tonnage.control.decide.approval import until_approved, within_cost, without_unapproved
+from tonnage.control.decide.budget import Left, over_budget
+from tonnage.control.decide.draining import drain_reasons
+from tonnage.control.decide.drifted import with_departed
+from tonnage.control.decide.needed import as_needed_last, remember_need
+from tonnage.control.decide.outlook import (
     events_of,
     held_s,
     outlook_of,
@@ -21,15 +16,12 @@ from tonnage.control.outlook import (
     remembered_demand,
     supply_of,
 )
-from tonnage.control.ownership import own_only
-from tonnage.control.pending import remembered_giving_back
-from tonnage.control.promises import factor_reasons, judge, remembered_load
-from tonnage.control.question import RefusedError
-from tonnage.control.remembered import not_ahead, with_observed
-from tonnage.control.rivals import with_rivals
-from tonnage.control.running import as_it_runs, is_spec_ahead
-from tonnage.control.situated import situation_of
-from tonnage.control.state import (
+from tonnage.control.decide.pending import remembered_giving_back
+from tonnage.control.decide.situated import situation_of
+from tonnage.control.decide.template import roll_changes, template_of
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.finding import UNREADABLE
+from tonnage.control.input.state import (
     Assessment,
     Chosen,
     Fleet,
@@ -39,8 +31,17 @@ from tonnage.control.state import (
     Pending,
     Refusal,
 )
-from tonnage.control.template import roll_changes, template_of
-from tonnage.control.tracks import watched
+from tonnage.control.learn.believed import cache_reasons, doubt_reasons
+from tonnage.control.learn.promises import factor_reasons, judge, remembered_load
+from tonnage.control.measure.remembered import not_ahead, with_observed
+from tonnage.control.measure.traffic import measure_traffic, observe_engines
+from tonnage.control.observe.evicted import never_evictable
+from tonnage.control.observe.ownership import own_only
+from tonnage.control.observe.rivals import with_rivals
+from tonnage.control.observe.tracks import watched
+from tonnage.control.size.chosen import choose, choose_running, slots_reasons
+from tonnage.control.size.question import RefusedError
+from tonnage.control.size.running import as_it_runs, is_spec_ahead
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
@@ -54,8 +55,6 @@ from tonnage.values import replace
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
-UNREADABLE = "NamespaceUnreadable"
-"""Reason of what is refused because nobody can tell what runs."""
 
 
 def assess(

@@ -3,11 +3,11 @@
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.contest import Contest
-from tonnage.control.measure import WARM_UP_SCRAPES, settled
-from tonnage.control.state import Assessment, Fleet, ModelState, ObjectMemory
-from tonnage.control.status import is_level
-from tonnage.control.writes import Writes
+from tonnage.control.input.contest import Contest
+from tonnage.control.input.state import Assessment, Fleet, ModelState, ObjectMemory
+from tonnage.control.measure.traffic import WARM_UP_SCRAPES, settled
+from tonnage.control.report.status import is_level
+from tonnage.control.write.writes import Writes
 from tonnage.policy.situation import Metrics
 
 OWN_BOUNDS: Final = frozenset({None, "MinReplicas", "MaxReplicas"})

@@ -7,8 +7,8 @@ something else to ask of sizing, the decision stands no more.
 """
 
 from tonnage.control.assess import weighed
-from tonnage.control.remembered import with_observed
-from tonnage.control.state import Assessment, Fleet, ObjectMemory
+from tonnage.control.input.state import Assessment, Fleet, ObjectMemory
+from tonnage.control.measure.remembered import with_observed
 from tonnage.policy.situation import Need
 from tonnage.values import replace
 

@@ -20,18 +20,18 @@ from functools import cache
 from typing import Final
 
 from tonnage.control.alike import are_alike, say_the_same
-from tonnage.control.believed import is_still_asked
-from tonnage.control.carried import Carried
-from tonnage.control.learning import Observation
+from tonnage.control.decide.needed import as_needed_last
+from tonnage.control.decide.retries import place_of
+from tonnage.control.decide.rollout import stands_at_s
+from tonnage.control.input.state import Assessment, Fleet, Memory, ModelState, ObjectMemory, Round
+from tonnage.control.learn.believed import is_still_asked
+from tonnage.control.learn.learning import Observation
 from tonnage.control.level import has_events, is_at_rest, may_wait
 from tonnage.control.looks import looked_at
-from tonnage.control.needed import as_needed_last
-from tonnage.control.pages import held_s, page_now
-from tonnage.control.retries import place_of
-from tonnage.control.rollout import stands_at_s
-from tonnage.control.state import Assessment, Fleet, Memory, ModelState, ObjectMemory, Round
-from tonnage.control.tracks import with_pages
-from tonnage.control.writes import Writes, check_of_children
+from tonnage.control.observe.pages import held_s, page_now
+from tonnage.control.observe.tracks import with_pages
+from tonnage.control.write.carried import Carried
+from tonnage.control.write.writes import Writes, check_of_children
 from tonnage.estimate.calibration import Beliefs, memory_key
 from tonnage.estimate.demand import is_of_late
 from tonnage.estimate.metrics import WINDOWS

@@ -6,10 +6,10 @@ from operator import is_
 from typing import Final
 
 from tonnage.api.status import Condition, ReplicasStatus
-from tonnage.control.calibrated import learned_constants
-from tonnage.control.reasons import bounded
-from tonnage.control.state import Assessment, Chosen, Fleet, ObjectMemory
-from tonnage.control.status import newest_decision, replicas_status
+from tonnage.control.input.state import Assessment, Chosen, Fleet, ObjectMemory
+from tonnage.control.report.calibrated import learned_constants
+from tonnage.control.report.reasons import bounded
+from tonnage.control.report.status import newest_decision, replicas_status
 from tonnage.control.tick import Outcome
 from tonnage.explain.report import usd_per_hour
 

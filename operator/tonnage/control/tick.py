@@ -6,10 +6,9 @@ The operator runs it in a cluster, a replay in a model of one.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tonnage.control.answers import Asker
 from tonnage.control.assess import decided, sized
-from tonnage.control.blackout import blackouts, loss_of
-from tonnage.control.budget import (
+from tonnage.control.decide.blackout import blackouts, loss_of
+from tonnage.control.decide.budget import (
     Left,
     free_gpus,
     growth_gpus,
@@ -18,13 +17,22 @@ from tonnage.control.budget import (
     uncounted_gpus,
     with_shortage,
 )
-from tonnage.control.carried import Carried, with_fates
-from tonnage.control.fault import Fault, broken, of_all, of_each, with_faults
-from tonnage.control.learning import Lesson, Observation, learn_from, observation
-from tonnage.control.outlook import with_recalled
-from tonnage.control.ownership import as_owned
-from tonnage.control.pages import with_rounds
-from tonnage.control.permission import may_act
+from tonnage.control.decide.outlook import with_recalled
+from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, with_rollout
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.fault import Fault, broken, of_all, of_each, with_faults
+from tonnage.control.input.state import (
+    Assessment,
+    Fleet,
+    Memory,
+    ModelState,
+    ObjectMemory,
+)
+from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
+from tonnage.control.observe.ownership import as_owned
+from tonnage.control.observe.pages import with_rounds
+from tonnage.control.observe.permission import may_act
+from tonnage.control.report.status import recalled, report
 from tonnage.control.resting import (
     Rest,
     checks_at_rest,
@@ -35,17 +43,9 @@ from tonnage.control.resting import (
     undisturbed,
     woken,
 )
-from tonnage.control.rollout import EVERYWHERE, is_rolling, reach, with_rollout
-from tonnage.control.state import (
-    Assessment,
-    Fleet,
-    Memory,
-    ModelState,
-    ObjectMemory,
-)
-from tonnage.control.status import recalled, report
-from tonnage.control.turns import searched_in_turn
-from tonnage.control.writes import Writes, writes_for
+from tonnage.control.size.turns import searched_in_turn
+from tonnage.control.write.carried import Carried, with_fates
+from tonnage.control.write.writes import Writes, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.sizing.plan import Between, nothing
 from tonnage.values import replace

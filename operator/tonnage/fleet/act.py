@@ -26,11 +26,11 @@ from tonnage.cluster.kube import (
     PODS,
     KubeApi,
 )
-from tonnage.control.carried import Carried
-from tonnage.control.contest import Fate
-from tonnage.control.fault import fault_id, told
-from tonnage.control.leaving import PodCost
-from tonnage.control.writes import Scale, Writes
+from tonnage.control.decide.leaving import PodCost
+from tonnage.control.input.contest import Fate
+from tonnage.control.input.fault import fault_id, told
+from tonnage.control.write.carried import Carried
+from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.children import Children, NoPathError, controller_uid
 from tonnage.fleet.events import event
 from tonnage.fleet.lanes import Failures, Lane, Lanes, lanes

@@ -20,10 +20,10 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
-from tonnage.control.contest import NOBODY
-from tonnage.control.happenings import Happening
-from tonnage.control.times import rfc3339
-from tonnage.control.writes import Writes
+from tonnage.control.input.contest import NOBODY
+from tonnage.control.input.times import rfc3339
+from tonnage.control.report.happenings import Happening
+from tonnage.control.write.writes import Writes
 from tonnage.fleet.events import event
 from tonnage.fleet.logs import Line
 from tonnage.manifests.children import Site, pod_monitor, service

@@ -1,8 +1,8 @@
 """Events about a ModelDeployment, as the API server takes them."""
 
 from tonnage.api.spec import KIND
-from tonnage.control.happenings import Happening
-from tonnage.control.writes import Writes
+from tonnage.control.report.happenings import Happening
+from tonnage.control.write.writes import Writes
 from tonnage.manifests.names import API_VERSION, Manifest
 
 

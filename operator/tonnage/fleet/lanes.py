@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from tonnage.cluster.errors import HeldBackError, WorldError
-from tonnage.control.writes import Writes
+from tonnage.control.write.writes import Writes
 from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.units import format_s
 

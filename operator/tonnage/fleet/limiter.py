@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Final
 
 from tonnage.cluster.errors import WorldError
-from tonnage.control.turns import by_turns
-from tonnage.control.writes import Writes
+from tonnage.control.size.turns import by_turns
+from tonnage.control.write.writes import Writes
 
 BURST_S: Final = 5.0
 """So much time's writes may be made at once; where some are left, the next tick comes so soon."""

@@ -10,13 +10,13 @@ from itertools import pairwise
 from statistics import median
 
 from tonnage.cluster.errors import WorldError
-from tonnage.control.fault import fault_id
-from tonnage.control.permission import may_scale
+from tonnage.control.input.fault import fault_id
+from tonnage.control.input.state import Assessment, Fleet, Memory, ModelState
+from tonnage.control.input.times import rfc3339
+from tonnage.control.observe.permission import may_scale
+from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
-from tonnage.control.state import Assessment, Fleet, Memory, ModelState
-from tonnage.control.status import newest_decision
 from tonnage.control.tick import Outcome, tick, with_carried
-from tonnage.control.times import rfc3339
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.limiter import BURST_S

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.api.spec import Spec
-from tonnage.control.state import ModelView
+from tonnage.control.input.state import ModelView
 from tonnage.units import MIB
 
 MOST_CHARACTERS: Final = 8 * MIB

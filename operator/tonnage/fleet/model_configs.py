@@ -14,7 +14,7 @@ from tonnage.catalog.models import read_model_config
 from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
-from tonnage.control.state import BadConfig, ModelView
+from tonnage.control.input.state import BadConfig, ModelView
 from tonnage.fleet.missing import Ages
 from tonnage.units import KIB
 

@@ -10,7 +10,7 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
-from tonnage.control.state import ACTING, DeploymentView, Fleet, ModelState, ModelView, Round
+from tonnage.control.input.state import ACTING, DeploymentView, Fleet, ModelState, ModelView, Round
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.joined import Scrape, join

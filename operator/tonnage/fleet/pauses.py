@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.control.retries import MOST_RETRY_S, pause_s
-from tonnage.control.writes import Writes
+from tonnage.control.decide.retries import MOST_RETRY_S, pause_s
+from tonnage.control.write.writes import Writes
 
 LEAST_FAILING: Final = 3
 """Objects of one namespace, since anything of it was last written."""

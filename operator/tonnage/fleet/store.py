@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tonnage.cluster.pages import MOST_OBJECT_BYTES, Oversized
-from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.control.input.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.logs import Line
 from tonnage.fleet.views import (
     AutoscalerView,

@@ -15,8 +15,8 @@ from typing import Final
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.cluster.pages import Oversized, bounded
-from tonnage.control.state import DeploymentView
-from tonnage.control.turns import by_turns
+from tonnage.control.input.state import DeploymentView
+from tonnage.control.size.turns import by_turns
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Key
 from tonnage.fleet.views import deployment_view

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tonnage.control.capacity import CRASHES, why_not_started
-from tonnage.control.state import Trouble
+from tonnage.control.input.state import Trouble
+from tonnage.control.observe.capacity import CRASHES, why_not_started
 from tonnage.units import one_line
 
 Object = Mapping[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.control.input.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.devices import num_gpus, uncounted_gpus
 from tonnage.fleet.trouble import trouble_of
 from tonnage.manifests.names import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.writes import Writes
+from tonnage.control.write.writes import Writes
 from tonnage.engine.chance import Chance
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.state import Assessment
+from tonnage.control.input.state import Assessment
 from tonnage.estimate.calibration import Calibrations
 from tonnage.replay.cluster import Cluster, Start
 from tonnage.replay.traffic import Traffic

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tonnage.control.state import DeploymentView, ModelView, PodView
+from tonnage.control.input.state import DeploymentView, ModelView, PodView
 from tonnage.packed import Packed
 from tonnage.replay.cluster import Cluster
 

@@ -12,10 +12,10 @@ from fleet_builders import (
     a_state,
     assessed,
 )
-from tonnage.control.allowed import is_allowed
-from tonnage.control.conditions import conditions
-from tonnage.control.status import report
-from tonnage.control.writes import writes_for
+from tonnage.control.report.conditions import conditions
+from tonnage.control.report.status import report
+from tonnage.control.size.allowed import is_allowed
+from tonnage.control.write.writes import writes_for
 from tonnage.settings import Settings
 
 DIGEST = f"sha256:{'0' * 64}"

@@ -19,10 +19,10 @@ from fleet_builders import (
     with_lengths,
 )
 from tonnage.catalog.models import read_model_config
-from tonnage.control.approval import plan_digest, replicas_within
-from tonnage.control.conditions import conditions
-from tonnage.control.status import report
-from tonnage.control.writes import writes_for
+from tonnage.control.decide.approval import plan_digest, replicas_within
+from tonnage.control.report.conditions import conditions
+from tonnage.control.report.status import report
+from tonnage.control.write.writes import writes_for
 
 EACH_USD = 15.82
 """Of one replica: two H200 at 7.91."""

@@ -23,11 +23,11 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import an_engine
-from tonnage.control.answers import Asker
 from tonnage.control.assess import sized
-from tonnage.control.measure import measure_traffic
-from tonnage.control.pending import retry_at_s
-from tonnage.control.state import GivenBack
+from tonnage.control.decide.pending import retry_at_s
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.state import GivenBack
+from tonnage.control.measure.traffic import measure_traffic
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.track import Reading, Readings
 from tonnage.policy.need import Traffic

@@ -13,9 +13,9 @@ from fleet_builders import (
     a_model,
     a_state,
 )
-from tonnage.control.blackout import LASTS_S, LEAST_OBJECTS, ONCE_S, blackouts, loss_of
-from tonnage.control.conditions import conditions
-from tonnage.control.state import Memory
+from tonnage.control.decide.blackout import LASTS_S, LEAST_OBJECTS, ONCE_S, blackouts, loss_of
+from tonnage.control.input.state import Memory
+from tonnage.control.report.conditions import conditions
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.policy.need import Traffic
 

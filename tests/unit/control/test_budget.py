@@ -13,8 +13,8 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import a_posterior
-from tonnage.control.answers import Asker, No
-from tonnage.control.state import Memory
+from tonnage.control.input.answers import Asker, No
+from tonnage.control.input.state import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
 from tonnage.packed import Packed

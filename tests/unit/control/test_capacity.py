@@ -2,8 +2,8 @@
 
 import pytest
 
-from tonnage.control.capacity import why_refused, why_unschedulable
-from tonnage.control.reasons import REASONS
+from tonnage.control.observe.capacity import why_refused, why_unschedulable
+from tonnage.control.report.reasons import REASONS
 
 NODES = "0/4 nodes are available: "
 NOT_PREEMPTED = " preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_memory, a_state, assessed
-from tonnage.control.carried import Carried, with_fates
-from tonnage.control.contest import Fate
-from tonnage.control.state import Memory, Retry
-from tonnage.control.writes import Writes
+from tonnage.control.input.contest import Fate
+from tonnage.control.input.state import Memory, Retry
+from tonnage.control.write.carried import Carried, with_fates
+from tonnage.control.write.writes import Writes
 
 FOREIGN = "Service serving/llama is not ours: it is left alone"
 DENIED = "denied by a webhook"

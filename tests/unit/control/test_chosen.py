@@ -24,13 +24,13 @@ from fleet_builders import (
 )
 from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.answers import Asker
 from tonnage.control.assess import sized
-from tonnage.control.contest import Change
-from tonnage.control.question import question_of
-from tonnage.control.rivals import drift
-from tonnage.control.state import Retry
-from tonnage.control.status import report
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.contest import Change
+from tonnage.control.input.state import Retry
+from tonnage.control.observe.rivals import drift
+from tonnage.control.report.status import report
+from tonnage.control.size.question import question_of
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport

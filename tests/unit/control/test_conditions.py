@@ -22,8 +22,8 @@ from fleet_builders import assessed as assess_one
 from measured_builders import an_engine
 from tonnage.api.objects import InvalidSpecError
 from tonnage.api.status import Condition
-from tonnage.control.conditions import conditions
-from tonnage.control.times import rfc3339
+from tonnage.control.input.times import rfc3339
+from tonnage.control.report.conditions import conditions
 from tonnage.fleet.views import deployment_view
 
 EACH = a_sizing().goodput_requests_per_s

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S
-from tonnage.control.contest import QUIET_S, WITHIN_S, Contest, Seen, overwritten, told, watched
+from tonnage.control.input.contest import (
+    QUIET_S,
+    WITHIN_S,
+    Contest,
+    Seen,
+    overwritten,
+    told,
+    watched,
+)
 
 MINUTE_S = 60
 

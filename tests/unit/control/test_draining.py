@@ -11,8 +11,8 @@ from fleet_builders import (
     managed_by,
     with_lengths,
 )
-from tonnage.control.contest import Rivals
-from tonnage.control.draining import drain_reasons
+from tonnage.control.decide.draining import drain_reasons
+from tonnage.control.input.contest import Rivals
 from tonnage.manifests.names import TEMPLATE_ANNOTATION
 
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")

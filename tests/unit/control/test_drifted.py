@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_state, managed_by
-from tonnage.control.state import Memory
+from tonnage.control.input.state import Memory
 from tonnage.control.tick import tick
 from tonnage.manifests.changes import KEYS
 from tonnage.manifests.names import SPEC_ANNOTATION, TEMPLATE_ANNOTATION

@@ -14,8 +14,8 @@ from fleet_builders import (
     a_state,
     managed_by,
 )
-from tonnage.control.budget import free_gpus
-from tonnage.control.state import Memory
+from tonnage.control.decide.budget import free_gpus
+from tonnage.control.input.state import Memory
 from tonnage.control.tick import tick
 
 SIZING = a_sizing()

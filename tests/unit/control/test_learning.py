@@ -17,8 +17,8 @@ from fleet_builders import (
     assessed,
 )
 from measured_builders import an_engine
-from tonnage.control.learning import learn_from, observation, own_kv_tokens
-from tonnage.control.measure import observe_engines, reported_kv_tokens
+from tonnage.control.learn.learning import learn_from, observation, own_kv_tokens
+from tonnage.control.measure.traffic import observe_engines, reported_kv_tokens
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import varied_share

@@ -14,9 +14,9 @@ from fleet_builders import (
     assessed,
 )
 from measured_builders import an_engine
-from tonnage.control.leaving import costs_to_go, pod_loads
-from tonnage.control.status import report
-from tonnage.control.writes import writes_for
+from tonnage.control.decide.leaving import costs_to_go, pod_loads
+from tonnage.control.report.status import report
+from tonnage.control.write.writes import writes_for
 from tonnage.fleet.views import pod_view
 
 COST = "controller.kubernetes.io/pod-deletion-cost"

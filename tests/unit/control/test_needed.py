@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_sizing, a_state, assessed
-from tonnage.control.needed import needs_told, remember_need
-from tonnage.control.state import Needed, Served
+from tonnage.control.decide.needed import needs_told, remember_need
+from tonnage.control.input.state import Needed, Served
 from tonnage.policy.situation import Need
 from tonnage.sizing.workload import Slo
 

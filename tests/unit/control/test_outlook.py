@@ -15,8 +15,8 @@ from fleet_builders import (
     assessed,
     at,
 )
-from tonnage.control.outlook import lead_s, supply_of, with_recalled
-from tonnage.control.state import Memory, ObjectMemory
+from tonnage.control.decide.outlook import lead_s, supply_of, with_recalled
+from tonnage.control.input.state import Memory, ObjectMemory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, memory_key
 from tonnage.estimate.forecast import History

@@ -13,7 +13,7 @@ from fleet_builders import (
     a_state,
     owned_by,
 )
-from tonnage.control.state import Memory
+from tonnage.control.input.state import Memory
 from tonnage.control.tick import tick
 from tonnage.packed import Packed
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_state
 from measured_builders import an_engine
-from tonnage.control.pages import as_of_now, held_s, with_rounds
+from tonnage.control.input.state import Memory, Round
+from tonnage.control.observe.pages import as_of_now, held_s, with_rounds
+from tonnage.control.observe.tracks import with_pages
 from tonnage.control.resting import LOOK_S, still_unread
-from tonnage.control.state import Memory, Round
-from tonnage.control.tracks import with_pages
 from tonnage.estimate.samples import page_of
 
 TICK_S = 15.0

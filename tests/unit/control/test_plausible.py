@@ -9,13 +9,13 @@ from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_sizing, a_sta
 from fleet_builders import assessed as assess_one
 from measured_builders import a_posterior, an_engine
 from tonnage.api.status import Condition
-from tonnage.control.plausible import (
+from tonnage.control.input.state import PodSpeed
+from tonnage.control.report.plausible import (
     KEPT_S,
     MIN_WINDOWS,
     remembered_speeds,
     speed_plausible,
 )
-from tonnage.control.state import PodSpeed
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 
 H200_RANGE = 1.324

@@ -19,8 +19,8 @@ from fleet_builders import (
 )
 from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
-from tonnage.control.promises import factor_reasons
-from tonnage.control.state import Memory
+from tonnage.control.input.state import Memory
+from tonnage.control.learn.promises import factor_reasons
 from tonnage.control.tick import tick
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import LARGEST_DOWN, Tally

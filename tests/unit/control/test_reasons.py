@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import tonnage
-from tonnage.control.happenings import BAD
-from tonnage.control.reasons import OTHER, REASONS, bounded
+from tonnage.control.report.happenings import BAD
+from tonnage.control.report.reasons import OTHER, REASONS, bounded
 
 PACKAGE = Path(tonnage.__file__).parent
 SOURCES = [
-    *sorted({*(PACKAGE / "control").glob("*.py")} - {PACKAGE / "control/reasons.py"}),
+    *sorted({*(PACKAGE / "control").glob("*.py")} - {PACKAGE / "control/report/reasons.py"}),
     *sorted((PACKAGE / "policy").glob("*.py")),
     PACKAGE / "cluster/prometheus.py",
     PACKAGE / "cluster/answer.py",

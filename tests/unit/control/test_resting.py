@@ -21,15 +21,15 @@ from fleet_builders import (
     engines_at,
 )
 from measured_builders import steady_lengths
-from tonnage.control import chosen
 from tonnage.control.alike import SAME
-from tonnage.control.carried import Carried
-from tonnage.control.contest import Fate
+from tonnage.control.decide.rollout import STANDS_S
+from tonnage.control.input.contest import Fate
+from tonnage.control.input.state import Memory
 from tonnage.control.resting import LONGEST_S, LOOK_S
-from tonnage.control.rollout import STANDS_S
-from tonnage.control.state import Memory
+from tonnage.control.size import chosen
 from tonnage.control.tick import tick, with_carried
-from tonnage.control.writes import CHILDREN_CHECK_S
+from tonnage.control.write.carried import Carried
+from tonnage.control.write.writes import CHILDREN_CHECK_S
 from tonnage.estimate.forecast import Score
 from tonnage.estimate.posterior import MemoryReport
 from tonnage.estimate.ways import BIN_S, DAY_S

@@ -14,10 +14,10 @@ from fleet_builders import (
     a_state,
     managed_by,
 )
-from tonnage.control.carried import Carried
-from tonnage.control.contest import QUIET_S, Fate
-from tonnage.control.state import Memory
+from tonnage.control.input.contest import QUIET_S, Fate
+from tonnage.control.input.state import Memory
 from tonnage.control.tick import tick, with_carried
+from tonnage.control.write.carried import Carried
 from tonnage.manifests.names import DIGEST_ANNOTATION, TEMPLATE_ANNOTATION
 
 ARGO = managed_by("argocd-controller", "f:replicas")

@@ -15,7 +15,7 @@ from fleet_builders import (
 )
 from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
-from tonnage.control.rollout import (
+from tonnage.control.decide.rollout import (
     EVERYWHERE,
     STANDS_S,
     is_rolling,
@@ -23,7 +23,7 @@ from tonnage.control.rollout import (
     with_rollout,
     without_rollout,
 )
-from tonnage.control.state import BetterAsked, Memory, Rolling
+from tonnage.control.input.state import BetterAsked, Memory, Rolling
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.posterior import ObjectPosterior

@@ -16,16 +16,16 @@ from fleet_builders import (
     assessed,
     managed_by,
 )
-from tonnage.control.answers import Asker
 from tonnage.control.assess import assess
-from tonnage.control.budget import growth_gpus
-from tonnage.control.conditions import conditions
-from tonnage.control.learning import observation
-from tonnage.control.running import as_it_runs
-from tonnage.control.state import Memory
-from tonnage.control.status import report
+from tonnage.control.decide.budget import growth_gpus
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.state import Memory
+from tonnage.control.learn.learning import observation
+from tonnage.control.report.conditions import conditions
+from tonnage.control.report.status import report
+from tonnage.control.size.running import as_it_runs
 from tonnage.control.tick import tick, with_carried
-from tonnage.control.writes import writes_for
+from tonnage.control.write.writes import writes_for
 from tonnage.sizing.errors import SearchAbandonedError
 
 UNKNOWN_GPU = {"hardware": {"gpu": "H900"}}

@@ -15,9 +15,9 @@ from fleet_builders import (
     a_state,
     managed_by,
 )
-from tonnage.control.reasons import REASONS
+from tonnage.control.input.state import Memory
+from tonnage.control.report.reasons import REASONS
 from tonnage.control.series import CONSTANTS, FAMILIES, fleet_series
-from tonnage.control.state import Memory
 from tonnage.control.tick import tick
 
 EACH = a_sizing().goodput_requests_per_s

@@ -24,10 +24,10 @@ from measured_builders import a_posterior, an_engine
 from strategies import numbers
 from tonnage.api.status import MAX_DECISIONS, Status
 from tonnage.catalog.config.formats.quantization import FP8
-from tonnage.control.differing import facts, gauges_moved, is_moved, said
-from tonnage.control.plausible import MIN_WINDOWS
-from tonnage.control.status import recalled, report
-from tonnage.control.times import rfc3339
+from tonnage.control.input.times import rfc3339
+from tonnage.control.report.differing import facts, gauges_moved, is_moved, said
+from tonnage.control.report.plausible import MIN_WINDOWS
+from tonnage.control.report.status import recalled, report
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.packed import Packed

@@ -17,9 +17,9 @@ from fleet_builders import (
 )
 from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.fault import fault_id, told
-from tonnage.control.learning import observation
-from tonnage.control.state import Memory
+from tonnage.control.input.fault import fault_id, told
+from tonnage.control.input.state import Memory
+from tonnage.control.learn.learning import observation
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.packed import Packed
 

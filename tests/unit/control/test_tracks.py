@@ -6,8 +6,8 @@ import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_state
 from measured_builders import an_engine
-from tonnage.control.measure import measure_traffic
-from tonnage.control.tracks import cut_off, watched
+from tonnage.control.measure.traffic import measure_traffic
+from tonnage.control.observe.tracks import cut_off, watched
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.samples import MAX_ENGINES
 

@@ -1,9 +1,9 @@
 """Who is searched for first: namespaces in turn, in each the one that waits longest."""
 
 from fleet_builders import NOW_S, a_fleet, a_manifest, a_state
-from tonnage.control.state import Memory, ObjectMemory
+from tonnage.control.input.state import Memory, ObjectMemory
+from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.tick import tick
-from tonnage.control.turns import searched_in_turn
 from tonnage.sizing.errors import SearchAbandonedError
 
 

@@ -19,12 +19,12 @@ from fleet_builders import (
     first_replicas,
     managed_by,
 )
-from tonnage.control.carried import Carried, carried_out
-from tonnage.control.happenings import EVENT_INTERVAL_S, LATE_S
-from tonnage.control.state import Memory, Pending
-from tonnage.control.status import report
+from tonnage.control.input.state import Memory, Pending
+from tonnage.control.report.happenings import EVENT_INTERVAL_S, LATE_S
+from tonnage.control.report.status import report
 from tonnage.control.tick import tick
-from tonnage.control.writes import CHILDREN_CHECK_S, writes_for
+from tonnage.control.write.carried import Carried, carried_out
+from tonnage.control.write.writes import CHILDREN_CHECK_S, writes_for
 from tonnage.fleet.views import model_view
 from tonnage.packed import Packed
 

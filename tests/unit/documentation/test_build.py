@@ -13,7 +13,7 @@ import pytest
 from doc_blocks import ROOT, SITE
 from tonnage.api.crd import crd
 from tonnage.cli.commands.app import COMMANDS
-from tonnage.control.reasons import CONDITIONS, REASONS
+from tonnage.control.report.reasons import CONDITIONS, REASONS
 from tonnage.control.series import FAMILIES
 from tonnage.settings import Settings
 

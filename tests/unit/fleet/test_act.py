@@ -26,10 +26,10 @@ from tonnage.cluster.kube import (
     PODS,
     SERVICES,
 )
-from tonnage.control.carried import Carried
-from tonnage.control.contest import Fate
-from tonnage.control.happenings import Happening
-from tonnage.control.leaving import PodCost
+from tonnage.control.decide.leaving import PodCost
+from tonnage.control.input.contest import Fate
+from tonnage.control.report.happenings import Happening
+from tonnage.control.write.carried import Carried
 from tonnage.fleet.act import Scale, Writer, Writes
 from tonnage.fleet.aside import beside
 from tonnage.fleet.lanes import lanes

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tonnage.cluster.errors import KubernetesError
-from tonnage.control.writes import Writes
+from tonnage.control.write.writes import Writes
 from tonnage.fleet.aside import beside
 from tonnage.fleet.lanes import NAMESPACE_WRITERS, NUM_WRITERS, Lane, LateError, LeftError
 

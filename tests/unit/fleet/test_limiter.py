@@ -11,7 +11,7 @@ from loop_builders import a_loop, a_world, replicas_of, served, tick
 from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
 from tonnage.cluster.kube import KubeApi, load_client
-from tonnage.control.writes import Scale, Writes
+from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.act import Writer
 from tonnage.fleet.aside import beside
 from tonnage.fleet.lanes import lanes

@@ -9,7 +9,7 @@ from fleet_builders import NOW_S, a_manifest, a_model
 from kube_double import KubeDouble
 from tonnage.catalog.models import ModelConfigError, read_model_config
 from tonnage.cluster.errors import KubernetesError
-from tonnage.control.state import BadConfig
+from tonnage.control.input.state import BadConfig
 from tonnage.fleet.missing import AGE_S, Ages
 from tonnage.fleet.model_configs import MOST_BYTES, ModelConfigs, place_of
 from tonnage.fleet.views import model_view

@@ -10,9 +10,9 @@ from kube_double import KubeDouble
 from loop_builders import World, a_loop, condition, served, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
-from tonnage.control.retries import MOST_RETRY_S, SPREAD, next_retry
-from tonnage.control.state import Retry
-from tonnage.control.writes import Writes
+from tonnage.control.decide.retries import MOST_RETRY_S, SPREAD, next_retry
+from tonnage.control.input.state import Retry
+from tonnage.control.write.writes import Writes
 from tonnage.fleet.pauses import Pauses
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")

@@ -23,8 +23,8 @@ from fleet_builders import (
 )
 from tonnage.api.crd import crd
 from tonnage.api.objects import InvalidSpecError
-from tonnage.control.contest import Change, Contest, Rivals
-from tonnage.control.status import report
+from tonnage.control.input.contest import Change, Contest, Rivals
+from tonnage.control.report.status import report
 
 GITOPS = Path(__file__).parents[3] / "deploy/gitops"
 ARGOCD = GITOPS / "argocd"

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from fleet_builders import SITE, a_model, a_request_of, a_sizing
-from tonnage.control.writes import Scale, Writes
+from tonnage.control.write.writes import Scale, Writes
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION

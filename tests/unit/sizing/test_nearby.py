@@ -7,7 +7,7 @@ from replay_cases import CHAT, Lengths, manifest
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.answers import Asker
+from tonnage.control.input.answers import Asker
 from tonnage.sizing.nearby import APART, MEAN_SHARE, carried, carries
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up

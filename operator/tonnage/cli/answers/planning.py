@@ -15,8 +15,8 @@ from tonnage.cli.answers.reported_cache import with_reported_cache
 from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.scale_target import ScaleTarget, TargetError
-from tonnage.control.evicted import DISRUPTION_BUDGET, evictable, never_evictable
-from tonnage.control.resized import resized
+from tonnage.control.observe.evicted import DISRUPTION_BUDGET, evictable, never_evictable
+from tonnage.control.size.resized import resized
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     CalibrationFileError,

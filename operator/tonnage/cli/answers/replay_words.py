@@ -5,7 +5,7 @@ from statistics import median
 from typing import Final
 
 from tonnage.cli.answers.replays import PERCENT, Case, Fared, Question, Replays
-from tonnage.control.times import rfc3339
+from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, Judged, Limits
 from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS

@@ -10,7 +10,7 @@ from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
 from tonnage.cli.console import NO, Failure, remark
 from tonnage.cli.read.live import Cluster, Resource, connect, failures, read_one
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
-from tonnage.control.state import APPROVE
+from tonnage.control.input.state import APPROVE
 from tonnage.manifests.names import APPROVE_ANNOTATION
 
 MANAGER: Final = "kubectl-tonnage"

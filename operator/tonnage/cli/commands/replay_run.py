@@ -40,8 +40,8 @@ from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, r
 from tonnage.cli.read.manifest import Resource, load, parse
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.replay import replayed
-from tonnage.control.state import AUTO
-from tonnage.control.times import rfc3339
+from tonnage.control.input.state import AUTO
+from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import promised_share, unjudged
 from tonnage.replay.policies import Outcome
 from tonnage.replay.scenario import ReplayError, planned

@@ -9,7 +9,7 @@ from tonnage.cli.console import NO_RIGHTS, Failure, remark
 from tonnage.cli.read.live import Cluster, failures
 from tonnage.cli.read.manifest import Resource
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS
-from tonnage.control.state import DeploymentView
+from tonnage.control.input.state import DeploymentView
 from tonnage.fleet.views import deployment_view
 
 

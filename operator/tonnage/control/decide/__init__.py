@@ -1,0 +1,1 @@
+"""How many replicas, with which template, and when."""

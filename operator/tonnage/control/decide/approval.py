@@ -1,0 +1,242 @@
+"""Plans that wait for a person: what they are called, and whether somebody agreed to them.
+
+In mode Approve what replaces pods, or costs more than the spec states, waits for an annotation with
+the plan's digest. The digest is computed anew in every tick, from what a person agrees to: the
+object, its generation, the spec of the pods, the GPUs of each, and the replicas where those pass
+the stated cost. So an annotation that is stale, malformed or absent agrees to nothing: what runs
+stays, and is scaled as before.
+
+Flags are no part of it: those of a batch follow the lengths and constants that are measured, from
+tick to tick, and an approval would go stale by itself. Where other flags are all that a plan
+changes, the digest has the flags that it replaces, which stand still until it is carried out: who
+agreed to one such plan did not agree to the next.
+"""
+
+import hashlib
+import json
+import math
+import re
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.decide.needed import needs_told
+from tonnage.control.decide.template import roll_changes, roll_written, template_of
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.finding import Finding
+from tonnage.control.input.state import (
+    APPROVE,
+    Assessment,
+    Chosen,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+    Proposal,
+)
+from tonnage.control.size.chosen import choose_running
+from tonnage.control.size.question import RefusedError
+from tonnage.control.size.running import as_it_runs
+from tonnage.explain.report import usd_per_hour
+from tonnage.manifests.changes import Change
+from tonnage.manifests.children import spec_digest, write_flags
+from tonnage.manifests.names import APPROVE_ANNOTATION
+from tonnage.policy.situation import Decision
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.request import Flags
+from tonnage.units import counted
+from tonnage.values import replace
+
+DIGEST_LENGTH: Final = 16
+_DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")
+ROLLS: Final = "PodsWouldRoll"
+COSTS: Final = "CostExceeded"
+NEEDED: Final = "ApprovalNeeded"
+"""Code of the limit that a stated cost sets."""
+CENTS: Final = 1e-6
+"""Of a replica: prices are not exact in binary."""
+
+
+def plan_digest(
+    model: ModelDeployment, flags: Flags, *, replicas: int, replaced: Flags | None = None
+) -> str:
+    """Return what the plan for one generation of an object is called.
+
+    ``model``: with the spec of the pods that the plan runs.
+    ``replicas``: that pass the stated cost; 0: the plan is within it.
+    ``replaced``: flags of the same spec that run, where the plan is to run others.
+    """
+    num_gpus, leaves = flags.parallelism.num_gpus, write_flags(replaced) if replaced else None
+    named = [model.uid, model.generation, spec_digest(model), num_gpus, leaves, replicas]
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def approved_replicas(
+    state: ModelState, model: ModelDeployment, flags: Flags, *, replaced: Flags | None = None
+) -> int | None:
+    """Return up to how many replicas a plan is agreed to; 0: within the stated cost. None: not."""
+    given = state.view.approve
+    if given is None or not _DIGEST.fullmatch(given):
+        return None
+    most = model.spec.scaling.max_replicas
+
+    def digest(replicas: int) -> str:
+        return plan_digest(model, flags, replicas=replicas, replaced=replaced)
+
+    return next((n for n in range(most + 1) if digest(n) == given), None)
+
+
+def until_approved(
+    chosen: Chosen, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker
+) -> tuple[Chosen, Proposal | None]:
+    """Return the plan that may be carried out: what runs, until a plan that replaces it is agreed.
+
+    Raises:
+        RefusedError: nobody wrote down what runs, so that it cannot be sized.
+        CatalogError, SizingError, SearchAbandonedError: as choosing does.
+    """
+    if chosen.model.spec.scaling.mode != APPROVE or not chosen.must_apply:
+        return chosen, None
+    changes = roll_changes(state.deployment, template_of(state, fleet, chosen, memory))
+    if not changes or is_roll_approved(state, chosen.model, chosen.sizing):
+        return chosen, None
+    proposal = roll_proposal(state, chosen.model, chosen.sizing, changes)
+    running = as_it_runs(state)
+    if running is None:
+        raise _not_recorded(proposal)
+    return choose_running(running, fleet, memory, asker), proposal
+
+
+def _not_recorded(proposal: Proposal) -> RefusedError:
+    return RefusedError(
+        "RunningSpecUnknown",
+        "what the replicas that run were made from is not recorded, or cannot be read with "
+        "today's SLO and bounds: they stay as they are, until the plan is approved: "
+        f"{how_to_approve(proposal, None)[1]}",
+    )
+
+
+def is_roll_approved(
+    state: ModelState, model: ModelDeployment, sizing: Sizing, *, replaced: Flags | None = None
+) -> bool:
+    """Tell whether somebody agreed to such pods, for the replicas that there are."""
+    agreed = approved_replicas(state, model, sizing.flags, replaced=replaced)
+    return agreed is not None and agreed >= _beyond(state, model, sizing)
+
+
+def roll_proposal(
+    state: ModelState,
+    model: ModelDeployment,
+    sizing: Sizing,
+    changes: tuple[Change, ...],
+    *,
+    replaced: Flags | None = None,
+) -> Proposal:
+    """Return a plan that would replace pods, with the fields for which it would."""
+    beyond = _beyond(state, model, sizing)
+    digest = plan_digest(model, sizing.flags, replicas=beyond, replaced=replaced)
+    cost = f", at {_cost_written(sizing, beyond)}" if beyond else ""
+    message = f"{roll_written(state.deployment, changes)}{cost}"
+    return Proposal(digest=digest, reason=ROLLS, message=message)
+
+
+def _beyond(state: ModelState, model: ModelDeployment, sizing: Sizing) -> int:
+    """Return the replicas that there are, where with these flags they pass the stated cost."""
+    within = replicas_within(model, sizing)
+    live = state.deployment.replicas if state.deployment else 0
+    return 0 if within is None or live <= within else live
+
+
+def replicas_within(model: ModelDeployment, sizing: Sizing) -> int | None:
+    """Return the replicas that the stated cost pays for; None: none is stated.
+
+    A class without a price pays for none: what cannot be told is not agreed to.
+    """
+    stated, each = model.spec.scaling.approval_above_usd_per_hour, usd_per_hour(sizing, 1)
+    if stated is None:
+        return None
+    return 0 if each is None else math.floor(float(stated) / each + CENTS)
+
+
+def _cost_written(sizing: Sizing, replicas: int) -> str:
+    cost = usd_per_hour(sizing, replicas)
+    return "an unknown cost" if cost is None else f"{cost:.2f} USD per hour"
+
+
+def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assessment:
+    """Return the assessment with its decision: growth beyond the stated cost waits."""
+    model, sizing = chosen.model, chosen.sizing
+    within = replicas_within(model, sizing) if model.spec.scaling.mode == APPROVE else None
+    if within is None:
+        return replace(found, decision=decision)
+    current = found.state.deployment.replicas if found.state.deployment else 0
+    agreed = approved_replicas(found.state, model, sizing.flags) or 0
+    most = max(within, agreed, current)
+    if decision.replicas <= most:
+        return replace(found, decision=decision)
+    asked = _asked(found, chosen, decision)
+    message = (
+        f"{counted(decision.replicas, 'replica is', 'replicas are')} needed, and "
+        f"{counted(asked, 'costs', 'cost')} {_cost_written(sizing, asked)}"
+        f", above the {model.spec.scaling.approval_above_usd_per_hour} of "
+        f"approvalAboveUsdPerHour: {most} until so many are approved"
+    )
+    digest = plan_digest(model, sizing.flags, replicas=asked)
+    proposal = Proposal(digest=digest, reason=COSTS, message=message)
+    limited = decision.limited_to(most, NEEDED, message)
+    return replace(found, decision=limited, proposals=(*found.proposals, proposal))
+
+
+def _asked(found: Assessment, chosen: Chosen, decision: Decision) -> int:
+    """Return up to how many replicas are asked for: the most of the last window.
+
+    What one agrees to is not the need of a moment, which is another at the next.
+    """
+    needs = needs_told(found.memory.recent_needs, chosen.served)
+    recent = max((need for _, need in needs), default=0)
+    return max(decision.replicas, min(recent, chosen.model.spec.scaling.max_replicas))
+
+
+def without_unapproved(found: Assessment, chosen: Chosen) -> Assessment:
+    """Return the assessment without a template that would replace pods and is not agreed to.
+
+    What somebody else edited is put back where the plan that it departs from was agreed to.
+    """
+    is_free = chosen.model.spec.scaling.mode != APPROVE or not found.changes
+    if is_free or is_roll_approved(found.state, chosen.model, chosen.sizing):
+        return found
+    proposal = roll_proposal(found.state, chosen.model, chosen.sizing, found.changes)
+    return replace(found, template=None, changes=(), proposals=(*found.proposals, proposal))
+
+
+def _is_agreed_to(state: ModelState, chosen: Chosen) -> bool:
+    """Tell whether the annotation is of what runs, or of other flags for it, which may wait yet."""
+    flags = chosen.sizing.flags
+    agreed = (
+        approved_replicas(state, chosen.model, flags, replaced=each) for each in (None, flags)
+    )
+    return any(each is not None for each in agreed)
+
+
+def how_to_approve(proposal: Proposal, given: str | None) -> tuple[str, str]:
+    """Return (reason, message) of a plan that waits; ``given``: the annotation as it stands."""
+    message = f"{proposal.message}; to approve: annotate {APPROVE_ANNOTATION}={proposal.digest}"
+    if given is None:
+        return proposal.reason, message
+    if not _DIGEST.fullmatch(given):
+        return "ApprovalMalformed", f"{APPROVE_ANNOTATION} is no digest of a plan; {message}"
+    return "ApprovalStale", f"{APPROVE_ANNOTATION} {given} is another plan's; {message}"
+
+
+def approved(found: Assessment) -> Finding:
+    """Present in mode Approve only: whether something waits for the annotation, and for which."""
+    kind, given = "Approved", found.state.view.approve
+    if found.mode != APPROVE:
+        return Finding(kind, None, "", "")
+    if found.refusal and not (found.is_of_before and found.proposals):
+        return Finding(kind, "Unknown", "PlanInvalid", found.refusal.message)
+    if found.proposals:
+        said = [how_to_approve(each, given) for each in found.proposals]
+        return Finding(kind, "False", said[0][0], "; also: ".join(message for _, message in said))
+    chosen = found.chosen
+    if chosen and _is_agreed_to(found.state, chosen):
+        return Finding(kind, "True", "PlanApproved", f"plan {given} is carried out")
+    return Finding(kind, "True", "NothingToApprove", "no plan waits")

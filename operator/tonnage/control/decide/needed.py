@@ -1,0 +1,60 @@
+"""What was needed of late: the window that scaling down looks at.
+
+Replicas are held because demand may come back. A belief that engines are slow does not: what took N
+of these takes fewer by as much as one is known to serve more by now, in the same requests and with
+what promises have shown. Where they turn out slower than they were believed to be, as many stay.
+"""
+
+import math
+from collections.abc import Iterable
+
+from tonnage.control.input.state import Assessment, Chosen, Fleet, Needed, ObjectMemory, Served
+from tonnage.policy.situation import Metrics, Need
+from tonnage.values import replace
+
+GAP_TICKS = 4
+"""Without a tick for so many intervals, the window is not known to be quiet. Intervals are as long
+as the last ones were: a fleet whose ticks are slow is watched as well as it can be."""
+
+
+def remember_need(
+    found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, hold_s: float
+) -> ObjectMemory:
+    """Add this moment to the window that scaling down looks at: what a later one tops is left out.
+
+    A need that stands on missing data proves nothing: what is there counts as needed. The window
+    begins with the first decision, however late that comes, and anew after a gap without ticks.
+    """
+    memory, settings = found.memory, fleet.settings
+    recent = memory.recent_needs
+    if not recent or fleet.now_s - recent[-1].at_s > GAP_TICKS * max(settings.tick_s, fleet.pace_s):
+        memory, recent = replace(memory, since_s=fleet.now_s), ()
+    needed = wanted.replicas_with_margin
+    if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
+        needed = max(needed, found.state.deployment.replicas)
+    kept = [each for each in recent if fleet.now_s - each.at_s < hold_s and each.replicas > needed]
+    new = Needed(at_s=fleet.now_s, replicas=needed, served=chosen.served)
+    return replace(memory, recent_needs=(*kept, new))
+
+
+def as_needed_last(memory: ObjectMemory, now_s: float) -> ObjectMemory:
+    """Take what was needed last for what is needed now: what is not decided ends no window."""
+    recent = memory.recent_needs
+    if not recent:
+        return memory
+    return replace(memory, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
+
+
+def needs_told(needs: Iterable[Needed], now: Served) -> tuple[tuple[float, int], ...]:
+    """Return (time, replicas) of needs, told in replicas that serve what they do now.
+
+    Each is told from how it was counted, so a belief that wavers takes nothing away twice.
+    """
+    return tuple((each.at_s, _told(each, now)) for each in needs)
+
+
+def _told(need: Needed, now: Served) -> int:
+    before = need.served.requests_per_s
+    if need.served != replace(now, requests_per_s=before):
+        return need.replicas  # of other engines, or in other requests
+    return math.ceil(min(1.0, before / now.requests_per_s) * need.replicas)

@@ -1,0 +1,233 @@
+"""What is coming: replicas on their way, and demand when one asked for now would be Ready."""
+
+import math
+from collections.abc import Iterable
+
+from tonnage.control.decide.pending import is_given_up
+from tonnage.control.input.state import (
+    AUTO,
+    Assessment,
+    Chosen,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+    PodView,
+)
+from tonnage.control.measure.bursts import (
+    burst_factor,
+    burst_share,
+    promised_quantile,
+    reserved_requests_per_s,
+)
+from tonnage.estimate.calibration import memory_key
+from tonnage.estimate.forecast import (
+    CHANCE_Z,
+    Forecast,
+    History,
+    Note,
+    forecast,
+    noted,
+    rescaled,
+    without_chance,
+)
+from tonnage.estimate.headroom import UNSEEN, headroom
+from tonnage.estimate.holding import STARTS, held_starts
+from tonnage.estimate.keeping import is_look_due
+from tonnage.estimate.kept_history import is_news, kept, recalled
+from tonnage.policy.need import Outlook, Supply
+from tonnage.policy.schedules import Event, events_within
+from tonnage.policy.situation import Metrics
+from tonnage.settings import Settings
+from tonnage.sizing.cost import usd_per_hour_per_gpu
+from tonnage.sizing.plan import Sizing
+from tonnage.units import format_s
+from tonnage.values import replace
+
+OVERDUE_SHARE = 0.25
+"""Of a start, that a pod which takes longer than others did is given again and again."""
+
+
+def lead_s(memory: ObjectMemory, settings: Settings) -> float:
+    """Return the time until a replica is Ready that is asked for now.
+
+    A tick, the wait for a node, and a slow start on it.
+    """
+    known = memory.posterior
+    start_s = settings.cold_start_s if known.cold_start_s is None else known.cold_start_s
+    return known.node_wait_s + start_s + known.cold_start_deviation_s + settings.tick_s
+
+
+def events_of(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> tuple[Event, ...]:
+    """Return the known events that a replica which is asked for now is there for."""
+    lead = lead_s(memory, fleet.settings)
+    return events_within(chosen.model.spec.scaling.schedules, now_s=fleet.now_s, lead_s=lead)
+
+
+def scale_down_window_s(memory: ObjectMemory, settings: Settings) -> float:
+    """Return the time for which a lower need must have held: longer where starts are long.
+
+    What is taken away too early is missed for a lead, what is kept too long costs a lead or two.
+    """
+    return max(settings.scale_down_window_s, STARTS[0] * lead_s(memory, settings))
+
+
+def held_s(memory: ObjectMemory, sizing: Sizing, settings: Settings) -> float:
+    """Return the same, or longer where demand is known to come back."""
+    starts = held_starts(memory.history.held, quantile=promised_quantile(sizing))
+    return max(scale_down_window_s(memory, settings), starts * lead_s(memory, settings))
+
+
+def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:
+    """Return the replicas that serve, and when those that are on their way will.
+
+    A pod that no node can take counts as if its node came now, until it is given up; one whose
+    container fails does not count. Replicas that are asked for and have no pod yet come last.
+    """
+    lead = lead_s(memory, fleet.settings)
+    kept = [pod for pod in state.pods if not pod.is_deleting]
+    ready = sum(pod.is_ready for pod in kept)
+    due = [
+        _due_s(pod, lead, memory.posterior.node_wait_s, fleet)
+        for pod in kept
+        if not pod.is_ready and not pod.trouble and not is_given_up(pod, fleet)
+    ]
+    asked = state.deployment.replicas if state.deployment else 0
+    due += [lead] * max(0, asked - len(kept))
+    return Supply(ready=ready, due_s=tuple(sorted(due)), lead_s=lead)
+
+
+def _due_s(pod: PodView, lead: float, wait_s: float, fleet: Fleet) -> float:
+    if pod.unschedulable is not None:
+        return lead
+    if pod.scheduled_at_s is None:
+        left_s = lead - (fleet.now_s - pod.created_at_s)
+    else:
+        left_s = lead - wait_s - (fleet.now_s - pod.scheduled_at_s)
+    return max(left_s, OVERDUE_SHARE * lead)
+
+
+def remembered_demand(
+    found: Assessment, sizing: Sizing, events: Iterable[Event], fleet: Fleet
+) -> ObjectMemory:
+    """Note what is measured now, and score what was forecast for now."""
+    memory, demand = found.memory, found.traffics.demand
+    if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
+        return memory
+    memory = _in_units_of(memory, sizing)
+    most, count = sizing.most_requests_per_s, demand.newest
+    sure = without_chance(count.requests, scv=sizing.request.arrival_scv) if count else 0.0
+    lead, now = lead_s(memory, fleet.settings), demand.requests_per_s / most
+    known = [each.requests_per_s / most for each in events]
+    note = Note(
+        at_s=fleet.now_s,
+        demand=now,
+        sure=now - CHANCE_Z * math.sqrt(2) * demand.standard_error_per_s / most,
+        peak=sure / count.seconds / most if count else 0.0,
+        planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
+        lead_s=lead,
+    )
+    before = memory.history
+    unit = _unit(sizing)
+    memory = replace(
+        memory, history=noted(before, note), history_unit=unit, most_requests_per_s=most
+    )
+    return _with_kept(memory, before, fleet)
+
+
+def _with_kept(memory: ObjectMemory, before: History, fleet: Fleet) -> ObjectMemory:
+    """Keep the history for the next process, where an hour ended that tells something new."""
+    most = memory.most_requests_per_s
+    last_s = before.recent[-1][0] if before.recent else fleet.now_s
+    if most is None or not is_look_due(memory.uid, before_s=last_s, now_s=fleet.now_s):
+        return memory
+    now = kept(
+        memory.history, unit=memory.history_unit, unit_requests_per_s=most, now_s=fleet.now_s
+    )
+    if not is_news(memory.posterior.demand, now):
+        return memory
+    return replace(memory, posterior=replace(memory.posterior, demand=now))
+
+
+def with_recalled(memory: ObjectMemory, *, now_s: float) -> ObjectMemory:
+    """Take up the history that was kept; what nobody watched meanwhile is missing in it."""
+    known = memory.posterior.demand
+    if known is None:
+        return memory
+    return replace(
+        memory,
+        history=recalled(known, now_s=now_s),
+        history_unit=known.unit,
+        most_requests_per_s=known.unit_requests_per_s,
+    )
+
+
+def _unit(sizing: Sizing) -> str:
+    return memory_key(sizing.request, sizing.flags)
+
+
+def _in_units_of(memory: ObjectMemory, sizing: Sizing) -> ObjectMemory:
+    """Tell demand in replicas as they are now, where other engines run than when it was noted."""
+    before = memory.most_requests_per_s
+    if memory.history_unit in {"", _unit(sizing)} or not before:
+        return memory
+    factor = before / sizing.most_requests_per_s
+    return replace(memory, history=rescaled(memory.history, factor))
+
+
+def _forecast(memory: ObjectMemory, demand: float, lead: float, fleet: Fleet) -> Forecast:
+    return forecast(memory.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
+
+
+def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
+    """Return the share to add to what spec.demand tells, while none of it was measured.
+
+    0 where replicas beside the plan would break a bound, take what other objects plan for, wait
+    for somebody, never come, or keep no promise.
+    """
+    scaling, slo = chosen.model.spec.scaling, chosen.sizing.request.slo
+    if scaling.mode != AUTO or settings.max_gpus is not None or slo.is_offline:
+        return 0.0
+    with_room = chosen.capacity.replicas((1 + UNSEEN) * requests_per_s)
+    return UNSEEN if with_room <= scaling.max_replicas else 0.0
+
+
+def outlook_unseen(requests_per_s: float, chosen: Chosen, settings: Settings) -> Outlook:
+    """Return what is expected while nothing was measured yet, of a rate that spec.demand tells."""
+    return Outlook(
+        requests_per_s=requests_per_s,
+        origin="by spec.demand",
+        headroom=unseen_room(requests_per_s, chosen, settings),
+        headroom_origin="where none of it was measured yet",
+        usd_per_replica_hour=_usd_per_replica_hour(chosen.sizing),
+    )
+
+
+def outlook_of(
+    requests_per_s: float, chosen: Chosen, memory: ObjectMemory, fleet: Fleet
+) -> Outlook:
+    """Return what is expected of the time when a replica asked for now is Ready."""
+    sizing, lead = chosen.sizing, lead_s(memory, fleet.settings)
+    most = sizing.most_requests_per_s
+    expected = _forecast(memory, requests_per_s / most, lead, fleet)
+    return Outlook(
+        requests_per_s=expected.demand * most,
+        origin=f"by {expected.origin}",
+        headroom=headroom(memory.history.rises, quantile=promised_quantile(sizing)),
+        burst_requests_per_s=reserved_requests_per_s(memory, sizing),
+        burst_origin=_burst_origin(memory, sizing, lead),
+        usd_per_replica_hour=_usd_per_replica_hour(sizing),
+    )
+
+
+def _usd_per_replica_hour(sizing: Sizing) -> float | None:
+    usd = usd_per_hour_per_gpu(sizing.request.gpu)
+    return None if usd is None else usd * sizing.flags.parallelism.num_gpus
+
+
+def _burst_origin(memory: ObjectMemory, sizing: Sizing, lead: float) -> str:
+    share, factor = burst_share(memory, sizing), burst_factor(memory)
+    stands_on = "as is assumed" if memory.posterior.burst_factor is None else "by what was late"
+    return (
+        f"{1 + share:.1f} times what usually comes, as in the last day, over within the "
+        f"{format_s(lead)} that a start takes; {factor:.2g} times that above it, {stands_on}"
+    )

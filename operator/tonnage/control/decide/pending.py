@@ -1,0 +1,95 @@
+"""Pods that are not Ready: which no node takes, and which replace one that was lost."""
+
+from tonnage.control.input.state import Fleet, GivenBack, ModelState, ObjectMemory, PodView
+from tonnage.control.observe.capacity import why_unschedulable
+from tonnage.policy.situation import Decision
+from tonnage.settings import Settings
+from tonnage.values import replace
+
+NO_GPU = "InsufficientGPU"
+MOST_DOUBLINGS = 2
+"""Of the time until pods are asked for again that no node took: nobody tells when nodes come."""
+
+
+def is_given_up(pod: PodView, fleet: Fleet) -> bool:
+    """Tell whether no node has taken a pod for so long that none is expected to."""
+    waited_s = fleet.now_s - pod.created_at_s
+    is_stuck = pod.unschedulable is not None and not pod.is_deleting
+    return is_stuck and waited_s > fleet.settings.pending_timeout_s
+
+
+def num_placed(state: ModelState, fleet: Fleet) -> int:
+    """Return the pods that stay and are not given up, those of a rollout too."""
+    return sum(not pod.is_deleting and not is_given_up(pod, fleet) for pod in state.pods)
+
+
+def is_replacing(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
+    """Tell whether a pod that came when a replica was lost, or later, is still loading."""
+    if memory.lost_at_s is None:
+        return False
+    since_s = memory.lost_at_s - fleet.settings.tick_s  # a loss shows at the tick after it
+    return any(
+        pod.created_at_s >= since_s
+        and not (pod.is_ready or pod.is_deleting or pod.trouble or is_given_up(pod, fleet))
+        for pod in state.pods
+    )
+
+
+def retry_at_s(memory: ObjectMemory, settings: Settings) -> float | None:
+    """Return when pods are asked for again that no node took."""
+    return _retry_at_s(memory.given_back, settings) if memory.given_back else None
+
+
+def _retry_at_s(back: GivenBack, settings: Settings) -> float:
+    doublings = min(max(back.times - 1, 0), MOST_DOUBLINGS)
+    return back.at_s + settings.pending_timeout_s * float(2**doublings)
+
+
+def unplaced_reason(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> str:
+    """Return why no node takes pods that are given up, or took them when they were given back."""
+    messages = (pod.unschedulable for pod in state.pods if is_given_up(pod, fleet))
+    said = next(filter(None, messages), None)
+    if said is not None:
+        return why_unschedulable(said)
+    return memory.given_back.reason if memory.given_back else NO_GPU
+
+
+def remembered_giving_back(
+    state: ModelState, memory: ObjectMemory, decision: Decision, fleet: Fleet
+) -> ObjectMemory:
+    """Count how often pods were asked for and given back, until a node takes one or none waits."""
+    asked = state.deployment.replicas if state.deployment else 0
+    back = memory.given_back
+    if back is not None:
+        back = _carried_out(back, asked, fleet)
+        back = None if _is_over(back, state, decision, fleet) else back
+    why = unplaced_reason(state, memory, fleet)
+    is_told = any(reason.code == why for reason in decision.reasons)
+    if is_told and decision.replicas < asked and any(is_given_up(pod, fleet) for pod in state.pods):
+        at_s, times = (back.at_s, back.times) if back else (fleet.now_s, 0)
+        placed = sum(map(_has_node, state.pods))
+        back = GivenBack(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
+    return replace(memory, given_back=back)
+
+
+def _carried_out(back: GivenBack, asked: int, fleet: Fleet) -> GivenBack:
+    """Count pods as given back once fewer are asked for: once, until they are asked for again."""
+    if back.asked is None or asked >= back.asked:
+        return back
+    is_again = back.times == 0 or fleet.now_s >= _retry_at_s(back, fleet.settings)
+    return replace(back, at_s=fleet.now_s, times=back.times + is_again, asked=None)
+
+
+def _is_over(back: GivenBack, state: ModelState, decision: Decision, fleet: Fleet) -> bool:
+    """Tell whether a node took one more pod than then, or none waits after they may be asked for.
+
+    Where more are wanted than are asked for they wait, too.
+    """
+    asked = state.deployment.replicas if state.deployment else 0
+    placed = sum(map(_has_node, state.pods))
+    may_ask = fleet.now_s >= _retry_at_s(back, fleet.settings)
+    return placed > back.placed or (may_ask and placed >= max(asked, decision.replicas))
+
+
+def _has_node(pod: PodView) -> bool:
+    return pod.scheduled_at_s is not None and not pod.is_deleting

@@ -1,0 +1,52 @@
+"""When what the API server did not take is tried again, apart from others. Pure."""
+
+import zlib
+from typing import Final
+
+from tonnage.control.input.state import Retry
+
+RETRY_S: Final = 15.0
+"""After a write that failed, before the next; twice as long after each further failure."""
+MOST_RETRY_S: Final = 300.0
+MOST_DOUBLED: Final = 5
+"""By then it is the most: powers of what is refused for weeks are no numbers any more."""
+PLACES: Final = 997
+SPREAD: Final = 0.2
+"""Of a time, by which objects that were handled together come apart in each round."""
+
+
+def is_waiting(retry: Retry | None, generation: int, *, now_s: float) -> bool:
+    """Tell whether what failed for this spec is not to be tried again yet."""
+    return retry is not None and retry.generation == generation and now_s < retry.at_s
+
+
+def next_retry(
+    before: Retry | None, generation: int, *, uid: str, now_s: float, is_of_template: bool = False
+) -> Retry:
+    """Return when to try again what failed now: later each time."""
+    times = before.times + 1 if before and before.generation == generation else 1
+    at_s = now_s + apart_s(pause_s(times), uid)
+    return Retry(generation=generation, times=times, at_s=at_s, is_of_template=is_of_template)
+
+
+def pause_s(times: int) -> float:
+    """Return for how long to wait after so many failures in a row.
+
+    >>> [pause_s(times) for times in (1, 2, 3, 9)]
+    [15.0, 30.0, 60.0, 300.0]
+    """
+    return min(MOST_RETRY_S, RETRY_S * 2.0 ** min(times - 1, MOST_DOUBLED))
+
+
+def apart_s(time_s: float, uid: str) -> float:
+    """Return a time of an object's own, up to a fifth shorter: chance that needs none.
+
+    >>> round(apart_s(300, "a")), round(apart_s(300, "b"))
+    (287, 245)
+    """
+    return time_s * (1 - SPREAD * place_of(uid))
+
+
+def place_of(uid: str) -> float:
+    """Return an object's own place, from 0 to below 1."""
+    return zlib.crc32(uid.encode()) % PLACES / PLACES

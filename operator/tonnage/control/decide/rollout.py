@@ -1,0 +1,214 @@
+"""When engines are restarted for other flags of a batch: for a gain that stands, rarely, in calm.
+
+A flag that changes restarts engines that take minutes to load. So it moves only for a gain by
+measured constants that has stood for a while, one such rollout at a time in the whole fleet, never
+while demand grows or replicas start, and not where no GPU is left for the pod that comes first.
+"""
+
+import math
+
+from tonnage.api.pods import Pods
+from tonnage.api.status import Reason
+from tonnage.control.decide.approval import is_roll_approved, roll_proposal
+from tonnage.control.decide.budget import replaced_gpus
+from tonnage.control.decide.outlook import lead_s
+from tonnage.control.decide.template import roll_changes, template_of
+from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
+from tonnage.control.observe.rivals import judged
+from tonnage.control.size.chosen import moved_flags
+from tonnage.policy.situation import Metrics
+from tonnage.sizing.plan import Sizing
+from tonnage.units import HOUR_S, counted, format_s
+from tonnage.values import replace
+
+GAIN_WORTH_A_ROLLOUT = 0.1
+"""Of a replica's goodput."""
+STANDS_S = 1800.0
+"""That another number has gained so much before it is taken."""
+ROLLOUTS_APART_S = 6 * HOUR_S
+"""Of one object, for this reason."""
+STALLED_S, STALLED_LEADS = 1800.0, 3
+"""Without progress for so long, in seconds and in slow starts, a rollout no longer counts."""
+MOVED = "MaxNumSeqs"
+EVERYWHERE = "*"
+"""In place of a namespace, of which it cannot be the name."""
+
+
+def is_rolling(each: Assessment, fleet: Fleet) -> bool:
+    """Tell whether the pods of an object are being replaced, and not in vain.
+
+    A rollout that somebody paused, of which Kubernetes says that it makes no progress, or of which
+    none was seen in three slow starts, half an hour at least, may never end: it keeps no other one
+    waiting.
+    """
+    live, rolling = each.state.deployment, each.memory.rolling
+    if live is None or not live.is_rolling or live.is_rollout_held:
+        return False
+    if "Progressing" in dict(live.problems):
+        return False
+    patience_s = max(STALLED_S, STALLED_LEADS * lead_s(each.memory, fleet.settings))
+    return rolling is None or fleet.now_s - rolling.at_s < patience_s
+
+
+def reach(each: Assessment, fleet: Fleet) -> str:
+    """Return where other rollouts wait for that of an object: its namespace, or everywhere.
+
+    Everywhere for the one that we began for a gain. What a namespace does to its own pods, for as
+    long as it likes, keeps nobody else waiting.
+    """
+    return EVERYWHERE if _has_moved_lately(each, fleet) else each.state.view.namespace
+
+
+def _has_moved_lately(each: Assessment, fleet: Fleet) -> bool:
+    moved_at_s = each.memory.posterior.slots_moved_at_s
+    return moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S
+
+
+def stands_at_s(memory: ObjectMemory, now_s: float) -> float:
+    """Return when a gain will have stood for long enough; never where none has to any more.
+
+    One that waits for others after that is looked after each time that its object is decided.
+    """
+    since_s = memory.better_since_s
+    at_s = math.inf if since_s is None else since_s + STANDS_S
+    return at_s if at_s > now_s else math.inf
+
+
+def with_rollout(
+    found: Assessment, fleet: Fleet, *, free_gpus: int | None, is_rolling: bool
+) -> Assessment:
+    """Return an assessment that takes better flags of a batch, if it is time for it.
+
+    ``is_rolling``: pods are being replaced already that it has to wait for.
+    """
+    chosen = found.chosen
+    better = chosen.better_slots if chosen else None
+    if chosen is None or better is None or not _is_worth_it(chosen, better):
+        return replace(found, memory=replace(found.memory, better_since_s=None))
+    since_s = found.memory.better_since_s
+    since_s = fleet.now_s if since_s is None else since_s
+    found = replace(found, memory=replace(found.memory, better_since_s=since_s))
+    if not _may_restart(found, chosen, fleet):
+        return found
+    if found.mode == APPROVE and not _is_approved(found, chosen, better):
+        return _proposed(found, chosen, better, fleet)
+    waits = _waits_for(found, fleet, math.inf if free_gpus is None else free_gpus, is_rolling)
+    return _told(found, chosen, better, waits) if waits else _moved(found, chosen, better, fleet)
+
+
+def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
+    return chosen.problem is not None or chosen.gain_of(better) >= GAIN_WORTH_A_ROLLOUT
+
+
+def _is_approved(found: Assessment, chosen: Chosen, better: Sizing) -> bool:
+    return is_roll_approved(found.state, chosen.model, better, replaced=chosen.sizing.flags)
+
+
+def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
+    is_ours = chosen.model.spec.scale_target is None and fleet.settings.mode == "full"
+    return is_ours and found.is_acting and found.template is None
+
+
+def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bool) -> str | None:
+    """Return what the rollout waits for; None: nothing."""
+    stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
+    if stood_s < STANDS_S:
+        return f"the gain has to stand for {format_s(STANDS_S)}"
+    if _has_moved_lately(found, fleet):
+        return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
+    if judged(found.memory) and found.memory.rivals.dealt_with:
+        return "what another made of the template came back with our last write"
+    if is_rolling:
+        return "another rollout is under way, in the namespace or for such a gain"
+    if lacks := _lacks(found, free_gpus):
+        return lacks
+    return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
+
+
+def _lacks(found: Assessment, free_gpus: float) -> str | None:
+    """Return what there is no room for while a pod is replaced; None: there is."""
+    num_gpus = found.sizing.flags.parallelism.num_gpus if found.sizing else 0
+    live, chosen = found.state.deployment, found.chosen
+    grown = replaced_gpus(live, chosen) if live and chosen else 0
+    if free_gpus < grown:
+        return f"the pods of today's plan take {counted(grown, 'GPU')} more than the budget leaves"
+    if _surges(found):
+        is_room = free_gpus >= num_gpus
+        taken = counted(num_gpus, "GPU")
+        left = f"the first new pod takes {taken}, the budget leaves {max(0, free_gpus)}"
+        return None if is_room else left
+    if found.state.deployment and found.state.deployment.replicas <= 1:
+        return "pods.maxSurge 0 takes the only replica away before its successor starts"
+    return None
+
+
+def _surges(found: Assessment) -> bool:
+    """Tell whether a new pod comes before the one that it replaces goes."""
+    pods = (found.chosen and found.chosen.model.spec.pods) or Pods()
+    return pods.max_surge > 0
+
+
+def _is_calm(found: Assessment, fleet: Fleet) -> bool:
+    deployment, memory = found.state.deployment, found.memory
+    if deployment is None or found.decision is None:
+        return False
+    window_s = fleet.settings.scale_down_window_s
+    overloaded_s = memory.overloaded_at_s
+    was_overloaded = overloaded_s is not None and fleet.now_s - overloaded_s < window_s
+    is_seen = found.traffics.metrics is Metrics.COMPLETE and found.blackout is None
+    is_whole = is_seen and deployment.ready == deployment.total
+    return is_whole and found.decision.replicas == deployment.replicas and not was_overloaded
+
+
+def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
+    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
+    told = _told(found, chosen, better, None)
+    posterior = replace(found.memory.posterior, slots_moved_at_s=fleet.now_s)
+    memory = replace(found.memory, better_since_s=None, posterior=posterior)
+    template = template_of(found.state, fleet, taken, memory)
+    if template is None:
+        return found
+    changes = roll_changes(found.state.deployment, template)
+    return replace(told, chosen=taken, memory=memory, template=template, changes=changes)
+
+
+def _proposed(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
+    """Leave what runs until somebody agrees; a gain that is young is not yet shown to anybody."""
+    told = _told(found, chosen, better, "it waits for approval")
+    stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
+    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
+    changes = roll_changes(
+        found.state.deployment, template_of(found.state, fleet, taken, found.memory)
+    )
+    if stood_s < STANDS_S or found.proposals or not changes:
+        return told
+    runs = chosen.sizing.flags
+    proposal = roll_proposal(found.state, chosen.model, better, changes, replaced=runs)
+    return replace(told, proposals=(proposal,))
+
+
+def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> ObjectMemory:
+    """Return the memory where the template was not written: a rollout did not begin.
+
+    ``before``: as it was before this tick; None: a gain has not stood for long then.
+    """
+    if before is None or memory.posterior.slots_moved_at_s == before.posterior.slots_moved_at_s:
+        return memory
+    posterior = replace(memory.posterior, slots_moved_at_s=before.posterior.slots_moved_at_s)
+    return replace(memory, posterior=posterior, better_since_s=before.better_since_s)
+
+
+def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) -> Assessment:
+    """Say in the reasons what is done about the better number."""
+    decision, running = found.decision, chosen.sizing
+    if decision is None:
+        return found
+    what = (
+        f"by what is measured, {moved_flags(running.flags, better.flags)} serves "
+        f"{chosen.gain_of(better):.0%} more per replica than "
+        f"the {moved_flags(better.flags, running.flags)} that run"
+    )
+    done = f"not yet: {waits}" if waits else "engines are replaced one by one"
+    reason = Reason(code=MOVED, message=f"{what}; {done}")
+    reasons = tuple(reason if each.code == MOVED else each for each in decision.reasons)
+    return replace(found, decision=replace(decision, reasons=reasons))

@@ -1,0 +1,42 @@
+"""The Deployment that is to be applied, if one is, and what of it makes pods roll."""
+
+from tonnage.control.decide.draining import drain_to_write_s
+from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState, ObjectMemory
+from tonnage.control.observe.ownership import is_adopted
+from tonnage.control.observe.rivals import is_drift_due, is_reverted, leaves_template
+from tonnage.manifests.changes import Change, template_changes
+from tonnage.manifests.children import deployment, site_of
+from tonnage.manifests.names import Manifest
+from tonnage.units import counted
+
+MOST_NAMED = 8
+"""Fields that are named in one message."""
+
+
+def template_of(
+    state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
+) -> Manifest | None:
+    """Return the Deployment to apply; None: the live one stays."""
+    if leaves_template(memory) or chosen.model.spec.scale_target:
+        return None
+    is_new = chosen.must_apply and not is_reverted(state, memory)
+    if not (is_new or is_drift_due(state, memory) or is_adopted(state, state.deployment)):
+        return None
+    site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
+    return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
+
+
+def roll_changes(live: DeploymentView | None, template: Manifest | None) -> tuple[Change, ...]:
+    """Return what applying a Deployment changes of the pods that run; nothing: none rolls."""
+    if live is None or template is None:
+        return ()
+    owned = live.template_fields.value
+    return template_changes(live.template.value, template["spec"]["template"], owned=owned)
+
+
+def roll_written(live: DeploymentView | None, changes: tuple[Change, ...]) -> str:
+    """Say how many pods roll, and for which fields."""
+    named = "; ".join(str(each) for each in changes[:MOST_NAMED])
+    more = f"; and {len(changes) - MOST_NAMED} more" if len(changes) > MOST_NAMED else ""
+    pods = counted(live.replicas if live else 0, "pod is", "pods are")
+    return f"{pods} replaced for {named}{more}"

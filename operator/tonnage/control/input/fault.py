@@ -1,0 +1,82 @@
+"""A bug of ours that one object meets: it says so with an id, and the others go on. Pure."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from traceback import walk_tb
+from typing import TypeVar
+
+from tonnage.control.input.state import Assessment, ModelState, ObjectMemory, Refusal, Traffics
+from tonnage.policy.situation import Metrics
+from tonnage.values import replace
+
+T = TypeVar("T")
+FLEET = ("fleet", "all")
+"""The key of a fault that is no one object's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A bug of ours that one object met, while the others went on."""
+
+    key: tuple[str, str]
+    consequence: str
+    error: Exception
+
+
+def fault_id(error: BaseException) -> str:
+    """Return what the log and the status call a bug: the same wherever it is met in the code."""
+    places = [f"{frame.f_code.co_name}:{line}" for frame, line in walk_tb(error.__traceback__)]
+    return sha256("\n".join([type(error).__name__, *places]).encode()).hexdigest()[:8]
+
+
+def told(error: BaseException) -> str:
+    """Return what an object says of a bug that it met."""
+    return f"a bug of ours, fault {fault_id(error)} in the operator's log: tried again"
+
+
+def of_each(
+    found: Iterable[Assessment], part: Callable[[Assessment], T], consequence: str
+) -> tuple[dict[str, T], list[Fault]]:
+    """Return {UID: result} of the objects for which a part of the tick works, and its faults."""
+    results, faults = dict[str, T](), list[Fault]()
+    for each in found:
+        view = each.state.view
+        try:
+            results[view.uid] = part(each)
+        except Exception as error:
+            faults.append(Fault(key=view.key, consequence=consequence, error=error))
+    return results, faults
+
+
+def of_all(part: Callable[[], T], consequence: str) -> tuple[T | None, list[Fault]]:
+    """Return the result of a part of the tick that is no one object's; None: it goes without."""
+    try:
+        return part(), []
+    except Exception as error:
+        return None, [Fault(key=FLEET, consequence=consequence, error=error)]
+
+
+def with_faults(found: Iterable[Assessment], faults: Iterable[Fault]) -> list[Assessment]:
+    """Return the objects, with what those met that go on without a part of the tick."""
+    errors = {each.key: each.error for each in faults}
+    return [
+        replace(each, fault=told(error)) if (error := errors.get(each.state.view.key)) else each
+        for each in found
+    ]
+
+
+def broken(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:
+    """Return an object that a bug keeps from being decided: what runs stays as it is."""
+    return Assessment(
+        state=state,
+        memory=known,
+        traffics=Traffics(
+            metrics=Metrics.MISSING,
+            reason="InternalError",
+            message=told(error),
+            demand=None,
+            lengths=known.lengths,
+        ),
+        refusal=Refusal(reason="InternalError", message=told(error), error=error),
+    )

@@ -1,0 +1,188 @@
+"""What an object believes of its engines: its own evidence, a load test, others', or the prior."""
+
+from datetime import UTC, datetime
+
+from tonnage.api.status import Reason
+from tonnage.control.input.state import Fleet, ModelState, ObjectMemory
+from tonnage.estimate.belief import BAND, Belief, asked_now
+from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
+from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
+from tonnage.estimate.learner import aged, prior_posterior, slow_end
+from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.sizing.nearby import APART
+from tonnage.sizing.provenance import Figure, Origin, cache_input, replaced, speed_input
+from tonnage.sizing.request import Flags, SizingRequest, spread_of
+from tonnage.units import counted, nearest
+from tonnage.values import replace
+
+
+def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:
+    """Return what is believed in the namespace of an object."""
+    return Beliefs(
+        calibrations=fleet.calibrations,
+        namespace=state.view.namespace,
+        corroborating=fleet.settings.calibration_namespaces,
+    )
+
+
+def belief(
+    request: SizingRequest,
+    flags: Flags | None,
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+) -> Belief:
+    """Return what is believed of engines with these flags. ``request.speed``: the catalogue's.
+
+    A namespace's own evidence stands above a load test of such an engine, and that above what other
+    namespaces say.
+    """
+    key = speed_key(request, flags) if flags else ""
+    test = load_test(request, flags, fleet)
+    tested = test.speed if test else None
+    prior, widest = _priors(request, key, tested, fleet)
+    held = beliefs(state, fleet)
+    known = held.own_speed(key) if tested else held.speed(key)
+    posterior = prior
+    if known:
+        posterior = aged(known, _most_doubt(known, prior, widest), now_s=fleet.now_s)
+    share = fleet.settings.speed_range
+    return Belief(
+        constants=request.speed,
+        prior=prior,
+        widest=widest,
+        posterior=posterior,
+        asked=asked_now(posterior, memory.asked_speed, key=key, share=share, now_s=fleet.now_s),
+        calibrated_at_s=tested.learned_at_s if tested and not known else None,
+    )
+
+
+def is_still_asked(
+    held: Belief, known: SpeedPosterior | None, *, share: float, now_s: float
+) -> bool:
+    """Tell whether plans are asked with the same constants where ``known`` is what was learned."""
+    if known is None:
+        return not held.is_measured
+    posterior = aged(known, _most_doubt(known, held.prior, held.widest), now_s=now_s)
+    asked = asked_now(posterior, held.asked, key=held.asked.key, share=share, now_s=now_s)
+    return asked is held.asked
+
+
+def load_test(request: SizingRequest, flags: Flags | None, fleet: Fleet) -> LoadTest | None:
+    """Return what a load test found of engines with these flags."""
+    if flags is None or not fleet.calibration_files:
+        return None
+    return fleet.calibration_files.get(key_of(request, flags.parallelism).identity)
+
+
+def _priors(
+    request: SizingRequest, key: str, tested: SpeedPosterior | None, fleet: Fleet
+) -> tuple[SpeedPosterior, SpeedPosterior]:
+    """Return what is believed before any window, and the same with all the doubt there can be.
+
+    A load test stands as long as its file is there: it does not age. What it left open is no more
+    in doubt than without it.
+    """
+    bare = prior_posterior(request.speed, spread_fraction=spread_of(request))
+    if tested is None:
+        prior = inherited(fleet.calibrations, key, bare)
+        return prior, prior
+    unaged = replace(tested, num_windows=0, num_steps=0.0, learned_at_s=0.0)
+    widest = replace(unaged, covariance=bare.covariance)
+    return aged(unaged, widest, now_s=fleet.now_s), widest
+
+
+def _most_doubt(
+    known: SpeedPosterior, prior: SpeedPosterior, widest: SpeedPosterior
+) -> SpeedPosterior:
+    """Return the prior with the doubt to which evidence ages: the prior's, or its own if more."""
+    o, b, f = (
+        min(most, max(own, first))
+        for own, first, most in zip(known.variances, prior.variances, widest.variances, strict=True)
+    )
+    return replace(prior, covariance=(o, 0.0, 0.0, b, 0.0, f))
+
+
+def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) -> SizingRequest:
+    """Return the request with constants that are believed, or planned with."""
+    speed = held.constants_at(posterior)
+    is_looked_up = not held.is_measured and held.calibrated_at_s is None
+    origin = Origin.LOOKED_UP if is_looked_up else Origin.MEASURED
+    inputs = replaced(request.inputs, speed_input(speed, origin, remark=_load_test(held)))
+    return replace(request, speed=speed, inputs=inputs)
+
+
+def near_posterior(
+    posterior: SpeedPosterior, prior: SpeedPosterior, *, share: float
+) -> SpeedPosterior:
+    """Return the constants on a coarse grid around what is planned with before any window."""
+    origin = slow_end(prior, share=share)
+    overhead, bandwidth, prefill = (
+        nearest(value, ratio=APART, origin=first)
+        for value, first in zip(posterior.constants, origin.constants, strict=True)
+    )
+    return replace(
+        posterior,
+        overhead_factor=overhead,
+        bandwidth_efficiency=bandwidth,
+        prefill_efficiency=prefill,
+    )
+
+
+def _load_test(held: Belief) -> str:
+    """Name the load test that all of a belief stands on; empty: there is none, or more."""
+    if held.calibrated_at_s is None:
+        return ""
+    return _by_calibrate(held.calibrated_at_s)
+
+
+def _by_calibrate(measured_at_s: float) -> str:
+    return f"measured by calibrate, {datetime.fromtimestamp(measured_at_s, UTC):%Y-%m-%d}"
+
+
+def with_known_cache(
+    request: SizingRequest, flags: Flags, state: ModelState, fleet: Fleet, memory: ObjectMemory
+) -> SizingRequest:
+    """Return the request with these flags and the cache that engines were seen to have with them.
+
+    This object's own report stands above those of its namespace, these above a load test of
+    such an engine, and that above other namespaces.
+    """
+    request, key = replace(request, flags=flags), memory_key(request, flags)
+    held, own = beliefs(state, fleet), memory.posterior
+    if own.kv_tokens is not None and own.memory_key == key:
+        return replace(request, measured_kv_tokens=own.kv_tokens)
+    test = load_test(request, flags, fleet)
+    tokens = reported_kv_tokens(test.cache, request, flags) if test else None
+    if test is not None and tokens is not None and held.own_memory(key) is None:
+        told = cache_input(tokens, remark=_by_calibrate(test.speed.learned_at_s))
+        return replace(request, measured_kv_tokens=tokens, inputs=(*request.inputs, told))
+    entry = held.memory(key)
+    return replace(request, measured_kv_tokens=entry.kv_tokens if entry else None)
+
+
+def cache_reasons(request: SizingRequest) -> tuple[Reason, ...]:
+    """Say that the plan stands on the cache of a load test, until its own engines report theirs."""
+    told = (each for each in request.inputs if each.figure is Figure.KV_CACHE)
+    return tuple(
+        Reason(code="KVCacheCalibrated", message=f"KV cache: {each.value}")
+        for each in told
+        if each.origin is Origin.MEASURED
+    )
+
+
+def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
+    """Say how much slower than believed the plan takes the engines to be, and why."""
+    slower = held.asked_ratio - 1
+    if slower < BAND:
+        return ()
+    stands_on = _load_test(held) or (
+        counted(held.posterior.num_windows, "window of evidence", "windows of evidence")
+        if held.is_measured
+        else "nothing is measured yet"
+    )
+    message = (
+        f"planned for steps {slower:.0%} longer than expected, the slow end of the range that "
+        f"holds {share:.0%} of engines: {stands_on}"
+    )
+    return (Reason(code="SpeedInDoubt", message=message),)

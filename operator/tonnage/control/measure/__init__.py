@@ -1,0 +1,1 @@
+"""What samples of engines mean: traffic, lengths, saturation, bursts."""

@@ -1,0 +1,349 @@
+"""What the samples of one object's pods mean, given the model that they run."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
+
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.control.input.state import (
+    Attainment,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+    Observed,
+    PodSpeed,
+    PodView,
+    Traffics,
+)
+from tonnage.control.observe.tracks import cut_off
+from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, is_fresh, measure_demand
+from tonnage.estimate.learner import PodWindow
+from tonnage.estimate.lengths import measure_lengths
+from tonnage.estimate.metrics import BUSY_SCRAPES, TABLE, WINDOWS, deciding
+from tonnage.estimate.samples import EngineSamples
+from tonnage.estimate.speed import (
+    BusyWindow,
+    PromptShape,
+    busy_window,
+    observed_mbu,
+    observed_mfu,
+    predicted_gap_s,
+    prompt_shape,
+)
+from tonnage.kept import kept
+from tonnage.policy.situation import Metrics
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.sizing.workload import Target
+from tonnage.units import counted
+from tonnage.values import replace
+
+SETTLE_SCRAPES = 2
+"""A replica need not have reported in its first scrape intervals."""
+WARM_UP_SCRAPES = BUSY_SCRAPES
+"""Its speed is not believed while its windows still hold the time of starting up."""
+NO_REPLICA = "NoReplicaYet"
+MOST_NAMED = 3
+"""Pods in one message."""
+MIN_USAGE = 0.002
+"""Of a cache, below which its share of a request says nothing about lengths."""
+
+
+def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
+    """Return the names of pods that have been Ready for so long."""
+    return frozenset(
+        pod.name
+        for pod in pods
+        if pod.ready_at_s is not None and not pod.is_deleting and now_s - pod.ready_at_s >= after_s
+    )
+
+
+def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Traffics:
+    """Return demand and how far it can be trusted; lengths stay as last known without traffic.
+
+    Until a rate was told, lengths are not believed: where a scrape came between two queries,
+    engines tell lengths alone, and the rate that the spec expects, in requests of other lengths
+    than it was written for, is nobody's demand.
+    """
+    interval_s = fleet.settings.scrape_interval_s
+    ready = settled(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
+    demand = measure_demand(
+        state.engines,
+        scrape_interval_s=interval_s,
+        ready_pods=ready,
+        gone=Gone(
+            longest_s=fleet.windows_end_s - memory.vanished_at_s,
+            cut_off=cut_off(state, fleet, memory),
+        ),
+        dispersion=max(1.0, memory.arrival_scv or 1.0),
+    )
+    has_rate = demand is not None or memory.traffic is not None
+    seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if has_rate else None
+    lack = _lack(fleet, state.view.namespace, demand)
+    metrics, reason, message = _trust(lack, memory, demand, ready, state)
+    if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
+        message = f"{_pods(ready)} no {unsaid}: does this version name it otherwise?"
+    if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
+        reason = "ScrapesLeftOut"
+        message = f"{message}; begun anew, or with scrapes that cannot be theirs: {odd}"
+    return Traffics(
+        metrics=metrics,
+        reason=reason,
+        message=message,
+        demand=demand,
+        lengths=seen or memory.lengths,
+    )
+
+
+def is_blind(traffics: Traffics) -> bool:
+    """Tell whether an object's own pods lack series that they should have.
+
+    One that waits for its first replica lacks none, nor does one of which all pods told
+    everything, whatever else a query left out.
+    """
+    demand = traffics.demand
+    is_whole = demand is not None and demand.is_complete
+    lacks = traffics.metrics is Metrics.MISSING and traffics.reason != NO_REPLICA
+    return lacks and not is_whole
+
+
+def _by_track(engines: Iterable[EngineSamples]) -> str:
+    """Name the pods whose arrivals were not taken from what Prometheus makes of their scrapes."""
+    pods = {each.pod for each in engines if any(w.is_by_track for w in each.arrivals.values())}
+    return ", ".join(sorted(pods)[:MOST_NAMED])
+
+
+def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[str, str] | None:
+    """Return (reason, message) of the first query of demand that has no whole answer.
+
+    Without it the figure may be too small, and look complete.
+    """
+    if fleet.metrics_problem:
+        return fleet.metrics_problem
+    for query in deciding(demand.window_scrapes if demand else WINDOWS[0]):
+        if problem := fleet.problem_of(query, namespace):
+            return problem[0], f"{query}: {problem[1]}"
+        if fleet.is_partial(query, namespace):
+            return "MetricsPartial", f"{query}: a part of what Prometheus asks did not answer"
+    return None
+
+
+def _unsaid(engines: Iterable[EngineSamples], interval_s: float) -> str | None:
+    """Return the metric of demand that all who report leave out; None: nobody reports."""
+    fresh = [each for each in engines if is_fresh(each, scrape_interval_s=interval_s)]
+    first = f"completions_{WINDOWS[0]}"
+    says = any(w.completions_per_s is not None for each in fresh for w in each.arrivals.values())
+    return TABLE[first].metric if fresh and not says else None
+
+
+def _trust(
+    lack: tuple[str, str] | None,
+    memory: ObjectMemory,
+    demand: MeasuredDemand | None,
+    ready: frozenset[str],
+    state: ModelState,
+) -> tuple[Metrics, str, str]:
+    if lack:  # what is there may raise the fleet, never lower it
+        return Metrics.MISSING, *lack
+    if not ready:
+        known = Metrics.NEVER if memory.traffic is None else Metrics.MISSING
+        return known, NO_REPLICA, "no replica has been Ready for long enough to be scraped"
+    if demand is None:
+        hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
+        return (
+            Metrics.MISSING,
+            "MetricsMissing",
+            f"no fresh series of {counted(len(ready), 'pod')}: {hint}",
+        )
+    if not demand.is_complete:
+        silent = pods_named(ready - demand.reporting, state.pods)
+        return Metrics.MISSING, "MetricsIncomplete", f"no fresh series of {silent}"
+    return Metrics.COMPLETE, "Scraped", _pods(ready)
+
+
+def pods_named(names: Iterable[str], pods: Iterable[PodView]) -> str:
+    """Name some pods, each with its node where that is known."""
+    nodes = {pod.name: pod.node_name for pod in pods}
+    told = (f"{name} on {node}" if (node := nodes.get(name)) else name for name in sorted(names))
+    return ", ".join(list(told)[:MOST_NAMED])
+
+
+def observe_engines(
+    state: ModelState,
+    fleet: Fleet,
+    sizing: Sizing,
+    prior: SpeedConstants,
+    *,
+    believed: SpeedConstants | None = None,
+) -> Observed:
+    """Return what busy engines show, for people and for the learner; None where none was asked.
+
+    ``believed``: constants that pods are held against; None: the prior.
+    """
+    pods = _pod_windows(state, fleet, sizing, prior)
+    busy = [each for pod in pods for each in pod.engines]
+    used = {pod.pod: _used(pod) for pod in pods}
+    slo = sizing.request.slo
+    reported = _reports_of_pods(state, fleet, sizing)
+    active = [e.dram_active_fraction for e in state.engines if e.dram_active_fraction is not None]
+    return Observed(
+        pods=pods,
+        step_s=_mean([each.gap_s for each in busy]),
+        mbu=_mean([mbu for of_pod in used.values() for mbu, _ in of_pod]),
+        mfu=_mean([mfu for of_pod in used.values() for _, mfu in of_pod]),
+        dram_active=_mean(active),
+        engine_mbu=_engine_mbu(state, sizing),
+        kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
+        kv_reports=tuple(reported),
+        attainments=(
+            *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
+            *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
+        ),
+        speeds={
+            pod.pod: _speed(pod, used[pod.pod], state, believed or prior, fleet.now_s)
+            for pod in pods
+        },
+    )
+
+
+def _used(pod: PodWindow) -> list[tuple[float, float]]:
+    """Return the bandwidth and the work of each engine, as shares of what is nominal."""
+    return [(observed_mbu(pod.model, each), observed_mfu(pod.model, each)) for each in pod.engines]
+
+
+def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
+    """Return the bandwidth that engines think they use, over the nominal one."""
+    nominal = sizing.replica.model.speeds.memory_bytes_per_s
+    known = [
+        (each.read_bytes_per_s + each.write_bytes_per_s) / nominal
+        for each in state.engines
+        if each.read_bytes_per_s is not None and each.write_bytes_per_s is not None
+    ]
+    return _mean(known)
+
+
+def _speed(
+    pod: PodWindow,
+    used: list[tuple[float, float]],
+    state: ModelState,
+    constants: SpeedConstants,
+    now_s: float,
+) -> PodSpeed:
+    """Return how fast a pod is; of several engines the one in the middle."""
+    believed = replace(pod.model, constants=constants)
+    nodes = {each.name: each.node_name for each in state.pods}
+    return PodSpeed(
+        node=nodes.get(pod.pod),
+        slower=_slower(pod, believed),
+        slower_than_prior=_slower(pod, pod.model),
+        mbu=median(mbu for mbu, _ in used),
+        mfu=median(mfu for _, mfu in used),
+        seen_at_s=now_s,
+    )
+
+
+def _slower(pod: PodWindow, model: StepTimeModel) -> float:
+    return median(math.log(each.gap_s / predicted_gap_s(model, each)) for each in pod.engines)
+
+
+def _reports_of_pods(state: ModelState, fleet: Fleet, sizing: Sizing) -> list[float]:
+    """Return the tokens of one rank that each fresh pod reports, that of its smallest rank.
+
+    A pod that is being deleted may run what its object no longer does.
+    """
+    interval_s = fleet.settings.scrape_interval_s
+    staying = {pod.name for pod in state.pods if not pod.is_deleting}
+    by_pod = dict[str, float]()
+    for each in state.engines:
+        tokens = reported_kv_tokens(each, sizing)
+        if tokens and each.pod in staying and is_fresh(each, scrape_interval_s=interval_s):
+            by_pod[each.pod] = min(tokens, by_pod.get(each.pod, tokens))
+    return list(by_pod.values())
+
+
+def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
+    """Return the tokens of one rank's cache in requests of the maximum length, as reported.
+
+    Engines before 0.24 report blocks, those of all their data-parallel ranks in one sum; how many
+    tokens a block stands for follows from our own layout of the cache.
+
+    Sources:
+        [vllm-source] v1/engine/core_client.py, v1/engine/utils.py (the sum).
+    """
+    if samples.kv_tokens or not samples.num_gpu_blocks:
+        return samples.kv_tokens or None
+    replica, context_tokens = sizing.replica, sizing.request.context_tokens
+    blocks = samples.num_gpu_blocks / replica.model.dp_size
+    return blocks * context_tokens / replica.blocks_reserved(context_tokens)
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _attainments(
+    name: str, within: list[Mapping[float, float]], targets: tuple[Target, ...]
+) -> Iterator[Attainment]:
+    total = sum(each.get(math.inf, 0.0) for each in within)
+    for target in targets:
+        fraction = attainment(within, limit_s=target.limit_s)
+        if fraction is not None:
+            yield Attainment(
+                name=name, quantile=target.quantile, fraction=fraction, requests_per_s=total
+            )
+
+
+def _pod_windows(
+    state: ModelState, fleet: Fleet, sizing: Sizing, prior: SpeedConstants
+) -> tuple[PodWindow, ...]:
+    """Return what the engines of each warm pod did over the last window."""
+    interval_s = fleet.settings.scrape_interval_s
+    warm = settled(state.pods, now_s=fleet.windows_end_s, after_s=WARM_UP_SCRAPES * interval_s)
+    prompts = _prompts(sizing)
+    by_pod = dict[str, list[BusyWindow]]()
+    for each in state.engines:
+        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
+            window = _window(each, sizing, prompts, window_s=BUSY_SCRAPES * interval_s)
+            by_pod.setdefault(each.pod, []).extend([window] if window else [])
+    model = replace(sizing.replica.model, constants=prior)
+    return tuple(
+        PodWindow(pod=pod, model=model, engines=tuple(windows))
+        for pod, windows in sorted(by_pod.items())
+        if windows
+    )
+
+
+@kept
+def _prompts(sizing: Sizing) -> PromptShape:
+    most_tokens = sizing.flags.max_num_batched_tokens
+    return prompt_shape(sizing.request.workload, max_batched_tokens=most_tokens)
+
+
+def _window(
+    samples: EngineSamples, sizing: Sizing, prompts: PromptShape, *, window_s: float
+) -> BusyWindow | None:
+    workload = sizing.request.workload
+    return busy_window(
+        samples,
+        window_s=window_s,
+        context_tokens=_context_tokens(samples, sizing) or workload.mean_context_tokens,
+        prompts=prompts,
+        flags=sizing.flags,
+    )
+
+
+def _context_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
+    """Return the tokens that a running request holds, where the cache's share says it.
+
+    Where windows or states bound what a request holds, tokens are no share of the cache.
+    """
+    tokens, usage = reported_kv_tokens(samples, sizing), samples.kv_usage_fraction
+    running = samples.mean_running
+    is_plain = all(not (kv.window_tokens or kv.state_bytes) for kv in sizing.shard.kv)
+    if not (tokens and usage and running and is_plain and usage > MIN_USAGE):
+        return None
+    return min(usage * tokens / running, float(sizing.request.context_tokens))
+
+
+def _pods(ready: frozenset[str]) -> str:
+    return counted(len(ready), "pod reports", "pods report")

@@ -1,0 +1,1 @@
+"""What pods, engines and other writers of an object do."""

@@ -1,0 +1,90 @@
+"""Whose Deployment stands under the name: our own counts, and what was handed over to us. Pure.
+
+Anybody may make a Deployment of an object's name, or take the owner off ours. What it runs is then
+not what the object says, so nothing of it is shown, measured or counted as the object's.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.input.state import ACTING, DeploymentView, Fleet, ModelState
+from tonnage.manifests.names import ADOPT_LABEL, CONTAINER, selector
+from tonnage.values import replace
+
+HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
+"""What gives a pod its node's."""
+
+
+def as_owned(fleet: Fleet) -> Fleet:
+    """Return the fleet with nothing of others in it but what stands in the way."""
+    may_adopt = fleet.settings.mode == "full"
+    return replace(
+        fleet, models=tuple(own_only(each, may_adopt=may_adopt) for each in fleet.models)
+    )
+
+
+def own_only(state: ModelState, *, may_adopt: bool = True) -> ModelState:
+    """Return an object with its own Deployment and pods alone."""
+    live = state.deployment
+    if live is None or _is_own(state, live) or (may_adopt and is_adopted(state, live)):
+        return state
+    return replace(
+        state, deployment=None, in_the_way=live, pods=(), engines=(), conflicting_autoscaler=None
+    )
+
+
+def _is_own(state: ModelState, live: DeploymentView) -> bool:
+    model = state.model
+    if isinstance(model, ModelDeployment) and model.spec.scale_target:
+        return live.is_opted_in and live.owner_uid is None and state.older_claim is None
+    return live.owner_uid == state.view.uid
+
+
+def is_adopted(state: ModelState, live: DeploymentView | None) -> bool:
+    """Tell whether a Deployment that nobody controls was handed over, to an object that acts.
+
+    One with other labels in its selector can never be ours: that cannot be changed. Neither can one
+    whose pods would keep what is not ours: applied to it, our template takes nothing away.
+    """
+    model = state.model
+    if live is None or not isinstance(model, ModelDeployment) or model.spec.scale_target:
+        return False
+    is_free = live.owner_uid is None and live.adopt == state.view.uid and _selects(live)
+    return is_free and model.spec.scaling.mode in ACTING and not _would_stay(live)
+
+
+def _would_stay(live: DeploymentView) -> Sequence[str]:
+    """Return what of a Deployment's pods would go on beside our container."""
+    pod = live.template.value.get("spec") or {}
+    kinds = (("containers", "container"), ("initContainers", "init container"))
+    others = [
+        f"{kind} {each.get('name')}"
+        for key, kind in kinds
+        for each in pod.get(key) or ()
+        if (key, each.get("name")) != ("containers", CONTAINER)
+    ]
+    return [*others, *(key for key in HOST if pod.get(key))]
+
+
+def _selects(live: DeploymentView) -> bool:
+    return live.selector == frozenset(selector(live.name).items())
+
+
+def conflict_written(live: DeploymentView, uid: str) -> str:
+    """Say whose Deployment stands in the way, and how it could become ours."""
+    if live.owner is not None:
+        return f"Deployment {live.name} is controlled by {live.owner}, not by this ModelDeployment"
+    said = f"Deployment {live.name} exists and is not owned by this ModelDeployment"
+    if not _selects(live):
+        wanted = ",".join(f"{key}={value}" for key, value in selector(live.name).items())
+        return (
+            f"{said}; it cannot be handed over, since its selector is not {wanted}: scale it by "
+            "spec.scaleTarget, or delete it"
+        )
+    if others := _would_stay(live):
+        return (
+            f"{said}; it cannot be handed over while its pods have {', '.join(others)}, which "
+            "would stay beside ours: take that out, scale it by spec.scaleTarget, or delete it"
+        )
+    return f"{said}; to hand it over: label it {ADOPT_LABEL}={uid}"

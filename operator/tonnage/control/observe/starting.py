@@ -1,0 +1,56 @@
+"""Why pods of an object do not run, with the name of one, in the words of who keeps it from it."""
+
+from collections.abc import Sequence
+
+from tonnage.control.input.state import ModelState, ObjectMemory, PodView
+from tonnage.control.observe.capacity import why_unschedulable
+
+WELL_PER_FAILING = 4
+"""Replicas that are Ready for each fault beside them that does not keep the fleet from growing. The
+first of them may be whatever the number."""
+
+
+def held_up(state: ModelState) -> tuple[str, str] | None:
+    """Return (reason, message) why pods do not run: what does not start before what has no node."""
+    failing = [pod for pod in state.pods if pod.trouble]
+    if failing:
+        return failing_told(failing)
+    waiting = [pod for pod in state.pods if pod.unschedulable is not None]
+    if not waiting:
+        return None
+    said = str(waiting[0].unschedulable)
+    verb = "waits for a node" if len(waiting) == 1 else "wait for nodes"
+    return why_unschedulable(said), f"{_named(waiting)} {verb}: {said}"
+
+
+def failing_told(pods: Sequence[PodView]) -> tuple[str, str]:
+    """Return the same of pods of which none starts."""
+    reason, words = pods[0].trouble or ("", "")
+    verb = "does not start" if len(pods) == 1 else "do not start"
+    told = f"{_named(pods)} {verb}: {reason}"
+    return reason, f"{told}: {words}" if words else told
+
+
+def _named(pods: Sequence[PodView]) -> str:
+    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+    return f"pod {pods[0].name}{more}"
+
+
+def no_more_start(state: ModelState, memory: ObjectMemory) -> tuple[str, str] | None:
+    """Return (reason, message) where more pods are not expected to start either.
+
+    Those that were Ready before and failed since are no sign of it.
+    """
+    failing = [pod for pod in state.pods if pod.trouble and pod.name in memory.loading_pods]
+    ready = [pod for pod in state.pods if pod.is_ready]
+    most = max(1, len(ready) // WELL_PER_FAILING) if ready else 0
+    return failing_told(failing) if len(_faults(failing, ready)) > most else None
+
+
+def _faults(failing: Sequence[PodView], ready: Sequence[PodView]) -> set[str]:
+    """Return what may be at fault: a node where none is Ready, once, else each pod by itself.
+
+    The pods that fail on a node hold no replica up, and the next one comes to what it has free.
+    """
+    sound = {None, *(pod.node_name for pod in ready)}
+    return {pod.name if pod.node_name in sound else f"node {pod.node_name}" for pod in failing}

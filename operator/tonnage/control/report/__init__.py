@@ -1,0 +1,1 @@
+"""Status, conditions, Events and what they say."""

@@ -1,0 +1,106 @@
+"""Whether a status differs enough from the one that stands there to be written."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tonnage.control.report.reasons import CONDITIONS
+
+Path = tuple[str, str, str]
+"""Section of the status, name, and part."""
+MATERIAL = 0.10
+FLOORS = {
+    "queueDepth": 2.0,
+    "running": 2.0,
+    "requestsPerSecond": 0.05,
+    "deviationFraction": 0.05,
+    "coldStartDeviationSeconds": 10.0,
+    "nodeWaitSeconds": 10.0,
+}
+"""A gauge that differs by less than this has not changed, whatever the ratio."""
+COUNTS = frozenset({"queueDepth", "running"})
+"""Of requests that come and go at random: they waver by the root of what they are."""
+
+
+def is_moved(name: str, before: float, after: float) -> bool:
+    """Tell whether a shown gauge changed by 10 %, by more than its floor, and not by chance.
+
+    >>> is_moved("queueDepth", 0, 1), is_moved("stepSeconds", 0.040, 0.045)
+    (False, True)
+    >>> is_moved("running", 18, 20.5), is_moved("running", 180, 205)
+    (False, True)
+    """
+    change, larger = abs(after - before), max(abs(before), abs(after))
+    chance = math.sqrt(larger) if name in COUNTS else 0.0
+    return change > max(FLOORS.get(name, 0.0), MATERIAL * larger, chance)
+
+
+class Said(NamedTuple):
+    """What of a status decides whether another one is written."""
+
+    facts: Any
+    numbers: Mapping[Path, float]
+    """Of the gauges."""
+
+
+def said(status: Mapping[str, Any]) -> Said:
+    """Return what of a status decides whether another one is written."""
+    return Said(facts(status), dict(_numbers(status)))
+
+
+def facts(status: Mapping[str, Any]) -> Any:
+    """Return the part of a status whose every change is written at once.
+
+    Numbers of the plan and of replicas, and conditions of ours without messages and times: what
+    others write beside them no apply takes away. The rest are gauges and words that go along with
+    the next write: two limits that nearly touch change places with every waver of the load.
+    """
+    plan = dict(status.get("plan") or {})
+    for word in ("reasons", "limitedBy"):
+        plan.pop(word, None)
+    return {
+        "generation": status.get("observedGeneration"),
+        "replicas": status.get("replicas"),
+        "plan": plan,
+        "decisions": [each["time"] for each in status.get("decisions") or ()],
+        "proposals": [each["digest"] for each in status.get("proposals") or ()],
+        "conditions": sorted(
+            (each["type"], each["status"], each["reason"])
+            for each in status.get("conditions") or ()
+            if each["type"] in CONDITIONS
+        ),
+    }
+
+
+def gauges_moved(before: Said, after: Said) -> bool:
+    """Tell whether any shown number changed materially, appeared or vanished."""
+    if before.numbers.keys() != after.numbers.keys():
+        return True
+    known = ((path[-1], before.numbers[path], new) for path, new in after.numbers.items())
+    return any(old != new and is_moved(name, old, new) for name, old, new in known)
+
+
+GAUGE_SECTIONS = ("estimate", "measured", "calibration")
+COUNTERS = frozenset(
+    {
+        "busySteps",
+        "windows",
+        "judgedRequests",
+        "coldStarts",
+        "corroboratingNamespaces",
+        "deviationFraction",
+    }
+)
+"""Grows for ever, or shrinks: goes along, asks for no write of its own."""
+
+
+def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[Path, float]]:
+    for section in GAUGE_SECTIONS:
+        for name, value in (status.get(section) or {}).items():
+            parts = value if isinstance(value, dict) else {name: value}
+            for part, number in parts.items():
+                if name in COUNTERS or part in COUNTERS or isinstance(number, bool):
+                    continue
+                if isinstance(number, int | float) and math.isfinite(number):
+                    shown = name if part == "value" else part
+                    yield (section, name, shown), float(number)

@@ -1,0 +1,111 @@
+"""What is told of an object as an Event: replicas that change, and what turns bad; each once.
+
+A condition is told when it turns bad and when the reason why it is bad changes. While it waits for
+a search it says nothing new, and a restart finds in the status what was told before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from tonnage.api.status import Condition, DecisionStatus
+from tonnage.control.input.finding import PENDING
+from tonnage.control.input.state import ObjectMemory
+from tonnage.units import counted
+from tonnage.values import replace
+
+EVENT_INTERVAL_S: Final = 600
+"""One warning of each reason per object in this time, however often it comes and goes."""
+BAD: Final[Mapping[str, str]] = {
+    "PlanValid": "False",
+    "CapacityAvailable": "False",
+    "MetricsAvailable": "False",
+    "SLOMet": "False",
+    "SpeedPlausible": "False",
+    "KVCapacityAsPlanned": "False",
+    "Approved": "False",
+    "Stalled": "True",
+    "Drifted": "True",
+}
+LATE_S: Final = 120.0
+"""For which what is usual after a start is no Event: Prometheus takes so long for a new monitor."""
+USUAL_AT_FIRST: Final = frozenset({"MetricsMissing", "MetricsIncomplete"})
+CONTESTS: Final = frozenset({"ConflictingWriter", "ConflictingScaler", "ParkedAtZero"})
+"""Somebody else has a hand in the replicas or the template."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """An Event to post."""
+
+    reason: str
+    message: str
+    is_warning: bool
+    is_of_write: bool = False
+    """Tells of a write of this tick: not where that fails."""
+
+
+def happenings(
+    memory: ObjectMemory,
+    conditions: Iterable[Condition],
+    *,
+    scaling: DecisionStatus | None,
+    rolling: str | None,
+    now_s: float,
+) -> tuple[tuple[Happening, ...], ObjectMemory]:
+    """Return the Events of this tick, and the memory of what was told.
+
+    ``scaling``: the decision that is carried out now; ``rolling``: for what pods are replaced now.
+    """
+    told = told_of(conditions, memory.told, now_s=now_s)
+    posted = dict(memory.posted)
+    events = []
+    if scaling and scaling.time != memory.told_decision:
+        memory = replace(memory, told_decision=scaling.time)
+        events.append(_scaled(scaling))
+    if rolling and rolling != memory.told_roll:
+        events.append(
+            Happening(reason="RollingPods", message=rolling, is_warning=False, is_of_write=True)
+        )
+    for warning in _warnings(conditions, told, memory.told):
+        last_s = posted.get(warning.reason)
+        if last_s is None or now_s - last_s >= EVENT_INTERVAL_S:
+            posted[warning.reason] = now_s
+            events.append(warning)
+    return tuple(events), replace(memory, told=told, told_roll=rolling, posted=posted)
+
+
+def told_of(
+    conditions: Iterable[Condition], before: Mapping[str, str], *, now_s: float
+) -> Mapping[str, str]:
+    """Return {type: reason} of what is bad; what waits for a search is as bad as it was."""
+    reasons = {
+        each.type: before.get(each.type) if each.reason == PENDING else each.reason
+        for each in conditions
+        if each.reason == PENDING or (_is_bad(each) and not _is_young(each, now_s))
+    }
+    return {kind: reason for kind, reason in reasons.items() if reason is not None}
+
+
+def _is_bad(condition: Condition) -> bool:
+    return condition.reason in CONTESTS or BAD.get(condition.type) == condition.status
+
+
+def _is_young(condition: Condition, now_s: float) -> bool:
+    since_s = datetime.fromisoformat(condition.last_transition_time).timestamp()
+    return condition.reason in USUAL_AT_FIRST and now_s - since_s < LATE_S
+
+
+def _scaled(decision: DecisionStatus) -> Happening:
+    after = counted(decision.to_replicas, "replica")
+    message = f"{decision.from_replicas} -> {after}: {decision.message}"
+    return Happening(reason="Scaled", message=message, is_warning=False, is_of_write=True)
+
+
+def _warnings(
+    conditions: Iterable[Condition], told: Mapping[str, str], before: Mapping[str, str]
+) -> Iterator[Happening]:
+    for each in conditions:
+        if each.reason != PENDING and told.get(each.type) not in {None, before.get(each.type)}:
+            yield Happening(reason=each.reason, message=each.message, is_warning=True)

@@ -1,0 +1,157 @@
+"""Whether an object is there, on its way or stuck, as kstatus reads it: Argo CD, Flux, kubectl."""
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.decide.template import roll_written
+from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State
+from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, ModelState, Refusal
+from tonnage.control.observe.rivals import leaves_template, left_replicas
+from tonnage.control.observe.starting import held_up
+from tonnage.control.size.chosen import FLAGS_UNKNOWN
+from tonnage.control.size.running import is_spec_ahead
+from tonnage.units import counted
+
+NO_PATH = "NoTrafficPath"
+
+
+def ready(found: Assessment) -> Finding:
+    if said := _in_spite_of_pods(found):
+        return Finding("Ready", *said)
+    if found.state.deployment is None:
+        is_passive = not found.is_acting and found.refusal is None
+        return Finding(
+            "Ready",
+            "True" if is_passive else "False",
+            "StatusOnly" if is_passive else "NotDeployed",
+            f"mode is {found.mode}, no Deployment exists",
+        )
+    if _is_due(found) and found.is_acting:
+        return Finding(
+            "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
+        )
+    return Finding("Ready", *_by_pods(found, found.state.deployment))
+
+
+def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
+    """Return (state, reason, message) by the pods that are of the template that stands there."""
+    model = found.state.model
+    minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
+    counts = f"{counted(live.ready, 'replica')} ready, minReplicas {minimum}"
+    if _is_template_unseen(found):
+        seen = f"generation {live.observed_generation} of {live.generation}"
+        message = f"{counts}, of an earlier template: its controller has seen {seen}"
+        return "False", "WaitingForReplicas", message
+    up_to_date = live.ready - max(0, live.total - live.updated)
+    if up_to_date >= minimum:
+        return "True", "MinimumReady", counts
+    if why := held_up(found.state):
+        is_failing = any(pod.trouble for pod in found.state.pods)
+        return "False", "PodsFailing" if is_failing else "WaitingForReplicas", f"{counts}; {why[1]}"
+    return "False", "WaitingForReplicas", counts
+
+
+def _in_spite_of_pods(found: Assessment) -> tuple[State, str, str] | None:
+    """Return (state, reason, message) where pods that are Ready are no sign of the object, if so.
+
+    They are another's or no engine as far as we can read, nobody comes to them, nobody sees them,
+    or they are of the spec before.
+    """
+    refusal, no_path = found.refusal, found.memory.no_path
+    is_unseen = refusal is not None and refusal.reason == UNREADABLE
+    if refusal and not is_unseen and _is_no_engine_of_it(found.state, refusal):
+        return "False", refusal.reason, refusal.message
+    if no_path:
+        return "False", NO_PATH, no_path
+    if refusal and is_unseen:
+        return "Unknown", refusal.reason, refusal.message
+    if refusal and found.state.deployment and _is_of_another_spec(found):
+        return "False", refusal.reason, refusal.message
+    return None
+
+
+def _is_no_engine_of_it(state: ModelState, refusal: Refusal) -> bool:
+    is_unread = state.oversized_bytes is not None or refusal.reason == FLAGS_UNKNOWN
+    return state.in_the_way is not None or is_unread
+
+
+def _is_of_another_spec(found: Assessment) -> bool:
+    """Tell whether our Deployment was made for another spec: surely so, where this is none."""
+    is_spec = isinstance(found.state.model, ModelDeployment)
+    return not is_spec or is_spec_ahead(found.state)
+
+
+def reconciling(found: Assessment) -> Finding:
+    """Present only while a change of spec is carried out; autoscaling never sets it."""
+    deployment = found.state.deployment
+    is_alone = found.state.conflicting_autoscaler is None
+    is_ours = is_alone and not leaves_template(found.memory)
+    is_waiting = found.is_acting and found.refusal is None and is_ours
+    is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
+    is_going_on = is_waiting and stalled(found).state is None
+    state: State | None = "True" if is_going_on and is_changing else None
+    if found.pending and _is_due(found):
+        return Finding("Reconciling", state, PENDING, found.pending.message)
+    message = "the Deployment is brought to the spec"
+    if found.changes:
+        message = f"{message}: {roll_written(found.state.deployment, found.changes)}"
+    return Finding("Reconciling", state, "RollingOut", message)
+
+
+def _is_due(found: Assessment) -> bool:
+    """Tell whether a template is to be applied that makes pods, or its search is awaited.
+
+    What was recorded with a template is brought to a spec that asks for the same pods by the way.
+    What somebody has to agree to is not due before.
+    """
+    is_sought = found.pending is not None and found.mode != APPROVE
+    return found.is_due or (is_sought and is_spec_ahead(found.state))
+
+
+def _is_rolling_out(found: Assessment) -> bool:
+    """Tell whether a template change is under way, or its replicas are still awaited.
+
+    Once a change is through, a replica that fails or is added later is no change of spec.
+    """
+    deployment, known = found.state.deployment, found.memory.conditions
+    if deployment is None or deployment.updated < deployment.total or _is_template_unseen(found):
+        return True
+    is_under_way = not known or "Reconciling" in known
+    is_awaited = is_under_way and left_replicas(found) is None
+    return is_awaited and ready(found).state != "True"
+
+
+def _is_template_unseen(found: Assessment) -> bool:
+    """Tell whether the Deployment's controller has yet to see the pod template that stands there.
+
+    What it counts as updated is of the template before. Replicas are another generation too, and
+    leave its counts true. A process that has just begun goes by what the status said of it.
+    """
+    live, seen = found.state.deployment, found.memory.seen_template
+    if live is None or live.observed_generation >= live.generation:
+        return False
+    if seen is None:
+        return "Reconciling" in found.memory.conditions
+    return seen != (live.uid, live.template_digest)
+
+
+def stalled(found: Assessment) -> Finding:
+    """Present only while nothing goes on without a person."""
+    if found.refusal:
+        return Finding("Stalled", "True", found.refusal.reason, found.refusal.message)
+    if fault := found.fault or found.memory.write_fault:
+        return Finding("Stalled", "True", "InternalError", fault)
+    if found.memory.write_problem:
+        return Finding("Stalled", "True", "WriteRefused", found.memory.write_problem)
+    deployment = found.state.deployment
+    if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
+        return Finding("Stalled", "True", "RolloutPaused", _held_written(deployment))
+    stuck = dict(deployment.problems).get("Progressing") if deployment else None
+    return Finding("Stalled", "True" if stuck else None, "RolloutStuck", stuck or "")
+
+
+def _held_written(live: DeploymentView) -> str:
+    pods = counted(live.total, "pod is", "pods are")
+    return (
+        f"{live.total - live.updated} of {pods} not replaced, since somebody set "
+        f"spec.paused of Deployment {live.name}: kubectl rollout resume deployment/{live.name} "
+        f"-n {live.namespace}"
+    )

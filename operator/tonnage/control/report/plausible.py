@@ -1,0 +1,229 @@
+"""Whether engines are as fast as such engines can be, what slows them if not, and which one."""
+
+import math
+from collections.abc import Iterator, Mapping
+from statistics import median, median_high
+from typing import Final
+
+from tonnage.catalog.engine_speed import is_measured
+from tonnage.control.input.finding import Finding, is_false
+from tonnage.control.input.state import Assessment, Chosen, ObjectMemory, PodSpeed
+from tonnage.estimate.belief import Belief
+from tonnage.estimate.learner import BAND, deviation_of, quantile_z
+from tonnage.sizing.request import spread_of
+from tonnage.values import replace
+
+TYPE: Final = "SpeedPlausible"
+SMOOTHING: Final = 0.3
+"""Weight of the newest tick."""
+KEPT_S: Final = 900.0
+"""For so long a pod that is not busy any more is still judged by what it did."""
+MIN_WINDOWS: Final = 4
+"""Ticks that a pod was busy in, before it is judged."""
+PUBLISHED_SHARE: Final = 0.99
+"""Of published measurements that lie within the range: eight of ten lie within the spread."""
+SLOW_POD: Final = 0.15
+"""By which a pod's steps may be longer than those of the others."""
+BACK: Final = 0.7
+"""Of a limit's logarithm: what was beyond it is well again below."""
+PHYSICS_SLACK: Final = 0.1
+AT_EDGE: Final = 0.97
+"""Of the logarithm of the learner's band."""
+CERTAIN: Final = 2.0
+"""Standard deviations by which an efficiency must be above 1."""
+NOTABLE: Final = 1.15
+"""By which a constant is worse than its prior to be a likely cause."""
+LINKS_SHARE: Final = 0.1
+"""Of overheads and exchanges together, from which on the links between GPUs may be the cause."""
+
+
+def remembered_speeds(found: Assessment, now_s: float) -> ObjectMemory:
+    """Smooth what each pod does; a pod that is gone or idle for long is forgotten."""
+    memory, present = found.memory, {pod.name for pod in found.state.pods}
+    newest = found.observed.speeds if found.observed else {}
+    kept = {
+        name: speed
+        for name, speed in memory.speeds.items()
+        if name in present and now_s - speed.seen_at_s < KEPT_S
+    }
+    seen = {name: _smoothed(kept.get(name), speed) for name, speed in newest.items()}
+    return replace(memory, speeds={**kept, **seen})
+
+
+def _smoothed(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
+    if before is None:
+        return now
+
+    def mix(old: float, new: float) -> float:
+        return old + SMOOTHING * (new - old)
+
+    return replace(
+        now,
+        slower=mix(before.slower, now.slower),
+        slower_than_prior=mix(before.slower_than_prior, now.slower_than_prior),
+        mbu=mix(before.mbu, now.mbu),
+        mfu=mix(before.mfu, now.mfu),
+        windows=before.windows + 1,
+    )
+
+
+def speed_plausible(found: Assessment) -> Finding:
+    """False where a figure leaves what is published or possible, or one pod lags behind."""
+    chosen = found.chosen
+    speeds = {n: s for n, s in found.memory.speeds.items() if s.windows >= MIN_WINDOWS}
+    if chosen is None or not speeds:
+        return _standing(found) or Finding(
+            TYPE, "Unknown", "NotBusy", "no replica has been busy for long enough"
+        )
+    ease = BACK if is_false(found, TYPE) else 1.0
+    doubts = [
+        *_beyond_physics(speeds, ease),
+        *_outside_published(chosen, speeds, ease),
+        *_at_the_edge(chosen.belief, ease),
+    ]
+    if doubts:
+        doubts = [(doubts[0][0], f"{doubts[0][1]}; likely: {_causes(chosen, speeds)}"), *doubts[1:]]
+    doubts += _slow_pod(speeds, ease)
+    if not doubts:
+        return Finding(TYPE, "True", "AsPublished", _well(chosen, speeds))
+    return Finding(TYPE, "False", doubts[0][0], "; ".join(words for _, words in doubts))
+
+
+def _standing(found: Assessment) -> Finding | None:
+    """Return what was said of this spec before, while its pods are watched but not yet judged.
+
+    A process that began just now would otherwise tell each object of doubts that it will not have.
+    """
+    before = found.memory.conditions.get(TYPE)
+    if before is None or before.status == "Unknown" or not found.memory.speeds:
+        return None
+    if before.observed_generation != found.state.view.generation:
+        return None
+    return Finding(TYPE, before.status, before.reason, before.message)
+
+
+def _well(chosen: Chosen, speeds: Mapping[str, PodSpeed]) -> str:
+    low, high = _published(chosen, speeds, 1.0)
+    mbu = median(speed.mbu for speed in speeds.values())
+    return f"MBU {mbu:.0%}, published for such a state of the engine: {low:.0%} to {high:.0%}"
+
+
+def _beyond_physics(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[tuple[str, str]]:
+    """Nothing reads faster than memory, or computes faster than the peak."""
+    for name, value in (
+        ("MBU", median(speed.mbu for speed in speeds.values())),
+        ("MFU", median(speed.mfu for speed in speeds.values())),
+    ):
+        if value > 1 - PHYSICS_SLACK * (1 - ease):
+            yield "FasterThanPossible", f"{name} {value:.0%}, more than the GPU class can do"
+
+
+def _published(chosen: Chosen, speeds: Mapping[str, PodSpeed], ease: float) -> tuple[float, float]:
+    """Return the range of MBU in which published measurements lie, in the state that was met.
+
+    Their spread about the prediction is that of the GPU's generation.
+    """
+    width = ease * _width(chosen)
+    predicted = median(speed.mbu * math.exp(speed.slower_than_prior) for speed in speeds.values())
+    return predicted * math.exp(-width), min(1.0, predicted * math.exp(width))
+
+
+def _width(chosen: Chosen) -> float:
+    """Return the logarithm by which published steps differ from predicted ones, at most."""
+    return quantile_z(PUBLISHED_SHARE) * deviation_of(spread_of(chosen.sizing.request))
+
+
+def _outside_published(
+    chosen: Chosen, speeds: Mapping[str, PodSpeed], ease: float
+) -> Iterator[tuple[str, str]]:
+    gpu = chosen.sizing.request.gpu
+    slower = median(speed.slower_than_prior for speed in speeds.values())
+    if abs(slower) <= ease * _width(chosen):
+        return
+    low, high = _published(chosen, speeds, 1.0)
+    mbu = median(speed.mbu for speed in speeds.values())
+    published = f"{PUBLISHED_SHARE:.0%} of what is published for {gpu.generation} GPUs lies"
+    if not is_measured(gpu):
+        published = f"for {gpu.generation} GPUs nothing is published; by other GPUs it lies"
+    yield (
+        "SlowerThanPublished" if slower > 0 else "FasterThanPublished",
+        f"steps take {math.exp(slower):.2f} times as long as predicted: MBU {mbu:.0%}; "
+        f"{published} between {low:.0%} and {high:.0%} in this state",
+    )
+
+
+def _at_the_edge(held: Belief, ease: float) -> Iterator[tuple[str, str]]:
+    """Yield the constants that the learner holds at its bounds, or that cannot be."""
+    edge = AT_EDGE * ease
+    deviations = [math.sqrt(max(0.0, each)) for each in held.posterior.variances]
+    for (name, value, prior, most), band, deviation in zip(
+        _constants(held), BAND, deviations, strict=True
+    ):
+        low, high = prior / band, min(most, prior * band)
+        is_held = abs(math.log(value / prior)) >= edge * math.log(band)
+        is_impossible = value > most * math.exp(ease * CERTAIN * deviation)
+        if held.is_measured and (is_held or is_impossible):
+            yield (
+                "ConstantOutOfRange",
+                f"{name} {value:.2f}, believable are {low:.2f} to {high:.2f}",
+            )
+
+
+def _constants(held: Belief) -> tuple[tuple[str, float, float, float], ...]:
+    """Return (name, learned, prior, most that is possible) of each, in the learner's order."""
+    names = ("overhead factor", "bandwidth efficiency", "prefill efficiency")
+    most = (math.inf, 1.0, 1.0)
+    return tuple(zip(names, held.posterior.constants, held.prior.constants, most, strict=True))
+
+
+def _causes(chosen: Chosen, speeds: Mapping[str, PodSpeed]) -> str:
+    """Name what usually puts the constants where they are."""
+    (_, overhead, before, _), *efficiencies = _constants(chosen.belief)
+    bandwidth, prefill = (prior / value for _, value, prior, _ in efficiencies)
+    slower = median(speed.slower_than_prior for speed in speeds.values())
+    if slower < 0:
+        return (
+            "a faster GPU class than hardware.gpu declares, or weights that are smaller than "
+            "model.weights says"
+        )
+    causes = []
+    if bandwidth > NOTABLE and prefill > NOTABLE:
+        causes.append("another GPU class than hardware.gpu declares, or throttled clocks")
+    elif bandwidth > NOTABLE:
+        causes.append("throttled memory clocks, or somebody else's work on the same GPU")
+    elif prefill > NOTABLE:
+        causes.append("throttled clocks, or a precision without kernels of its own")
+    if overhead / before > NOTABLE:
+        causes += _causes_of_overhead(chosen)
+    everything = "another GPU class than hardware.gpu declares, throttled clocks, or eager mode"
+    return "; ".join(causes) or everything
+
+
+def _causes_of_overhead(chosen: Chosen) -> Iterator[str]:
+    step, split = chosen.sizing.at_capacity.step, chosen.sizing.parallelism
+    links = step.communication_s / (step.communication_s + step.overhead_s)
+    if split.tensor > 1 and links > LINKS_SHARE:
+        yield f"all-reduces over PCIe instead of NVLink ({split})"
+    yield "eager mode (--enforce-eager), or scheduling that waits for the CPU"
+
+
+def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[tuple[str, str]]:
+    """Yield the pod that lags most behind the one in the middle of the others.
+
+    Of an even number the slower of the two: one that seems too fast makes nobody else slow.
+    """
+    behind = {
+        name: speed.slower - median_high(other.slower for at, other in speeds.items() if at != name)
+        for name, speed in speeds.items()
+        if len(speeds) > 1
+    }
+    slowest = max(sorted(behind), key=lambda name: behind[name], default=None)
+    if slowest is None or behind[slowest] <= ease * math.log1p(SLOW_POD):
+        return
+    node = speeds[slowest].node
+    where = f"pod {slowest} on node {node}" if node else f"pod {slowest}"
+    yield (
+        "SlowPod",
+        f"{where} takes {math.expm1(behind[slowest]):.0%} longer for the same step than the median "
+        "of the other pods: look for throttling, a neighbour, or a narrower link on that node",
+    )

@@ -1,0 +1,1 @@
+"""What an object asks of sizing, and what it gets."""

@@ -1,0 +1,80 @@
+"""Whether an administrator lets a spec have its image and its ServiceAccount. Pure."""
+
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.control.size.question import RefusedError
+from tonnage.manifests.pod import default_image
+from tonnage.settings import Settings
+
+DEFAULT_REGISTRY: Final = "docker.io"
+"""Of a name without a registry, for the kubelet too."""
+_ALIASES: Final = frozenset({f"index.{DEFAULT_REGISTRY}", f"registry-1.{DEFAULT_REGISTRY}"})
+DEFAULT_ACCOUNT: Final = "default"
+"""Of a pod that names none."""
+_OFFICIAL: Final = "library"
+"""Where the default registry has names of one part."""
+
+
+def check_allowed(model: ModelDeployment, settings: Settings) -> None:
+    """Refuse an image and a ServiceAccount that the settings do not list.
+
+    Raises:
+        RefusedError: the message names the field and the setting.
+    """
+    spec = model.spec
+    if spec.engine is None:
+        return
+    image, field = spec.engine.image or default_image(spec), "engine.image"
+    if not is_allowed(image, settings.engine_images):
+        field = field if spec.engine.image else "engine.version asks for the image"
+        raise RefusedError(
+            "ImageNotAllowed",
+            f"{field} {image}: the operator's settings.engineImages allows "
+            f"{', '.join(settings.engine_images) or 'none'}",
+        )
+    account = (spec.pods.service_account_name if spec.pods else None) or DEFAULT_ACCOUNT
+    if account not in {DEFAULT_ACCOUNT, *settings.service_account_names}:
+        raise RefusedError(
+            "ServiceAccountNotAllowed",
+            f"pods.serviceAccountName {account}: the operator's settings.serviceAccountNames "
+            f"allows {', '.join(settings.service_account_names) or 'none'}",
+        )
+
+
+def is_allowed(image: str, prefixes: tuple[str, ...]) -> bool:
+    """Tell whether an image is of one of these repositories, or below one in its path.
+
+    >>> is_allowed("registry.test:5000/ml/vllm:v0.33.0", ("registry.test:5000/ml",))
+    True
+    >>> is_allowed("vllm/vllm-openai-mine:v0.33.0", ("vllm/vllm-openai",))
+    False
+    """
+    repository = _with_registry(_repository(image))
+    allowed = (each if _is_registry(each) else _with_registry(each, "") for each in prefixes)
+    return any(f"{repository}/".startswith(f"{each}/") for each in allowed)
+
+
+def _repository(image: str) -> str:
+    """Return an image's name without digest and tag; a colon before a slash is of a port."""
+    name = image.partition("@")[0]
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}"
+
+
+def _with_registry(name: str, official: str = f"{_OFFICIAL}/") -> str:
+    """Return a name with its registry, as the kubelet reads it."""
+    first, slash, rest = name.partition("/")
+    if not slash:
+        return f"{DEFAULT_REGISTRY}/{official}{name}"
+    if not _is_registry(first):
+        return f"{DEFAULT_REGISTRY}/{name}"
+    if first not in {DEFAULT_REGISTRY, *_ALIASES}:
+        return name
+    return f"{DEFAULT_REGISTRY}/{rest}" if "/" in rest else f"{DEFAULT_REGISTRY}/{official}{rest}"
+
+
+def _is_registry(part: str) -> bool:
+    """Tell whether the first part of a name is a registry, and no folder of the default one."""
+    is_named = "." in part or ":" in part or part == "localhost"
+    return is_named and "/" not in part

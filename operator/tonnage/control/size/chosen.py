@@ -1,0 +1,345 @@
+"""What one object asks for now: with the flags that run, or with flags to be chosen."""
+
+import math
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import Reason
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.state import (
+    ACTING,
+    BetterAsked,
+    Chosen,
+    DeploymentView,
+    Fleet,
+    ModelState,
+    ObjectMemory,
+)
+from tonnage.control.observe.ownership import conflict_written
+from tonnage.control.observe.rivals import (
+    is_correction_awaited,
+    is_drift_due,
+    judged,
+    leaves_template,
+)
+from tonnage.control.size.allowed import check_allowed
+from tonnage.control.size.question import Question, RefusedError, question_of
+from tonnage.control.size.resized import GAIN_WORTH_A_RESTART, resized
+from tonnage.estimate.belief import BAND, SETTLED_S, Belief
+from tonnage.estimate.promise import factor_now
+from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
+from tonnage.manifests.children import differs_in_pods, flags_from_annotation, spec_digest
+from tonnage.sizing.errors import (
+    SearchAbandonedError,
+    SizingError,
+    SLOInfeasibleError,
+)
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.request import Flags
+from tonnage.sizing.workload import Slo
+from tonnage.units import significant
+from tonnage.values import replace
+
+FLAGS_UNKNOWN = "FlagsUnknown"
+"""Of a refusal: what runs is no engine that tells its flags."""
+MIN_WINDOWS = 10
+SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+OF_ONE_POD = "ReadWriteOncePod"
+ASKED_AGAIN_S = 600.0
+"""Between two searches for better flags of a batch."""
+
+
+def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
+    """Size an object: live flags stay until the user's spec changes.
+
+    Raises:
+        RefusedError, CatalogError, SizingError: nothing can be planned; the message says why.
+        SearchAbandonedError: the time for searches is spent before there is an answer.
+    """
+    model = checked(state)
+    check_allowed(model, fleet.settings)
+    question = question_of(model, state, fleet, memory, asker)
+    live = _live_flags(state, model, question)
+    if model.spec.scale_target and live is None:
+        raise RefusedError(
+            FLAGS_UNKNOWN,
+            f"scaleTarget {model.spec.scale_target.name} {FLAGS_NEEDED}",
+        )
+    is_current = bool(model.spec.scale_target) or (
+        state.deployment is not None and state.deployment.digest == spec_digest(model)
+    )
+    if live and (is_current or _asks_the_same(state, model)):
+        sizing, problem = _as_it_runs(question, live)
+        found = _chosen(question, model, sizing, must_apply=not is_current, problem=problem)
+        asked = _better_asked(question, found) if is_current else memory.better_asked
+        return replace(found, better_asked=asked)
+    return _chosen(question, model, _freely(question, live), must_apply=True)
+
+
+def _asks_the_same(state: ModelState, model: ModelDeployment) -> bool:
+    """Tell whether a spec changed in what pods need beside engines: these are sized as they were.
+
+    What else might serve more is asked where it was asked before, and no change waits for that.
+    """
+    live = state.deployment
+    return live is not None and differs_in_pods(model, live.made_from)
+
+
+def choose_running(
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+    asker: Asker,
+    *,
+    is_put_back: bool = True,
+) -> Chosen:
+    """Size what runs; the state's model is the one that its pods were made for.
+
+    ``is_put_back``: what somebody made of its template is about to be, where it would be else.
+
+    Raises:
+        RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
+    """
+    model = checked(state)
+    question = question_of(model, state, fleet, memory, asker)
+    live = _live_flags(state, model, question, may_put_back=is_put_back)
+    if live is None:
+        raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
+    sizing, problem = _as_it_runs(question, live)
+    return _chosen(question, model, sizing, must_apply=False, problem=problem)
+
+
+def _chosen(
+    question: Question,
+    model: ModelDeployment,
+    sizing: Sizing,
+    *,
+    must_apply: bool,
+    problem: str | None = None,
+) -> Chosen:
+    return Chosen(
+        model=model,
+        sizing=sizing,
+        belief=question.belief(sizing.flags),
+        goodput_factor=factor_now(question.memory.posterior, now_s=question.fleet.now_s),
+        must_apply=must_apply,
+        problem=problem,
+    )
+
+
+def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
+    """Return the plan with other flags of a batch that measured constants favour, if one is known.
+
+    Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
+    What was found stays while they move by no more than the band in which plans ask the same, and
+    while lengths are those it was found for: what it gains is told against what runs at these.
+    """
+    flags, held, now_s = found.sizing.flags, found.belief, question.fleet.now_s
+    settled_s = now_s - held.asked.since_s
+    is_due = held.posterior.num_windows >= MIN_WINDOWS and settled_s >= SETTLED_S
+    may_ask = is_due or (found.problem is not None and held.is_measured)
+    last = question.memory.better_asked
+    is_same = last is not None and last.flags == flags and _still_asks(question, held, last)
+    known = last if is_same else None
+    if known is not None and not (may_ask and now_s - known.at_s >= ASKED_AGAIN_S):
+        is_worth_it = known.sizing is not None and _is_worth_it(found, known.sizing)
+        return known if is_worth_it else replace(known, sizing=None)
+    if not may_ask:
+        return None
+    try:
+        better = _better_slots(question, found)
+        return BetterAsked(at_s=now_s, flags=flags, asked=held.asked, sizing=better)
+    except SearchAbandonedError:
+        return known  # what serves the demand was answered: this can wait
+
+
+def _still_asks(question: Question, held: Belief, last: BetterAsked) -> bool:
+    """Tell whether a plan would be asked with much the same constants and lengths as this one was.
+
+    That nothing better was found is asked again soon enough, whatever the lengths.
+    """
+    is_same_engine = held.asked.key == last.asked.key
+    are_same_lengths = (
+        last.sizing is None or last.sizing.request.workload == question.request.workload
+    )
+    has_stood = is_same_engine and abs(math.log(held.asked.step_ratio_to(last.asked))) <= BAND
+    return has_stood and are_same_lengths
+
+
+def _is_worth_it(found: Chosen, best: Sizing) -> bool:
+    return found.problem is not None or found.gain_of(best) > GAIN_WORTH_A_RESTART
+
+
+def _better_slots(question: Question, found: Chosen) -> Sizing | None:
+    """Return the plan with other slots or another token budget, if it gains.
+
+    Where the cache stops the batch, what another flag leaves of it is an estimate, and nothing is
+    said.
+    """
+    flags = found.sizing.flags
+    try:
+        best = question.best(flags)
+    except SizingError:
+        return None
+    is_other = bool(moved_flags(flags, best.flags))
+    is_same_split = best.flags.parallelism == flags.parallelism
+    known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
+    is_worth_it = _is_worth_it(found, best)
+    return best if is_other and is_same_split and is_worth_it and known else None
+
+
+def moved_flags(running: Flags, best: Flags) -> str:
+    """Return the flags of a batch that differ from those that run, as vLLM is told them."""
+    named = {
+        "max-num-seqs": (running.max_num_seqs, best.max_num_seqs),
+        "max-num-batched-tokens": (running.max_num_batched_tokens, best.max_num_batched_tokens),
+    }
+    return " and ".join(f"{name} {new}" for name, (old, new) in named.items() if new != old)
+
+
+def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
+    """Say what other flags of a batch would gain: a restart, which is not begun for it."""
+    best, sizing = found.better_slots, found.sizing
+    if best is None:
+        return ()
+    each = significant(best.goodput_requests_per_s)
+    runs = f"the {moved_flags(best.flags, sizing.flags)} that run"
+    against = (
+        f"no rate keeps the SLO with {runs}"
+        if found.problem
+        else f"{found.gain_of(best):.0%} more than {runs}"
+    )
+    message = (
+        f"by what is measured, {moved_flags(sizing.flags, best.flags)} would serve {each} "
+        f"requests/s per replica, {against}; engines restart for it"
+    )
+    return (Reason(code="MaxNumSeqs", message=message),)
+
+
+def _as_it_runs(question: Question, live: Flags) -> tuple[Sizing, str | None]:
+    """Size what runs. A learned constant or longer prompts must not freeze it in overload.
+
+    Where requests come so burstily that a replica keeps the SLO at no rate, it is asked about the
+    most bursts that it bears. Where there are none and no rate keeps it, the fleet is sized for
+    throughput and the reason given.
+    """
+    try:
+        return question.size(live, run=True), None
+    except SLOInfeasibleError as infeasible:
+        if question.request.arrival_scv > 1:
+            return _as_it_runs(question.calmer, live)
+        offline = replace(question, request=replace(question.request, slo=Slo()))
+        return offline.size(live, run=True), str(infeasible)
+
+
+def checked(state: ModelState) -> ModelDeployment:
+    """Return the model of an object that may be acted on.
+
+    Raises:
+        RefusedError: the spec is invalid, or somebody else has a claim.
+    """
+    if not isinstance(state.model, ModelDeployment):
+        raise RefusedError("InvalidSpec", str(state.model))
+    if state.config_problem:
+        raise RefusedError("ModelConfigMissing", state.config_problem)
+    if state.older_claim:
+        raise RefusedError(
+            "ConflictingOwner",
+            f"scaleTarget is already scaled by the older ModelDeployment {state.older_claim}",
+        )
+    _check_claim(state, state.model)
+    _check_deployment(state, state.model)
+    return state.model
+
+
+def _check_claim(state: ModelState, model: ModelDeployment) -> None:
+    """Refuse several pods on a volume that those of one node, or one pod, alone can mount.
+
+    The first of another node would wait for it for ever. So would the pod of an update that comes
+    before the only one that has the volume goes.
+    """
+    modes, most, pods = state.claim_modes, model.spec.scaling.max_replicas, model.spec.pods
+    if modes is None or pods is None or SHARED_MODES & set(modes):
+        return
+    claim = f"pods.modelCacheClaim {pods.model_cache_claim} is {', '.join(modes)}"
+    if most > 1:
+        raise RefusedError(
+            "ClaimNotShared",
+            f"{claim}, which pods of one node alone can mount, and maxReplicas is {most}: take a "
+            "claim that is ReadWriteMany or ReadOnlyMany, maxReplicas 1, or no claim",
+        )
+    if OF_ONE_POD in modes and pods.max_surge > 0:
+        raise RefusedError(
+            "ClaimNotShared",
+            f"{claim}, which one pod alone can mount, and pods.maxSurge 1 starts its successor "
+            "before it goes: take pods.maxSurge 0, or another claim",
+        )
+
+
+def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
+    target = model.spec.scale_target
+    if state.oversized_bytes is not None:
+        raise RefusedError(
+            "DeploymentTooLarge",
+            f"Deployment {target.name if target else state.view.name} has "
+            f"{state.oversized_bytes} bytes, of which at most 256 KiB are read: take labels, "
+            "annotations or variables out of it",
+        )
+    deployment = state.deployment or state.in_the_way
+    if target:
+        if deployment is None or not deployment.is_opted_in:
+            raise RefusedError(
+                "TargetNotAllowed",
+                f"Deployment {target.name} must exist and carry the label "
+                'tonnage.dev/managed: "true" on itself and on its pod template',
+            )
+        if deployment.owner_uid is not None:
+            raise RefusedError(
+                "TargetNotAllowed", f"Deployment {target.name} is controlled by another object"
+            )
+    elif state.in_the_way is not None:
+        raise RefusedError("NameConflict", conflict_written(state.in_the_way, model.uid))
+
+
+def _live_flags(
+    state: ModelState, model: ModelDeployment, question: Question, *, may_put_back: bool = True
+) -> Flags | None:
+    """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
+
+    Where these differ, the record is what a template is brought back to that somebody else wrote
+    to, if it is. Else engines run with their arguments, whether these were changed or the record.
+    """
+    deployment, request = state.deployment, question.request
+    if deployment is None:
+        return None
+    is_ours = model.spec.scale_target is None
+    recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
+    default = request.engine.constants.gpu_memory_utilization
+    told = read_flags(deployment.arguments, default_utilization=default)
+    if recorded is None or told is None or as_told(recorded) == as_told(told):
+        return recorded or told
+    is_put_back = may_put_back and _is_put_back(question, state, deployment)
+    return recorded if is_put_back else told
+
+
+def _is_put_back(question: Question, state: ModelState, deployment: DeploymentView) -> bool:
+    """Tell whether what somebody edited is about to be applied over, or was and that is not seen.
+
+    An edit that stays is what engines run with: in a mode that writes nothing, where another writer
+    wins, and while the API server refuses our template.
+    """
+    model, memory, retry = state.model, question.memory, question.memory.retry
+    is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
+    is_refused = retry is not None and retry.is_of_template
+    if not is_acting or is_refused or leaves_template(memory):
+        return False
+    if judged(memory) is None:
+        return bool(deployment.template_managers)
+    now_s = question.fleet.now_s
+    return is_drift_due(state, memory) or is_correction_awaited(memory, now_s=now_s)
+
+
+def _freely(question: Question, live: Flags | None) -> Sizing:
+    def size(flags: Flags | None, run: bool) -> Sizing:
+        return question.size(flags, run=run)
+
+    return resized(size, live, question.request)

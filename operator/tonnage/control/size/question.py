@@ -1,0 +1,225 @@
+"""What one object asks of sizing: by what its spec says, what is measured and what is believed."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import Spec
+from tonnage.catalog.engine import parse_version
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.shape import ModelShape
+from tonnage.control.input.answers import Asker
+from tonnage.control.input.state import BadConfig, Fleet, ModelState, ObjectMemory
+from tonnage.control.learn.believed import asked_with, belief, near_posterior, with_known_cache
+from tonnage.control.measure.steady import lengths_of, near_lengths
+from tonnage.estimate.belief import Belief
+from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.kept import kept
+from tonnage.manifests.arguments import argument_pairs, without_capacity_flags
+from tonnage.sizing.adapters import running_adapters
+from tonnage.sizing.checks import with_running_cache
+from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.provenance import (
+    Figure,
+    Origin,
+    arrivals_input,
+    lengths_input,
+    replaced,
+    without,
+)
+from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
+from tonnage.sizing.switches import switches_in
+from tonnage.sizing.workload import Lengths, Workload
+from tonnage.values import replace
+
+
+class RefusedError(Exception):
+    """An object that is understood and not acted on; the reason is a condition's reason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked for one object, and of whom."""
+
+    request: SizingRequest
+    """With the prior's constants, and no flags."""
+    near: SizingRequest
+    """The same with lengths on a coarse grid: what is searched."""
+    state: ModelState
+    fleet: Fleet
+    memory: ObjectMemory
+    asker: Asker
+    _beliefs: dict[Flags | None, Belief] = field(default_factory=dict)
+
+    def belief(self, flags: Flags | None) -> Belief:
+        """Return what is believed of engines with these flags, whatever the SLO and the bursts."""
+        if flags not in self._beliefs:
+            self._beliefs[flags] = belief(self.request, flags, self.state, self.fleet, self.memory)
+        return self._beliefs[flags]
+
+    def size(self, flags: Flags | None, *, run: bool) -> Sizing:
+        """Return the answer for engines with these flags; ``run``: they stay.
+
+        Where the slow end of what is believed keeps the SLO at no rate, its middle is asked.
+
+        Raises:
+            SizingError, SearchAbandonedError: as sizing does.
+        """
+        held, stays = self.belief(flags), flags if run else None
+        try:
+            return self._sized(held, held.asked.slow, stays)
+        except SLOInfeasibleError:
+            return self._sized(held, held.asked.middle, stays)
+
+    @property
+    def calmer(self) -> Self:
+        """The same where requests come less burstily: by the next lower power of two.
+
+        So of all that come in more bursts than a replica bears, the same is asked.
+        """
+        scv = 2.0 ** (math.ceil(math.log2(self.request.arrival_scv)) - 1)
+        request, near = (
+            _with_arrivals(each, scv, is_most=True) for each in (self.request, self.near)
+        )
+        return replace(self, request=request, near=near)
+
+    def best(self, running: Flags) -> Sizing:
+        """Return the answer with the best flags for as many GPUs as those that run take.
+
+        Raises:
+            SizingError, SearchAbandonedError: as sizing does.
+        """
+        held = self.belief(running)
+        request = replace(self.near, num_gpus=running.parallelism.num_gpus)
+        found = self.asker.size(self._believed(request, held, self._near(held, held.asked.slow)))
+        return self.size(found.flags, run=True)
+
+    def _sized(self, held: Belief, posterior: SpeedPosterior, flags: Flags | None) -> Sizing:
+        request = self._believed(self.request, held, posterior, flags)
+        if flags is None or request.slo.is_offline:
+            return self.asker.size(request)
+        near = self._believed(self.near, held, self._near(held, posterior), flags)
+        return self.asker.size(request, near=near)
+
+    def _believed(
+        self,
+        request: SizingRequest,
+        held: Belief,
+        posterior: SpeedPosterior,
+        flags: Flags | None = None,
+    ) -> SizingRequest:
+        """Return the request with what is believed of the engines, and the flags that stay."""
+        if flags is not None:
+            request = with_known_cache(request, flags, self.state, self.fleet, self.memory)
+        return asked_with(request, held, posterior)
+
+    def _near(self, held: Belief, posterior: SpeedPosterior) -> SpeedPosterior:
+        return near_posterior(posterior, held.prior, share=self.fleet.settings.speed_range)
+
+
+def question_of(
+    model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker
+) -> Question:
+    """Return what an object asks: its spec's figures, and those that are measured instead.
+
+    Raises:
+        RefusedError, CatalogError: what it names is unknown.
+    """
+    expected, lengths = _expected(model, state, fleet, memory), memory.asked_lengths
+    request = near = expected
+    if lengths is not None:
+        request = _with_lengths(expected, lengths)
+        near = _with_lengths(expected, near_lengths(lengths, lengths_of(expected.workload)))
+    return Question(
+        request=request, near=near, state=state, fleet=fleet, memory=memory, asker=asker
+    )
+
+
+def _expected(
+    model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory
+) -> SizingRequest:
+    """Return the request with the lengths that the spec expects."""
+    version = _image_version(state) if model.spec.scale_target else None
+    shape = state.model_config
+    if isinstance(shape, BadConfig):
+        raise shape.kind(shape.message)
+    request = by_spec(model.spec, fleet.gpus, shape, version)
+    if model.spec.scale_target and state.deployment:
+        arguments = state.deployment.arguments
+        flags = dict(argument_pairs(arguments))
+        request = replace(
+            with_running_cache(request, model.spec.model.kv_cache, flags),
+            engine_digest=digest_of((state.deployment.image, *without_capacity_flags(arguments))),
+            switches=switches_in(arguments),
+            adapters=running_adapters(request.shape, flags),
+        )
+    if memory.arrival_scv is not None:
+        request = _with_arrivals(request, memory.arrival_scv)
+    return request
+
+
+@kept
+def by_spec(
+    spec: Spec, gpus: Mapping[str, Gpu], shape: ModelShape | None, engine_version: str | None
+) -> SizingRequest:
+    """Return what a spec alone asks for."""
+    return ask(spec, look_up(spec, gpus, shape=shape, engine_version=engine_version))
+
+
+def _with_arrivals(
+    request: SizingRequest, arrival_scv: float, *, is_most: bool = False
+) -> SizingRequest:
+    measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED, is_most=is_most)
+    inputs = replaced(request.inputs, measured)
+    return replace(request, arrival_scv=arrival_scv, inputs=inputs)
+
+
+def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingRequest:
+    """Return the request with these means, spread as the spec expects."""
+    expected = request.workload
+    workload = Workload(
+        prompt=Lengths(
+            mean_tokens=lengths.prompt_tokens,
+            p99_tokens=_scaled_p99(request, lengths.prompt_tokens),
+            longest_tokens=request.context_tokens,
+        ),
+        output_tokens=lengths.output_tokens,
+        cached_fraction=lengths.cached_fraction,
+        output_second_moment=None
+        if expected.output_second_moment is None
+        else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
+    )
+    inputs = without(request.inputs, Figure.LENGTHS)
+    measured = lengths_input(workload, Origin.MEASURED)
+    return replace(request, workload=workload, inputs=(measured, *inputs))
+
+
+def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:
+    """Keep the spread that the spec gives, around the measured mean, within the maximum length."""
+    prompt = request.workload.prompt
+    if prompt.p99_tokens is None:
+        return None
+    scaled = prompt.p99_tokens / prompt.mean_tokens * mean_tokens
+    return min(scaled, float(request.context_tokens))
+
+
+def _image_version(state: ModelState) -> str | None:
+    """Return the version in the tag of a scale target's image.
+
+    Raises:
+        RefusedError: the tag is no version, so flags and metric names are unknown.
+    """
+    tag = (state.deployment.image if state.deployment else "").rpartition(":")[2]
+    try:
+        major, minor = parse_version(tag)
+    except CatalogError as error:
+        raise RefusedError("EngineVersionUnknown", f"image tag {tag!r} is no version") from error
+    return f"{major}.{minor}"

@@ -1,0 +1,1 @@
+"""From an assessment to writes, and what became of them."""

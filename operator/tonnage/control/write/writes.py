@@ -1,0 +1,213 @@
+"""From an assessment to the writes that it asks for: what differs, and only in the right mode."""
+
+from dataclasses import dataclass
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import Status
+from tonnage.control.decide.leaving import PodCost, costs_to_go
+from tonnage.control.decide.retries import apart_s, is_waiting
+from tonnage.control.decide.template import roll_written
+from tonnage.control.input.contest import Fate, Scaled
+from tonnage.control.input.state import Assessment, Fleet, ObjectMemory
+from tonnage.control.observe.permission import may_act, may_scale, owns_children
+from tonnage.control.observe.rivals import with_corrections
+from tonnage.control.report.happenings import Happening, happenings
+from tonnage.control.report.status import Reported
+from tonnage.manifests.names import Manifest
+from tonnage.values import replace
+
+CHILDREN_CHECK_S = 300
+NUM_CREATED = 6
+"""Writes by which an object that nothing was made for gets its Deployment and what is beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Replicas to write, if the Deployment still asks for what the decision was made on."""
+
+    deployment: str
+    uid: str
+    """Of the Deployment: a namesake is left alone."""
+    seen: int
+    replicas: int
+    costs: tuple[PodCost, ...] = ()
+    """To write first: they let the pods with the least to do go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """Everything that one tick writes for one object."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int | None = None
+    """Of the spec that was decided on."""
+    model: ModelDeployment | None = None
+    scale: Scale | None = None
+    template: Manifest | None = None
+    creates: bool = False
+    """No Deployment was seen when this was decided."""
+    first_replicas: int | None = None
+    """For a Deployment that does not exist yet."""
+    rolls: bool = False
+    """The template replaces pods that run: the status, which says so, is written before it."""
+    check_children: bool = False
+    check_leftovers: bool = False
+    """Of children that this spec does not ask for, and another one may have."""
+    status: Status | None = None
+    happenings: tuple[Happening, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def num_limited(self) -> int:
+        """How much of what is limited this asks for: all but replicas."""
+        templates = 0 if self.template is None else NUM_CREATED if self.creates else 1
+        told = len(self.happenings) + (self.status is not None)
+        return templates + self.check_children + told
+
+    @property
+    def is_routine(self) -> bool:
+        """Tell whether nothing is wanted, but at most that children are looked at."""
+        return self.scale is None and self.num_limited == self.check_children
+
+
+def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
+    """Return what is to be written for one object, and the memory of it once it is carried out."""
+    view, memory = found.state.view, reported.memory
+    acts = may_act(found, fleet)
+    scale = _scale(found, fleet) if may_scale(found, fleet) else None
+    waits = is_waiting(memory.retry, view.generation, now_s=fleet.now_s)
+    is_mute = is_waiting(memory.status_retry, view.generation, now_s=fleet.now_s)
+    may_apply = acts and not (waits and memory.retry and memory.retry.is_of_template)
+    may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
+    template = _template(found, fleet) if may_apply else None
+    checks = acts and not waits and owns_children(found)
+    checks = checks and _is_check_due(found, memory, fleet)
+    is_scaling = scale is not None or (template is not None and found.state.deployment is None)
+    scaling = next(iter(memory.decisions), None) if is_scaling else None
+    rolls = template is not None and bool(found.changes)
+    told, after = happenings(
+        memory,
+        reported.status.conditions,
+        scaling=scaling,
+        rolling=roll_written(found.state.deployment, found.changes) if rolls else None,
+        now_s=fleet.now_s,
+    )
+    if is_mute:
+        gauges_written_at_s = found.memory.gauges_written_at_s
+        told, after = (), replace(memory, gauges_written_at_s=gauges_written_at_s)
+    if not reported.must_write:
+        after = replace(after, status_retry=None)
+    is_told = reported.must_write and not is_mute
+    writes = Writes(
+        namespace=view.namespace,
+        name=view.name,
+        uid=view.uid,
+        generation=view.generation,
+        model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
+        scale=scale,
+        template=template,
+        creates=found.state.deployment is None,
+        rolls=rolls,
+        first_replicas=found.decision.replicas if found.decision else None,
+        check_children=checks,
+        check_leftovers=checks and _is_spec_new(found, memory),
+        status=reported.status if is_told and not view.is_deleting else None,
+        happenings=() if view.is_deleting else told,
+    )
+    return writes, _as_written(after, found, writes, now_s=fleet.now_s)
+
+
+def _as_written(
+    memory: ObjectMemory, found: Assessment, writes: Writes, *, now_s: float
+) -> ObjectMemory:
+    """Return the memory of writes that are all carried out."""
+    if writes.check_children:
+        generation = found.state.view.generation
+        memory = replace(memory, children_checked_at_s=now_s, children_generation=generation)
+    return with_corrections(
+        memory,
+        found,
+        scaled=Scaled(writes.scale.replicas) if writes.scale else None,
+        template=Fate.DONE if writes.template is not None else None,
+        now_s=now_s,
+    )
+
+
+def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
+    """Return the Deployment to apply; none is made for no replica, since it asks for one."""
+    is_for_nothing = found.decision is not None and found.decision.replicas < 1
+    is_new = found.state.deployment is None
+    if fleet.settings.mode != "full" or (is_new and is_for_nothing):
+        return None
+    return found.template
+
+
+def check_of_children(
+    found: Assessment, memory: ObjectMemory, fleet: Fleet
+) -> tuple[Writes, ObjectMemory] | None:
+    """Return the check of its children for an object that wants nothing else; None: it is not due.
+
+    With the memory of it once it is carried out.
+    """
+    view, model = found.state.view, found.state.model
+    is_due = memory.children_checked_at_s is not None and _is_check_due(found, memory, fleet)
+    if not is_due or not isinstance(model, ModelDeployment):
+        return None
+    if not may_act(found, fleet) or not owns_children(found):
+        return None
+    writes = Writes(
+        namespace=view.namespace,
+        name=view.name,
+        uid=view.uid,
+        generation=view.generation,
+        model=model,
+        check_children=True,
+    )
+    return writes, replace(memory, children_checked_at_s=fleet.now_s)
+
+
+def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool:
+    checked_at_s = memory.children_checked_at_s
+    every_s = apart_s(CHILDREN_CHECK_S, memory.uid)
+    is_due = checked_at_s is None or fleet.now_s - checked_at_s > every_s
+    return is_due or found.template is not None or _is_spec_new(found, memory)
+
+
+def _is_spec_new(found: Assessment, memory: ObjectMemory) -> bool:
+    """Tell whether no children were looked at for this spec, as far as is remembered."""
+    return memory.children_generation != found.state.view.generation
+
+
+def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
+    deployment, decision = found.state.deployment, found.decision
+    if deployment is None or decision is None or decision.replicas == deployment.replicas:
+        return None
+    is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
+    is_to_roll = found.changes and not found.memory.write_problem
+    if is_down and not is_stuck and (is_to_roll or deployment.is_rolling):
+        return None  # no scale-down during a rollout
+    if owns_children(found) and deployment.owner_uid != found.state.view.uid:
+        return None  # adopted first
+    return Scale(
+        deployment=deployment.name,
+        uid=deployment.uid,
+        seen=deployment.replicas,
+        replicas=decision.replicas,
+        costs=_costs(found, fleet) if is_down and owns_children(found) else (),
+    )
+
+
+def _costs(found: Assessment, fleet: Fleet) -> tuple[PodCost, ...]:
+    kept = found.decision.replicas if found.decision else 0
+    interval_s = fleet.settings.scrape_interval_s
+    return costs_to_go(found.state, kept, scrape_interval_s=interval_s)
+
+
+def _is_stuck(found: Assessment) -> bool:
+    """Tell whether pods wait for GPUs: what is taken away may be what a rollout waits for."""
+    return any(pod.unschedulable is not None for pod in found.state.pods)
