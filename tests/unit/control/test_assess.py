@@ -683,7 +683,8 @@ class TestLosses:
         survivor = an_engine("a", completions_per_s=2, backlog_growth_per_s=400 / 45)
         state = a_state(replicas=2, pods=pods, engines=(survivor,))
         last = Reading(at_s=NOW_S - 60, arrived=5000, running=200, waiting=20)
-        memory = a_memory(state, tracks={("b", "0"): Readings([last])})
+        tracks = {("b", "0"): Readings([last])}
+        memory = a_memory(state, ready_pods=frozenset("ab"), tracks=tracks)
 
         def rate(memory):
             return assessed(state, memory=memory).traffics.demand.requests_per_s
