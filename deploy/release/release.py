@@ -104,7 +104,7 @@ def wheel(to: Path) -> Path:
 
 def chart(to: Path) -> None:
     """Package the chart, which carries the CRD, and put the CRD beside it."""
-    from tonnage.lab import assets  # noqa: PLC0415 -- what refuses needs no Tonnage
+    from tonnage_lab import assets  # noqa: PLC0415 -- what refuses needs no Tonnage
 
     helm = assets.ensure(["helm"])["helm"]
     run(helm, "package", ROOT / "charts/tonnage", "--destination", to)

@@ -21,13 +21,13 @@ import yaml
 import site_lab
 from alerting import PROGRAM, alerting, rules_of_chart
 from site_lab import Site, Tenant, a_site_of, a_tenant, rounded, show, until
-from tonnage.lab import assets, site
-from tonnage.lab.load import LoadControl, Target, background_load
-from tonnage.lab.load_client import Lengths, RequestShape
-from tonnage.lab.load_endpoints import ServiceRef
-from tonnage.lab.load_records import attainment
-from tonnage.lab.stages import Engine, Stage, set_up
 from tonnage.units import HOUR_S
+from tonnage_lab import assets, site
+from tonnage_lab.load import LoadControl, Target, background_load
+from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load_endpoints import ServiceRef
+from tonnage_lab.load_records import attainment
+from tonnage_lab.stages import Engine, Stage, set_up
 
 pytestmark = [
     pytest.mark.alerts,

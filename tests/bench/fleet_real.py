@@ -34,7 +34,7 @@ from fleet_real_world import (
 )
 
 from site_lab import Request
-from tonnage.lab.load_records import quantile
+from tonnage_lab.load_records import quantile
 
 PAGE = Path(__file__).with_name("fleet_real.md")
 LONG_S, SETTLE_S = 3600.0, 900.0

@@ -31,12 +31,12 @@ from tonnage.cluster.kube import (
     KubeApi,
     load_client,
 )
-from tonnage.lab import assets, controlplane, kwok
-from tonnage.lab.controlplane import ControlPlane
 from tonnage.manifests.children import Site, deployment, service
 from tonnage.manifests.names import MANAGER
 from tonnage.sizing.plan import Sizing, size
 from tonnage.units import KIB, MIB
+from tonnage_lab import assets, controlplane, kwok
+from tonnage_lab.controlplane import ControlPlane
 
 OWN = "tonnage-system"
 USER = f"system:serviceaccount:{OWN}:tonnage"

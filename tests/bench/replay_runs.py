@@ -27,7 +27,7 @@ from tonnage.termination import process_pool
 
 DIGITS = 12
 """Of a digest."""
-BESIDE = frozenset({"cli", "cluster", "fleet", "lab"})
+BESIDE = frozenset({"cli", "cluster", "fleet"})
 """Parts of Tonnage that no replay imports."""
 MOST_AT_ONCE = 24
 """Policies of a draw that one process runs, before anybody hears of them."""

@@ -15,8 +15,8 @@ import click
 from api_world import ApiWorld, an_api_world
 from site_lab import a_model
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, load_client
-from tonnage.lab import assets, controlplane
 from tonnage.units import KIB, MIB
+from tonnage_lab import assets, controlplane
 
 PAGE = Path(__file__).with_name("soak_real.md")
 CRDS = Path(__file__).parents[2] / "crds"

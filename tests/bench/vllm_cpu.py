@@ -58,15 +58,15 @@ from vllm_cpu_figures import (
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Gpu, read_gpu
-from tonnage.lab import cpu_class, vllm_cpu, vllm_site
-from tonnage.lab.load import LoadControl
-from tonnage.lab.load_records import attainment, quantile
-from tonnage.lab.progress import on_console
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import SizingRequest, ask, look_up
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.workload import Lengths as PlannedLengths
 from tonnage.sizing.workload import Slo, Target, Workload
+from tonnage_lab import cpu_class, vllm_cpu, vllm_site
+from tonnage_lab.load import LoadControl
+from tonnage_lab.load_records import attainment, quantile
+from tonnage_lab.progress import on_console
 
 BATCHES = "1,2,4,8,16"
 READY_S = 600.0

@@ -14,9 +14,6 @@ import click
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.estimate.speed import with_speed
-from tonnage.lab.load_client import Client, Lengths, RequestShape
-from tonnage.lab.load_endpoints import Endpoint, Endpoints
-from tonnage.lab.load_records import RequestRecord
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.closed_loop import closed_loop
@@ -28,6 +25,9 @@ from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths as PlannedLengths
 from tonnage.sizing.workload import Workload
+from tonnage_lab.load_client import Client, Lengths, RequestShape
+from tonnage_lab.load_endpoints import Endpoint, Endpoints
+from tonnage_lab.load_records import RequestRecord
 
 SHORT_PROMPT = 16
 LEAST_OF_USER = 2

@@ -13,14 +13,14 @@ from typing import Any
 import requests
 from vllm_cpu_figures import LONGEST
 
-from tonnage.lab import controlplane, cpu_class, site, vllm_cpu, vllm_entry, vllm_site
-from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.load import LoadControl, Target, background_load
-from tonnage.lab.load_client import Lengths, RequestShape
-from tonnage.lab.load_endpoints import ServiceRef, ready_endpoints
-from tonnage.lab.processes import wait_until
-from tonnage.lab.progress import Step
-from tonnage.lab.vllm_site import RealSite
+from tonnage_lab import controlplane, cpu_class, site, vllm_cpu, vllm_entry, vllm_site
+from tonnage_lab.controlplane import ControlPlane
+from tonnage_lab.load import LoadControl, Target, background_load
+from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load_endpoints import ServiceRef, ready_endpoints
+from tonnage_lab.processes import wait_until
+from tonnage_lab.progress import Step
+from tonnage_lab.vllm_site import RealSite
 
 NAMESPACE = "default"
 READY_S = 900.0

@@ -3,7 +3,7 @@
 import pytest
 
 from helm import Helm
-from tonnage.lab import assets
+from tonnage_lab import assets
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from helm import CHART, PROMETHEUS, with_prometheus
 from schemas import SERVED
 from tonnage.api.crd import crd
 from tonnage.catalog.gpu import GPU_FOLDER
-from tonnage.lab.processes import LabError
 from tonnage.settings import Settings
+from tonnage_lab.processes import LabError
 
 pytestmark = pytest.mark.lab
 

@@ -10,9 +10,9 @@ import yaml
 
 from helm import CHART
 from tonnage.catalog.gpu import GPU_FOLDER, Gpu
-from tonnage.lab.processes import LabError
 from tonnage.manifests.names import labels
 from tonnage.settings import Settings
+from tonnage_lab.processes import LabError
 
 H200 = (GPU_FOLDER / "h200.toml").read_text()
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())

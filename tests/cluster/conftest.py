@@ -9,10 +9,10 @@ from rich.console import Console
 
 import kind_lab
 from site_lab import Site, Tenant, a_quick_site, a_tenant
-from tonnage.lab import assets, controlplane, kwok
-from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.progress import on_console
+from tonnage_lab import assets, controlplane, kwok
+from tonnage_lab.controlplane import ControlPlane
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.progress import on_console
 
 CRDS = Path(__file__).parents[2] / "crds"
 HERE = Path(__file__).parent

@@ -10,9 +10,9 @@ import pytest
 
 from bad_input import GOOD, manifest
 from helm import CHART, Helm, with_prometheus
-from tonnage.lab import assets
-from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import LabError, wait_until
+from tonnage_lab import assets
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.processes import LabError, wait_until
 
 pytestmark = pytest.mark.lab
 

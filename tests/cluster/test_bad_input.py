@@ -19,11 +19,11 @@ from bad_input import (
 )
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
-from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import LabError
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.processes import LabError
 
 pytestmark = pytest.mark.lab
 

@@ -21,9 +21,9 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError
-from tonnage.lab.controlplane import ControlPlane
 from tonnage.manifests.children import Site, deployment
 from tonnage.manifests.names import MANAGER
+from tonnage_lab.controlplane import ControlPlane
 
 pytestmark = pytest.mark.lab
 

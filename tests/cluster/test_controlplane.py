@@ -8,10 +8,10 @@ import pytest
 import requests
 
 import kind_lab
-from tonnage.lab import controlplane, kwok, prometheus, state
-from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import LabError, ProcessGroup, answers, is_alive, wait_until
+from tonnage_lab import controlplane, kwok, prometheus, state
+from tonnage_lab.controlplane import ControlPlane
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.processes import LabError, ProcessGroup, answers, is_alive, wait_until
 
 pytestmark = pytest.mark.lab
 

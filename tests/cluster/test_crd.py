@@ -13,8 +13,8 @@ from tonnage.api.crd import crd
 from tonnage.api.objects import parse_model_deployment
 from tonnage.api.pods import Pods
 from tonnage.api.status import Status
-from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import LabError
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.processes import LabError
 
 pytestmark = pytest.mark.lab
 

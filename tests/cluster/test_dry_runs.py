@@ -18,9 +18,9 @@ import kubeconform
 import schemas
 from helm import Helm
 from rendered import EXAMPLES, children
-from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import LabError
+from tonnage_lab.controlplane import ControlPlane
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.processes import LabError
 
 pytestmark = pytest.mark.lab
 

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 import pytest
 
 from pod_lab import OPERATOR, SERVE, a_deployment, a_lab, a_service, eventually, ready_addresses
-from tonnage.lab import prometheus
-from tonnage.lab.load import Target, background_load
-from tonnage.lab.load_client import Lengths, RequestShape
-from tonnage.lab.load_endpoints import Routing, ServiceRef
-from tonnage.lab.load_records import attainment, quantile, within
-from tonnage.lab.processes import free_ports
-from tonnage.lab.runner.__main__ import obstacle
+from tonnage_lab import prometheus
+from tonnage_lab.load import Target, background_load
+from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load_endpoints import Routing, ServiceRef
+from tonnage_lab.load_records import attainment, quantile, within
+from tonnage_lab.processes import free_ports
+from tonnage_lab.runner.__main__ import obstacle
 
 pytestmark = pytest.mark.lab
 needs_root = pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))
@@ -34,7 +34,7 @@ def a_program(folder, *flags, **truth):
     """Run the emulator as a program of its own; yields it and its address."""
     (folder / "truth.json").write_text(json.dumps(TRUTH | truth))
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "tonnage.lab.emulator", "serve", *SERVE]
+    command = [sys.executable, "-m", "tonnage_lab.emulator", "serve", *SERVE]
     program = subprocess.Popen(  # noqa: S603
         [*command, "--host", "127.0.0.1", "--port", str(port), *flags],
         env={

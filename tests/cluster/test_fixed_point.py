@@ -8,9 +8,9 @@ import pytest
 
 import site_lab
 from site_lab import NAME, OPERATOR, Site, a_model, a_site, a_tenant, show, until
-from tonnage.lab.load import LoadControl, Target, background_load
-from tonnage.lab.load_client import Lengths, RequestShape
-from tonnage.lab.load_endpoints import ServiceRef
+from tonnage_lab.load import LoadControl, Target, background_load
+from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load_endpoints import ServiceRef
 
 pytestmark = site_lab.pytestmark
 

@@ -17,11 +17,11 @@ import pytest
 
 import site_lab
 from site_lab import Tenant, a_site_of, a_tenant, until
-from tonnage.lab import vllm_cpu, vllm_site
-from tonnage.lab.load import LoadControl, Target, background_load
-from tonnage.lab.load_client import Lengths, RequestShape
-from tonnage.lab.load_endpoints import ServiceRef
-from tonnage.lab.load_records import RequestRecord
+from tonnage_lab import vllm_cpu, vllm_site
+from tonnage_lab.load import LoadControl, Target, background_load
+from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load_endpoints import ServiceRef
+from tonnage_lab.load_records import RequestRecord
 
 ASKED = os.environ.get("TONNAGE_REAL_VLLM") == "1"
 pytestmark = [

@@ -8,7 +8,7 @@ import site_lab
 from family_configs import LLAMA_3_1_8B
 from site_lab import CALIBRATION, NAMESPACE, OPERATOR, WRITE_VERBS, a_model, show, until
 from tonnage.cluster.kube import ACCESS_REVIEWS, DISRUPTION_BUDGETS, NETWORK_POLICIES
-from tonnage.lab.processes import LabError
+from tonnage_lab.processes import LabError
 
 pytestmark = site_lab.pytestmark
 

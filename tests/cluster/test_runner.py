@@ -21,9 +21,9 @@ from pod_lab import (
     eventually,
     ready_addresses,
 )
-from tonnage.lab.processes import is_alive, run
-from tonnage.lab.runner.__main__ import main, obstacle
-from tonnage.lab.runner.network import NAMESPACE_FOLDER
+from tonnage_lab.processes import is_alive, run
+from tonnage_lab.runner.__main__ import main, obstacle
+from tonnage_lab.runner.network import NAMESPACE_FOLDER
 
 pytestmark = [
     pytest.mark.lab,
@@ -325,7 +325,7 @@ def test_containers_die_with_a_killed_runner_and_the_next_one_takes_the_pods_up_
 def test_without_root_the_runner_says_why_it_cannot_run():
     program = (
         "import os\n"
-        "from tonnage.lab.runner.__main__ import obstacle\n"
+        "from tonnage_lab.runner.__main__ import obstacle\n"
         "os.setuid(65534)\n"
         "print(obstacle())"
     )

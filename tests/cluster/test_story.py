@@ -23,13 +23,13 @@ from site_lab import NAME, OPERATOR, a_model, a_site, a_tenant, rounded, show, u
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.kube import REPLICA_SETS, SERVICES
-from tonnage.lab.load import LoadControl, Target, background_load
-from tonnage.lab.load_client import Lengths, RequestShape
-from tonnage.lab.load_endpoints import ServiceRef
-from tonnage.lab.load_records import RequestRecord, attainment, summary, within
 from tonnage.settings import Settings
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage_lab.load import LoadControl, Target, background_load
+from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load_endpoints import ServiceRef
+from tonnage_lab.load_records import RequestRecord, attainment, summary, within
 
 pytestmark = site_lab.pytestmark
 

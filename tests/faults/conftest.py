@@ -7,8 +7,8 @@ from rich.console import Console
 
 from api_world import an_api_world
 from tonnage.cluster.kube import KubeApi, load_client
-from tonnage.lab import assets, controlplane, kwok
-from tonnage.lab.progress import on_console
+from tonnage_lab import assets, controlplane, kwok
+from tonnage_lab.progress import on_console
 
 CRDS = Path(__file__).parents[2] / "crds"
 

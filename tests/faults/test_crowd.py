@@ -15,7 +15,7 @@ from http_double import serving
 from query_api import names_of_queries
 from site_lab import a_model
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS
-from tonnage.lab import kwok
+from tonnage_lab import kwok
 
 pytestmark = pytest.mark.lab
 

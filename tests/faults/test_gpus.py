@@ -14,7 +14,7 @@ from http_double import serving
 from query_api import QueryApi
 from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS
-from tonnage.lab import kwok
+from tonnage_lab import kwok
 
 pytestmark = pytest.mark.lab
 

@@ -18,9 +18,9 @@ from tonnage.estimate.metrics import TABLE, WINDOWS, queries
 from tonnage.fleet.apart import Apart
 from tonnage.fleet.parts import parts_of
 from tonnage.fleet.scrape import kept_labels
-from tonnage.lab import assets
-from tonnage.lab.processes import ProcessGroup, answers, free_ports
 from tonnage.settings import Settings
+from tonnage_lab import assets
+from tonnage_lab.processes import ProcessGroup, answers, free_ports
 
 PROGRAM = assets.find("prometheus", assets.asset_paths())
 VICTORIA_METRICS = debian_programs.find("victoria-metrics")

@@ -9,8 +9,8 @@ import yaml
 
 import debian_programs
 from cli_builders import SMALL, run
-from tonnage.lab import assets
-from tonnage.lab.processes import ProcessGroup, answers, free_ports
+from tonnage_lab import assets
+from tonnage_lab.processes import ProcessGroup, answers, free_ports
 
 PROGRAM, TOOL = assets.find("prometheus", assets.asset_paths()), debian_programs.find("promtool")
 pytestmark = [

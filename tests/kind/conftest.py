@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 import kind_lab
-from tonnage.lab import assets
-from tonnage.lab.kind.lane import Lane
-from tonnage.lab.progress import on_console
+from tonnage_lab import assets
+from tonnage_lab.kind.lane import Lane
+from tonnage_lab.progress import on_console
 
 HERE = Path(__file__).parent
 

@@ -1,6 +1,6 @@
 """Which cluster the demo takes by itself."""
 
-from tonnage.lab.kind import site as kind_site
+from tonnage_lab.kind import site as kind_site
 
 
 def test_it_is_kind_where_docker_answers_and_the_images_are_at_hand(lane, monkeypatch):

@@ -10,10 +10,10 @@ import requests
 import yaml
 
 from site_lab import a_model, show, until
-from tonnage.lab import controlplane
-from tonnage.lab.kind import images
-from tonnage.lab.processes import LabError, free_ports
 from tonnage.units import MB, MIB
+from tonnage_lab import controlplane
+from tonnage_lab.kind import images
+from tonnage_lab.processes import LabError, free_ports
 
 CRDS = Path(__file__).parents[2] / "crds"
 CHART_USER = 65532

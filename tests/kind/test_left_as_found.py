@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tonnage.lab.kind import machine
+from tonnage_lab.kind import machine
 
 PROGRAM = """
 import signal, sys, tempfile, time
 from pathlib import Path
-from tonnage.lab.kind import cluster, lane
+from tonnage_lab.kind import cluster, lane
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
 with lane.opened() as found, tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ def test_what_a_killed_lane_left_is_undone_afterwards():
     made.communicate(timeout=LONGEST_END_S)
     left = machine.differences(before, machine.look())
     undone = subprocess.run(
-        [sys.executable, "-m", "tonnage.lab.kind", "undo"],
+        [sys.executable, "-m", "tonnage_lab.kind", "undo"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from site_lab import NAME, a_model, a_site_of, a_tenant, until
-from tonnage.lab import site
-from tonnage.lab.site import NAMESPACE
 from tonnage.manifests.pod import HTTP_PORT
+from tonnage_lab import site
+from tonnage_lab.site import NAMESPACE
 
 FETCH = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).status)"
 

@@ -19,8 +19,8 @@ from proof_verdicts import cache_of, cache_problem, image_problem
 
 from tonnage.catalog.engine import oldest_version, parse_version
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.lab import vllm_cpu
-from tonnage.lab.assets import cache_folder
+from tonnage_lab import vllm_cpu
+from tonnage_lab.assets import cache_folder
 
 HERE: Final = Path(__file__).parent
 TABLE: Final = HERE / "table.json"

@@ -17,10 +17,10 @@ import pytest
 import requests
 
 from tonnage.api.objects import parse_model_deployment
-from tonnage.lab import vllm_cpu, vllm_entry, vllm_site
-from tonnage.lab.cpu_class import CoreFigures
-from tonnage.lab.processes import ProcessGroup, answers, free_ports
 from tonnage.manifests.children import Site, deployment
+from tonnage_lab import vllm_cpu, vllm_entry, vllm_site
+from tonnage_lab.cpu_class import CoreFigures
+from tonnage_lab.processes import ProcessGroup, answers, free_ports
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TONNAGE_REAL_VLLM") != "1", reason="set TONNAGE_REAL_VLLM=1 to start engines"

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from helm import NAMESPACE, Helm
-from tonnage.lab import assets
-from tonnage.lab.processes import ProcessGroup, answers, free_ports
+from tonnage_lab import assets
+from tonnage_lab.processes import ProcessGroup, answers, free_ports
 
 PROGRAM = assets.find("prometheus", assets.asset_paths())
 

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 import yaml
 
 from http_double import Reply, showing
-from tonnage.lab.certificates import Pair
+from tonnage_lab.certificates import Pair
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 KEPT = ("Accept", "Content-Type", "User-Agent")

@@ -13,8 +13,8 @@ from http_double import a_kubeconfig
 from operator_process import OperatorProcess, an_operator
 from site_lab import a_model, until
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, KubeApi, Resource
-from tonnage.lab.certificates import Certificates
-from tonnage.lab.controlplane import ControlPlane
+from tonnage_lab.certificates import Certificates
+from tonnage_lab.controlplane import ControlPlane
 
 CANARY = "secret"
 """The token of the kubeconfig of http_double."""

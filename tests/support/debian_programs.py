@@ -4,8 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-from tonnage.lab import assets, debian
-from tonnage.lab.processes import LabError
+from tonnage_lab import assets, debian
+from tonnage_lab.processes import LabError
 
 
 def find(name: str) -> Path | None:

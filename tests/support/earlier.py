@@ -7,8 +7,8 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from tonnage.lab import assets
-from tonnage.lab.processes import run
+from tonnage_lab import assets
+from tonnage_lab.processes import run
 
 COMMIT: Final = "113a356"
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from tonnage.lab.processes import run
 from tonnage.units import MIB
+from tonnage_lab.processes import run
 
 CHART = Path(__file__).parents[2] / "charts/tonnage"
 NAMESPACE = "tonnage-system"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tonnage.lab.certificates import Certificates, Pair, issue
+from tonnage_lab.certificates import Certificates, Pair, issue
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from operator_hand import Hand
-from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.kind import cluster, lane
-from tonnage.lab.kind import site as kind_site
-from tonnage.lab.kind.cluster import Cluster
-from tonnage.lab.kind.lane import Lane
-from tonnage.lab.site import NAMESPACE, SiteConfig
+from tonnage_lab.controlplane import ControlPlane
+from tonnage_lab.kind import cluster, lane
+from tonnage_lab.kind import site as kind_site
+from tonnage_lab.kind.cluster import Cluster
+from tonnage_lab.kind.lane import Lane
+from tonnage_lab.site import NAMESPACE, SiteConfig
 
 CRDS = Path(__file__).parents[2] / "crds"
 

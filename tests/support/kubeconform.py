@@ -5,8 +5,8 @@ In ``deploy/local`` it would have every machine build the control plane anew.
 
 from pathlib import Path
 
-from tonnage.lab import assets, toolchain
-from tonnage.lab.assets import AssetPaths
+from tonnage_lab import assets, toolchain
+from tonnage_lab.assets import AssetPaths
 
 SOURCES = Path(__file__).parent / "go"
 

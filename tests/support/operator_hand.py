@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tonnage.lab.site import NAMESPACE
+from tonnage_lab.site import NAMESPACE
 
 Object = dict[str, Any]
 

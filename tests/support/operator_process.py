@@ -13,7 +13,7 @@ from typing import Any
 import requests
 import yaml
 
-from tonnage.lab.processes import free_ports
+from tonnage_lab.processes import free_ports
 
 QUICK = {"tickS": 1, "coldStartS": 2, "statusIntervalS": 1, "scaleDownWindowS": 3}
 

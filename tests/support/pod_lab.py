@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from tonnage.lab.processes import ProcessGroup, wait_until
+from tonnage_lab.processes import ProcessGroup, wait_until
 
 SHELL = "example.test/shell:1"
 VLLM_IMAGE = "vllm/vllm-openai:v0.33.0"
@@ -45,8 +45,8 @@ class Lab:
             "images": [
                 {
                     "image": "vllm/vllm-openai:v0\\.33\\..*",
-                    "command": [python, "-m", "tonnage.lab.emulator", "serve"],
-                    "programs": {"vllm": [python, "-m", "tonnage.lab.emulator"]},
+                    "command": [python, "-m", "tonnage_lab.emulator", "serve"],
+                    "programs": {"vllm": [python, "-m", "tonnage_lab.emulator"]},
                     "environment": environment,
                     "probe_period_scale": 0.1,
                 },
@@ -62,7 +62,7 @@ class Lab:
         }
         path = self.folder / "runner.yaml"
         path.write_text(yaml.safe_dump(config))
-        command = [python, "-m", "tonnage.lab.runner", "--kubeconfig", self.kubectl.kubeconfig]
+        command = [python, "-m", "tonnage_lab.runner", "--kubeconfig", self.kubectl.kubeconfig]
         return self.group.start(
             "runner", [*command, "--config", path], environment={"PYTHONPATH": str(OPERATOR)}
         )

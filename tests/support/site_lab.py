@@ -34,11 +34,11 @@ from tonnage.cluster.kube import (
     Resource,
     load_client,
 )
-from tonnage.lab import assets, controlplane, site
-from tonnage.lab.controlplane import ControlPlane
-from tonnage.lab.processes import run
-from tonnage.lab.runner.__main__ import obstacle
-from tonnage.lab.site import NAMESPACE, GpuNode, SiteConfig
+from tonnage_lab import assets, controlplane, site
+from tonnage_lab.controlplane import ControlPlane
+from tonnage_lab.processes import run
+from tonnage_lab.runner.__main__ import obstacle
+from tonnage_lab.site import NAMESPACE, GpuNode, SiteConfig
 
 CRDS = Path(__file__).parents[2] / "crds"
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:tonnage"
@@ -246,7 +246,7 @@ class Site:
         run(
             [
                 assets.ensure(["helm"])["helm"], "upgrade", "tonnage",
-                assets.packaged("charts", "charts") / "tonnage", "--namespace", NAMESPACE,
+                assets.of_checkout("charts") / "tonnage", "--namespace", NAMESPACE,
                 "--kubeconfig", self.plane.kubeconfig, "--values", "-",
             ],
             text=json.dumps(values | changes),

@@ -17,9 +17,9 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import dump
 from tonnage.fleet.heartbeat import UNREADY_S, Heartbeat
 from tonnage.fleet.watches import watched
-from tonnage.lab.processes import free_ports
 from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading
 from tonnage.settings import Settings
+from tonnage_lab.processes import free_ports
 
 AS_NOBODY_KNOWN = ("unshare", "--user", "--map-user=65532")
 """The user of the chart and the image, whom no passwd file knows, with our rights to files."""

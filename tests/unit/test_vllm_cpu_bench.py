@@ -8,7 +8,7 @@ from tonnage.api.status import CalibrationStatus, LearnedConstant
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.lab.load_records import RequestRecord
+from tonnage_lab.load_records import RequestRecord
 
 PRIOR = TEXTBOOK_SPEED
 LEARNED = SpeedPosterior(

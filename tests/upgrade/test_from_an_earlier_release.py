@@ -22,13 +22,13 @@ import site_lab
 from helm import CHART, NAMESPACE, Helm
 from site_lab import CRDS, OPERATOR, QUICK_TRUTH, WRITE_VERBS, Request, Site, Tenant, a_model, until
 from tonnage.cluster.kube import DEPLOYMENTS, PODS, KubeApi, load_client
-from tonnage.lab import assets, controlplane, prometheus, site
-from tonnage.lab.load import LoadControl, Target, background_load
-from tonnage.lab.load_client import Lengths, RequestShape
-from tonnage.lab.load_endpoints import ServiceRef
-from tonnage.lab.load_records import RequestRecord
-from tonnage.lab.processes import free_ports
-from tonnage.lab.site import GpuNode, SiteConfig
+from tonnage_lab import assets, controlplane, prometheus, site
+from tonnage_lab.load import LoadControl, Target, background_load
+from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load_endpoints import ServiceRef
+from tonnage_lab.load_records import RequestRecord
+from tonnage_lab.processes import free_ports
+from tonnage_lab.site import GpuNode, SiteConfig
 
 NO_COMMIT = earlier.obstacle()
 pytestmark = [

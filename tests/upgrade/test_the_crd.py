@@ -13,9 +13,9 @@ import earlier
 import site_lab
 from helm import CHART, NAMESPACE, Helm, with_prometheus
 from site_lab import CRDS, a_model
-from tonnage.lab import assets, controlplane
-from tonnage.lab.kubectl import Kubectl
-from tonnage.lab.processes import LabError
+from tonnage_lab import assets, controlplane
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.processes import LabError
 
 NO_COMMIT = earlier.obstacle()
 pytestmark = [

@@ -15,7 +15,7 @@ import yaml
 
 from cli_builders import plan, run
 from endpoint_double import MODEL
-from tonnage.lab.processes import free_ports
+from tonnage_lab.processes import free_ports
 
 OPERATOR = Path(__file__).parents[3] / "operator"
 TRUTH = {
@@ -58,7 +58,7 @@ def url(tmp_path_factory):
     truth.write_text(json.dumps(TRUTH))
     (port,) = free_ports(1)
     program = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", "tonnage.lab.emulator", *SERVE, "--host", "127.0.0.1",
+        [sys.executable, "-m", "tonnage_lab.emulator", *SERVE, "--host", "127.0.0.1",
          "--port", str(port)],
         env={**os.environ, "PYTHONPATH": str(OPERATOR), "TONNAGE_LAB_TRUTH": str(truth)},
     )  # fmt: skip

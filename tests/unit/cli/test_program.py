@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from cli_builders import run
 from tonnage.cli.commands.app import COMMANDS, plugin
-from tonnage.cli.commands.lab import LabFailure, lab_errors
+from tonnage.cli.commands.lab import found
 from tonnage.cli.console import Failure
-from tonnage.lab.processes import LabError
+from tonnage_lab.command import LabFailure, lab_errors
+from tonnage_lab.processes import LabError
 
 
 def test_help_lists_every_command_and_every_exit_code():
@@ -140,6 +141,17 @@ def test_the_module_runs():
     assert done.stdout == "tonnage 0.1.0\n"
 
 
+@pytest.mark.parametrize("asked", [[], ["--help"], ["demo", "--cluster", "kind"], ["up"]])
+def test_without_the_lab_its_command_says_where_the_lab_is(asked):
+    result = CliRunner().invoke(found("nowhere"), asked)
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "Error: the lab comes with a checkout of the sources: run make demo there, or install it "
+        "with pip install -e '.[lab]'\n"
+    )
+
+
 def test_a_missing_extra_says_how_to_install_it():
     with (
         pytest.raises(Failure, match=r"needs cryptography.*pip install 'tonnage\[lab\]'"),
@@ -150,7 +162,7 @@ def test_a_missing_extra_says_how_to_install_it():
 
 def test_a_module_of_ours_that_is_missing_is_our_fault():
     with pytest.raises(ModuleNotFoundError), lab_errors():
-        raise ModuleNotFoundError(name="tonnage.lab.nowhere")
+        raise ModuleNotFoundError(name="tonnage_lab.nowhere")
 
 
 def test_what_the_lab_cannot_do_keeps_the_lines_of_its_logs():

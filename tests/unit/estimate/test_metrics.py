@@ -18,8 +18,8 @@ from tonnage.estimate.metrics import (
     prometheus_duration,
     queries,
 )
-from tonnage.lab.emulator.buckets import DEFAULTS
 from tonnage.settings import Settings
+from tonnage_lab.emulator.buckets import DEFAULTS
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
 BY = "(namespace, pod, engine)"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import kubeconform
-from tonnage.lab import assets
-from tonnage.lab.assets import TOOLS, AssetPaths
+from tonnage_lab import assets
+from tonnage_lab.assets import TOOLS, AssetPaths
 
 GO = "go1.26.8 linux/amd64"
 
@@ -126,7 +126,7 @@ def fail_on_any_step(what: str):
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS.keys())
 def test_every_tool_has_a_pinned_version_and_checksums(tool: assets.Tool):
-    sources = assets.packaged("local", "deploy/local") if tool.is_of_lab else kubeconform.SOURCES
+    sources = assets.of_checkout("deploy/local") if tool.is_of_lab else kubeconform.SOURCES
     version = assets.version(tool, sources)
 
     assert version.startswith("v")

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from tonnage.lab import certificates, controlplane, kwok, prometheus
+from tonnage_lab import certificates, controlplane, kwok, prometheus
 
 NOON = datetime(2026, 9, 1, 12, tzinfo=UTC)
 

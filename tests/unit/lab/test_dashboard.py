@@ -5,8 +5,8 @@ import json
 import pytest
 
 from http_double import json_reply, serving
-from tonnage.lab.dashboard import Stretch, chart_dashboard, draw_dashboard, expression
-from tonnage.lab.processes import LabError
+from tonnage_lab.dashboard import Stretch, chart_dashboard, draw_dashboard, expression
+from tonnage_lab.processes import LabError
 
 STRETCH = Stretch(from_s=1000.0, to_s=1060.0, step_s=30.0)
 PNG = b"\x89PNG"

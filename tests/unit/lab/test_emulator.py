@@ -14,10 +14,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable
-from tonnage.lab.emulator.__main__ import build, drain
-from tonnage.lab.emulator.arguments import parse
-from tonnage.lab.emulator.buckets import effective, parse_custom
-from tonnage.lab.emulator.truth import Truth, TruthError, kv_tokens, step_costs
+from tonnage_lab.emulator.__main__ import build, drain
+from tonnage_lab.emulator.arguments import parse
+from tonnage_lab.emulator.buckets import effective, parse_custom
+from tonnage_lab.emulator.truth import Truth, TruthError, kv_tokens, step_costs
 
 LISTED = Path(__file__).parent / "data" / "vllm-0.33-metrics.txt"
 FAST = {"per_step_s": 0.001}

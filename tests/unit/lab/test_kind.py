@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tonnage.lab import assets
-from tonnage.lab.kind import capped_runc, cluster, lane, machine, programs
-from tonnage.lab.kind.machine import Machine
-from tonnage.lab.processes import LabError
-from tonnage.lab.site import GpuNode
+from tonnage_lab import assets
+from tonnage_lab.kind import capped_runc, cluster, lane, machine, programs
+from tonnage_lab.kind.machine import Machine
+from tonnage_lab.processes import LabError
+from tonnage_lab.site import GpuNode
 
 ROOT = Path(__file__).parents[3]
 NOTHING = Machine(sysctls={}, rules=(), links=(), routes=(), mounts=(), cgroups=(), processes=())

@@ -8,10 +8,10 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer, unused_port
 
-from tonnage.lab.load import parse_schedule
-from tonnage.lab.load_client import Client, Lengths, RequestShape
-from tonnage.lab.load_endpoints import Endpoint, Endpoints, Routing, ready_endpoints
-from tonnage.lab.load_records import RequestRecord, attainment, quantile, summary
+from tonnage_lab.load import parse_schedule
+from tonnage_lab.load_client import Client, Lengths, RequestShape
+from tonnage_lab.load_endpoints import Endpoint, Endpoints, Routing, ready_endpoints
+from tonnage_lab.load_records import RequestRecord, attainment, quantile, summary
 
 A, B = (Endpoint(address=f"10.244.0.{n}", port=8000, pod=f"pod-{n}") for n in (2, 6))
 

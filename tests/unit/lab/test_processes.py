@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tonnage.lab import processes
-from tonnage.lab.processes import LabError, ProcessGroup, is_alive, start, stop, wait_until
+from tonnage_lab import processes
+from tonnage_lab.processes import LabError, ProcessGroup, is_alive, start, stop, wait_until
 
 START_ONE_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from tonnage.lab.processes import start
+from tonnage_lab.processes import start
 record = start(["sleep", "600"], log=Path(sys.argv[1]), detached=sys.argv[2] == "detached")
 print(record.pid, record.start_ticks, flush=True)
 time.sleep(600)

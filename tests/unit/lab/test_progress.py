@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from tonnage.lab.processes import wait_until
-from tonnage.lab.progress import on_console, silent
+from tonnage_lab.processes import wait_until
+from tonnage_lab.progress import on_console, silent
 
 
 def test_a_log_gets_one_line_when_a_short_step_begins():

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tonnage.lab.runner import network, node, volumes
-from tonnage.lab.runner.config import NodeConfig, RunnerConfig
-from tonnage.lab.runner.environment import (
+from tonnage_lab.runner import network, node, volumes
+from tonnage_lab.runner.config import NodeConfig, RunnerConfig
+from tonnage_lab.runner.environment import (
     NotStartableError,
     PodFacts,
     command_line,
@@ -20,10 +20,10 @@ from tonnage.lab.runner.environment import (
     expand,
     references,
 )
-from tonnage.lab.runner.mounts import Bind, script, submounts
-from tonnage.lab.runner.probes import Exec, HttpGet, Tally, TcpSocket, parse
-from tonnage.lab.runner.sandbox import Devices, num_gpus
-from tonnage.lab.runner.status import (
+from tonnage_lab.runner.mounts import Bind, script, submounts
+from tonnage_lab.runner.probes import Exec, HttpGet, Tally, TcpSocket, parse
+from tonnage_lab.runner.sandbox import Devices, num_gpus
+from tonnage_lab.runner.status import (
     ContainerStatus,
     PodSituation,
     Running,

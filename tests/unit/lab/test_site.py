@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tonnage.lab import site
-from tonnage.lab.runner.config import RunnerConfig
-from tonnage.lab.runner.environment import command_line
-from tonnage.lab.site import GpuNode, SiteConfig
+from tonnage_lab import site
+from tonnage_lab.runner.config import RunnerConfig
+from tonnage_lab.runner.environment import command_line
+from tonnage_lab.site import GpuNode, SiteConfig
 
 EARLIER = Path("/earlier/bin/python")
 
@@ -44,5 +44,5 @@ def test_an_engine_is_started_by_its_command_and_by_its_image_alike(tmp_path, co
     python, *words = started
     assert python == sys.executable
     assert words == [
-        "-m", "tonnage.lab.emulator", "serve", "org/model", "--dtype", "bfloat16",
+        "-m", "tonnage_lab.emulator", "serve", "org/model", "--dtype", "bfloat16",
     ]  # fmt: skip

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tonnage.lab import state
-from tonnage.lab.processes import LabError, ProcessRecord, is_alive, start, stop
-from tonnage.lab.state import LabState
+from tonnage_lab import state
+from tonnage_lab.processes import LabError, ProcessRecord, is_alive, start, stop
+from tonnage_lab.state import LabState
 
 GONE = ProcessRecord(pid=2**22 + 1, start_ticks=1, command=("etcd",), log="/logs/etcd.log")
 """Above the kernel's highest process id."""

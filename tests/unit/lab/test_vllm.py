@@ -12,15 +12,15 @@ import yaml
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import read_gpu
-from tonnage.lab import cpu_class, site, vllm_cpu, vllm_entry, vllm_site
-from tonnage.lab.cpu_class import CoreFigures
-from tonnage.lab.processes import LabError
-from tonnage.lab.runner.config import RunnerConfig
-from tonnage.lab.stages import Engine, set_up
-from tonnage.lab.vllm_entry import EntryError
 from tonnage.manifests.arguments import read_flags
 from tonnage.manifests.children import Site, deployment
 from tonnage.units import GIB
+from tonnage_lab import cpu_class, site, vllm_cpu, vllm_entry, vllm_site
+from tonnage_lab.cpu_class import CoreFigures
+from tonnage_lab.processes import LabError
+from tonnage_lab.runner.config import RunnerConfig
+from tonnage_lab.stages import Engine, set_up
+from tonnage_lab.vllm_entry import EntryError
 
 PYTHON = Path("/venv/bin/python")
 A_CORE = CoreFigures(read_bytes_per_s=16e9, copy_bytes_per_s=6e9, bf16_flop_per_s=90e9)
@@ -216,7 +216,7 @@ def test_without_being_asked_engines_are_emulated(tmp_path):
 
     assert stage.config.engine is None
     assert stage.hidden_efficiency == site.HIDDEN_EFFICIENCY
-    assert engine.command[1:] == ("-m", "tonnage.lab.emulator")
+    assert engine.command[1:] == ("-m", "tonnage_lab.emulator")
     assert Path(engine.environment["TONNAGE_LAB_TRUTH"]).read_text().startswith("{")
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fleet_builders import SITE, a_model, an_offline_sizing, example
 from strategies import numbers
 from tonnage.catalog.engine import find_engine
-from tonnage.lab.emulator.arguments import parse
 from tonnage.manifests.arguments import (
     BUCKETS,
     Serving,
@@ -22,6 +21,7 @@ from tonnage.manifests.children import deployment, flags_from_annotation, write_
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
+from tonnage_lab.emulator.arguments import parse
 
 UTILIZATION = 0.92
 flags = st.builds(

@@ -1,173 +1,34 @@
-"""``tonnage lab``: a real control plane, engines and load on this machine, without Docker."""
+"""``tonnage lab`` is of the package ``tonnage_lab``, which wheel and image leave out."""
 
 import importlib
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 
-from tonnage.cli.console import UNEXPECTED, Failure, needs_extra
-from tonnage.units import HOUR_S
+from tonnage.cli.console import NO, Failure
 
-MODULES: Final = frozenset({"cryptography", "matplotlib"})
-
-HELP = """Run a test cluster on this machine: control plane, Prometheus, engine emulators.
-
-Needs no Docker. The programs are built once, which takes some minutes, and kept.
-
-\b
-Examples:
-  tonnage lab demo                       run the demo, then stop everything
-  tonnage lab up && tonnage lab status   start a cluster with the operator and leave it running
-  tonnage lab down
-"""
-FOLDER = click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the lab's files. Default: $TONNAGE_LAB, else a folder in your home.",
+LAB: Final = "tonnage_lab"
+ABSENT: Final = (
+    "the lab comes with a checkout of the sources: run make demo there, or install it with "
+    "pip install -e '.[lab]'"
 )
 
 
-@contextmanager
-def lab_errors() -> Iterator[None]:
-    """Turn a missing extra, and whatever the lab cannot do, into one message."""
-    with needs_extra("lab", "the lab", MODULES):
-        from tonnage.lab.processes import LabError  # noqa: PLC0415  (needs the extra)
-
-        try:
-            yield
-        except LabError as error:
-            raise LabFailure(str(error)) from error
+@click.command("lab", add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1)
+def absent(arguments: tuple[str, ...]) -> None:  # noqa: ARG001  (whatever the lab would take)
+    raise Failure(ABSENT, NO)
 
 
-class LabFailure(click.ClickException):
-    """What the lab could not do; the last lines of a program's log stay lines."""
-
-    exit_code = UNEXPECTED
-
-
-@click.group(help=HELP)
-def lab() -> None:
-    pass
-
-
-@lab.command()
-@FOLDER
-@click.option("--bare", is_flag=True, help="Start the control plane and Prometheus only.")
-def up(folder: Path | None, *, bare: bool) -> None:
-    """Start a cluster: control plane, Prometheus, a GPU node and the operator."""
-    with lab_errors():
-        from tonnage.lab import progress, site, state  # noqa: PLC0415
-
-        parts = (state.start_prometheus,) if bare else (site.as_part(site.STANDARD),)
-        step = progress.on_console(Console(stderr=True))
-        started = state.up(step, folder=folder, parts=parts)
-        for name, address in started.addresses.items():
-            click.echo(f"{name:12} {address}")
-        click.echo(f"export KUBECONFIG={started.kubeconfig}")
+def found(package: str = LAB) -> click.Command:
+    """Return the command of the lab, or, where the lab is missing, what says so."""
+    try:
+        command: click.Command = importlib.import_module(f"{package}.command").lab
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        return absent
+    return command
 
 
-@lab.command()
-@FOLDER
-def down(folder: Path | None) -> None:
-    """Stop the cluster. Its logs are kept."""
-    with lab_errors():
-        from tonnage.lab import state  # noqa: PLC0415
-
-        folder = folder or state.default_folder()
-        found = state.load(folder)
-        if found is None:
-            raise Failure(f"there is no lab in {folder}")
-        num_running = sum(state.status(found).values())
-        state.down(found)
-        click.echo(f"stopped {num_running} processes; logs are in {folder / 'logs'}")
-
-
-@lab.command()
-@FOLDER
-def status(folder: Path | None) -> None:
-    """Show the state of the cluster. Exit code 2 if it does not run."""
-    with lab_errors():
-        from tonnage.lab import state  # noqa: PLC0415
-
-        found = state.load(folder or state.default_folder())
-        members = state.status(found) if found else {}
-        if found is None or not any(members.values()):
-            raise Failure("no lab runs; start one with 'tonnage lab up'")
-        for name, is_alive in members.items():
-            click.echo(f"{name:24} {'runs' if is_alive else 'ended'}")
-        click.echo(f"export KUBECONFIG={found.kubeconfig}")
-
-
-@lab.command()
-def build() -> None:
-    """Build the lab's programs, or find them, and print their paths."""
-    with lab_errors():
-        from tonnage.lab import assets, progress  # noqa: PLC0415
-
-        found = assets.ensure(step=progress.on_console(Console(stderr=True)))
-        for name, path in found.items():
-            click.echo(f"{name:24} {path}")
-
-
-@lab.command()
-@click.option(
-    "--picture",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write a chart of demand, replicas, queue, SLO attainment and MBU over time.",
-)
-@click.option(
-    "--dashboard",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the Grafana dashboard of the chart as a chart, from the metrics of the demo.",
-)
-@click.option("--keep/--no-keep", default=False, help="Keep the cluster running afterwards.")
-@click.option(
-    "--cluster",
-    type=click.Choice(["auto", "local", "kind"]),
-    default="local",
-    show_default=True,
-    help="local: processes of this machine. kind: needs Docker and root, and a checkout of the "
-    "sources to build images from; --keep does not apply. auto: kind where Docker answers and "
-    "has a node image, else local.",
-)
-@click.option(
-    "--scrape-interval",
-    "scrape_interval_s",
-    type=click.IntRange(min=1, max=HOUR_S),
-    help="Prometheus scrape interval in seconds.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["emulator", "vllm"]),
-    default="emulator",
-    show_default=True,
-    help="vllm: real vLLM for CPU, a core per replica; 6 GB of packages, installed once.",
-)
-def demo(  # noqa: PLR0913  (one argument per option)
-    *,
-    picture: Path | None,
-    dashboard: Path | None,
-    keep: bool,
-    cluster: str,
-    scrape_interval_s: int | None,
-    engine: str,
-) -> None:
-    """Run the demo: an example under load, and how the operator scales it."""
-    with lab_errors():
-        story = importlib.import_module("tonnage.lab.demo")
-        stages = importlib.import_module("tonnage.lab.stages")
-        chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}
-        sys.exit(
-            story.run_demo(
-                pictures=story.Pictures(story=picture, dashboard=dashboard),
-                keep=keep,
-                cluster=cluster,
-                engine=stages.Engine(engine),
-                **chosen,
-            )
-        )
+lab: Final = found()

@@ -1,0 +1,131 @@
+"""``python -m tonnage_lab.emulator serve MODEL [flags of vllm serve]``."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+
+from aiohttp import web
+
+from tonnage.engine.limits import EngineLimits, LimitsError
+from tonnage_lab.emulator import authentication, buckets, truth
+from tonnage_lab.emulator.arguments import Arguments, parse
+from tonnage_lab.emulator.cache_config import cache_config
+from tonnage_lab.emulator.loop import EngineLoop
+from tonnage_lab.emulator.metrics import Page
+from tonnage_lab.emulator.server import Server
+from tonnage_lab.emulator.truth import Truth, TruthError
+
+logger = logging.getLogger("tonnage_lab.emulator")
+
+LAST_WORDS_S = 0.5
+"""For answers that are being written when the engine is empty."""
+
+
+def engine_limits(arguments: Arguments, hidden: Truth) -> EngineLimits:
+    """Return what one engine may use.
+
+    Raises:
+        TruthError: the file does not say enough.
+        LimitsError: vLLM would not start with these arguments either.
+    """
+    max_model_len = arguments.max_model_len or hidden.max_model_len
+    if max_model_len is None:
+        raise TruthError("--max-model-len is absent, and no model configuration is read here")
+    block_size = truth.block_size(hidden, arguments)
+    num_gpu_blocks = truth.kv_tokens(hidden, arguments) // block_size
+    return EngineLimits(
+        max_num_seqs=arguments.num_active_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        num_blocks=num_gpu_blocks - 1,
+        block_size=block_size,
+        max_model_len=max_model_len,
+        watermark_blocks=int(arguments.watermark_fraction * num_gpu_blocks),
+        num_draft_tokens=arguments.num_draft_tokens,
+        acceptance_rate=hidden.acceptance_rate,
+        num_ranks=arguments.data_parallel_size,
+        admits_whole_prompts=arguments.admits_whole_prompts,
+    )
+
+
+def build(arguments: Arguments, hidden: Truth) -> tuple[Server, EngineLoop]:
+    """Put the parts together; needs a running event loop."""
+    limits = engine_limits(arguments, hidden)
+    costs = truth.step_costs(hidden, arguments)
+    bounds = buckets.effective(arguments.custom_buckets, max_model_len=limits.max_model_len)
+    page = Page(model_name=arguments.served_model_names[0], buckets=bounds)
+    if arguments.enable_mfu_metrics and hidden.work:
+        page.show_work()
+    if arguments.num_draft_tokens:
+        page.show_drafts(arguments.num_draft_tokens)
+    ranks = range(limits.num_ranks)
+    num_gpu_blocks = limits.num_blocks + 1
+    page.show_cache_configs(
+        [cache_config(arguments, limits, num_gpu_blocks=num_gpu_blocks, engine=n) for n in ranks]
+    )
+    loop = EngineLoop(limits, costs, [page.engine(rank, hidden.work) for rank in ranks])
+    server = Server(
+        arguments=arguments,
+        loop=loop,
+        page=page,
+        max_model_len=limits.max_model_len,
+        cached_prompt_fraction=hidden.cached_prompt_fraction,
+    )
+    return server, loop
+
+
+async def serve(arguments: Arguments, hidden: Truth) -> None:
+    """Load, serve until SIGTERM or SIGINT, drain for ``--shutdown-timeout``, and return."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server, loop = build(arguments, hidden)
+    runner = web.AppRunner(
+        server.application(api_key=os.environ.get(authentication.VARIABLE)),
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=LAST_WORDS_S,
+    )
+    await runner.setup()
+    site = web.TCPSite(runner, arguments.host, arguments.port)
+    await site.start()
+    stepper = asyncio.create_task(loop.run())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopping], timeout=hidden.load_s)
+    server.ready = True
+    logger.info("serving %s on port %d", arguments.served_model_names[0], arguments.port)
+    await asyncio.wait([stopping, stepper], return_when=asyncio.FIRST_COMPLETED)
+    server.draining = True
+    await site.stop()
+    await drain(loop, timeout_s=arguments.shutdown_timeout_s)
+    await runner.cleanup()
+    stepper.cancel()
+    with contextlib.suppress(asyncio.CancelledError):  # what broke the loop is raised
+        await stepper
+
+
+async def drain(loop: EngineLoop, *, timeout_s: float) -> None:
+    """Let requests in flight end, and abort those that do not in time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await loop.drained()
+    loop.abort_all()
+
+
+def main(argv: list[str]) -> int:
+    """Run the emulator; 1 when vLLM would not start, 2 when it would not know a flag."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    arguments = parse(argv)
+    try:
+        hidden = Truth.from_environment()
+        asyncio.run(serve(arguments, hidden))
+    except (TruthError, LimitsError) as error:
+        logger.error("%s", error)  # noqa: TRY400 -- a wrong argument needs no traceback
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

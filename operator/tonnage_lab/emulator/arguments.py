@@ -1,0 +1,244 @@
+"""The command line of ``vllm serve`` 0.33, as far as the emulator acts on it."""
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.sizing.adapters import DEFAULT_NUMBER, DEFAULT_RANK, Adapters
+from tonnage.units import GB, GIB, KB, KIB, MB, MIB
+from tonnage_lab.emulator.buckets import parse_custom
+from tonnage_lab.emulator.flags import BOOLEANS, SWITCHES, VALUED
+
+DTYPES: Final = ("auto", "bfloat16", "float", "float16", "float32", "half")
+KV_CACHE_DTYPES: Final = (
+    "auto", "bfloat16", "float16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4",
+)  # fmt: skip
+_SUFFIX: Final = {"": 1, "k": KB, "m": MB, "g": GB, "K": KIB, "M": MIB, "G": GIB}
+_HUMAN_INTEGER: Final = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)(?P<suffix>[kmgKMG]?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What ``--speculative-config`` says."""
+
+    method: str
+    num_tokens: int
+    """Drafted for each sequence in each step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What was asked for. None means that the flag was not given."""
+
+    model: str
+    served_model_names: tuple[str, ...]
+    host: str | None = None
+    port: int = 8000
+    max_model_len: int | None = None
+    max_num_seqs: int = 1 << 10
+    max_num_active_seqs: int | None = None
+    max_num_batched_tokens: int = 8 << 10
+    """vLLM's default on GPUs with 70 GiB or more."""
+    max_num_queued_reqs: int | None = None
+    gpu_memory_utilization: float = 0.92
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+    dtype: str = "auto"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
+    block_size: int | None = None
+    num_gpu_blocks_override: int | None = None
+    watermark_fraction: float = 0.0
+    enable_prefix_caching: bool = True
+    admits_whole_prompts: bool = True
+    """``--scheduler-reserve-full-isl``."""
+    enable_mfu_metrics: bool = False
+    shutdown_timeout_s: float = 0.0
+    adapters: Adapters | None = None
+    speculation: Drafting | None = None
+    custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def num_active_seqs(self) -> int:
+        """Sequences that run at once on each data-parallel rank."""
+        return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def num_draft_tokens(self) -> int:
+        return self.speculation.num_tokens if self.speculation else 0
+
+
+def human_integer(text: str) -> int:
+    """Read an integer with an optional suffix: ``k`` is 1,000 and ``K`` 1,024.
+
+    >>> human_integer("32768"), human_integer("32K"), human_integer("25.6k")
+    (32768, 32768, 25600)
+    """
+    match = _HUMAN_INTEGER.fullmatch(text)
+    if not match or ("." in match["amount"] and not match["suffix"].islower()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer like 8192, 8K or 25.6k")
+    return round(float(match["amount"]) * _SUFFIX[match["suffix"]])
+
+
+def positive(text: str) -> int:
+    """Read an integer of at least 1."""
+    value = human_integer(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return value
+
+
+def share(text: str) -> float:
+    """Read a fraction above 0 and up to 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
+    return value
+
+
+def _custom_buckets(text: str) -> dict[str, tuple[float, ...]]:
+    try:
+        return parse_custom(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _drafting(text: str) -> Drafting:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    match given:
+        case {"method": str(method), "num_speculative_tokens": int(tokens)} if tokens > 0:
+            return Drafting(method=method, num_tokens=tokens)
+    raise argparse.ArgumentTypeError(
+        f"expected an object with method and num_speculative_tokens, not {text}"
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; like vLLM's it exits with 2 on an unknown flag."""
+    root = argparse.ArgumentParser(prog="vllm", allow_abbrev=False)
+    commands = root.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", allow_abbrev=False)
+    serve.add_argument("model_tag", nargs="?")
+    serve.add_argument("--model")
+    serve.add_argument("--served-model-name", nargs="+", default=[])
+    _add_server_flags(serve)
+    _add_capacity_flags(serve)
+    _add_model_flags(serve)
+    _add_flags_without_effect(serve)
+    return root
+
+
+def _add_server_flags(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("--host")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--api-server-count", "-asc", type=positive)
+    serve.add_argument("--api-key", nargs="*")
+    serve.add_argument("--shutdown-timeout", type=float, default=0.0)
+    serve.add_argument("--custom-histogram-buckets", type=_custom_buckets, default={})
+    serve.add_argument("--enable-mfu-metrics", action=argparse.BooleanOptionalAction, default=False)
+    serve.add_argument("--max-num-queued-reqs", type=positive)
+
+
+def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
+    defaults = Arguments(model="", served_model_names=())
+    serve.add_argument("--max-model-len", type=positive)
+    serve.add_argument("--max-num-seqs", type=positive, default=defaults.max_num_seqs)
+    serve.add_argument("--max-num-active-seqs", type=positive)
+    serve.add_argument(
+        "--max-num-batched-tokens", type=positive, default=defaults.max_num_batched_tokens
+    )
+    serve.add_argument(
+        "--gpu-memory-utilization", type=share, default=defaults.gpu_memory_utilization
+    )
+    serve.add_argument("--tensor-parallel-size", "-tp", type=positive, default=1)
+    serve.add_argument("--pipeline-parallel-size", "-pp", type=positive, default=1)
+    serve.add_argument("--data-parallel-size", "-dp", type=positive, default=1)
+    serve.add_argument("--decode-context-parallel-size", "-dcp", type=positive, default=1)
+    serve.add_argument("--block-size", type=positive)
+    serve.add_argument("--num-gpu-blocks-override", type=positive)
+    serve.add_argument("--watermark", type=float, default=0.0)
+    _add_boolean(serve, "scheduler-reserve-full-isl", default=True)
+
+
+def _add_model_flags(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("--dtype", choices=DTYPES, default="auto")
+    serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
+    serve.add_argument("--quantization", "-q")
+    serve.add_argument("--speculative-config", "-sc", type=_drafting)
+    _add_boolean(serve, "enable-lora", default=False)
+    serve.add_argument("--max-loras", type=positive, default=DEFAULT_NUMBER)
+    serve.add_argument("--max-lora-rank", type=positive, default=DEFAULT_RANK)
+    _add_boolean(serve, "enable-expert-parallel", "-ep", default=False)
+    _add_boolean(serve, "enable-prefix-caching", default=True)
+
+
+def _add_boolean(serve: argparse.ArgumentParser, name: str, *short: str, default: bool) -> None:
+    action = argparse.BooleanOptionalAction
+    serve.add_argument(f"--{name}", *short, action=action, default=default)
+
+
+def _add_flags_without_effect(serve: argparse.ArgumentParser) -> None:
+    for name in SWITCHES:
+        serve.add_argument(f"--{name}", action="store_true")
+    for name in BOOLEANS:
+        serve.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
+    for name in VALUED:
+        serve.add_argument(f"--{name}", nargs="*")
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Read ``serve MODEL ...``; prints the error and exits with 2, as vLLM does."""
+    root = parser()
+    read = root.parse_args([_with_dashes(each) for each in argv])
+    model = read.model_tag or read.model
+    if not model:
+        root.error("a model is needed: vllm serve MODEL")
+    return Arguments(
+        model=model,
+        served_model_names=tuple(read.served_model_name) or (model,),
+        host=read.host,
+        port=read.port,
+        max_model_len=read.max_model_len,
+        max_num_seqs=read.max_num_seqs,
+        max_num_active_seqs=read.max_num_active_seqs,
+        max_num_batched_tokens=read.max_num_batched_tokens,
+        max_num_queued_reqs=read.max_num_queued_reqs,
+        gpu_memory_utilization=read.gpu_memory_utilization,
+        tensor_parallel_size=read.tensor_parallel_size,
+        pipeline_parallel_size=read.pipeline_parallel_size,
+        data_parallel_size=read.data_parallel_size,
+        decode_context_parallel_size=read.decode_context_parallel_size,
+        enable_expert_parallel=read.enable_expert_parallel,
+        dtype=read.dtype,
+        quantization=read.quantization,
+        kv_cache_dtype=read.kv_cache_dtype,
+        block_size=read.block_size,
+        num_gpu_blocks_override=read.num_gpu_blocks_override,
+        watermark_fraction=read.watermark,
+        enable_prefix_caching=read.enable_prefix_caching,
+        admits_whole_prompts=read.scheduler_reserve_full_isl,
+        enable_mfu_metrics=read.enable_mfu_metrics,
+        shutdown_timeout_s=read.shutdown_timeout,
+        adapters=Adapters(number=read.max_loras, rank=read.max_lora_rank)
+        if read.enable_lora
+        else None,
+        speculation=read.speculative_config,
+        custom_buckets=read.custom_histogram_buckets,
+    )
+
+
+def _with_dashes(argument: str) -> str:
+    """Write the name of a long flag as vLLM does: ``--max_num_seqs`` is ``--max-num-seqs``."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value

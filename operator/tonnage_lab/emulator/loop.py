@@ -1,0 +1,230 @@
+"""One engine in real time: steps last as long as the truth says, on a monotonic clock."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tonnage.engine.core import Engine
+from tonnage.engine.limits import EngineLimits
+from tonnage.engine.schedule import Rank
+from tonnage.engine.step_costs import StepCosts
+from tonnage.engine.table import RequestTable
+from tonnage_lab.emulator.metrics import EngineSeries, RequestTimes
+from tonnage_lab.emulator.step import Emission, RankStep
+
+Listener = Callable[[str | None], None]
+"""Called once for each token; with a finish reason for the last one, or when it is cut off."""
+
+MAX_LAG_S: Final = 1.0
+"""A process that was starved longer than this does not try to catch up: a GPU could not."""
+ENDED_ROWS: Final = 256
+"""Requests that have ended and still have a row of the table, at most, in steady work."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ticket:
+    """One request in the engine, as its client sees it."""
+
+    rank: int
+    prompt_tokens: int
+    cached_tokens: int
+    listener: Listener
+    arrived_s: float
+    started_s: float = 0.0
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+    num_tokens: int = 0
+    num_preemptions: int = 0
+
+
+class EngineLoop:
+    """Steps an engine while it has work and tells listeners of their tokens.
+
+    Requests are named by their row in the engine's table. Rows of those that have ended are used
+    again, but only between two steps: what a step did is told when it ends, by row.
+    """
+
+    def __init__(
+        self, limits: EngineLimits, costs: StepCosts, series: Sequence[EngineSeries]
+    ) -> None:
+        """``series``: one for each data-parallel rank."""
+        self.engine = Engine(limits, costs, RequestTable((), (), (), ()), is_logged=True)
+        self._limits = limits
+        self._series = series
+        self._tickets: dict[int, _Ticket] = {}
+        self._ended: list[int] = []
+        self._work = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the engine, waiting or running."""
+        return len(self._tickets)
+
+    def submit(
+        self, *, prompt_tokens: int, output_tokens: int, cached_tokens: int, listener: Listener
+    ) -> int:
+        """Queue a request, and return its row.
+
+        Raises:
+            RequestError: it can never be served.
+        """
+        self._limits.check(
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens
+        )
+        now_s = asyncio.get_running_loop().time()
+        number = self.engine.table.add(
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=cached_tokens,
+            arrival_s=now_s,
+        )
+        self.engine.submit(number)
+        self._tickets[number] = _Ticket(
+            rank=self._rank_of(number),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            listener=listener,
+            arrived_s=now_s,
+        )
+        self._empty.clear()
+        self._work.set()
+        return number
+
+    def _rank_of(self, number: int) -> int:
+        """Return the rank at the end of whose queue the request stands."""
+        tails = [rank.waiting[-1] if rank.waiting else None for rank in self.engine.ranks]
+        return tails.index(number)
+
+    def abort(self, number: int) -> None:
+        """Drop a request that has not ended."""
+        ticket = self._tickets.pop(number)
+        self.engine.abort(number)
+        self._ended.append(number)
+        series = self._series[ticket.rank]
+        series.last_step.note(self.engine.ranks[ticket.rank])
+        series.count_abort()
+        ticket.listener("abort")
+        self._note_empty()
+
+    def abort_all(self) -> None:
+        """Drop everything, as a shutdown without patience does."""
+        for number in list(self._tickets):
+            self.abort(number)
+
+    async def drained(self) -> None:
+        """Wait until no request is left."""
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Step for ever. Deadlines are absolute, so that lateness of timers does not add up."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await self._work.wait()
+            started_s = clock()
+            while self.engine.num_outstanding:
+                ended_s = started_s + self.engine.step()
+                steps = [self._read(rank) for rank in self.engine.ranks]
+                await asyncio.sleep(max(0.0, ended_s - clock()))
+                for index, step in enumerate(steps):
+                    self._deliver(index, step, started_s=started_s, now_s=clock())
+                self._release()
+                started_s = self._next_start_s(ended_s, clock())
+            self._work.clear()
+
+    def _next_start_s(self, ended_s: float, now_s: float) -> float:
+        if now_s - ended_s <= MAX_LAG_S:
+            return ended_s
+        logger.warning("steps are late by %.1f s: this machine is short of CPU", now_s - ended_s)
+        return now_s
+
+    def _read(self, rank: Rank) -> RankStep:
+        """Return what the step that has been computed did: its clients learn of it at its end."""
+        prefilled = set(rank.prefilled)
+        emissions = []
+        for number in rank.emitting():
+            ticket = self._tickets[number]
+            emission = Emission(
+                number=number,
+                num_tokens=self.engine.emitted(number) - ticket.num_tokens,
+                context_tokens=ticket.prompt_tokens + ticket.num_tokens,
+                prompt_tokens=0 if ticket.num_tokens else ticket.prompt_tokens,
+                is_prefill=number in prefilled,
+            )
+            emissions.append(emission)
+        return RankStep(
+            started=tuple(rank.started),
+            preempted=tuple(rank.preempted),
+            emissions=tuple(emissions),
+            finished=frozenset(rank.finished),
+            prefill_tokens=rank.prefill_tokens,
+            left_waiting=len(rank.waiting),
+        )
+
+    def _deliver(self, index: int, step: RankStep, *, started_s: float, now_s: float) -> None:
+        series = self._series[index]
+        series.last_step.note(self.engine.ranks[index], left_waiting=step.left_waiting)
+        series.count_step(step)
+        for number in step.preempted:
+            if ticket := self._tickets.get(number):
+                ticket.num_preemptions += 1
+        for number in step.started:
+            if ticket := self._tickets.get(number):
+                ticket.started_s = max(started_s, ticket.arrived_s)
+                series.count_start(
+                    prompt_tokens=ticket.prompt_tokens, cached_tokens=ticket.cached_tokens
+                )
+        for emission in step.emissions:
+            if ticket := self._tickets.get(emission.number):
+                self._emit(ticket, emission, now_s, is_last=emission.number in step.finished)
+        self._note_empty()
+
+    def _note_empty(self) -> None:
+        if not self._tickets:
+            self._empty.set()
+
+    def _release(self) -> None:
+        """Give the rows of those that have ended back, when they are many."""
+        if len(self._ended) > ENDED_ROWS:
+            self.engine.release(self._ended)
+            self._ended = []
+
+    def _emit(self, ticket: _Ticket, emission: Emission, now_s: float, *, is_last: bool) -> None:
+        series = self._series[ticket.rank]
+        if ticket.num_tokens:
+            series.count_later_tokens(now_s - ticket.last_token_s)
+        else:
+            ticket.first_token_s = now_s
+            series.count_first_token(
+                now_s - ticket.arrived_s,
+                prompt_tokens=ticket.prompt_tokens,
+                cached_tokens=ticket.cached_tokens,
+            )
+        ticket.num_tokens += emission.num_tokens
+        ticket.last_token_s = now_s
+        if is_last:
+            self._end(emission.number, ticket)
+        for _ in range(emission.num_tokens - 1):
+            ticket.listener(None)
+        ticket.listener("length" if is_last else None)
+
+    def _end(self, number: int, ticket: _Ticket) -> None:
+        del self._tickets[number]
+        self._ended.append(number)
+        self._series[ticket.rank].count_end(
+            RequestTimes(
+                arrived_s=ticket.arrived_s,
+                started_s=ticket.started_s,
+                first_token_s=ticket.first_token_s,
+                last_token_s=ticket.last_token_s,
+            ),
+            prompt_tokens=ticket.prompt_tokens,
+            cached_tokens=ticket.cached_tokens,
+            output_tokens=ticket.num_tokens,
+            num_preemptions=ticket.num_preemptions,
+        )

@@ -1,0 +1,259 @@
+"""The ``/metrics`` page: vLLM 0.33's names, labels, types and buckets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+from tonnage.engine.schedule import Rank
+from tonnage_lab.emulator import families
+from tonnage_lab.emulator.step import RankStep
+from tonnage_lab.emulator.truth import StepWork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTimes:
+    """When things happened to one request that ended, on one clock, in seconds."""
+
+    arrived_s: float
+    started_s: float
+    first_token_s: float
+    last_token_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class LastStep:
+    """What the gauges show: the rank as it was when its last step ended, as in vLLM."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_usage_fraction: float = 0.0
+
+    def note(self, rank: Rank, *, left_waiting: int | None = None) -> None:
+        """Take the figures; ``left_waiting`` by the step's schedule: who came since is no queue.
+
+        vLLM puts those who come during a step into the scheduler's queue when the next one begins.
+        """
+        self.num_running = rank.num_running
+        num_waiting = len(rank.waiting)
+        self.num_waiting = num_waiting if left_waiting is None else min(left_waiting, num_waiting)
+        self.kv_usage_fraction = max(0.0, 1 - rank.free_blocks / rank.num_blocks)
+
+
+class Page:
+    """The families of one server. ``engine`` makes the series of one rank."""
+
+    def __init__(self, *, model_name: str, buckets: Mapping[str, Sequence[float]]) -> None:
+        self.registry = CollectorRegistry()
+        self.model_name = model_name
+        GCCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        ProcessCollector(registry=self.registry)
+        self.counters = {
+            name: self._counter(name, text, families.LABELS)
+            for name, text in families.COUNTERS.items()
+        }
+        self.labelled = {
+            name: self._counter(name, text, (*families.LABELS, label))
+            for name, (text, label, _) in families.LABELLED_COUNTERS.items()
+        }
+        self.histograms = {
+            name: self._histogram(name, text, buckets[family])
+            for name, (text, family) in families.HISTOGRAMS.items()
+        }
+        self.running = self._gauge("num_requests_running", "Requests in the batch.")
+        self.waiting = self._gauge("num_requests_waiting", "Requests that wait.")
+        self.waiting_by_reason = self._gauge(
+            "num_requests_waiting_by_reason", "Requests that wait, by reason.", "reason"
+        )
+        self.kv_usage = self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.")
+        self.sleep_state = self._gauge("engine_sleep_state", "1 for the state.", "sleep_state")
+        self._rejections = self._counter(
+            "admission_rejections", "Requests refused by a queue limit.", ("model_name", "reason")
+        )
+        for reason in families.REJECTION_REASONS:
+            self._rejections.labels(model_name, reason)
+        self._work: dict[str, Counter] = {}
+        self._drafts: dict[str, Counter] = {}
+        self._accepted: Counter | None = None
+        self._num_draft_tokens = 0
+
+    def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
+        return Counter(f"vllm:{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"vllm:{name}", text, (*families.LABELS, *labels), registry=self.registry)
+
+    def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
+        return Histogram(
+            f"vllm:{name}", text, families.LABELS, buckets=bounds, registry=self.registry
+        )
+
+    def count_rejection(self, reason: str) -> None:
+        """Note a request that a queue limit refused."""
+        self._rejections.labels(self.model_name, reason).inc()
+
+    def show_work(self) -> None:
+        """Add the analytic counters of ``--enable-mfu-metrics``."""
+        self._work = {
+            name: self._counter(name, text, families.LABELS)
+            for name, text in families.WORK_COUNTERS.items()
+        }
+
+    def show_drafts(self, num_draft_tokens: int) -> None:
+        """Add the counters of speculative decoding, with so many tokens drafted in each step."""
+        self._num_draft_tokens = num_draft_tokens
+        self._drafts = {
+            name: self._counter(name, text, families.LABELS)
+            for name, text in families.DRAFT_COUNTERS.items()
+        }
+        name, text, label = families.ACCEPTED_BY_POSITION
+        self._accepted = self._counter(name, text, (*families.LABELS, label))
+
+    def show_cache_configs(self, configs: Sequence[Mapping[str, str]]) -> None:
+        """Add the info series whose labels are the cache's configuration, ``engine`` included."""
+        gauge = Gauge(
+            "vllm:cache_config_info",
+            "Cache configuration.",
+            list(configs[0]),
+            registry=self.registry,
+        )
+        for config in configs:
+            gauge.labels(**config).set(1)
+
+    def engine(self, index: int, work: StepWork | None) -> "EngineSeries":
+        """Return the series of one data-parallel rank, all present from the start."""
+        labels = (self.model_name, str(index))
+        last_step = LastStep()
+        self._gauges_of(last_step, labels)
+        return EngineSeries(
+            last_step=last_step,
+            counters={name: each.labels(*labels) for name, each in self.counters.items()},
+            labelled={
+                (name, value): self.labelled[name].labels(*labels, value)
+                for name, (_, _, values) in families.LABELLED_COUNTERS.items()
+                for value in values
+            },
+            histograms={name: each.labels(*labels) for name, each in self.histograms.items()},
+            work_counters={name: each.labels(*labels) for name, each in self._work.items()},
+            work=work,
+            draft_counters={name: each.labels(*labels) for name, each in self._drafts.items()},
+            accepted=[
+                self._accepted.labels(*labels, str(position))
+                for position in range(self._num_draft_tokens)
+                if self._accepted
+            ],
+        )
+
+    def _gauges_of(self, step: LastStep, labels: tuple[str, str]) -> None:
+        self.running.labels(*labels).set_function(lambda: step.num_running)
+        self.waiting.labels(*labels).set_function(lambda: step.num_waiting)
+        self.kv_usage.labels(*labels).set_function(lambda: step.kv_usage_fraction)
+        by_reason = self.waiting_by_reason
+        by_reason.labels(*labels, "capacity").set_function(lambda: step.num_waiting)
+        by_reason.labels(*labels, "deferred").set(0)
+        for state, value in families.SLEEP_STATES.items():
+            self.sleep_state.labels(*labels, state).set(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeries:
+    """The series of one engine, bound to its labels."""
+
+    last_step: LastStep
+    counters: Mapping[str, Counter]
+    labelled: Mapping[tuple[str, str], Counter]
+    histograms: Mapping[str, Histogram]
+    work_counters: Mapping[str, Counter]
+    work: StepWork | None
+    draft_counters: Mapping[str, Counter]
+    accepted: Sequence[Counter]
+    """Draft tokens that were right, by their position; empty where nothing is drafted."""
+
+    def count_step(self, step: RankStep) -> None:
+        """Note one engine step; one that found nothing to do on this rank is none."""
+        if not (step.emissions or step.prefill_tokens or step.preempted):
+            return
+        num_tokens = step.prompt_tokens + step.generated_tokens
+        self.histograms["iteration_tokens_total"].observe(num_tokens)
+        self.counters["generation_tokens"].inc(step.generated_tokens)
+        self.counters["num_preemptions"].inc(len(step.preempted))
+        if self.accepted:
+            self._count_drafts(step)
+        if self.work and self.work_counters:
+            self._count_work(step, self.work)
+
+    def _count_drafts(self, step: RankStep) -> None:
+        for emission in step.decoding:
+            self.draft_counters["spec_decode_num_drafts"].inc()
+            self.draft_counters["spec_decode_num_draft_tokens"].inc(len(self.accepted))
+            self.draft_counters["spec_decode_num_accepted_tokens"].inc(emission.num_tokens - 1)
+            for counter in self.accepted[: emission.num_tokens - 1]:
+                counter.inc()
+
+    def _count_work(self, step: RankStep, work: StepWork) -> None:
+        verified = len(step.decoding) * (1 + len(self.accepted))
+        num_tokens = verified + step.prefill_tokens
+        self.work_counters["estimated_flops_per_gpu"].inc(work.flop(num_tokens))
+        self.work_counters["estimated_read_bytes_per_gpu"].inc(work.read_bytes(step.context_tokens))
+        self.work_counters["estimated_write_bytes_per_gpu"].inc(work.write_bytes(num_tokens))
+
+    def count_start(self, *, prompt_tokens: int, cached_tokens: int) -> None:
+        """Note a request that was scheduled for the first time."""
+        self.counters["prefix_cache_queries"].inc(prompt_tokens)
+        self.counters["prefix_cache_hits"].inc(cached_tokens)
+        self.labelled["prompt_tokens_cached_by_source", "device"].inc(cached_tokens)
+
+    def count_first_token(self, ttft_s: float, *, prompt_tokens: int, cached_tokens: int) -> None:
+        """Note the end of a prefill."""
+        self.histograms["time_to_first_token_seconds"].observe(ttft_s)
+        self.counters["prompt_tokens"].inc(prompt_tokens)
+        self.counters["prompt_tokens_cached"].inc(cached_tokens)
+        computed_tokens = prompt_tokens - cached_tokens
+        self.labelled["prompt_tokens_by_source", "local_compute"].inc(computed_tokens)
+        self.labelled["prompt_tokens_by_source", "local_cache_hit"].inc(cached_tokens)
+
+    def count_later_tokens(self, latency_s: float) -> None:
+        """Note what a step after the first token gave, several tokens as one."""
+        self.histograms["inter_token_latency_seconds"].observe(latency_s)
+
+    def count_abort(self) -> None:
+        """Note a request whose client went away, or that a shutdown cut off."""
+        self.labelled["request_success", "abort"].inc()
+
+    def count_end(
+        self,
+        times: RequestTimes,
+        *,
+        prompt_tokens: int,
+        cached_tokens: int,
+        output_tokens: int,
+        num_preemptions: int,
+    ) -> None:
+        """Note a request that got all its tokens."""
+        decode_s = times.last_token_s - times.first_token_s
+        for name, value in {
+            "e2e_request_latency_seconds": times.last_token_s - times.arrived_s,
+            "request_queue_time_seconds": times.started_s - times.arrived_s,
+            "request_inference_time_seconds": times.last_token_s - times.started_s,
+            "request_prefill_time_seconds": times.first_token_s - times.started_s,
+            "request_decode_time_seconds": decode_s,
+            "request_time_per_output_token_seconds": decode_s / max(output_tokens - 1, 1),
+            "request_prompt_tokens": prompt_tokens,
+            "request_generation_tokens": output_tokens,
+            "request_max_num_generation_tokens": output_tokens,
+            "request_params_max_tokens": output_tokens,
+            "request_params_n": 1,
+            "request_num_preemptions": num_preemptions,
+            "request_prefill_kv_computed_tokens": prompt_tokens - cached_tokens,
+        }.items():
+            self.histograms[name].observe(value)
+        self.labelled["request_success", "length"].inc()

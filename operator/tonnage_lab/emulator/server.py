@@ -1,0 +1,195 @@
+"""The HTTP side: the OpenAI completions endpoint, health and metrics."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import HttpVersion11, web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from tonnage.units import MIB
+from tonnage_lab.emulator import VLLM_VERSION
+from tonnage_lab.emulator.arguments import Arguments
+from tonnage_lab.emulator.authentication import authentication
+from tonnage_lab.emulator.completions import (
+    EACH_TEXT,
+    ApiError,
+    CompletionRequest,
+    Frames,
+    answer,
+    parse,
+    usage,
+)
+from tonnage_lab.emulator.loop import EngineLoop
+from tonnage_lab.emulator.metrics import Page
+
+MAX_BODY_BYTES: Final = 16 * MIB
+
+
+class Server:
+    """One emulator. It answers 503 to everything until ``ready`` is set."""
+
+    def __init__(
+        self,
+        *,
+        arguments: Arguments,
+        loop: EngineLoop,
+        page: Page,
+        max_model_len: int,
+        cached_prompt_fraction: float,
+    ) -> None:
+        self.ready = False
+        self.draining = False
+        self._arguments = arguments
+        self._loop = loop
+        self._page = page
+        self._max_model_len = max_model_len
+        self._cached_prompt_fraction = cached_prompt_fraction
+
+    def application(self, *, api_key: str | None = None) -> web.Application:
+        """Return the routes; with a key, those that vLLM asks it for do."""
+        middlewares = [self._guard, *([authentication(api_key)] if api_key else [])]
+        application = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+        application.add_routes(
+            [
+                web.post("/v1/completions", self._completions),
+                web.get("/v1/models", self._models),
+                web.get("/version", self._version),
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        return application
+
+    @web.middleware
+    async def _guard(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        if not self.ready:
+            return web.Response(status=503, text="the model is loading")
+        try:
+            return await handler(request)
+        except ApiError as error:
+            return web.json_response(error.body(), status=error.status)
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=503 if self.draining else 200)
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": VLLM_VERSION})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        models = [
+            {
+                "id": name,
+                "object": "model",
+                "owned_by": "vllm",
+                "root": self._arguments.model,
+                "max_model_len": self._max_model_len,
+            }
+            for name in self._arguments.served_model_names
+        ]
+        return web.json_response({"object": "list", "data": models})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._page.registry),
+            headers={"Content-Type": CONTENT_TYPE_LATEST},
+        )
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        asked = parse(
+            await self._json(request),
+            models=self._arguments.served_model_names,
+            max_model_len=self._max_model_len,
+        )
+        self._admit()
+        if asked.stream:
+            return await self._stream(request, asked)
+        return await self._collect(asked)
+
+    @staticmethod
+    async def _json(request: web.Request) -> object:
+        try:
+            return await request.json()
+        except json.JSONDecodeError as error:
+            raise ApiError(
+                status=400, kind="BadRequestError", message=f"the body is no JSON: {error}"
+            ) from error
+
+    def _admit(self) -> None:
+        if self.draining:
+            raise ApiError(
+                status=503, kind="ServiceUnavailable", message="the server is shutting down"
+            )
+        limit = self._arguments.max_num_queued_reqs
+        if limit is not None and self._loop.num_requests >= limit:
+            self._page.count_rejection("max_num_queued_reqs")
+            raise ApiError(
+                status=503,
+                kind="ServiceUnavailable",
+                message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
+            )
+
+    def _cached_tokens(self, asked: CompletionRequest) -> int:
+        if not self._arguments.enable_prefix_caching:
+            return 0
+        found = int(self._cached_prompt_fraction * asked.prompt_tokens)
+        return min(found, asked.prompt_tokens - 1)
+
+    async def _collect(self, asked: CompletionRequest) -> web.Response:
+        reason = await self._generate(asked, lambda _: None)
+        if reason == "abort":
+            raise ApiError(status=503, kind="ServiceUnavailable", message="the request was aborted")
+        text = EACH_TEXT * asked.max_tokens
+        whole = answer(asked, text, reason, created_s=int(time.time()))
+        return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)})
+
+    async def _stream(self, request: web.Request, asked: CompletionRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        chunked = request.version >= HttpVersion11
+        if chunked:
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        frames = Frames(asked, chunked=chunked)
+        transport = request.transport
+
+        def write(reason: str | None) -> None:
+            """Hand a token to the socket at once: no task is woken for it."""
+            if transport is not None and not transport.is_closing():
+                data = frames.token if reason is None else frames.last(reason, asked.max_tokens)
+                transport.write(data)
+
+        await self._generate(asked, write)
+        await response.write_eof()
+        return response
+
+    async def _generate(
+        self, asked: CompletionRequest, listener: Callable[[str | None], None]
+    ) -> str:
+        """Wait for the last token; a client that goes away aborts its request."""
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        reasons: list[str] = []
+
+        def listen(reason: str | None) -> None:
+            listener(reason)
+            if reason is not None:
+                reasons.append(reason)
+                if not ended.done():
+                    ended.set_result(reason)
+
+        number = self._loop.submit(
+            prompt_tokens=asked.prompt_tokens,
+            output_tokens=asked.max_tokens,
+            cached_tokens=self._cached_tokens(asked),
+            listener=listen,
+        )
+        try:
+            return await ended
+        finally:
+            if not reasons:  # cut off, and it may end before this is reached
+                self._loop.abort(number)

@@ -1,0 +1,172 @@
+"""What the emulator knows and the operator has to find out.
+
+The file named by ``TONNAGE_LAB_TRUTH`` holds the hidden constants as JSON. The step time has one
+of two forms: the linear one below, in plain seconds, or the product's own formula with other
+constants than the catalogue's.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from tonnage.engine.step_costs import StepCosts, linear_costs
+from tonnage_lab.emulator.arguments import Arguments
+
+ENVIRONMENT: Final = "TONNAGE_LAB_TRUTH"
+
+
+class TruthError(ValueError):
+    """The truth file is missing, or says something that cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearStep:
+    """``per_step_s + weight_read_s + per_sequence_s * n + kv_s_per_token * C + prefill * p``.
+
+    ``n`` are the sequences that decode on all data-parallel ranks; ``C`` and ``p``, what they
+    attend to and the prompt tokens, are those of the slowest rank.
+    """
+
+    per_step_s: float
+    per_sequence_s: float = 0.0
+    weight_read_s: float = 0.0
+    kv_s_per_token: float = 0.0
+    prefill_s_per_token: float = 0.0
+
+    def costs(self, max_num_seqs: int) -> StepCosts:
+        """Return the cost of a step with up to so many sequences."""
+        costs = linear_costs(
+            per_step_s=self.per_step_s + self.weight_read_s,
+            per_sequence_s=self.per_sequence_s,
+            kv_s_per_token=self.kv_s_per_token,
+            prefill_s_per_token=self.prefill_s_per_token,
+            max_num_seqs=max_num_seqs,
+        )
+        return replace(costs, own_prefill_s_per_token=self.prefill_s_per_token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What vLLM's analytic counters would say of a step, per GPU."""
+
+    weight_bytes: float
+    kv_bytes_per_token: float
+    flop_per_token: float
+
+    def read_bytes(self, context_tokens: int) -> float:
+        return self.weight_bytes + self.kv_bytes_per_token * context_tokens
+
+    def write_bytes(self, num_tokens: int) -> float:
+        return self.kv_bytes_per_token * num_tokens
+
+    def flop(self, num_tokens: int) -> float:
+        return self.flop_per_token * num_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """The hidden constants of one engine."""
+
+    step: Mapping[str, Any]
+    kv_tokens: int | None = None
+    """Of one data-parallel rank; None: the product's own estimate for these arguments."""
+    load_s: float = 0.0
+    block_size: int = 16
+    max_model_len: int | None = None
+    """Of the checkpoint, for when the flag is absent."""
+    cached_prompt_fraction: float = 0.0
+    acceptance_rate: float = 0.0
+    """Chance that a draft token is right when all before it were."""
+    work: StepWork | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> "Truth":
+        """Read the file.
+
+        Raises:
+            TruthError: it is missing, no JSON, or its fields are wrong.
+        """
+        try:
+            return cls.from_dict(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise TruthError(f"{ENVIRONMENT}={path}: {error}") from error
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Truth":
+        work = values.get("work")
+        return cls(**{**values, "work": StepWork(**work) if work else None})
+
+    @classmethod
+    def from_environment(cls) -> "Truth":
+        path = os.environ.get(ENVIRONMENT)
+        if not path:
+            raise TruthError(f"{ENVIRONMENT} must name the file with the hidden constants")
+        return cls.load(Path(path))
+
+
+StepForm = Callable[[Truth, Arguments], StepCosts]
+
+
+def _linear(truth: Truth, arguments: Arguments) -> StepCosts:
+    try:
+        linear = LinearStep(**truth.step)
+    except TypeError as error:
+        raise TruthError(f"step: {error}") from error
+    return linear.costs(arguments.num_active_seqs * arguments.data_parallel_size)
+
+
+def _formula(truth: Truth, arguments: Arguments) -> StepCosts:
+    costs: StepCosts = _formula_module().formula_costs(
+        truth.step, arguments, acceptance_rate=truth.acceptance_rate
+    )
+    return costs
+
+
+def _formula_module() -> ModuleType:
+    """Import what half the product hangs on, for those emulators that need it only."""
+    from tonnage_lab.emulator import formula  # noqa: PLC0415
+
+    return formula
+
+
+STEP_FORMS: Final[dict[str, StepForm]] = {"gpu": _formula, "per_step_s": _linear}
+"""By the field that tells the form; the first one counts."""
+
+
+def step_costs(truth: Truth, arguments: Arguments) -> StepCosts:
+    """Return what the steps of an engine started with these arguments cost.
+
+    Raises:
+        TruthError: the step has none of the known forms.
+    """
+    for tell, form in STEP_FORMS.items():
+        if tell in truth.step:
+            return form(truth, arguments)
+    raise TruthError(f"step needs one of {sorted(STEP_FORMS)}, has {sorted(truth.step)}")
+
+
+def kv_tokens(truth: Truth, arguments: Arguments) -> int:
+    """Return the KV tokens of one data-parallel rank.
+
+    Raises:
+        TruthError: the file does not say.
+    """
+    if arguments.num_gpu_blocks_override is not None:
+        return arguments.num_gpu_blocks_override * block_size(truth, arguments)
+    if truth.kv_tokens is not None:
+        return truth.kv_tokens
+    if "gpu" not in truth.step:
+        raise TruthError("kv_tokens is null, and nothing else says how much KV cache there is")
+    num_tokens: int = _formula_module().formula_kv_tokens(
+        truth.step, arguments, acceptance_rate=truth.acceptance_rate
+    )
+    return num_tokens
+
+
+def block_size(truth: Truth, arguments: Arguments) -> int:
+    """Return the tokens per KV block: as asked for, else what the engine would choose."""
+    return arguments.block_size or truth.block_size
