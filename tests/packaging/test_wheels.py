@@ -41,7 +41,7 @@ except OSError as error:
     print(error.strerror)
 """
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.packaging, pytest.mark.thorough]
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="there is no C compiler")
 
 

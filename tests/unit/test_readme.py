@@ -45,12 +45,13 @@ def test_the_plan_in_the_readme_is_what_its_command_prints(shown):
     shown("plan", "\n".join(["```text", *map(str.rstrip, lines), "```", ""]))
 
 
-@pytest.mark.parametrize(
-    "path",
-    [each for each in pages() if not each.is_relative_to(SITE)],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_every_file_that_a_page_of_the_repository_links_to_exists(path):
-    links = LINK.findall(path.read_text())
+def test_every_file_that_a_page_of_the_repository_links_to_exists():
+    missing = [
+        f"{path.relative_to(ROOT)}: {link}"
+        for path in pages()
+        if not path.is_relative_to(SITE)
+        for link in LINK.findall(path.read_text())
+        if not (path.parent / link).exists()
+    ]
 
-    assert [link for link in links if not (path.parent / link).exists()] == []
+    assert missing == []

@@ -47,22 +47,15 @@ def test_every_row_of_the_list_is_covered_here_or_said_to_be_elsewhere():
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
-def test_the_parser_refuses_and_names_the_field(case: BadInput):
+def test_the_parser_refuses_in_one_short_line_that_names_the_field(case: BadInput):
     with pytest.raises(InvalidSpecError) as refusal:
         parse_model_deployment(manifest(*case.changes))
 
     said = str(refusal.value)
     assert case.field in said
     assert [part for part in case.shows if part not in said] == []
-
-
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
-def test_a_refusal_is_one_short_printable_line(case: BadInput):
-    with pytest.raises(InvalidSpecError) as refusal:
-        parse_model_deployment(manifest(*case.changes))
-
-    assert str(refusal.value).isprintable()
-    assert len(str(refusal.value)) < 1024
+    assert said.isprintable()
+    assert len(said) < 1024
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.id)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import yaml
@@ -307,7 +308,12 @@ def test_a_signal_ends_it_and_all_its_processes(trace, tmp_path, number):
         *("--scale", "600", "--policy", "tonnage,static:3", "--seeds", "1"),
     ]
     with subprocess.Popen(  # noqa: S603  (our own program)
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A job in the background of a shell ignores SIGINT, and hands that on.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         assert "0 of 2 runs done" in process.stderr.readline()
         process.send_signal(number)
