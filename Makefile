@@ -12,10 +12,10 @@ LOGS := build/tests
 # What is compiled on installation, where there is a C compiler: installed anew when it changes.
 COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.pxd) deploy/hatch_build.py
 
-# The tests in parts, of which two run at a time: those of a control plane wait for most of their time.
+# The tests in parts, of which three run at a time: those of a control plane wait for most of theirs.
 # Which tests the parts take: all of them if it is empty.
 MARKED ?= not thorough
-PARTS := cluster faults unit
+PARTS := cluster faults unit cli
 # These measure times under load, and have the machine to themselves.
 ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py)
 
@@ -33,13 +33,14 @@ test-all: export MARKED :=
 
 test test-all:
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(PARTS:%=tests-%); parts=$$?; \
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(PARTS:%=tests-%); parts=$$?; \
 	$(MAKE) --no-print-directory tests-alone; alone=$$?; \
 	grep -E '^(_{4,} |E  |FAILED |ERROR|INTERNALERROR|Fatal )' $(LOGS)/*.log; exit $$(( parts | alone ))
 
 tests-cluster: TESTS := tests/cluster $(ALONE:%=--ignore=%)
 tests-alone: TESTS := $(ALONE)
-tests-unit: TESTS := tests/unit tests/golden operator
+tests-cli: TESTS := $(addprefix tests/unit/,api catalog cli documentation)
+tests-unit: TESTS := tests/unit tests/golden operator $(addprefix --ignore=tests/unit/,api catalog cli documentation)
 tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore=tests/golden
 
 $(PARTS:%=tests-%) tests-alone: tests-%: $(VENV)/.dev
@@ -52,7 +53,7 @@ lint: $(VENV)/.dev  ## Format, rules, layers, types
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-unit: tests-unit  ## The tests that need no cluster
+unit: tests-unit tests-cli  ## The tests that need no cluster
 
 crds: $(VENV)/.dev  ## Write the CRD anew from the types
 	$(BIN)/tonnage crd > crds/modeldeployments.tonnage.dev.yaml

@@ -69,7 +69,7 @@ def test_every_case_has_a_name_of_its_own():
     assert len({case.id for case in REFUSED}) == len(REFUSED)
 
 
-@pytest.mark.parametrize("case", one_of_each(REFUSED, rule, id=lambda case: case.id))
+@pytest.mark.parametrize("case", one_of_each(REFUSED, rule, name=lambda case: case.id))
 def test_the_api_server_refuses_and_names_the_field(refusals: dict[str, str], case: BadInput):
     said = refusals[case.id]
 

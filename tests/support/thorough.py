@@ -7,7 +7,7 @@ import pytest
 
 
 def one_of_each(
-    cases: Iterable[Any], kind: Callable[[Any], Hashable], *, id: Callable[[Any], str] = str
+    cases: Iterable[Any], kind: Callable[[Any], Hashable], *, name: Callable[[Any], str] = str
 ) -> list[Any]:
     """Return parameters of which all but the first of each kind are marked thorough."""
     seen: set[Hashable] = set()
@@ -15,13 +15,13 @@ def one_of_each(
     for case in cases:
         is_new = kind(case) not in seen
         seen.add(kind(case))
-        made.append(pytest.param(case, id=id(case), marks=() if is_new else pytest.mark.thorough))
+        made.append(pytest.param(case, id=name(case), marks=() if is_new else pytest.mark.thorough))
     return made
 
 
-def one_in(number: int, cases: Iterable[Any], *, id: Callable[[Any], str] = str) -> list[Any]:
+def one_in(number: int, cases: Iterable[Any], *, name: Callable[[Any], str] = str) -> list[Any]:
     """Return parameters of which all but one in so many are marked thorough."""
     return [
-        pytest.param(case, id=id(case), marks=pytest.mark.thorough if index % number else ())
+        pytest.param(case, id=name(case), marks=pytest.mark.thorough if index % number else ())
         for index, case in enumerate(cases)
     ]

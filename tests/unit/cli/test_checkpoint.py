@@ -34,7 +34,9 @@ CONFIG = json.dumps(
         "vocab_size": 512,
     }
 )
-AUTO = llama(("    weights: fp8\n", ""), ("meta-llama/Llama-3.3-70B-Instruct", "my/model"))
+AS_STORED = llama(("    weights: fp8\n", ""), ("    requestsPerSecond: 4\n", ""))
+"""Without a rate no replicas are searched for: what is read of files is the same."""
+AUTO = AS_STORED.replace("meta-llama/Llama-3.3-70B-Instruct", "my/model")
 KEY = "hf_of_a_test"
 NOWHERE = "http://127.0.0.1:9"
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -122,7 +124,7 @@ def test_a_config_that_is_given_beats_the_one_of_the_checkpoint(folder, tmp_path
 
 def test_a_checkpoint_without_a_config_is_of_the_model_in_the_catalogue(folder):
     (folder / "config.json").unlink()
-    text = llama(("    weights: fp8\n", ""), ("gpusPerReplica: 2", "gpusPerReplica: 4"))
+    text = AS_STORED.replace("gpusPerReplica: 2", "gpusPerReplica: 4")
 
     first, note = inputs_of(plan(text, options=["--checkpoint", folder, "-o", "json"]))
 
@@ -214,7 +216,7 @@ def test_headers_have_a_bound_of_all_together(folder):
 
 
 def test_what_changes_the_weights_is_offered_without_the_bytes_of_the_files():
-    text = llama(("    weights: fp8\n", ""), ("gpusPerReplica: 2", "gpusPerReplica: 1"))
+    text = AS_STORED.replace("gpusPerReplica: 2", "gpusPerReplica: 1")
     (document,) = read_documents(text, source="x")
     tensors = llama_tensors(num_layers=80, hidden=8192, ffn=28672)
 

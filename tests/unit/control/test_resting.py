@@ -520,6 +520,7 @@ def rises(replicas):
     return [at for at in range(1, len(replicas)) if replicas[at] > replicas[at - 1]]
 
 
+@pytest.mark.thorough
 class TestTimeAlone:
     """What nothing but time brings comes to what rests as it does to what is always decided."""
 
@@ -589,6 +590,7 @@ loads = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=5)
 @given(loads)
 def test_what_rests_comes_to_the_same_as_what_is_decided_in_every_tick(history):

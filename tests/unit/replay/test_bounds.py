@@ -90,11 +90,13 @@ class Bounds:
             lambda: drift_without_its_end(2.5),
             Bounds(least_kept=0.9862, most_gpu_hours=2.322),  # measured: 99.11 %, 2.254
             id="drift",
+            marks=pytest.mark.thorough,
         ),
         pytest.param(
             lambda: day_of_two_hours(10.0),
             Bounds(least_kept=0.9950, most_gpu_hours=4.788),  # measured: 100.00 %, 4.649
             id="diurnal",
+            marks=pytest.mark.thorough,
         ),
         pytest.param(
             lambda: shape("bursts", 10.0),

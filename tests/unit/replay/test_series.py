@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fleet_builders import a_model
+from thorough import one_of_each
 from tonnage.replay.cluster import Start
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import Fates
@@ -82,7 +83,13 @@ def steps():
     )
 
 
-@pytest.mark.parametrize("name", ["static:3" if name == "static" else name for name in names()])
+@pytest.mark.parametrize(
+    "name",
+    one_of_each(
+        ["static:3" if name == "static" else name for name in names()],
+        lambda name: name if name in {"tonnage", "static:3"} else "of another autoscaler",
+    ),
+)
 def test_what_is_billed_adds_up_to_the_gpu_hours(steps, name):
     found = steps.outcome_of(policy_of(name))
 
