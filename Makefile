@@ -12,9 +12,9 @@ LOGS := build/tests
 # What is compiled on installation, where there is a C compiler: installed anew when it changes.
 COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.pxd) deploy/hatch_build.py
 
-# The tests in parts, of which three run at a time: those of a control plane wait for most of theirs.
 # Which tests the parts take: all of them if it is empty.
 MARKED ?= not thorough
+# The tests in parts, of which three run at a time: those of a control plane wait for most of theirs.
 PARTS := cluster faults unit cli
 # These measure times under load, and have the machine to themselves.
 ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py)
