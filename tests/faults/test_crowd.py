@@ -17,7 +17,7 @@ from site_lab import a_model
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS
 from tonnage_lab import kwok
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.thorough]
 
 NUM_OBJECTS, REPLICAS = 40, 2
 MOST_REQUESTS = 26

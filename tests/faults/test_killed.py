@@ -42,7 +42,11 @@ def changed(story):
     story.change(contextLength=16384, pods={})
 
 
-STORIES = (created, grown, shrunk, changed)
+STORIES = (
+    created,
+    changed,
+    *(pytest.param(told, marks=pytest.mark.thorough) for told in (grown, shrunk)),
+)
 
 
 def begun(told):

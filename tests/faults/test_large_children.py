@@ -14,7 +14,7 @@ from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.units import KIB, MIB
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.thorough]
 
 LOG = logging.getLogger("tests.large_children")
 

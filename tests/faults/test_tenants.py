@@ -65,7 +65,11 @@ def outcome(world):
     return {name: (needs[name], goodput[name]) for name in ("qwen", "mixtral")}
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-replica", "two-replicas"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.thorough), 2],
+    ids=["one-replica", "two-replicas"],
+)
 def honest(request):
     with a_busy_world(replicas=request.param) as world:
         return request.param, outcome(world), world.memory.calibrations

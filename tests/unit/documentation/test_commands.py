@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from doc_blocks import NEEDS, ROOT, blocks, commands, pages
+from thorough import one_of_each
 from tonnage.api.objects import parse_model_deployment
 from tonnage.cli.commands.app import program
 
@@ -60,7 +61,12 @@ def checkout(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", [each for each in PAGES if any(b.is_run for b in blocks(each))], ids=name
+    "path",
+    one_of_each(
+        [each for each in PAGES if any(b.is_run for b in blocks(each))],
+        lambda path: path.parent.name == "how-to",
+        name=name,
+    ),
 )
 def test_the_commands_of_a_page_work_one_after_the_other(checkout, path):
     paths = [str(ROOT / "operator"), os.environ.get("PYTHONPATH", "")]
