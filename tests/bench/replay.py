@@ -28,6 +28,7 @@ from replay_cases import (
     trace_case,
     traces_in,
 )
+from replay_others.registry import ALL
 from replay_report import report
 from replay_runs import Draw, Job, Run, all_done, read
 
@@ -40,7 +41,6 @@ from tonnage.replay.policies import (
     UnknownPolicyError,
     policy_of,
 )
-from tonnage.replay.rivals.registry import RIVALS
 
 POLICIES = (
     TONNAGE, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency", "keda-queue", "keda-epp-queue",
@@ -57,13 +57,13 @@ DRAWN = "drawn"
 
 def swept(names: Sequence[str]) -> list[str]:
     """Return a rival that has a knob by each of its values but the one that it is shipped with."""
-    policies = map(policy_of, names)
+    policies = [policy_of(each, ALL) for each in names]
     rivals = [each.name for each in policies if each.knob is None and each.name not in OWN]
     return [
         str(Policy(name=each, knob=knob))
         for each in rivals
-        for knob in RIVALS[each].sweep
-        if knob != RIVALS[each].default
+        for knob in ALL[each].sweep
+        if knob != ALL[each].default
     ]
 
 
@@ -83,7 +83,7 @@ def draws_of(
 
 def jobs_of(draws: Sequence[Draw], names: Sequence[str], *, sweep: bool) -> list[Job]:
     """Return all runs, by draw; ``sweep``: rivals with all values of their knobs, too."""
-    policies, others = [str(policy_of(each)) for each in names], swept(names) if sweep else []
+    policies, others = [str(policy_of(each, ALL)) for each in names], swept(names) if sweep else []
     return [
         Job(draw=draw, policy=policy)
         for draw in draws

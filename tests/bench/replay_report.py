@@ -8,9 +8,10 @@ from itertools import chain
 from statistics import median
 
 from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
+from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Job, Run
 
-from tonnage.replay.policies import KNOWS_TRUTH, STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
 from tonnage.units import DAY_S, HOUR_S, format_s, significant
 

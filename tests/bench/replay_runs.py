@@ -17,7 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import replay_others
 from replay_cases import Case, scenario, setup_of
+from replay_others.registry import ALL
 
 import tonnage
 from tonnage.replay.judge import QUANTILES
@@ -105,7 +107,7 @@ def run_of(job: Job, drawn: Callable[[], DrawnScenario], sources: str) -> Run:
     """Run a job; what goes wrong is part of the answer."""
     began_s = time.process_time()
     try:
-        outcome = drawn().outcome_of(policy_of(job.policy))
+        outcome = drawn().outcome_of(policy_of(job.policy, ALL))
     except Exception:  # told, with the run that it ended
         return Run(
             cpu_s=time.process_time() - began_s, sources=sources, error=traceback.format_exc()
@@ -153,11 +155,11 @@ def _by_quantile(values: Sequence[float]) -> dict[str, float | None]:
 def sources_digest() -> str:
     """Return which Tonnage this is, uncommitted changes included, as far as a run can tell."""
     found = hashlib.sha256()
-    package = Path(tonnage.__file__).parent
-    for path in sorted(package.rglob("*")):
-        name = path.relative_to(package)
-        if path.suffix in {".py", ".toml"} and name.parts[0] not in BESIDE:
-            found.update(str(name).encode() + path.read_bytes())
+    for package in (Path(tonnage.__file__).parent, Path(replay_others.__file__).parent):
+        for path in sorted(package.rglob("*")):
+            name = path.relative_to(package)
+            if path.suffix in {".py", ".toml"} and name.parts[0] not in BESIDE:
+                found.update(str(name).encode() + path.read_bytes())
     return found.hexdigest()[:DIGITS]
 
 
@@ -203,7 +205,7 @@ def _written(
     folder: Path, draw: Draw, jobs: Sequence[Job], sources: str
 ) -> Sequence[tuple[Job, Run]]:
     """Run jobs of a draw, and write each file here, so that it stays if nobody waits for it."""
-    drawn = cache(lambda: DrawnScenario.of(draw.scenario()))
+    drawn = cache(lambda: DrawnScenario.of(draw.scenario(), ALL))
     found = []
     for job in jobs:
         found.append((job, run_of(job, drawn, sources)))

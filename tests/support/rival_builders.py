@@ -1,8 +1,18 @@
-"""What a rival's rule is shown, made up by hand."""
+"""What a rival's rule is shown, made up by hand; and a load that a rule scales for."""
 
+from dataclasses import replace
+
+from fleet_builders import a_model, a_request_of, a_sizing
 from tonnage.estimate.series import Series
+from tonnage.replay.cluster import Start
+from tonnage.replay.record import Served
+from tonnage.replay.rivals.controller import Given, RivalController
 from tonnage.replay.rivals.profile import Profile
 from tonnage.replay.rivals.rule import Probe, SeenPod, Signals, Told
+from tonnage.replay.simulation import Simulation
+from tonnage.replay.traffic import Source, piecewise, traffic
+from tonnage.settings import Settings
+from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo, Target
@@ -13,6 +23,18 @@ FLAGS = Flags(
     gpu_memory_utilization=0.9,
     parallelism=Parallelism(tensor=1),
 )
+SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
+SMALL = {
+    "model": {"id": "meta-llama/Llama-3.1-8B-Instruct"},
+    "hardware": {"gpu": "H100", "gpusPerReplica": 1},
+    "demand": {
+        "requestsPerSecond": 8,
+        "promptTokens": {"mean": 2000, "p99": 4000},
+        "outputTokens": {"mean": 200},
+    },
+    "scaling": {"minReplicas": 1, "maxReplicas": 6, "routing": "LeastOutstanding"},
+}
+DURATION_S = 360.0
 
 
 def told(**changes):
@@ -67,3 +89,42 @@ def _series(values):
         if value is not None:
             labels = {"namespace": "serving", "pod": f"pod-{number}", "engine": "0"}
             yield Series(labels=labels, value=value, evaluated_at_s=0.0)
+
+
+def turns(rule, count, *, asked, in_flight=0, requests_per_s=0.0):
+    """What it asks for at each of so many acts, of what stays as it is."""
+    found = []
+    for n in range(count):
+        at_s = n * rule.interval_s
+        signal = a_signal(asked, at_s=at_s)
+        counted = {"in_flight": in_flight, "arrived": round(requests_per_s * at_s)}
+        found.append(rule.replicas(replace(signal, **counted)))
+    return found
+
+
+def a_record(rule, *, replicas=2):
+    """A load that rises from half of what two replicas serve to twice that, scaled by a rule."""
+    model = a_model(**SMALL)
+    request, sizing = a_request_of(model), a_sizing(model)
+    source = Source(
+        rate=piecewise([(0, 4.0), (60, 30.0)]), shapes=((0.0, expected_workload(model.spec)),)
+    )
+    served = Served(
+        model=model,
+        traffic=traffic(source, duration_s=DURATION_S, context_tokens=request.context_tokens),
+        start=Start(mean_s=60.0),
+    )
+    given = Given(
+        flags=sizing.flags,
+        replicas=replicas,
+        believed_requests_per_s=sizing.goodput_requests_per_s,
+        true_requests_per_s=sizing.goodput_requests_per_s,
+    )
+    controller = RivalController(SETTINGS, rules={model.uid: rule}, given={model.uid: given})
+    (record,) = Simulation([served], settings=SETTINGS, controller=controller).run(DURATION_S)
+    return record
+
+
+def simulated(rival):
+    """A record of the rule as its project ships it."""
+    return a_record(rival.factory(rival.default, SETTINGS.scrape_interval_s))

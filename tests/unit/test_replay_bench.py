@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from replay import POLICIES, draws_of, jobs_of, left_out, main, swept
 from replay_cases import NoCaseError, chosen_cases, shape_cases, trace_case, traces_in
+from replay_others.registry import ALL
 from replay_report import meetings, report, verdict
 from replay_runs import Draw, Job, Run, read, write
 
@@ -118,7 +119,7 @@ def test_traces_of_a_folder_are_those_that_the_benchmark_knows(tmp_path):
 
 
 def test_all_policies_of_the_bench_exist():
-    assert [str(policy_of(each)) for each in POLICIES] == list(POLICIES)
+    assert [str(policy_of(each, ALL)) for each in POLICIES] == list(POLICIES)
 
 
 def test_a_run_is_read_as_it_was_written_and_only_for_its_question(tmp_path):

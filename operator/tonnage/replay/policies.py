@@ -15,7 +15,7 @@ from tonnage.replay.operator import Operator
 from tonnage.replay.oracle import Oracle
 from tonnage.replay.record import Record
 from tonnage.replay.rivals.controller import Given, RivalController
-from tonnage.replay.rivals.registry import RIVALS
+from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.scenario import SETTINGS, Scenario
 from tonnage.replay.scheduled import Scheduled, Stages
 from tonnage.replay.series import Point, series
@@ -31,8 +31,6 @@ OWN: Final[Mapping[str, str]] = {
     STAIRCASE: "in hindsight, replicas by 5 minutes, Ready in time: what there is to win",
 }
 DEFAULT: Final = (TONNAGE, STATIC_PEAK, STAIRCASE)
-KNOWS_TRUTH: Final = "true-rate"
-"""The rival that is handed the goodput of a replica as it is."""
 
 
 class UnknownPolicyError(ValueError):
@@ -50,15 +48,16 @@ class Policy:
         return self.name if self.knob is None else f"{self.name}:{self.knob:g}"
 
 
-def policy_of(text: str) -> Policy:
+def policy_of(text: str, rivals: Mapping[str, Rival] = RIVALS) -> Policy:
     """Read a name, or a name and a number with a colon between.
 
     Raises:
         UnknownPolicyError: with what is wrong.
     """
     name, colon, written = text.strip().partition(":")
-    if name not in OWN and name not in RIVALS:
-        raise UnknownPolicyError(f"{name[:40]!r} is no policy; known are {', '.join(names())}")
+    if name not in OWN and name not in rivals:
+        known = ", ".join((*OWN, *rivals))
+        raise UnknownPolicyError(f"{name[:40]!r} is no policy; known are {known}")
     if not colon:
         if name == STATIC:
             raise UnknownPolicyError("static needs a number of replicas: static:4")
@@ -82,17 +81,12 @@ def _number(name: str, written: str) -> float:
     return knob
 
 
-def names() -> tuple[str, ...]:
-    """Return all policies; a constant fleet is ours, by its number of replicas."""
-    return tuple(dict.fromkeys((*OWN, *RIVALS)))
-
-
 def described() -> dict[str, str]:
-    """Return what each policy is, in a line."""
+    """Return what each policy is, in a line; ours first, a constant fleet among them."""
     rivals = {
         name: f"{each.description} ({each.knob}: {each.default:g})" for name, each in RIVALS.items()
     }
-    return {name: OWN.get(name) or rivals[name] for name in names()}
+    return {**OWN, **rivals}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +113,10 @@ class DrawnScenario:
     drawn: Drawn
     request: SizingRequest
     limits: Limits
+    rivals: Mapping[str, Rival]
 
     @classmethod
-    def of(cls, scenario: Scenario) -> "DrawnScenario":
+    def of(cls, scenario: Scenario, rivals: Mapping[str, Rival] = RIVALS) -> "DrawnScenario":
         drawn = scenario.drawn()
         nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
         (record,) = scenario.simulation(drawn, nothing).records
@@ -130,6 +125,7 @@ class DrawnScenario:
             drawn=drawn,
             request=record.cluster.request,
             limits=Limits.of(scenario.slo),
+            rivals=rivals,
         )
 
     @cached_property
@@ -242,9 +238,9 @@ class DrawnScenario:
         return why
 
     def _rival(self, policy: Policy) -> RivalController:
-        scenario, rival = self.scenario, RIVALS[policy.name]
+        scenario, rival = self.scenario, self.rivals[policy.name]
         uid, plan = scenario.model.uid, scenario.planned
-        true = self.true_requests_per_s if policy.name == KNOWS_TRUTH else math.nan
+        true = self.true_requests_per_s if rival.knows_truth else math.nan
         knob = rival.default if policy.knob is None else policy.knob
         return RivalController(
             settings=SETTINGS,

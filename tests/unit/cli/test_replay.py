@@ -12,7 +12,7 @@ import yaml
 
 from cli_builders import SMALL, a_deployment, run
 from tonnage.cli.answers.replay_words import COLUMNS
-from tonnage.replay.policies import names
+from tonnage.replay.policies import described
 
 
 def small(*changes):
@@ -176,7 +176,7 @@ def test_the_policies_are_listed_without_a_manifest():
     result = run("replay", "--policy", "list")
 
     assert result.exit_code == 0
-    assert [line.split()[0] for line in result.stdout.splitlines()] == list(names())
+    assert [line.split()[0] for line in result.stdout.splitlines()] == list(described())
 
 
 def test_what_is_not_auto_is_simulated_as_if_it_were(trace):

@@ -1,5 +1,6 @@
 import math
 from array import array
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,10 +15,9 @@ from tonnage.replay.policies import (
     Policy,
     UnknownPolicyError,
     described,
-    names,
     policy_of,
 )
-from tonnage.replay.rivals.registry import RIVALS
+from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.scenario import OfShape, OfTrace, ReplayError, Scenario, planned
 from tonnage.replay.series import width_of
 from tonnage.replay.traces import Trace
@@ -82,7 +82,11 @@ def fared(name, *stages, **changes):
 def test_every_policy_is_described_in_a_line():
     told = described()
 
-    assert set(told) == set(names()) == {*OWN, *RIVALS}
+    assert list(told) == [*OWN, *RIVALS]
+    assert list(RIVALS) == [
+        "hpa-concurrency", "keda-epp-queue", "llmd-slo", "wva-queueing", "wva-throughput",
+        "dynamo-classic", "ray",
+    ]  # fmt: skip
     assert all(what and "\n" not in what for what in told.values())
 
 
@@ -166,7 +170,7 @@ def test_no_constant_fleet_serves_what_is_longer_than_the_context():
 
 def test_what_policies_of_a_draw_share_is_changed_by_none():
     stages = ((4.0, 60.0), (16.0, 60.0))
-    names = ("staircase", "true-rate", "tonnage")
+    names = ("staircase", "ray", "tonnage")
     drawn = DrawnScenario.of(a_scenario(even_trace(*stages)))
     together = {name: drawn.outcome_of(policy_of(name)) for name in (*names, *reversed(names))}
 
@@ -182,8 +186,24 @@ def test_tonnage_and_a_rival_get_the_same_requests():
     assert own.faults == rival.faults == ()
 
 
-def test_the_rival_that_knows_the_truth_is_told_it():
-    assert fared("true-rate", (4.0, 60.0), speed=0.9).judged.num_requests == 240
+def test_a_rival_that_knows_the_truth_is_told_it_and_no_other_is():
+    told = []
+
+    class Listening:
+        interval_s, table, reads_engines = 60.0, {}, False
+
+        def replicas(self, signals):
+            told.append(signals.told.true_requests_per_s)
+            return signals.asked
+
+    rival = Rival(description="", knob="", default=1.0, sweep=(), factory=lambda *_: Listening())
+    rivals = {"knows": replace(rival, knows_truth=True), "guesses": rival}
+    drawn = DrawnScenario.of(a_scenario(even_trace((4.0, 30.0)), speed=0.9), rivals)
+    for name in rivals:
+        drawn.outcome_of(policy_of(name, rivals))
+
+    assert told[0] == drawn.true_requests_per_s
+    assert math.isnan(told[-1])
 
 
 def test_slower_engines_keep_less():

@@ -33,8 +33,7 @@ same arrivals, with cold starts, scrapes and draining pods. Prints, for each pol
 share of requests kept within the SLO, the worst hour, and how often it scaled, relative to the
 smallest constant number of replicas that keeps the target (static-peak) and to what somebody would
 have run who knew the traffic (staircase). All begin with what the operator begins with for
-spec.demand where no engine was measured yet. Policies other than tonnage are models of them;
-'tonnage replay --policy list' names them.
+spec.demand where no engine was measured yet. Policies other than tonnage are models of them.
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
 output_tokens, or in the format of Azure, BurstGPT or Mooncake. Times count from its first request.
@@ -250,7 +249,8 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     metavar="NAME[:KNOB][,...]",
     is_eager=True,
     callback=_policies,
-    help=f"What to compare; may be repeated. 'list' prints them all. Default: {','.join(DEFAULT)}.",
+    help=f"What to compare; may be repeated. Known are {', '.join(described())}; 'list' says what "
+    f"each is. Default: {','.join(DEFAULT)}.",
 )
 @click.option(
     "--start-up",

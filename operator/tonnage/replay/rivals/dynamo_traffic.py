@@ -35,15 +35,3 @@ class Counted:
 
 def _growth(now: Mapping[str, float], before: Mapping[str, float]) -> float:
     return sum(value - before.get(pod, 0.0) for pod, value in now.items())
-
-
-@dataclass(slots=True, kw_only=True)
-class Traffic:
-    """What counters grew by since the planner last looked, and when it did."""
-
-    since_s: float
-    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TABLE, 0.0))
-
-    def add(self, grown: Mapping[str, float]) -> None:
-        for name, value in grown.items():
-            self.sums[name] += value

@@ -1,30 +1,7 @@
 from dataclasses import replace
 
-import pytest
-
 from rival_builders import a_signal
-from tonnage.replay.rivals.hpa_kv import KvUsage
-from tonnage.replay.rivals.keda_bench import bench
-from tonnage.replay.rivals.keda_epp import epp_queue, epp_saturation
-from tonnage.replay.rivals.keda_queue import queue
-from tonnage.replay.rivals.llmd_token import token_law
-
-
-def test_an_hpa_brings_the_mean_kv_usage_to_its_target():
-    # 4 x 0.9 / 0.7 = 5.14
-    assert KvUsage(target=0.7).replicas(a_signal(4, kv_usage=[0.9] * 4)) == 6
-
-
-def test_a_queue_is_shared_out_over_replicas():
-    # 23 / 5 = 4.6
-    assert queue(5).replicas(a_signal(2, waiting=[10, 13])) == 5
-
-
-def test_an_empty_queue_asks_for_none_and_five_minutes_hold():
-    rule = queue(5)
-    found = [rule.replicas(a_signal(3, at_s=15.0 * n, waiting=[0, 0, 0])) for n in range(21)]
-
-    assert found == [3] * 20 + [1]
+from tonnage.replay.rivals.keda_epp import epp_queue
 
 
 def test_a_router_counts_what_waits_in_engines_as_running_too():
@@ -36,42 +13,3 @@ def test_a_router_counts_what_waits_in_engines_as_running_too():
 
 def test_a_router_lets_no_more_than_twice_as_many_come_at_once():
     assert epp_queue(16).replicas(replace(a_signal(2, waiting=[9, 9]), in_flight=700)) == 4
-
-
-def test_saturation_is_the_mean_of_what_is_fuller_and_is_divided_as_if_it_were_a_total():
-    # (5 / 5 + 0.4 / 0.8) / 2 = 0.75; 0.75 / 0.7 = 1.07
-    full = a_signal(2, waiting=[5, 0], kv_usage=[0.4, 0.4])
-    rule = epp_saturation(16)
-    for n in range(21):
-        found = rule.replicas(replace(full, at_s=15.0 * n))
-
-    assert found == 2
-    # Four replicas of which each is just saturated ask for two.
-    four = a_signal(4, waiting=[5] * 4, kv_usage=[0.8] * 4)
-    rule = epp_saturation(16)
-    assert [rule.replicas(replace(four, at_s=15.0 * n)) for n in range(21)][-1] == 2
-
-
-def test_the_benchmark_adds_one_in_three_minutes():
-    rule, now, found = bench(0.7), 2, []
-    for n in range(13):
-        signal = a_signal(now, at_s=15.0 * n, kv_usage=[0.9] * now, waiting=[10] * now)
-        now = rule.replicas(signal)
-        found.append(now)
-
-    assert found == [3] * 12 + [4]
-
-
-@pytest.mark.parametrize(
-    ("waiting", "kv_usage", "expected"),
-    [
-        ([10, 10], [0.1, 0.1], 3),  # 20 x 2,000 / 10,000 / 1.5 = 2.67
-        ([0, 0], [0.9, 0.9], 3),  # 1.8 / 0.8 = 2.25
-        ([3, 3], [0.8, 0.8], 2),  # 0.8 s of prefill; just full
-    ],
-)
-def test_tokens_that_wait_are_seconds_of_prefill(waiting, kv_usage, expected):
-    answers = {"waiting": waiting, "kv_usage": kv_usage}
-    prompts = {"prompts": [2.0, 2.0], "prompt_tokens": [4000.0, 4000.0]}
-
-    assert token_law(1.5, 15).replicas(a_signal(2, **answers, **prompts)) == expected

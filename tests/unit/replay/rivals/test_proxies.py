@@ -1,25 +1,8 @@
 from dataclasses import replace
 
-import pytest
-
-from rival_builders import a_signal
+from rival_builders import a_signal, turns
 from tonnage.replay.rivals.arrivals import Arrivals
-from tonnage.replay.rivals.kubeai import kubeai
 from tonnage.replay.rivals.ray_serve import ray_serve
-from tonnage.replay.rivals.skyserve import SkyServe
-from tonnage.replay.rivals.static import Static
-from tonnage.replay.rivals.true_rate import TrueRate
-
-
-def turns(rule, count, *, asked, in_flight=0, requests_per_s=0.0):
-    """What it asks for at each of so many acts, of what stays as it is."""
-    found = []
-    for n in range(count):
-        at_s = n * rule.interval_s
-        signal = a_signal(asked, at_s=at_s)
-        counted = {"in_flight": in_flight, "arrived": round(requests_per_s * at_s)}
-        found.append(rule.replicas(replace(signal, **counted)))
-    return found
 
 
 def test_a_rate_is_what_came_within_the_window():
@@ -44,42 +27,3 @@ def test_ray_means_over_half_a_minute():
     rule.replicas(replace(a_signal(5), in_flight=40))
 
     assert sum(rule.counts) / len(rule.counts) == 20
-
-
-def test_kubeai_goes_up_at_once_and_down_after_three_asks():
-    assert turns(kubeai(10), 1, asked=2, in_flight=25) == [3]
-    assert turns(kubeai(10), 3, asked=4, in_flight=25) == [4, 4, 3]
-
-
-def test_kubeai_sees_a_step_only_as_its_ten_minutes_fill():
-    rule = kubeai(10)
-    turns(rule, 60, asked=1, in_flight=10)
-
-    # (30 x 10 + 30 x 50) / 60 = 30
-    assert turns(rule, 30, asked=1, in_flight=50)[-1] == 3
-
-
-def test_skyserve_goes_up_after_five_minutes_by_the_goodput_that_is_believed():
-    # 40/s over 10/s; the first act knows no rate, fifteen decisions follow.
-    found = turns(SkyServe(load=1.0), 16, asked=2, requests_per_s=40)
-
-    assert found == [2] * 15 + [4]
-
-
-def test_the_true_rate_is_known_at_once_and_held_for_five_minutes():
-    rule = TrueRate(load=0.85)
-
-    # 40 / (0.85 x 8) = 5.9
-    assert turns(rule, 2, asked=2, requests_per_s=40) == [2, 6]
-    later = [rule.replicas(replace(a_signal(6, at_s=15.0 * n), arrived=600)) for n in range(2, 22)]
-    # From 75 s on nothing has come in the last minute; what 60 s asked for is held until 360 s.
-    assert later[:18] == [6] * 18
-    assert later[-1] < 6
-
-
-@pytest.mark.parametrize(("factor", "expected"), [(1.0, 3), (1.5, 5)])
-def test_static_stays_at_what_it_began_with(factor, expected):
-    rule = Static(factor=factor)
-
-    assert turns(rule, 1, asked=3) == [expected]
-    assert turns(rule, 2, asked=9) == [expected] * 2

@@ -7,9 +7,10 @@ that is not yet prefilled; here they are the requests waiting times the mean of 
 
 from typing import Final
 
+from replay_others.keda import DOWN_BY_ONE, UP_BY_ONE, total_of
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.hpa import Hpa
-from tonnage.replay.rivals.keda import DOWN_BY_ONE, UP_BY_ONE, Keda, total_of
+from tonnage.replay.rivals.keda import Keda
 from tonnage.replay.rivals.rule import Signals, gauges, scrapes_in
 
 WINDOW_S: Final = 60.0

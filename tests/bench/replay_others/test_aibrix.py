@@ -1,5 +1,5 @@
+from replay_others.aibrix import Apa, Kpa, Window
 from rival_builders import a_signal
-from tonnage.replay.rivals.aibrix import Apa, Kpa, Window
 
 
 def after(rule, usages, *, asked=4):

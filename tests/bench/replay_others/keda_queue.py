@@ -4,7 +4,8 @@ Follows vllm-project/production-stack helm/values.yaml (2026-08-05): a threshold
 15 s. Its query has one series for each pod, where the scaler wants one value: they are summed here.
 """
 
-from tonnage.replay.rivals.keda import Keda, total_of
+from replay_others.keda import total_of
+from tonnage.replay.rivals.keda import Keda
 from tonnage.replay.rivals.rule import gauges
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay_others.dynamo_model import Limits, StepModel
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.dynamo_model import Limits, StepModel
-from tonnage.replay.rivals.dynamo_traffic import TABLE, Counted, Traffic
+from tonnage.replay.rivals.dynamo_traffic import TABLE, Counted
 from tonnage.replay.rivals.rule import Pass, Signals, limit_s, whole
 
 LOAD_S: Final = 5.0
@@ -26,6 +26,18 @@ QUANTILE: Final = 0.9
 
 IsLate = Callable[[Pass], bool]
 IsSafe = Callable[[Pass], bool]
+
+
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """What counters grew by since the planner last looked, and when it did."""
+
+    since_s: float
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TABLE, 0.0))
+
+    def add(self, grown: Mapping[str, float]) -> None:
+        for name, value in grown.items():
+            self.sums[name] += value
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,8 +6,9 @@ in 300 s.
 
 from typing import Final
 
+from replay_others.keda import DOWN_BY_ONE, UP_BY_ONE, total_of
 from tonnage.replay.rivals.hpa import Hpa
-from tonnage.replay.rivals.keda import DOWN_BY_ONE, UP_BY_ONE, Keda, total_of
+from tonnage.replay.rivals.keda import Keda
 from tonnage.replay.rivals.rule import gauges
 
 QUEUE_THRESHOLD: Final = 2.0

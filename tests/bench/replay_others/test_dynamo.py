@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from replay_others.dynamo import Planner
+from replay_others.dynamo_model import Limits, StepModel, plane_through
 from rival_builders import a_signal
-from tonnage.replay.rivals.dynamo import Planner
-from tonnage.replay.rivals.dynamo_model import Limits, StepModel, plane_through
 from tonnage.replay.rivals.rule import Pass
 
 PLANE = (0.01, 2e-5, 1e-7)

@@ -1,0 +1,37 @@
+from dataclasses import replace
+
+from replay_others.kubeai import kubeai
+from replay_others.skyserve import SkyServe
+from replay_others.true_rate import TrueRate
+from rival_builders import a_signal, turns
+
+
+def test_kubeai_goes_up_at_once_and_down_after_three_asks():
+    assert turns(kubeai(10), 1, asked=2, in_flight=25) == [3]
+    assert turns(kubeai(10), 3, asked=4, in_flight=25) == [4, 4, 3]
+
+
+def test_kubeai_sees_a_step_only_as_its_ten_minutes_fill():
+    rule = kubeai(10)
+    turns(rule, 60, asked=1, in_flight=10)
+
+    # (30 x 10 + 30 x 50) / 60 = 30
+    assert turns(rule, 30, asked=1, in_flight=50)[-1] == 3
+
+
+def test_skyserve_goes_up_after_five_minutes_by_the_goodput_that_is_believed():
+    # 40/s over 10/s; the first act knows no rate, fifteen decisions follow.
+    found = turns(SkyServe(load=1.0), 16, asked=2, requests_per_s=40)
+
+    assert found == [2] * 15 + [4]
+
+
+def test_the_true_rate_is_known_at_once_and_held_for_five_minutes():
+    rule = TrueRate(load=0.85)
+
+    # 40 / (0.85 x 8) = 5.9
+    assert turns(rule, 2, asked=2, requests_per_s=40) == [2, 6]
+    later = [rule.replicas(replace(a_signal(6, at_s=15.0 * n), arrived=600)) for n in range(2, 22)]
+    # From 75 s on nothing has come in the last minute; what 60 s asked for is held until 360 s.
+    assert later[:18] == [6] * 18
+    assert later[-1] < 6

@@ -1,0 +1,28 @@
+import pytest
+
+from replay_others.registry import ALL, OTHERS
+from rival_builders import DURATION_S, simulated
+from tonnage.replay.record import kept
+from tonnage.replay.rivals.registry import RIVALS
+
+
+def test_the_benchmark_compares_what_the_product_compares_and_more():
+    assert ALL.keys() == RIVALS.keys() | OTHERS.keys()
+    assert not RIVALS.keys() & OTHERS.keys()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_rival_runs_and_stays_within_the_limits(name):
+    record = simulated(OTHERS[name])
+
+    assert record.faults == []
+    assert all(1 <= moment.replicas <= 6 for moment in record.moments)
+    assert kept(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_rival_starts_anew_in_each_run_and_sweeps_around_its_default(name):
+    rival = OTHERS[name]
+
+    assert rival.factory(rival.default, 15.0) is not rival.factory(rival.default, 15.0)
+    assert min(rival.sweep) <= rival.default <= max(rival.sweep)
