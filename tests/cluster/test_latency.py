@@ -13,7 +13,7 @@ from tonnage_lab.load_records import quantile
 
 pytestmark = site_lab.pytestmark
 
-NUM_CHANGES = 50
+NUM_CHANGES = 20
 LONGEST_PAUSE_S = 0.3
 LOOSE_S = 10.0
 """No guarantee: what would mean that the watch does not wake the loop."""
@@ -73,7 +73,7 @@ def test_a_change_reaches_the_deployment(tenant, request, tmp_path):
     figures = {
         "changes": len(taken),
         "p50_s": rounded(quantile(taken, 0.5)),
-        "p99_s": rounded(quantile(taken, 0.99)),
+        "p90_s": rounded(quantile(taken, 0.9)),
         "most_s": rounded(max(taken)),
     }
     show(request.config, "Change of a ModelDeployment to changed Deployment", figures, tmp_path)
