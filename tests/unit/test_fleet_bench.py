@@ -3,7 +3,6 @@
 import fleet_ticks
 import pytest
 
-from tonnage.control.resting import LONGEST_S
 from tonnage.sizing.serving.arrivals import requests
 
 NUM_OBJECTS, NUM_QUESTIONS = 40, 2
@@ -44,20 +43,6 @@ def test_a_fleet_at_rest_writes_and_searches_nothing_and_reads_its_children_alon
     # The object, four children; none is looked at more often than every four minutes.
     assert len(reads) <= 2 * 5 * NUM_OBJECTS
     assert not [path for path in reads if "/deployments/" in path or "/pods/" in path]
-
-
-def test_a_fleet_at_rest_is_decided_every_ten_minutes(warm):
-    decided = [warm.tick().num_decided for _ in range(int(LONGEST_S / fleet_ticks.TICK_S))]
-
-    assert NUM_OBJECTS <= sum(decided) <= 1.5 * NUM_OBJECTS
-
-
-def test_of_a_fleet_the_objects_that_change_are_decided_at_once(warm):
-    quiet = sum(warm.tick().num_decided for _ in range(8))
-    decided = [warm.tick(25).num_decided for _ in range(8)]
-
-    assert min(decided) >= NUM_OBJECTS / 4
-    assert sum(decided) <= quiet + 8 * NUM_OBJECTS / 2
 
 
 def test_what_one_object_of_many_does_costs_no_search_of_the_others(warm):

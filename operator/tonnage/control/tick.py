@@ -20,7 +20,7 @@ from tonnage.control.decide.budget import (
 from tonnage.control.decide.outlook import with_recalled
 from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, with_rollout
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.fault import Fault, broken, of_all, of_each, with_faults
+from tonnage.control.input.fault import Fault, broken, of_each, with_faults
 from tonnage.control.input.state import (
     Assessment,
     Fleet,
@@ -30,19 +30,8 @@ from tonnage.control.input.state import (
 )
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned
-from tonnage.control.observe.pages import with_rounds
 from tonnage.control.observe.permission import may_act
 from tonnage.control.report.status import recalled, report
-from tonnage.control.resting import (
-    Rest,
-    checks_at_rest,
-    remembered_at_rest,
-    resting,
-    still_unread,
-    still_waiting,
-    undisturbed,
-    woken,
-)
 from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.write.carried import Carried, with_fates
 from tonnage.control.write.writes import Writes, writes_for
@@ -58,11 +47,7 @@ class Outcome:
     found: tuple[Assessment, ...]
     writes: tuple[Writes, ...]
     memory: Memory
-    may_wait: Mapping[str, Rest]
-    """Decisions that stand if there is no room to write them, by UID."""
     faults: tuple[Fault, ...]
-    num_decided: int
-    """Objects that did not rest."""
     num_asked: int
     """Questions to sizing."""
     num_searched: int
@@ -75,57 +60,36 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     ``between``: called before each run of the engine model, and before each search. Where it
     raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
     """
-    fleet = with_rounds(fleet, memory)
-    at_rest, restless = of_all(lambda: undisturbed(fleet, memory), "nobody rests")
-    stand = at_rest or {}
-    asker = Asker(memory.answers, between, num_resting=len(stand))
-    found = assess_fleet(fleet, woken(memory, stand), asker, stand)
-    awake = [each for each in found if each.state.view.uid not in stand]
+    asker = Asker(memory.answers, between)
+    # 1. Measure, size and decide each object.
+    found = assess_fleet(fleet, memory.objects, asker)
     faults = [
         Fault(key=each.state.view.key, consequence="internal error", error=each.refusal.error)
-        for each in awake
+        for each in found
         if each.refusal and each.refusal.error
     ]
+    # 2. Learn from what engines report.
     said, unheard = of_each(
-        awake, lambda each: observation(each, fleet.windows_end_s), "nothing learned"
+        found, lambda each: observation(each, fleet.windows_end_s), "nothing learned"
     )
-    said |= {uid: rest.observation for uid, rest in stand.items()}
     lesson = learn_from(
         [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
     )
-    known = lesson.known
-    unheard += _unlearned(awake, said, lesson)
-    awake = with_faults(awake, unheard)
-    known = replace(known, objects={**known.objects, **_of_objects(found)})
-    learned = replace(fleet, calibrations=known)
-    written, unsaid = _written(awake, learned)
-    objects = {each.state.view.uid: each.memory for each in awake}
-    objects |= {uid: remembered for uid, (_, remembered) in written.items()}
-    rested = {uid: remembered_at_rest(rest, memory) for uid, rest in stand.items()}
-    looked, unchecked = of_all(
-        lambda: checks_at_rest(stand.values(), rested, fleet), "no child looked at"
-    )
-    checked = looked or []
-    objects |= {**rested, **{writes.uid: known for writes, known in checked}}
-    decided = ((each, *_told_of(each, written, said)) for each in awake)
-    come, unrested = of_all(lambda: list(resting(decided, fleet, objects, memory)), "nobody rests")
-    fresh = come or []
-    offered = [rest.waiting for rest in stand.values() if rest.waiting]
+    unheard += _unlearned(found, said, lesson)
+    known = replace(lesson.known, objects={**lesson.known.objects, **_of_objects(found)})
+    # 3. Report, and say what is to be written.
+    written, unsaid = _written(with_faults(found, unheard), replace(fleet, calibrations=known))
+    remembered = {uid: after for uid, (_, after) in written.items()}
     return Outcome(
         found=found,
-        writes=tuple(writes for writes, _ in (*written.values(), *checked, *offered)),
+        writes=tuple(writes for writes, _ in written.values()),
         memory=Memory(
-            objects=objects,
+            objects={each.state.view.uid: each.memory for each in found} | remembered,
             calibrations=known,
             learned_at_s=lesson.asked_at_s,
-            ticked_at_s=fleet.now_s,
-            rounds=still_unread(fleet),
             answers=asker.remembered,
-            resting={**stand, **{rest.uid: rest for rest in fresh if not rest.waiting}},
         ),
-        may_wait={rest.uid: rest for rest in fresh if rest.waiting},
-        faults=(*faults, *restless, *unheard, *unsaid, *unchecked, *unrested),
-        num_decided=len(awake),
+        faults=(*faults, *unheard, *unsaid),
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
@@ -143,16 +107,6 @@ def _unlearned(
             key = each.state.view.key
             faults.append(Fault(key=key, consequence="nothing learned", error=error))
     return faults
-
-
-def _told_of(
-    found: Assessment,
-    written: Mapping[str, tuple[Writes, ObjectMemory]],
-    said: Mapping[str, Observation | None],
-) -> tuple[Writes | None, Observation | None]:
-    """Return what is written for an object, unless that failed, and what its engines say."""
-    uid = found.state.view.uid
-    return written[uid][0] if uid in written else None, said.get(uid)
 
 
 def _written(
@@ -186,8 +140,7 @@ def with_carried(
     """
     found = {each.state.view.uid: each for each in outcome.found}
     written = {each.uid: (each, carried.get(each.uid)) for each in outcome.writes}
-    after = with_fates(outcome.memory, found, written, before=before, now_s=now_s)
-    return still_waiting(after, carried, outcome.may_wait, now_s=now_s)
+    return with_fates(outcome.memory, found, written, before=before, now_s=now_s)
 
 
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
@@ -200,29 +153,26 @@ def assess_fleet(
     fleet: Fleet,
     objects: Mapping[str, ObjectMemory],
     asker: Asker | None = None,
-    stand: Mapping[str, Rest] | None = None,
 ) -> tuple[Assessment, ...]:
     """Assess every object; what one grows by, the next in turn cannot have.
 
     They are sized in another order: in turn by namespace, who has waited longest first.
-    ``stand``: decisions that are not made anew, by UID.
     """
-    at_rest = {uid: rest.found for uid, rest in (stand or {}).items()}
     fleet = as_owned(fleet)
-    awake = [state for state in fleet.models if state.view.uid not in at_rest]
     known = {
-        state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet) for state in awake
+        state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet)
+        for state in fleet.models
     }
     asker = asker or Asker()
     sizings = {
         state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
-        for state in searched_in_turn(awake, known)
+        for state in searched_in_turn(fleet.models, known)
     }
-    sizings = _with_blackouts(sizings, at_rest, fleet)
-    found = at_rest
+    sizings = _with_blackouts(sizings, fleet)
+    found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = {reach(each, fleet) for each in sizings.values() if is_rolling(each, fleet)}
-    for state in in_turn(awake, known):
+    for state in in_turn(fleet.models, known):
         uid = state.view.uid
         not_counted = uncounted or uncounted_by(state, fleet)
         has_to_wait = not rolling.isdisjoint({EVERYWHERE, state.view.namespace})
@@ -236,12 +186,11 @@ def assess_fleet(
     return tuple(found[state.view.uid] for state in fleet.models)
 
 
-def _with_blackouts(
-    sizings: Mapping[str, Assessment], at_rest: Mapping[str, Assessment], fleet: Fleet
-) -> dict[str, Assessment]:
+def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str, Assessment]:
     """Say what was lost at once around each object; one of which that cannot be told is broken."""
-    everybody = (*sizings.values(), *at_rest.values())
-    losses, faults = of_each(everybody, lambda each: loss_of(each, fleet.now_s), "not watched")
+    losses, faults = of_each(
+        sizings.values(), lambda each: loss_of(each, fleet.now_s), "not watched"
+    )
     dark = blackouts(losses.values())
     errors = {fault.key: fault.error for fault in faults}
 

@@ -1,25 +1,23 @@
 """The answers of a round by pod and engine: what is as it was a round ago is not read again."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from tonnage.estimate.metrics import TABLE
 from tonnage.estimate.samples import (
     MAX_ENGINES,
-    EngineId,
     EngineSamples,
     Found,
-    Page,
     PodKey,
     age_s,
     arrived,
     engine_samples,
-    page_of,
     scraped_at_s,
 )
 from tonnage.estimate.series import Series, Vector, changed
 from tonnage.settings import Settings
+from tonnage.values import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +25,6 @@ class Scrape:
     """Everything that Prometheus said in one tick, by pod."""
 
     engines: Mapping[PodKey, tuple[EngineSamples, ...]] = field(default_factory=dict)
-    """What each said last that was new, and the newest scrape of then."""
-    pages: Mapping[EngineId, Page] = field(default_factory=dict)
-    """The newest scrape of each."""
     dropped_engines: Mapping[PodKey, int] = field(default_factory=dict)
     """How many engines beyond the most of one pod were left out, of the pods that had more."""
     answers: Found = field(default_factory=dict)
@@ -53,32 +48,24 @@ def join(
 ) -> Scrape:
     """Turn the answers of all queries into samples by pod; an answer that is missing may be.
 
-    ``before``: what was said a tick ago. Of pods that say the same only the newest scrape is read,
-    and their engines are the very same.
+    ``before``: what was said a tick ago. Of pods that say the same only the newest scrape is read.
     """
     vectors, last = _vectors(answers), _vectors(before.answers) if before else {}
     crowded = _crowded(answers, settings)
     dropped = {key: len(names) - MAX_ENGINES for key, names in crowded.items()}
     if before is None or not vectors or vectors.keys() != last.keys():
         engines = _joined(answers, settings, crowded)
-        pages = dict(_own_pages(engines))
-        return Scrape(engines=engines, pages=pages, dropped_engines=dropped, answers=answers)
+        return Scrape(engines=engines, dropped_engines=dropped, answers=answers)
     pods = _changed_pods(vectors, last, settings)
     newest = {name: answers[name] for name in NEWEST if name in answers}
-    same, turned = dict[PodKey, tuple[EngineSamples, ...]](), dict[EngineId, Page]()
+    same = dict[PodKey, tuple[EngineSamples, ...]]()
     for key, told in _by_pod(newest, settings, crowded).items():
         known, read = before.engines.get(key, ()), _kept(told)
         if key not in pods and [each.engine for each in known] == list(read):
-            same[key] = known
-            turned |= _turned(key, known, read, settings.scrape_interval_s)
+            same[key] = _as_of_now(known, read, settings.scrape_interval_s)
     pods |= before.engines.keys() - same.keys()
     fresh = _joined(_of_pods(vectors, pods, settings), settings, crowded)
-    return Scrape(
-        engines={**same, **fresh},
-        pages={**turned, **dict(_own_pages(fresh))},
-        dropped_engines=dropped,
-        answers=answers,
-    )
+    return Scrape(engines={**same, **fresh}, dropped_engines=dropped, answers=answers)
 
 
 def _crowded(answers: Found, settings: Settings) -> Crowded:
@@ -153,31 +140,20 @@ def _pod_of(labels: Mapping[str, str], settings: Settings) -> PodKey:
     return labels.get(settings.namespace_label, ""), labels.get(settings.pod_label, "")
 
 
-def _own_pages(
-    engines: Mapping[PodKey, tuple[EngineSamples, ...]],
-) -> Iterator[tuple[EngineId, Page]]:
-    """Yield the scrapes that engines were read with."""
-    for (namespace, pod), known in engines.items():
-        for each in known:
-            yield (namespace, pod, each.engine), page_of(each)
-
-
-def _turned(
-    key: PodKey, engines: Iterable[EngineSamples], newest: Mapping[str, Found], interval_s: float
-) -> Iterator[tuple[EngineId, Page]]:
-    """Yield the newest scrapes of a pod's engines that say nothing else."""
-    for each in engines:
-        found = newest[each.engine]
-        yield (
-            (*key, each.engine),
-            Page(
-                age_s=age_s(found, interval_s),
-                scraped_at_s=scraped_at_s(found),
-                arrived=arrived(found),
-                running=each.running,
-                waiting=each.waiting,
-            ),
+def _as_of_now(
+    engines: Iterable[EngineSamples], newest: Mapping[str, Found], interval_s: float
+) -> tuple[EngineSamples, ...]:
+    """Return a pod's engines with their newest scrape, in which nothing else was otherwise."""
+    return tuple(
+        replace(
+            each,
+            age_s=age_s(found, interval_s),
+            scraped_at_s=scraped_at_s(found),
+            arrived=arrived(found),
         )
+        for each in engines
+        for found in (newest[each.engine],)
+    )
 
 
 def _by_pod(answers: Found, settings: Settings, crowded: Crowded) -> dict[PodKey, Engines]:

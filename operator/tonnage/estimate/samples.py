@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tonnage.estimate.metrics import (
     BUSY_SCRAPES,
@@ -15,14 +14,11 @@ from tonnage.estimate.metrics import (
     Query,
 )
 from tonnage.estimate.series import UNUSABLE, Series
-from tonnage.values import replace
 
 MAX_ENGINES = 64
 """Of one pod; more than any node has data-parallel ranks."""
 PodKey = tuple[str, str]
 """(namespace, pod)"""
-EngineId = tuple[str, str, str]
-"""(namespace, pod, engine)"""
 Found = Mapping[str, Sequence[Series]]
 """Series by query."""
 
@@ -111,31 +107,6 @@ class EngineSamples:
     read_bytes_per_s: float | None = None
     """By the engine's own count of what each GPU reads; needs ``--enable-mfu-metrics``."""
     write_bytes_per_s: float | None = None
-
-
-class Page(NamedTuple):
-    """What the newest scrape of an engine says: another one each time, of a busy one at least."""
-
-    age_s: float | None
-    scraped_at_s: float | None
-    arrived: float | None
-    running: float | None
-    waiting: float | None
-
-
-def page_of(each: EngineSamples) -> Page:
-    return Page(each.age_s, each.scraped_at_s, each.arrived, each.running, each.waiting)
-
-
-def at_page(each: EngineSamples, page: Page, *, held_s: float) -> EngineSamples:
-    """Return an engine's figures as of a newer scrape, in which nothing else was otherwise."""
-    return replace(
-        each,
-        age_s=page.age_s,
-        scraped_at_s=page.scraped_at_s,
-        arrived=page.arrived,
-        held_s=held_s,
-    )
 
 
 def _is_usable(value: float, query: Query) -> bool:

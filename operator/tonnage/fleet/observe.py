@@ -10,7 +10,7 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
-from tonnage.control.input.state import ACTING, DeploymentView, Fleet, ModelState, ModelView, Round
+from tonnage.control.input.state import ACTING, DeploymentView, Fleet, ModelState, ModelView
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.joined import Scrape, join
@@ -27,6 +27,7 @@ from tonnage.fleet.taken import Taken
 from tonnage.fleet.views import AutoscalerView
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
+from tonnage.values import replace
 
 
 def _untold(_: Answers) -> None:
@@ -81,8 +82,6 @@ class Observer:
     _taken: Taken = field(init=False)
     _scraper: Scraper = field(init=False)
     _said: Said | None = None
-    _states: Mapping[str, ModelState] = field(default_factory=dict)
-    """Of the last tick, by UID."""
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, ages=Ages(self.settings.tick_s))
@@ -145,7 +144,7 @@ class Observer:
         self._taken.look(needed - seen_names, now_s)
         heard = self._heard(now_s)
         said = heard if ours else Said(at_s=now_s)
-        answers, pages = said.answers, said.scrape.pages
+        answers = said.answers
         seen = Seen(
             snapshot=snapshot,
             scrape=said.scrape,
@@ -154,7 +153,6 @@ class Observer:
             now_s=now_s,
         )
         models = tuple(self._read(view, parsed[view.uid], seen) for view in views)
-        self._states = {state.view.uid: state for state in models}
         return Fleet(
             now_s=now_s,
             models=models,
@@ -168,7 +166,6 @@ class Observer:
             settings=self.settings,
             has_pod_monitors=self.has_pod_monitors,
             said_at_s=said.at_s,
-            rounds=(Round(seen_at_s=now_s, pages=pages, held_s=self.rounds.held_s),),
         )
 
     def _ours(
@@ -203,17 +200,12 @@ class Observer:
     def _read(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
     ) -> ModelState:
-        """Return what is known of an object, the very same where that is what it was a tick ago.
-
-        A bug in that must not stop the others.
-        """
+        """Return what is known of an object; a bug in that must not stop the others."""
         try:
-            state = self._state(view, model, seen)
+            return self._state(view, model, seen)
         except Exception as error:
             deployment = _still_running(view, seen.snapshot)
             return ModelState(view=view, model=model, deployment=deployment, bug=error)
-        before = self._states.get(view.uid)
-        return before if before == state else state
 
     def _state(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
@@ -225,7 +217,8 @@ class Observer:
         deployment = snapshot.deployments.get(key) or self._unlabelled(view, model)
         pods = snapshot.pods_of(deployment) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
-        names = [(pod.namespace, pod.name) for pod in pods]
+        names = ((pod.namespace, pod.name) for pod in pods)
+        engines = chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)
         oldest = seen.oldest_claims.get(key) if target else None
         scaler = seen.autoscalers.get(key) if deployment else None
         return ModelState(
@@ -239,7 +232,7 @@ class Observer:
             claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
-            engines=tuple(chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)),
+            engines=tuple(replace(each, held_s=self.rounds.held_s) for each in engines),
         )
 
     def _unlabelled(self, view: ModelView, model: ModelDeployment) -> DeploymentView | None:

@@ -266,10 +266,11 @@ class TestWhileARoundGoesOn:
             hanging.hear(after_s=15)
             said_at_s.add(hanging.world.now_s)
             hanging.tick(after_s=20)
-            hanging.world.now_s += 5
+            said_at_s.add(hanging.world.now_s)  # then it was asked
+            hanging.tick(after_s=5)
+            hanging.world.now_s += 3
             hanging.later.run()
             tick(hanging.loop, hanging.world, after_s=0)
-            said_at_s.add(hanging.world.now_s)
         counted = {each.at_s for each in hanging.remembered.counted}
         new = {at_s for at_s in counted if at_s >= min(said_at_s)}
 

@@ -44,9 +44,5 @@ def apart_s(time_s: float, uid: str) -> float:
     >>> round(apart_s(300, "a")), round(apart_s(300, "b"))
     (287, 245)
     """
-    return time_s * (1 - SPREAD * place_of(uid))
-
-
-def place_of(uid: str) -> float:
-    """Return an object's own place, from 0 to below 1."""
-    return zlib.crc32(uid.encode()) % PLACES / PLACES
+    place = zlib.crc32(uid.encode()) % PLACES / PLACES
+    return time_s * (1 - SPREAD * place)

@@ -64,16 +64,6 @@ def _has_moved_lately(each: Assessment, fleet: Fleet) -> bool:
     return moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S
 
 
-def stands_at_s(memory: ObjectMemory, now_s: float) -> float:
-    """Return when a gain will have stood for long enough; never where none has to any more.
-
-    One that waits for others after that is looked after each time that its object is decided.
-    """
-    since_s = memory.better_since_s
-    at_s = math.inf if since_s is None else since_s + STANDS_S
-    return at_s if at_s > now_s else math.inf
-
-
 def with_rollout(
     found: Assessment, fleet: Fleet, *, free_gpus: int | None, is_rolling: bool
 ) -> Assessment:

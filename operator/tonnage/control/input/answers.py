@@ -22,9 +22,7 @@ Answers = Mapping[SizingRequest, Sizing | No]
 """By question, a request without the words about where its figures come from; the one that was
 asked last comes last."""
 REMEMBERED = 2000
-"""Answers that are kept beside those of the last tick: lengths waver, and come back."""
-ASKED_BY_ONE = 4
-"""Questions of one object, with those about its neighbourhoods, or less."""
+"""Answers, beside all those of the last tick: lengths waver, and come back."""
 
 
 class Asker:
@@ -34,12 +32,8 @@ class Asker:
     tries: a large fleet would push its own answers out in each round.
     """
 
-    def __init__(
-        self, last: Answers | None = None, between: Between = nothing, *, num_resting: int = 0
-    ) -> None:
-        """``num_resting``: objects that ask nothing now, and the same in a later tick."""
+    def __init__(self, last: Answers | None = None, between: Between = nothing) -> None:
         self._last, self._between = last or {}, between
-        self._most = REMEMBERED + ASKED_BY_ONE * num_resting
         self.answers: dict[SizingRequest, Sizing | No] = {}
         """To what was asked in this tick."""
         self.num_asked = self.num_searched = 0
@@ -66,7 +60,7 @@ class Asker:
     def remembered(self) -> Answers:
         """The answers of this tick, and before them the newest of those from earlier."""
         older = [each for each in self._last.items() if each[0] not in self.answers]
-        room = max(0, self._most - len(self.answers))
+        room = max(0, REMEMBERED - len(self.answers))
         return dict(older[max(0, len(older) - room) :]) | self.answers
 
     def _carried(self, request: SizingRequest, near: SizingRequest) -> Sizing | No:

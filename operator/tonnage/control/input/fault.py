@@ -49,14 +49,6 @@ def of_each(
     return results, faults
 
 
-def of_all(part: Callable[[], T], consequence: str) -> tuple[T | None, list[Fault]]:
-    """Return the result of a part of the tick that is no one object's; None: it goes without."""
-    try:
-        return part(), []
-    except Exception as error:
-        return None, [Fault(key=FLEET, consequence=consequence, error=error)]
-
-
 def with_faults(found: Iterable[Assessment], faults: Iterable[Fault]) -> list[Assessment]:
     """Return the objects, with what those met that go on without a part of the tick."""
     errors = {each.key: each.error for each in faults}

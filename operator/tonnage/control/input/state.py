@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import Condition, DecisionStatus
@@ -21,7 +21,7 @@ from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import Tally
-from tonnage.estimate.samples import EngineId, EngineSamples, Page
+from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.track import EngineKey, Readings
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
@@ -32,9 +32,6 @@ from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Workload
-
-if TYPE_CHECKING:
-    from tonnage.control.resting import Rest
 
 AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
@@ -208,16 +205,6 @@ class ModelState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """What the newest scrapes said in one tick."""
-
-    seen_at_s: float
-    pages: Mapping[EngineId, Page]
-    held_s: float = 0.0
-    """Since Prometheus said that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """The world as one tick sees it."""
 
@@ -246,9 +233,6 @@ class Fleet:
     """(reason, message) why what was learned is not all stored, or was not all read."""
     said_at_s: float | None = None
     """When Prometheus said what is known of engines; None: now."""
-    rounds: tuple[Round, ...] = ()
-    """The newest scrapes, after those that who rested has yet to note. None: engines tell theirs,
-    else they may be as of when they last said something else."""
 
     @property
     def windows_end_s(self) -> float:
@@ -503,13 +487,8 @@ class Memory:
     calibrations: Calibrations = field(default_factory=Calibrations)
     learned_at_s: Mapping[Scope, float] = field(default_factory=dict)
     """When each speed was last asked for evidence: windows do not overlap."""
-    ticked_at_s: float | None = None
-    rounds: tuple[Round, ...] = ()
-    """That an object at rest may have yet to note."""
     answers: Answers = field(default_factory=dict)
     """Of sizing, to what was asked of late."""
-    resting: "Mapping[str, Rest]" = field(default_factory=dict)
-    """Decisions that left nothing to do, by UID: they stand until something is otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,17 +57,6 @@ def belief(
     )
 
 
-def is_still_asked(
-    held: Belief, known: SpeedPosterior | None, *, share: float, now_s: float
-) -> bool:
-    """Tell whether plans are asked with the same constants where ``known`` is what was learned."""
-    if known is None:
-        return not held.is_measured
-    posterior = aged(known, _most_doubt(known, held.prior, held.widest), now_s=now_s)
-    asked = asked_now(posterior, held.asked, key=held.asked.key, share=share, now_s=now_s)
-    return asked is held.asked
-
-
 def load_test(request: SizingRequest, flags: Flags | None, fleet: Fleet) -> LoadTest | None:
     """Return what a load test found of engines with these flags."""
     if flags is None or not fleet.calibration_files:

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from tonnage.control.input.state import Fleet, ModelState, ObjectMemory
-from tonnage.control.observe.pages import as_of_now, unread
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
 from tonnage.estimate.samples import MAX_ENGINES, ArrivalWindow, EngineSamples
 from tonnage.estimate.track import (
     NOTHING_READ,
     EngineKey,
+    Reading,
     Readings,
     Track,
     noted,
@@ -34,29 +34,35 @@ def watched(
 ) -> tuple[ObjectMemory, ModelState]:
     """Note what every engine's page says, and return the engines without what cannot be."""
     interval_s = fleet.settings.scrape_interval_s
-    memory = with_pages(memory, state, fleet)
+    memory = _noted(memory, state, fleet)
     tracks = memory.tracks
-    newest = (as_of_now(each, state, fleet) for each in state.engines)
     engines = tuple(
         _sound(each, readings, interval_s)
         if (readings := tracks.get((each.pod, each.engine)))
         else each
-        for each in newest
+        for each in state.engines
     )
     return memory, replace(state, engines=engines)
 
 
-def with_pages(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
+def _noted(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
     """Note what the pages of every engine say of the requests that came since they were noted."""
     interval_s = fleet.settings.scrape_interval_s
     present = {pod.name for pod in state.pods}
     tracks = {key: kept for key, kept in memory.tracks.items() if key[0] in present}
     for each in state.engines:
         key = each.pod, each.engine
-        readings = tracks.get(key, NOTHING_READ)
-        for reading in unread(readings, each, state, fleet):
-            tracks[key] = readings = noted(readings, reading, interval_s=interval_s)
+        if reading := _reading(each):
+            readings = tracks.get(key, NOTHING_READ)
+            tracks[key] = noted(readings, reading, interval_s=interval_s)
     return replace(memory, tracks=_bounded(tracks))
+
+
+def _reading(each: EngineSamples) -> Reading | None:
+    at_s, arrived, running = each.scraped_at_s, each.arrived, each.running
+    if at_s is None or arrived is None or running is None or each.waiting is None:
+        return None
+    return Reading(at_s=at_s, arrived=arrived, running=running, waiting=each.waiting)
 
 
 def _bounded(tracks: Mapping[EngineKey, Readings]) -> Mapping[EngineKey, Readings]:

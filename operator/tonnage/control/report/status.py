@@ -230,14 +230,6 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
 
-def is_level(found: Assessment, memory: ObjectMemory) -> bool:
-    """Tell whether every gauge that is smoothed has come to what is measured."""
-    return not any(
-        value is not None and is_moved(name, memory.gauges.get(name, value), value)
-        for name, value, _ in _gauges(found)
-    )
-
-
 def _measured(
     found: Assessment, memory: ObjectMemory, now: str
 ) -> tuple[ObjectMemory, MeasuredStatus | None]:

@@ -147,30 +147,6 @@ def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
     return found.template
 
 
-def check_of_children(
-    found: Assessment, memory: ObjectMemory, fleet: Fleet
-) -> tuple[Writes, ObjectMemory] | None:
-    """Return the check of its children for an object that wants nothing else; None: it is not due.
-
-    With the memory of it once it is carried out.
-    """
-    view, model = found.state.view, found.state.model
-    is_due = memory.children_checked_at_s is not None and _is_check_due(found, memory, fleet)
-    if not is_due or not isinstance(model, ModelDeployment):
-        return None
-    if not may_act(found, fleet) or not owns_children(found):
-        return None
-    writes = Writes(
-        namespace=view.namespace,
-        name=view.name,
-        uid=view.uid,
-        generation=view.generation,
-        model=model,
-        check_children=True,
-    )
-    return writes, replace(memory, children_checked_at_s=fleet.now_s)
-
-
 def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool:
     checked_at_s = memory.children_checked_at_s
     every_s = apart_s(CHILDREN_CHECK_S, memory.uid)
