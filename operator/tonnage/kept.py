@@ -1,4 +1,4 @@
-"""What was made of a value, kept with it: an object is decided on the same ones again and again."""
+"""Memoize per instance: what was last computed from an immutable value is held by that value."""
 
 from collections.abc import Callable
 from functools import wraps

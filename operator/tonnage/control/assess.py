@@ -7,7 +7,7 @@ from tonnage.control.decide.approval import until_approved, within_cost, without
 from tonnage.control.decide.budget import Left, over_budget
 from tonnage.control.decide.draining import drain_reasons
 from tonnage.control.decide.drifted import with_departed
-from tonnage.control.decide.needed import as_needed_last, remember_need
+from tonnage.control.decide.needed import carry_last_need, remember_need
 from tonnage.control.decide.outlook import (
     events_of,
     held_s,
@@ -149,10 +149,10 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
 
 
 def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
-    """Remember since when a search is awaited, and to need what was needed last."""
+    """Remember since when a search is awaited, and carry the last recommendation forward."""
     since_s = memory.waiting_since_s
     since_s = now_s if since_s is None else since_s
-    return replace(as_needed_last(memory, now_s), waiting_since_s=since_s)
+    return replace(carry_last_need(memory, now_s), waiting_since_s=since_s)
 
 
 def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:

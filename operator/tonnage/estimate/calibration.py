@@ -164,7 +164,7 @@ def witnesses(
 
 
 def is_witness(posterior: SpeedPosterior) -> bool:
-    """Tell whether other namespaces may take over what one has seen."""
+    """Tell whether a namespace has enough evidence to share with others."""
     return posterior.num_windows >= MIN_WINDOWS
 
 

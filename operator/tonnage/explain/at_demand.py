@@ -79,7 +79,7 @@ def _passed(sizing: Sizing, served: Served) -> Iterator[str]:
         target for target in slo.tpot if (served.at(target.quantile).tpot_s or 0.0) > target.limit_s
     ]
     if late or slow:
-        yield "which is past a target by what the search for the rate leaves open"
+        yield "which misses a target, by no more than the step of the search for the rate"
 
 
 def latencies_written(sizing: Sizing, served: Served) -> Iterator[str]:
@@ -151,8 +151,8 @@ def cost_figures(found: Bill | None) -> dict[str, Any] | None:
 def load_written(served: Served) -> str:
     """Write how full the replicas are."""
     return (
-        f"busy {served.busy:.0%} of the time, then with {significant(served.running)} decoding "
-        f"each; KV cache {served.kv_usage:.0%} full"
+        f"busy {served.busy:.0%} of the time, with {significant(served.running)} running requests "
+        f"each on average; KV cache {served.kv_usage:.0%} full"
     )
 
 
@@ -167,9 +167,8 @@ def room_written(found: AtDemand) -> str:
             f"{price or ' an unknown amount'}"
         )
     return (
-        f"the demand may grow by {max(0.0, found.growth):.0%}, to "
-        f"{significant(found.sustained_requests_per_s)} requests/s, before {replicas + 1} are "
-        f"needed{price}"
+        f"headroom: up to {significant(found.sustained_requests_per_s)} requests/s "
+        f"({max(0.0, found.growth):+.0%}) before {replicas + 1} are needed{price}"
     )
 
 

@@ -72,7 +72,7 @@ def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
     )
     yield Unconfirmed(
         name="TPOT",
-        value=f"{format_s(sizing.at_capacity.tpot_s)}, 8 times in 10 within {spread:.0%}",
+        value=f"{format_s(sizing.at_capacity.tpot_s)}, 80% prediction interval +-{spread:.0%}",
         origin="estimated",
         confirmed_by=STEP_TIMES,
     )

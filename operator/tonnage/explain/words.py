@@ -62,8 +62,8 @@ def _fit(sizing: Sizing) -> Answer:
             f"KV bytes per token and GPU = {kv_bytes:,.0f} ({request.kv_format}, "
             f"{attention_name(sizing)})",
             f"at the {request.context_tokens} tokens of contextLength: "
-            f"{significant(sizing.memory_ceiling_longest)} requests; at the "
-            f"{significant(request.workload.mean_context_tokens)} tokens that occur: "
+            f"{significant(sizing.memory_ceiling_longest)} requests; at "
+            f"average length ({significant(request.workload.mean_context_tokens)} tokens): "
             f"{significant(sizing.memory_ceiling_typical)}",
             *_kv_range(sizing),
             *printed_lines(sizing),
@@ -216,8 +216,8 @@ def _sureness(sizing: Sizing) -> Iterator[str]:
         return
     subject = (request.gpu, request.weights, request.shape)
     words = (
-        f"8 times in 10 a step is within {speed_spread(*subject):.0%} of what is predicted, a "
-        f"first token within {first_token_spread(*subject):.0%}"
+        f"80% prediction interval: a step +-{speed_spread(*subject):.0%}, a first token "
+        f"+-{first_token_spread(*subject):.0%}"
     )
     new = [each.words for each in unmeasured(*subject)]
     yield f"{words}; never measured: {', '.join(new)}" if new else words

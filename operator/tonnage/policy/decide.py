@@ -100,7 +100,7 @@ def await_traffic(decision: Decision, situation: Situation) -> Decision:
     kept = min(situation.current, situation.awaited or 0)
     if decision.replicas >= kept:
         return decision
-    message = f"the traffic of spec.demand is awaited, which needs {situation.awaited}: {kept} stay"
+    message = f"holding {kept} until traffic arrives; spec.demand needs {situation.awaited}"
     return decision.limited_to(kept, "AwaitingTraffic", message)
 
 

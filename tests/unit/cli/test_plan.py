@@ -35,7 +35,7 @@ QUESTIONS = [
     "4. Which latencies are reached?",
     "5. How many replicas?",
     "6. What does it cost?",
-    "What it stands on",
+    "Assumptions",
     "Plan",
 ]
 

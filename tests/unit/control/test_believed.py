@@ -67,10 +67,7 @@ class TestAnUnmeasuredObject:
             if each.code == "SpeedInDoubt"
         ]
 
-        assert reason.message == (
-            f"planned for steps {SPREAD:.0%} longer than expected, the slow end of the range that "
-            "holds 80% of engines: nothing is measured yet"
-        )
+        assert reason.message == (f"unmeasured: plan adds {SPREAD:.0%} to step time (80% interval)")
 
     def test_of_no_range_stands_on_the_middle_and_says_nothing(self):
         found = planned()

@@ -102,8 +102,7 @@ def test_the_reason_for_a_margin_names_it_too():
 
     assert reason == Reason(
         code="SpeedInDoubt",
-        message="planned for steps 7% longer than expected, the slow end of the range that holds "
-        "80% of engines: measured by calibrate, 2025-10-04",
+        message="measured by calibrate, 2025-10-04: plan adds 7% to step time (80% interval)",
     )
 
 

@@ -114,7 +114,7 @@ def test_pods_with_scrapes_that_were_left_out_are_named():
     good = measure_traffic(replace(state, engines=(seen(STEADY)[1],)), fleet, memory)
 
     assert (bad.reason, good.reason) == ("ScrapesLeftOut", "Scraped")
-    assert bad.message == "1 pod reports; begun anew, or with scrapes that cannot be theirs: a"
+    assert bad.message == "1 pod reports; counter resets or invalid scrapes: a"
 
 
 def test_the_track_of_a_pod_that_is_gone_is_forgotten():

@@ -75,14 +75,14 @@ class TestInWords:
 
     def test_the_load_is_told(self):
         assert load_written(SERVED) == (
-            "busy 85% of the time, then with 22.6 decoding each; KV cache 19% full"
+            "busy 85% of the time, with 22.6 running requests each on average; KV cache 19% full"
         )
 
     def test_the_room_is_told_with_the_price_of_the_next_replica(self):
         # 5 / 4 - 1
         assert FOUND.growth == pytest.approx(0.25)
         assert room_written(FOUND) == (
-            "the demand may grow by 25%, to 5.00 requests/s, before 3 are needed for 12.00 USD/h"
+            "headroom: up to 5.00 requests/s (+25%) before 3 are needed for 12.00 USD/h"
         )
 
     def test_the_load_is_the_demand_over_what_is_sustained(self):

@@ -49,7 +49,7 @@ def in_short(choice: Choice) -> str:
         return f"{gpus}{load}"
     tokens = found.usd_per_million_tokens_asked or found.usd_per_million_tokens
     unit, more = found.currency, asked.next_bill if asked else None
-    further = f"; a replica more makes it {more.usd_per_hour:.2f} per hour" if more else ""
+    further = f"; with one more replica {more.usd_per_hour:.2f} per hour" if more else ""
     return (
         f"{gpus}{load}, {found.usd_per_hour:.2f} {unit} per hour, {tokens:.2f} {unit} per million "
         f"output tokens{further}"
@@ -60,7 +60,7 @@ def as_written(found: Compared) -> str:
     """Return what the manifest's own class and split would do, and its rank."""
     own = found.as_written
     if own is None:
-        return "Any class and split: no manifest names one"
+        return "All GPU types and splits were considered"
     if isinstance(own, RefusedClass):
         return f"As the manifest stands, {own.gpu.name} will not do: {printable(own.message)}"
     same = next((each for each in found.selection.choices if each.gpu == own.gpu), None)
@@ -156,9 +156,9 @@ def doubtful_winner(found: Compared) -> str | None:
     if asked.load * (1 + spread) <= 1 or dearer <= cheaper:
         return None
     return (
-        f"closer than sure: {first.gpu.name} is {asked.load:.1%} loaded, and its speed is known "
-        f"within {spread:.0%}; with a replica more ({dearer:.2f} per hour) {second.gpu.name} "
-        "costs less"
+        f"within model error, measure first: {first.gpu.name} is {asked.load:.1%} loaded, and its "
+        f"speed is known within {spread:.0%}; with one more replica "
+        f"({dearer:.2f} per hour) {second.gpu.name} costs less"
     )
 
 

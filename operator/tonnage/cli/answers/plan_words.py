@@ -93,7 +93,7 @@ def _cheaper_split(answer: Planned) -> str:
     if other is None:
         return ""
     num_gpus = other.sizing.parallelism.num_gpus
-    doubt = "" if other.is_sure else ", closer than sure"
+    doubt = "" if other.is_sure else ", within model error: measure first"
     return (
         f"; {counted(other.replicas, 'replica')} of {counted(num_gpus, 'GPU')} would take "
         f"{counted(other.num_fewer_gpus, 'GPU')} fewer{doubt}: --set "
@@ -168,7 +168,7 @@ def _ranks(flags: Flags) -> str:
 def saving_cells(saving: Saving) -> tuple[str, ...]:
     """Return a change, the GPUs that it takes, and what it saves; in doubt it says so."""
     saved, found = saving.saved_per_hour, saving.bill
-    doubt = "" if saving.is_sure else " (closer than sure)"
+    doubt = "" if saving.is_sure else " (within model error: measure first)"
     return (
         f"{saving.change}{doubt}",
         f"{saving.replicas} x {saving.sizing.parallelism.num_gpus}",

@@ -143,9 +143,7 @@ def fluid_words(found: Sequence[Fared]) -> str:
     first = outcomes[0].judged
     if first and is_by_day(first):
         least *= DAY_S / first.duration_s
-    return (
-        f"As a fluid, without queues and cold starts, the requests take {significant(least)} GPU-h."
-    )
+    return f"Lower bound, perfect packing: {significant(least)} GPU-h."
 
 
 def case_title(case: Case) -> str:

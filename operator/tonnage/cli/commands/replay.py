@@ -231,10 +231,10 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     default="60s",
     show_default=True,
     callback=_step,
-    help="With --prometheus: in which requests are counted; two scrapes at least.",
+    help="With --prometheus: query step, at least two scrape intervals.",
 )
 @click.option("--prometheus-token-file", "token_file", metavar="FILE", help="A bearer token.")
-@click.option("--prometheus-ca-file", "ca_file", metavar="FILE", help="Whom https is believed by.")
+@click.option("--prometheus-ca-file", "ca_file", metavar="FILE", help="CA bundle for TLS.")
 @click.option(
     "--save-trace",
     "saved_trace",

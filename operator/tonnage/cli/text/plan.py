@@ -49,7 +49,7 @@ def planned(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST) -> 
         parts += [Text(), Text(SAVINGS, style="bold"), _savings(answer)]
     for number, each in enumerate(questions(answer)):
         parts += [Text(), *_question(number + 1, each, figures.get(number))]
-    parts += [Text(), Text("What it stands on", style="bold"), _inputs(sizing)]
+    parts += [Text(), Text("Assumptions", style="bold"), _inputs(sizing)]
     parts += [Text(), Text("Plan", style="bold"), _summary(answer)]
     if answer.validation is not None:
         parts += [Text(), Text(str(answer.validation), style="green")]

@@ -109,9 +109,9 @@ def drifted(found: Assessment) -> Finding:
 
 
 def _unjudged(found: Assessment, live: DeploymentView) -> str:
-    why = "another version or other settings of Tonnage wrote the template: it is not judged"
+    why = "drift is unknown: another version or other settings of Tonnage wrote the template"
     if not isinstance(found.state.model, ModelDeployment):
-        why = "the template is not judged by a spec that is invalid"
+        why = "drift is unknown: the spec is invalid"
     who = " and ".join(sorted(live.template_managers))
     return f"{why}; {who} wrote fields of it" if who else why
 

@@ -37,8 +37,8 @@ def remember_need(
     return replace(memory, recent_needs=(*kept, new))
 
 
-def as_needed_last(memory: ObjectMemory, now_s: float) -> ObjectMemory:
-    """Take what was needed last for what is needed now: what is not decided ends no window."""
+def carry_last_need(memory: ObjectMemory, now_s: float) -> ObjectMemory:
+    """Carry the last recommendation forward: skipped ticks end no stabilization window."""
     recent = memory.recent_needs
     if not recent:
         return memory

@@ -107,7 +107,7 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bo
     if _has_moved_lately(found, fleet):
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     if judged(found.memory) and found.memory.rivals.dealt_with:
-        return "what another made of the template came back with our last write"
+        return "a webhook or another controller changes our template at each write"
     if is_rolling:
         return "another rollout is under way, in the namespace or for such a gain"
     if lacks := _lacks(found, free_gpus):

@@ -73,7 +73,7 @@ class Contest:
     """What is remembered of one thing that others may write too."""
 
     ours: str | None = None
-    """As Tonnage left it; None: it was not seen without another's hand in it."""
+    """As Tonnage left it; None: no baseline was observed."""
     change: Change | None = None
     """The newest by another."""
     corrected_at_s: tuple[float, ...] = ()
@@ -107,7 +107,7 @@ class Rivals:
     stood_for: str | None = None
     """Digest of the spec that the Deployment was made for when it last stood as we wrote it."""
     dealt_with: Differences = frozenset()
-    """Of the template, written over once or left: the same ones are no reason to write again."""
+    """Acknowledged differences of the template: corrected once or left, so no reason to reapply."""
     template_written_at: int | None = None
     """Generation of the Deployment that our last write of it comes to, until that is seen."""
     template_tried_at_s: float | None = None

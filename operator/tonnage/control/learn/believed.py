@@ -165,13 +165,10 @@ def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
     slower = held.asked_ratio - 1
     if slower < BAND:
         return ()
-    stands_on = _load_test(held) or (
+    evidence = _load_test(held) or (
         counted(held.posterior.num_windows, "window of evidence", "windows of evidence")
         if held.is_measured
-        else "nothing is measured yet"
+        else "unmeasured"
     )
-    message = (
-        f"planned for steps {slower:.0%} longer than expected, the slow end of the range that "
-        f"holds {share:.0%} of engines: {stands_on}"
-    )
+    message = f"{evidence}: plan adds {slower:.0%} to step time ({share:.0%} interval)"
     return (Reason(code="SpeedInDoubt", message=message),)

@@ -33,7 +33,7 @@ class Observation:
     speed: Scope
     prior: SpeedPosterior
     widest: SpeedPosterior
-    """The prior with the doubt that nothing exceeds."""
+    """The prior with the upper bound of its variance."""
     pods: tuple[PodWindow, ...]
     memory: Scope
     kv_tokens: float | None

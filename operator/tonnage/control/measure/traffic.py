@@ -85,7 +85,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         message = f"{_pods(ready)} no {unsaid}: does this version name it otherwise?"
     if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
         reason = "ScrapesLeftOut"
-        message = f"{message}; begun anew, or with scrapes that cannot be theirs: {odd}"
+        message = f"{message}; counter resets or invalid scrapes: {odd}"
     return Traffics(
         metrics=metrics,
         reason=reason,
@@ -129,7 +129,7 @@ def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[
 
 
 def _unsaid(engines: Iterable[EngineSamples], interval_s: float) -> str | None:
-    """Return the metric of demand that all who report leave out; None: nobody reports."""
+    """Return the metric of demand that is missing from every pod; None: no pod reports."""
     fresh = [each for each in engines if is_fresh(each, scrape_interval_s=interval_s)]
     first = f"completions_{WINDOWS[0]}"
     says = any(w.completions_per_s is not None for each in fresh for w in each.arrivals.values())

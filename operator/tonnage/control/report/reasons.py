@@ -29,7 +29,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "ApprovalNeeded": "more replicas would cost more than approvalAboveUsdPerHour",
     "AwaitingTraffic": "no traffic has come yet: the fleet stays as spec.demand asks, for a while",
     "Backlog": "requests wait, and so many replicas drain them in time",
-    "Demand": "the measured, else the expected, demand asks for so many replicas",
+    "Demand": "replicas required by measured, or configured, demand",
     "DisruptionBudget": "pods.disruptionBudget lets no replica go while there are fewer",
     "DrainTooShort": "the longest answers take longer than a leaving replica has: they are cut off",
     "Draining": "what an overload left waiting is being served, so no replica is taken away",
@@ -47,7 +47,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "MinReplicas": "fewer are needed than minReplicas",
     "NoDemand": "no demand is given and none was seen: minReplicas",
     "Pacing": "replicas changed a moment ago, and the effect is awaited",
-    "PromisesJudged": "kept and broken promises moved the factor on the goodput",
+    "PromisesJudged": "capacity adjusted from SLO attainment",
     "QuotaExceeded": "a ResourceQuota refuses more pods",
     "ReplicaLost": "a replica was lost, so none is taken away",
     "Reserve": "more replicas for bursts that are over before one could be Ready",
@@ -125,7 +125,7 @@ _PODS: Final[Mapping[str, str]] = {
     "InvalidImageName": "the image's name cannot be read",
 }
 _STORAGE: Final[Mapping[str, str]] = {
-    "Corrupted": "what was kept cannot be read; a copy was put aside",
+    "Corrupted": "saved calibration is corrupt; it was backed up",
     "EntriesDropped": "entries with figures that cannot be were left out",
     "NewerVersion": "a later version wrote it: it is not overwritten, and learning stays in memory",
     "Unreadable": "the API server did not hand out what was kept",
