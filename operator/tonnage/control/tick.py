@@ -1,9 +1,16 @@
-"""One tick as a function of values: assess every object, learn from all, say what is to be written.
+"""One tick as a function of values, in six steps.
+
+1. Recall what is known of each object, at first sight from its status and what was stored.
+2. Measure the traffic of each object and size it, in turn by namespace.
+3. Look for blackouts: objects that lost their metrics at once.
+4. Decide replicas and template, in turn by priority, within the GPU budget.
+5. Learn from what engines report.
+6. Report status, conditions and Events, and say what is to be written.
 
 The operator runs it in a cluster, a replay in a model of one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.control.assess import decided, sized
@@ -61,38 +68,87 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome
     raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
     """
     asker = Asker(memory.answers, between)
-    # 1. Measure, size and decide each object.
     found = assess_fleet(fleet, memory.objects, asker)
-    faults = [
-        Fault(key=each.state.view.key, consequence="internal error", error=each.refusal.error)
-        for each in found
-        if each.refusal and each.refusal.error
-    ]
-    # 2. Learn from what engines report.
-    said, unheard = of_each(
-        found, lambda each: observation(each, fleet.windows_end_s), "nothing learned"
+    lesson, unlearned = _learned(found, fleet, memory)
+    written, unwritten = _written(
+        with_faults(found, unlearned), replace(fleet, calibrations=lesson.known)
     )
-    lesson = learn_from(
-        [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
-    )
-    unheard += _unlearned(found, said, lesson)
-    known = replace(lesson.known, objects={**lesson.known.objects, **_of_objects(found)})
-    # 3. Report, and say what is to be written.
-    written, unsaid = _written(with_faults(found, unheard), replace(fleet, calibrations=known))
     remembered = {uid: after for uid, (_, after) in written.items()}
     return Outcome(
         found=found,
         writes=tuple(writes for writes, _ in written.values()),
         memory=Memory(
             objects={each.state.view.uid: each.memory for each in found} | remembered,
-            calibrations=known,
+            calibrations=lesson.known,
             learned_at_s=lesson.asked_at_s,
             answers=asker.remembered,
         ),
-        faults=(*faults, *unheard, *unsaid),
+        faults=(*_undecided(found), *unlearned, *unwritten),
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
+
+
+def assess_fleet(
+    fleet: Fleet, objects: Mapping[str, ObjectMemory], asker: Asker | None = None
+) -> tuple[Assessment, ...]:
+    """Take every object through the steps up to a decision; ``objects``: remembered, by UID."""
+    asker = asker or Asker()
+    fleet, known = _recalled(as_owned(fleet), objects)
+    sizings = {
+        state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
+        for state in searched_in_turn(fleet.models, known)
+    }
+    sizings = _with_blackouts(sizings, fleet)
+    return _decided_in_turn(sizings, fleet, known, asker)
+
+
+def _recalled(
+    fleet: Fleet, objects: Mapping[str, ObjectMemory]
+) -> tuple[Fleet, Mapping[str, ObjectMemory]]:
+    """Return what is remembered of each object; of one that cannot be recalled the bug is noted."""
+    known, models = dict[str, ObjectMemory](), list[ModelState]()
+    for state in fleet.models:
+        uid, bug = state.view.uid, state.bug
+        try:
+            known[uid] = objects.get(uid) or _first_sight(state, fleet)
+        except Exception as error:
+            known[uid], bug = ObjectMemory(uid=uid, since_s=fleet.now_s), error
+        models.append(replace(state, bug=bug))
+    return replace(fleet, models=tuple(models)), known
+
+
+def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
+    known = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
+    memory = replace(
+        recalled(state.view, now_s=fleet.now_s),
+        posterior=not_to_come(known, fleet.now_s),
+    )
+    return with_recalled(memory, now_s=fleet.now_s)
+
+
+def _undecided(found: Iterable[Assessment]) -> Iterator[Fault]:
+    """Yield the faults of the objects that a bug kept from being decided."""
+    for each in found:
+        if each.refusal and each.refusal.error:
+            yield Fault(
+                key=each.state.view.key, consequence="internal error", error=each.refusal.error
+            )
+
+
+def _learned(
+    found: Sequence[Assessment], fleet: Fleet, memory: Memory
+) -> tuple[Lesson, list[Fault]]:
+    """Return what engines taught, with what is known of each object, and the faults met."""
+    said, faults = of_each(
+        found, lambda each: observation(each, fleet.windows_end_s), "nothing learned"
+    )
+    lesson = learn_from(
+        [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
+    )
+    objects = {**lesson.known.objects, **_of_objects(found)}
+    lesson = lesson._replace(known=replace(lesson.known, objects=objects))
+    return lesson, [*faults, *_unlearned(found, said, lesson)]
 
 
 def _unlearned(
@@ -149,26 +205,29 @@ def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
     return {uid: posterior for uid, posterior in known.items() if posterior != ObjectPosterior()}
 
 
-def assess_fleet(
-    fleet: Fleet,
-    objects: Mapping[str, ObjectMemory],
-    asker: Asker | None = None,
-) -> tuple[Assessment, ...]:
-    """Assess every object; what one grows by, the next in turn cannot have.
+def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str, Assessment]:
+    """Say what was lost at once around each object; one of which that cannot be told is broken."""
+    losses, faults = of_each(
+        sizings.values(), lambda each: loss_of(each, fleet.now_s), "not watched"
+    )
+    dark = blackouts(losses.values())
+    errors = {fault.key: fault.error for fault in faults}
 
-    They are sized in another order: in turn by namespace, who has waited longest first.
-    """
-    fleet = as_owned(fleet)
-    known = {
-        state.view.uid: objects.get(state.view.uid) or _first_sight(state, fleet)
-        for state in fleet.models
-    }
-    asker = asker or Asker()
-    sizings = {
-        state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
-        for state in searched_in_turn(fleet.models, known)
-    }
-    sizings = _with_blackouts(sizings, fleet)
+    def seen(each: Assessment) -> Assessment:
+        if error := errors.get(each.state.view.key):
+            return broken(each.state, each.memory, error)
+        return replace(each, blackout=dark.get(each.state.view.namespace))
+
+    return {uid: seen(each) for uid, each in sizings.items()}
+
+
+def _decided_in_turn(
+    sizings: Mapping[str, Assessment],
+    fleet: Fleet,
+    known: Mapping[str, ObjectMemory],
+    asker: Asker,
+) -> tuple[Assessment, ...]:
+    """Decide each object; what one grows by, the next in turn cannot have."""
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = {reach(each, fleet) for each in sizings.values() if is_rolling(each, fleet)}
@@ -186,35 +245,9 @@ def assess_fleet(
     return tuple(found[state.view.uid] for state in fleet.models)
 
 
-def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str, Assessment]:
-    """Say what was lost at once around each object; one of which that cannot be told is broken."""
-    losses, faults = of_each(
-        sizings.values(), lambda each: loss_of(each, fleet.now_s), "not watched"
-    )
-    dark = blackouts(losses.values())
-    errors = {fault.key: fault.error for fault in faults}
-
-    def seen(each: Assessment) -> Assessment:
-        if error := errors.get(each.state.view.key):
-            return broken(each.state, each.memory, error)
-        return replace(each, blackout=dark.get(each.state.view.namespace))
-
-    return {uid: seen(each) for uid, each in sizings.items()}
-
-
 def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether pods are about to be replaced: not where nothing is written, or was refused."""
     return bool(found.changes) and may_act(found, fleet) and not found.memory.write_problem
-
-
-def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
-    """Remember an object anew."""
-    known = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
-    memory = replace(
-        recalled(state.view, now_s=fleet.now_s),
-        posterior=not_to_come(known, fleet.now_s),
-    )
-    return with_recalled(memory, now_s=fleet.now_s)
 
 
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:

@@ -21,6 +21,7 @@ from tonnage.control.input.fault import fault_id, told
 from tonnage.control.input.state import Memory
 from tonnage.control.learn.learning import observation
 from tonnage.control.tick import assess_fleet, tick
+from tonnage.estimate.calibration import Calibrations
 from tonnage.packed import Packed
 
 FIRST_REPLICAS = first_replicas()
@@ -104,6 +105,19 @@ def test_a_bug_in_reading_one_object_freezes_it_alone():
 
     [fault] = outcome.faults
     assert (fault.key, fault.error) == (("serving", "a"), error)
+    first, second = outcome.writes
+    assert (first.scale, first.template) == (None, None)
+    assert second.status.plan is not None
+
+
+def test_a_bug_in_recalling_one_object_freezes_it_alone():
+    stored = Calibrations(objects={"uid-of-a": "a bug"})
+    fleet = replace(a_fleet(running("a", load=9), running("b")), calibrations=stored)
+
+    outcome = tick(fleet, Memory(calibrations=stored))
+
+    [fault] = outcome.faults
+    assert fault.key == ("serving", "a")
     first, second = outcome.writes
     assert (first.scale, first.template) == (None, None)
     assert second.status.plan is not None
