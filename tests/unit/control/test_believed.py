@@ -108,8 +108,8 @@ class TestAMeasuredObject:
         ]
 
         # A tenth on each: 6.2 % of a step, and 1.28 times that.
-        assert "planned for steps 8% longer than expected" in reason.message
-        assert reason.message.endswith("7 windows of evidence")
+        assert "plan adds 8% to step time" in reason.message
+        assert reason.message.startswith("7 windows of evidence")
 
     def test_says_that_its_speed_is_measured(self):
         [speed] = [

@@ -12,7 +12,7 @@ from tonnage.control.report.reasons import OTHER, REASONS, bounded
 
 PACKAGE = Path(tonnage.__file__).parent
 SOURCES = [
-    *sorted({*(PACKAGE / "control").glob("*.py")} - {PACKAGE / "control/report/reasons.py"}),
+    *sorted({*(PACKAGE / "control").rglob("*.py")} - {PACKAGE / "control/report/reasons.py"}),
     *sorted((PACKAGE / "policy").glob("*.py")),
     PACKAGE / "cluster/prometheus.py",
     PACKAGE / "cluster/answer.py",

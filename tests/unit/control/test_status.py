@@ -565,7 +565,7 @@ class TestTheRest:
         said = {each.code: each.message for each in told.status.plan.reasons}
         codes = list(said)
         assert codes.index("SpeedInDoubt") < codes.index("Demand")
-        assert "planned for steps 15% longer than expected" in said["SpeedInDoubt"]
+        assert "plan adds 15% to step time" in said["SpeedInDoubt"]
         assert said["PromisesJudged"] == (
             "85% of what the step time says is served, by 400 requests judged"
         )
