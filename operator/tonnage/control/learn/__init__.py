@@ -1,1 +1,1 @@
-"""What engines teach of speed, memory and kept promises, and what is believed of it."""
+"""What engines teach of speed, memory and attainment, and what is believed of it."""
