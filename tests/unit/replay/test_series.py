@@ -11,7 +11,7 @@ from thorough import one_of_each
 from tonnage.replay.cluster import Start
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import Fates
-from tonnage.replay.policies import DrawnScenario, names, policy_of
+from tonnage.replay.policies import DrawnScenario, described, policy_of
 from tonnage.replay.scenario import OfShape, Scenario, planned
 from tonnage.replay.series import series
 
@@ -86,7 +86,7 @@ def steps():
 @pytest.mark.parametrize(
     "name",
     one_of_each(
-        ["static:3" if name == "static" else name for name in names()],
+        ["static:3" if name == "static" else name for name in described()],
         lambda name: name if name in {"tonnage", "static:3"} else "of another autoscaler",
     ),
 )
