@@ -17,7 +17,7 @@ MARKED ?= not thorough
 # The tests in parts, of which three run at a time: those of a control plane wait for most of theirs.
 PARTS := cluster faults unit cli
 # These measure times under load, and have the machine to themselves.
-ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py)
+ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py) tests/unit/cli/test_calibrate_engine.py
 
 .PHONY: help demo test test-all lint unit crds site pins clean $(PARTS:%=tests-%) tests-alone
 
@@ -39,7 +39,7 @@ test test-all:
 
 tests-cluster: TESTS := tests/cluster $(ALONE:%=--ignore=%)
 tests-alone: TESTS := $(ALONE)
-tests-cli: TESTS := $(addprefix tests/unit/,api catalog cli documentation)
+tests-cli: TESTS := $(addprefix tests/unit/,api catalog cli documentation) $(ALONE:%=--ignore=%)
 tests-unit: TESTS := tests/unit tests/golden operator $(addprefix --ignore=tests/unit/,api catalog cli documentation)
 tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore=tests/golden
 

@@ -31,10 +31,11 @@ def test_it_copies_what_exists():
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
-def test_it_copies_all_that_the_package_carries():
-    carried = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+def test_it_copies_all_that_the_wheel_is_made_of():
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = [*(path.split("/")[0] for path in wheel["packages"]), wheel["hooks"]["custom"]["path"]]
 
-    assert [path for path in carried if f"COPY {path.split('/')[0]} " not in RECIPE] == []
+    assert [path for path in needed if f"COPY {path} " not in RECIPE] == []
 
 
 def test_it_runs_as_the_user_that_the_chart_asks_for():

@@ -53,7 +53,9 @@ def test_has_the_answer_the_ranking_and_the_stages_of_each_class(root):
     text = words(root)
     ranks = [row[1] for row in rows_of(root) if row[0].isdigit() and len(row) == 14]
 
-    assert "USD per million output tokens; a replica more" in words(root.find("body/section/h2"))
+    assert "USD per million output tokens; with one more replica" in words(
+        root.find("body/section/h2")
+    )
     assert ranks == [choice.gpu.name for choice in result.selection.choices]
     assert text.count("measured validation") == len(result.in_full)
     assert "arrivals Poisson, through a Service guessed" in text
