@@ -49,6 +49,7 @@ class TestRow18TheApiServerIsDown:
 
         world.proxy.fail(none)
         world.until_replicas(2)
+        world.until(lambda: world.scales(since_s=since_s), "the proxy has noted the write")
         world.rest()
 
         assert world.scales(since_s=since_s).count(200) == 1
