@@ -191,6 +191,21 @@ def test_nonsense_that_pods_tell_is_no_bug(figures):
         assert outcome.found[0].refusal is None
 
 
+def test_what_prometheus_said_is_smoothed_and_judged_once_in_however_many_ticks_it_is_decided_by():
+    first = tick(a_fleet(running("a", load=1.0), said_at_s=NOW_S), Memory())
+    fleet = a_fleet(running("a", load=1.8), said_at_s=NOW_S + 15)
+
+    memories = [tick(replace(fleet, now_s=NOW_S + 15), first.memory).memory]
+    for at_s in range(16, 20):
+        memories.append(tick(replace(fleet, now_s=NOW_S + at_s), memories[-1]).memory)
+
+    once, *_, again = (each.objects["uid-of-a"] for each in memories)
+    assert once.gauges != first.memory.objects["uid-of-a"].gauges
+    assert again.gauges == once.gauges
+    assert again.speeds == once.speeds
+    assert {each.windows for each in again.speeds.values()} == {2}
+
+
 def test_what_one_object_grows_by_the_next_cannot_have():
     states = [a_state(a_manifest(name), replicas=None) for name in "ab"]
     planned = a_sizing().replicas

@@ -260,8 +260,9 @@ class PodSpeed:
     mbu: float
     mfu: float
     seen_at_s: float
+    """When Prometheus said it."""
     windows: int = 1
-    """Ticks that this is the smoothed figure of."""
+    """Answers of Prometheus that this is the smoothed figure of."""
 
 
 class ShownFigure(NamedTuple):
@@ -402,6 +403,8 @@ class ObjectMemory:
     """Since when it waits for a search to end; None: it has its answer."""
     gauges: Mapping[str, float] = field(default_factory=dict)
     """Smoothed figures for show."""
+    gauges_said_at_s: float | None = None
+    """When Prometheus said what they were smoothed with last."""
     speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
     """Of its pods, by name, smoothed: for show."""
     shown: Mapping[str, ShownFigure] = field(default_factory=dict)

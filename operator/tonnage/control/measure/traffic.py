@@ -200,7 +200,7 @@ def observe_engines(
             *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
         ),
         speeds={
-            pod.pod: _speed(pod, used[pod.pod], state, believed or prior, fleet.now_s)
+            pod.pod: _speed(pod, used[pod.pod], state, believed or prior, fleet.windows_end_s)
             for pod in pods
         },
     )
@@ -227,7 +227,7 @@ def _speed(
     used: list[tuple[float, float]],
     state: ModelState,
     constants: SpeedConstants,
-    now_s: float,
+    seen_at_s: float,
 ) -> PodSpeed:
     """Return how fast a pod is; of several engines the one in the middle."""
     believed = replace(pod.model, constants=constants)
@@ -238,7 +238,7 @@ def _speed(
         slower_than_prior=_slower(pod, pod.model),
         mbu=median(mbu for mbu, _ in used),
         mfu=median(mfu for _, mfu in used),
-        seen_at_s=now_s,
+        seen_at_s=seen_at_s,
     )
 
 

@@ -15,11 +15,11 @@ from tonnage.values import replace
 
 TYPE: Final = "SpeedPlausible"
 SMOOTHING: Final = 0.3
-"""Weight of the newest tick."""
+"""Weight of what Prometheus said last."""
 KEPT_S: Final = 900.0
 """For so long a pod that is not busy any more is still judged by what it did."""
 MIN_WINDOWS: Final = 4
-"""Ticks that a pod was busy in, before it is judged."""
+"""Answers of Prometheus in which a pod was busy, before it is judged."""
 PUBLISHED_SHARE: Final = 0.99
 """Of published measurements that lie within the range: eight of ten lie within the spread."""
 SLOW_POD: Final = 0.15
@@ -53,6 +53,8 @@ def remembered_speeds(found: Assessment, now_s: float) -> ObjectMemory:
 def _smoothed(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
     if before is None:
         return now
+    if now.seen_at_s == before.seen_at_s:
+        return before  # as Prometheus said it, in however many ticks
 
     def mix(old: float, new: float) -> float:
         return old + SMOOTHING * (new - old)

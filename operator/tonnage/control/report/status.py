@@ -47,7 +47,7 @@ SLO_SOURCES = {
 MOST_SHOWN = PETA
 """In a column of the table, which holds no more than 253 characters."""
 SMOOTHING = 0.3
-"""Weight of the newest tick in a gauge that is shown; decisions use the figures as they are."""
+"""Weight of what Prometheus said last in a gauge that is shown; decisions use it as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
     now = rfc3339(fleet.now_s)
     found = replace(found, memory=remembered_speeds(found, fleet.now_s))
     memory = _remember_decision(found, now)
-    memory, measured = _measured(found, memory, now)
+    memory, measured = _measured(found, memory, now, said_at_s=fleet.windows_end_s)
     known = conditions(found, fleet, now=now)
     status = Status(
         observed_generation=found.state.view.generation,
@@ -231,15 +231,19 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
 
 
 def _measured(
-    found: Assessment, memory: ObjectMemory, now: str
+    found: Assessment, memory: ObjectMemory, now: str, *, said_at_s: float
 ) -> tuple[ObjectMemory, MeasuredStatus | None]:
-    """Smooth the gauges; each keeps its value and time until it moves materially."""
+    """Smooth the gauges; each keeps its value and time until it moves materially.
+
+    What Prometheus said counts once, in however many ticks it is decided by.
+    """
+    weight = SMOOTHING if said_at_s != memory.gauges_said_at_s else 0.0
     gauges, shown = dict(memory.gauges), dict[str, ShownFigure]()
     for name, value, source in _gauges(found):
         if value is None:
             gauges.pop(name, None)
             continue
-        smooth = value if name not in gauges else gauges[name] + SMOOTHING * (value - gauges[name])
+        smooth = value if name not in gauges else gauges[name] + weight * (value - gauges[name])
         gauges[name] = smooth
         before = memory.shown.get(name)
         kept = before and not is_moved(name, before.value, smooth)
@@ -249,7 +253,7 @@ def _measured(
         for name, each in shown.items()
     }
     measured = MeasuredStatus.model_validate(figures) if figures else None
-    return replace(memory, gauges=gauges, shown=shown), measured
+    return replace(memory, gauges=gauges, gauges_said_at_s=said_at_s, shown=shown), measured
 
 
 def _display(found: Assessment, memory: ObjectMemory, known: tuple[Condition, ...]) -> Display:
