@@ -1,11 +1,10 @@
 """What a tick found, as the operator's own metrics: samples of each object, with bounded labels."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from operator import is_
+from dataclasses import dataclass
 from typing import Final
 
-from tonnage.api.status import Condition, ReplicasStatus
+from tonnage.api.status import ReplicasStatus
 from tonnage.control.input.state import Assessment, Chosen, Fleet, ObjectMemory
 from tonnage.control.report.calibrated import learned_constants
 from tonnage.control.report.reasons import bounded
@@ -43,8 +42,6 @@ class ObjectSeries:
     key: Key
     gauges: tuple[Sample, ...]
     counts: tuple[Sample, ...]
-    stands_on: tuple[Assessment, Mapping[str, Condition]] = field(repr=False, compare=False)
-    """What the gauges were made of: of an object that rests they are the same in the next tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +117,15 @@ CONSTANTS: Final = ("OverheadFactor", "BandwidthEfficiency", "PrefillEfficiency"
 """Of the step time, in the order in which they are learned; the last is what they make together."""
 
 
-def fleet_series(
-    outcome: Outcome, fleet: Fleet, *, most: int, before: FleetSeries | None = None
-) -> FleetSeries:
-    """Return the series of a tick; ``before``: of the last one.
+def fleet_series(outcome: Outcome, fleet: Fleet, *, most: int) -> FleetSeries:
+    """Return the series of a tick.
 
     Only so many objects have any: the oldest, so that a new one takes the series of none.
     """
-    last = {each.key: each for each in before.objects} if before else {}
     known = sorted(outcome.found, key=lambda each: (each.state.view.created, each.state.view.key))
     shown = known[:most]
     return FleetSeries(
-        objects=tuple(
-            _object_series(found, outcome, fleet, last.get(found.state.view.key)) for found in shown
-        ),
+        objects=tuple(_object_series(found, outcome, fleet) for found in shown),
         num_objects=len(known),
         num_left_out=len(known) - len(shown),
         num_faults=len(outcome.faults),
@@ -141,17 +133,12 @@ def fleet_series(
     )
 
 
-def _object_series(
-    found: Assessment, outcome: Outcome, fleet: Fleet, last: ObjectSeries | None
-) -> ObjectSeries:
+def _object_series(found: Assessment, outcome: Outcome, fleet: Fleet) -> ObjectSeries:
     memory = outcome.memory.objects[found.state.view.uid]
-    stands_on = found, memory.conditions
-    is_same = last is not None and all(map(is_, stands_on, last.stands_on))
     return ObjectSeries(
         key=found.state.view.key,
-        gauges=last.gauges if last and is_same else tuple(gauges(found, memory)),
+        gauges=tuple(gauges(found, memory)),
         counts=tuple(counts(found, memory, now_s=fleet.now_s)),
-        stands_on=stands_on,
     )
 
 

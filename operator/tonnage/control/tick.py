@@ -140,9 +140,7 @@ def _learned(
     found: Sequence[Assessment], fleet: Fleet, memory: Memory
 ) -> tuple[Lesson, list[Fault]]:
     """Return what engines taught, with what is known of each object, and the faults met."""
-    said, faults = of_each(
-        found, lambda each: observation(each, fleet.windows_end_s), "nothing learned"
-    )
+    said, faults = of_each(found, observation, "nothing learned")
     lesson = learn_from(
         [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
     )

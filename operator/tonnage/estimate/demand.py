@@ -68,20 +68,16 @@ NOBODY_GONE = Gone()
 
 
 def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
-    """Tell whether these samples may be acted on.
+    """Tell whether these samples may be acted on; those from the future may not.
 
     For one scrape interval they are as they were when Prometheus said them: the age of an engine
     whose last scrape failed is the most that it can be, and nothing newer could have come. For how
     long they are held beyond that is age, too.
     """
-    return is_of_late(samples.age_s, samples.held_s, scrape_interval_s=scrape_interval_s)
-
-
-def is_of_late(age_s: float | None, held_s: float, *, scrape_interval_s: float) -> bool:
-    """Tell the same of a scrape: one from the future is none, its clock says nothing."""
+    age_s = samples.age_s
     if age_s is None or age_s < -scrape_interval_s:
         return False
-    held_longer_s = max(0.0, held_s - scrape_interval_s)
+    held_longer_s = max(0.0, samples.held_s - scrape_interval_s)
     return age_s + held_longer_s <= FRESH_SCRAPES * scrape_interval_s
 
 

@@ -73,8 +73,6 @@ class Loop:
     """Measures a step of a tick."""
     gather: Callable[[], object] = _at_once
     """Waits a moment for what changes together: the next tick begins a while after this one."""
-    _told: FleetSeries | None = None
-    """The series of the last tick."""
     _live: Mapping[str, str] = field(default_factory=dict)
     """Namespaces of the objects that the last tick found, by UID."""
     _is_complete: bool = True
@@ -86,7 +84,7 @@ class Loop:
         self.observer.forget()
         self.lists.forget()
         self.memory = Memory(calibrations=kept.calibrations)
-        self._told, self._live = None, {}
+        self._live = {}
         self.state_problem = kept.problem
 
     def tick(self) -> tuple[Assessment, ...]:
@@ -166,9 +164,7 @@ class Loop:
 
     def _tell(self, outcome: Outcome, fleet: Fleet) -> None:
         """Hand out the series of the tick."""
-        most = self.settings.metrics_objects
-        self._told = fleet_series(outcome, fleet, most=most, before=self._told)
-        self.tell(self._told)
+        self.tell(fleet_series(outcome, fleet, most=self.settings.metrics_objects))
 
     def _log_blackouts(self, outcome: Outcome) -> None:
         """Write a line for each namespace whose scaling is held, and when it goes on."""

@@ -188,7 +188,7 @@ def learned_after(windows, *, slower=1.0):
     state = a_state()
     settings = {"speed_range": SHARE}
     fleet = a_fleet(state, settings=settings, calibration_files=files_for())
-    seen = observation(assessed(state, fleet=fleet), NOW_S)
+    seen = observation(assessed(state, fleet=fleet))
     model = replace(SIZING.replica.model, constants=REQUEST.speed)
     window = a_window(model, TESTED)
     window = replace(window, gap_s=slower * window.gap_s)
@@ -196,7 +196,7 @@ def learned_after(windows, *, slower=1.0):
     known, last = Calibrations(), {}
     for number in range(windows):
         now = replace(fleet, now_s=NOW_S + 60 * number)
-        said = replace(seen, at_s=now.now_s, pods=pods)
+        said = replace(seen, pods=pods)
         known, last, _ = learn_from([said], known, last, now)
     return known.speed[seen.speed]
 

@@ -64,7 +64,7 @@ def a_busy_engine(pod="a", *, slower=1.0, **changes):
 
 def learned(found, fleet, known, last=None):
     """Return what is known after a tick, and when each key last moved."""
-    said = [observation(each, fleet.now_s) for each in found]
+    said = [observation(each) for each in found]
     return learn_from([each for each in said if each], known, last or {}, fleet)[:2]
 
 
@@ -85,13 +85,12 @@ def step_ratio(known, scope=SPEED):
 class TestSpeed:
     def test_is_told_by_what_was_said_since_it_was_last_asked_for(self):
         fleet = a_fleet(a_state(engines=(a_busy_engine(),)))
-        said = [observation(assessed(each), fleet.now_s) for each in fleet.models]
-        later = replace(fleet, now_s=fleet.now_s + 60)
+        said = [observation(assessed(each)) for each in fleet.models]
+        later = replace(fleet, now_s=NOW_S + 60)
 
         known, last, _ = learn_from(said, Calibrations(), {}, fleet)
-        again, last_again, _ = learn_from(said, known, last, later)
-        news = [replace(each, at_s=later.now_s) for each in said]
-        anew, *_ = learn_from(news, known, last, later)
+        again, last_again, _ = learn_from(said, known, last, replace(later, said_at_s=NOW_S))
+        anew, *_ = learn_from(said, known, last, later)
 
         assert (again, last_again) == (known, last)
         assert anew.speed[SPEED].num_windows == 2
@@ -99,7 +98,7 @@ class TestSpeed:
     @pytest.mark.parametrize(("gone_s", "is_known"), [(3585, True), (3600, False)])
     def test_of_which_nobody_has_said_anything_for_an_hour_is_forgotten(self, gone_s, is_known):
         fleet = a_fleet(a_state(engines=(a_busy_engine(),)))
-        said = [observation(assessed(each), fleet.now_s) for each in fleet.models]
+        said = [observation(assessed(each)) for each in fleet.models]
         known, last, _ = learn_from(said, Calibrations(), {}, fleet)
 
         _, last, _ = learn_from([], known, last, replace(fleet, now_s=fleet.now_s + gone_s))

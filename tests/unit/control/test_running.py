@@ -92,7 +92,7 @@ class TestASpecThatIsRefused:
 
         assert report(found, a_fleet(found.state)).status.plan is None
         assert found.observed.pods
-        assert observation(found, NOW_S) is None
+        assert observation(found) is None
 
     @pytest.mark.parametrize("made_from", [None, "", "{}", "[]", '{"model": 3}'])
     def test_scales_nothing_of_which_nobody_wrote_down_what_it_is(self, made_from):

@@ -183,28 +183,3 @@ class TestTheFleet:
         told = series_of(stays, memory=replace(memory), now_s=NOW_S + 15)
 
         assert [each.key[1] for each in told.objects] == ["b"]
-
-
-class TestGaugesOfOneThatRests:
-    def told_twice(self, memory):
-        """The series of a tick, and of the next one in which the same was found."""
-        state = a_state()
-        fleet = a_fleet(state, now_s=NOW_S)
-        outcome = tick(fleet, Memory(objects={state.view.uid: a_memory(state)}))
-        before = fleet_series(outcome, fleet, most=1)
-        objects = {uid: memory(each) for uid, each in outcome.memory.objects.items()}
-        later = replace(outcome, memory=replace(outcome.memory, objects=objects))
-        [now] = fleet_series(later, fleet, most=1, before=before).objects
-        return before.objects[0], now
-
-    def test_are_those_of_the_tick_before(self):
-        before, now = self.told_twice(lambda memory: memory)
-
-        assert now.gauges is before.gauges
-
-    def test_are_told_anew_where_its_conditions_are_others(self):
-        before, now = self.told_twice(lambda memory: replace(memory, conditions={}))
-
-        assert {each.family for each in before.gauges} - {each.family for each in now.gauges} == {
-            "tonnage_condition"
-        }

@@ -154,7 +154,7 @@ def test_a_bug_in_learning_from_one_object_stops_neither_its_scaling_nor_the_oth
         load=3,
     )
     fleet = a_fleet(apart, running("b", load=3))
-    [heard, _] = [observation(each, NOW_S) for each in assess_fleet(fleet, {})]
+    [heard, _] = [observation(each) for each in assess_fleet(fleet, {})]
 
     outcome = tick(fleet, Memory(learned_at_s={heard.speed: "a bug"}))
     next_one = tick(replace(fleet, now_s=NOW_S + 15), replace(outcome.memory, learned_at_s={}))

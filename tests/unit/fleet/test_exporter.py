@@ -14,7 +14,7 @@ READY = Sample("tonnage_replicas_ready", 3)
 
 
 def an_object(key=LLAMA, *, gauges=(READY,), counts=()):
-    return ObjectSeries(key=key, gauges=tuple(gauges), counts=tuple(counts), stands_on=(None, {}))
+    return ObjectSeries(key=key, gauges=tuple(gauges), counts=tuple(counts))
 
 
 def a_tick(*objects, **changes):

@@ -11,8 +11,6 @@ from tonnage.policy.situation import Metrics
 from tonnage.values import replace
 
 T = TypeVar("T")
-FLEET = ("fleet", "all")
-"""The key of a fault that is no one object's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,6 @@ KV_BAND = 4
 class Observation:
     """What the engines of one object say about the constants of their keys."""
 
-    at_s: float
-    """When they said it."""
     speed: Scope
     prior: SpeedPosterior
     widest: SpeedPosterior
@@ -40,7 +38,7 @@ class Observation:
     """Of one rank, if that is believable for others too."""
 
 
-def observation(found: Assessment, now_s: float) -> Observation | None:
+def observation(found: Assessment) -> Observation | None:
     """Return what an object's engines say now.
 
     None while its pods do not run what the sizing is about: their figures belong to another key;
@@ -52,7 +50,6 @@ def observation(found: Assessment, now_s: float) -> Observation | None:
         return None
     request, flags = chosen.sizing.request, chosen.sizing.flags
     return Observation(
-        at_s=now_s,
         speed=Scope(namespace, speed_key(request, flags)),
         prior=chosen.belief.prior,
         widest=chosen.belief.widest,
@@ -133,8 +130,8 @@ def learn_from(
 ) -> Lesson:
     """Learn from all that engines say, each speed and each cache for itself.
 
-    What an object said before that was heard then, and is no more evidence where it still stands.
-    A speed of which nobody has said anything for an hour is forgotten: nothing that old stands.
+    ``last``: when each speed was last learned; one that no engine has shown for an hour is left
+    out.
     """
     at_s, errors = fleet.windows_end_s, dict[Scope, Exception]()
     by_scope = defaultdict[Scope, list[Observation]](list)
@@ -170,8 +167,7 @@ def _speed_after(
 ) -> SpeedPosterior | None:
     """Return what is known of a speed by now; None: nothing new was said, or too soon."""
     window_s, at_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s, fleet.windows_end_s
-    unheard = [each for each in of_scope if at_s < asked_s or each.at_s > asked_s]
-    pods = [pod for each in unheard for pod in each.pods]
+    pods = [pod for each in of_scope for pod in each.pods]
     if not pods or 0 <= at_s - asked_s < window_s:
         return None
     return learned(known or of_scope[0].prior, of_scope[0].widest, pods, now_s=fleet.now_s)
